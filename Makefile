@@ -1,0 +1,40 @@
+# Everything runs from .venv, which any target sets up by itself. PYTHON chooses the interpreter (3.11+).
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test lint type bench golden clean
+
+# The signal-dilution stress test, end to end on the packaged MiniLM weights. No server, no hub.
+demo: $(STAMP)
+	$(BIN)/permafrost run experiments/demo.yaml
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+type: $(STAMP)
+	$(BIN)/pyright
+
+bench: $(STAMP)
+	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# Write the golden files again; look at the diff and explain it in the commit.
+golden: $(STAMP)
+	for file in $$(grep -rl "def regenerate" tests); do $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf .venv
+
+# torch first and by itself, so that whichever build of the pinned version is there (CPU or CUDA) stays.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "permafrost needs Python 3.11 or newer, this is " + sys.version)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)

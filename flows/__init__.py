@@ -1,0 +1,1 @@
+"""What runs, in which order, on which engine: the pipeline, the command line and the deployments."""

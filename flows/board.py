@@ -1,0 +1,140 @@
+"""Progress of many stages at once: bars in a terminal, and progress artifacts in Prefect."""
+
+import threading
+import time
+from types import TracebackType
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.context import TaskRunContext
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as RichProgress
+from rich.text import Text
+
+SLOW_S = 2.0
+"""Work shorter than this gets no bar of its own and no Prefect artifact."""
+ARTIFACT_EVERY_S = 5.0
+
+
+class _RateColumn(ProgressColumn):
+    """Units per second, e.g. `6.1k tokens/s`."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        unit = task.fields.get("unit", "")
+        if speed is None or not unit:
+            return Text("")
+        shown = f"{speed / 1000:.1f}k" if speed >= 1000 else f"{speed:.1f}"
+        return Text(f"{shown} {unit}/s", style="progress.data.speed")
+
+
+class Board:
+    """One live display that every running stage draws on; plain lines when there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bars = RichProgress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            _RateColumn(),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> "Board":
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(text, highlight=False)
+
+    def open(self, description: str, total: float, unit: str) -> TaskID:
+        """Add a bar."""
+        return self._bars.add_task(description, total=total, unit=unit, note="")
+
+    def move(self, bar: TaskID, amount: float, note: str = "") -> None:
+        """Advance a bar."""
+        self._bars.update(bar, advance=amount, note=note)
+
+    def close(self, bar: TaskID) -> None:
+        """Remove a bar."""
+        self._bars.remove_task(bar)
+
+
+class StageProgress:
+    """Progress of one stage run (storage.progress.Progress), shown once it proves to be slow."""
+
+    def __init__(self, board: Board, label: str) -> None:
+        self._board, self._label = board, label
+        self._bar: TaskID | None = None
+        self._artifact = None
+        self._lock = threading.Lock()
+
+    def start(self, task: str, total: int | float, unit: str) -> None:
+        """Begin `task` of `total` `unit`s."""
+        self._total, self._unit, self._done = total, unit, 0.0
+        self._started = self._reported = self._printed = time.monotonic()
+
+    def advance(self, amount: int | float, note: str = "") -> None:
+        """`amount` more are done."""
+        with self._lock:
+            self._done += amount
+            now = time.monotonic()
+            if self._bar is None and now - self._started > SLOW_S:
+                self._bar = self._board.open(self._label, self._total, self._unit)
+                amount = self._done
+            if self._bar is not None:
+                self._board.move(self._bar, amount, note)
+                self._report(now)
+
+    def _report(self, now: float) -> None:
+        share = min(self._done / max(self._total, 1), 1.0)
+        if now - self._reported > ARTIFACT_EVERY_S and TaskRunContext.get() is not None:
+            self._reported = now
+            percent = round(100 * share, 1)
+            if self._artifact is None:
+                self._artifact = create_progress_artifact(progress=percent, description=self._label)
+            else:
+                update_progress_artifact(self._artifact, progress=percent)
+        if not self._board.console.is_terminal and now - self._printed > 2 * ARTIFACT_EVERY_S:
+            self._printed = now
+            rate = self._done / (now - self._started)
+            left = (self._total - self._done) / max(rate, 1e-9)
+            self._board.say(
+                f"  {self._label}: {100 * share:.0f}% ({rate:,.0f} {self._unit}/s, {left:.0f} s left)"
+            )
+
+    def finish(self) -> None:
+        """Remove the bar."""
+        with self._lock:
+            if self._bar is not None:
+                self._board.close(self._bar)
+                self._bar = None
+            if self._artifact is not None:
+                update_progress_artifact(self._artifact, progress=100.0)

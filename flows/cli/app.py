@@ -1,0 +1,51 @@
+"""`permafrost`: commands, their common flags and their exit codes (0 done, 1 failed, 2 wrong input)."""
+
+import os
+import sys
+
+import typer
+from rich.console import Console
+
+from flows.cli import experiments, inspection, maintenance, texts
+from storage.errors import InputError, PermafrostError
+
+EMBEDDED_DEFAULTS = {
+    # The embedded server migrates its database on its first start, which outlasts Prefect's 20 s.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_LOGGING_LEVEL": "ERROR",
+    # Nothing about a run leaves the machine unless its user says so.
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "true",
+}
+"""Environment that makes the embedded default quiet and private; what the user set stays."""
+
+app = typer.Typer(
+    name="permafrost",
+    help="Run a frozen transformer once, keep what it computed, try many heads on it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+for module in (experiments, texts, inspection, maintenance):
+    module.register(app)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    for name, value in EMBEDDED_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    errors = Console(stderr=True, soft_wrap=True)
+    try:
+        app()
+    except PermafrostError as error:
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        errors.print("[bold red]error:[/bold red] ", end="")
+        errors.print(f"{error}{notes}", markup=False, highlight=False)
+        sys.exit(2 if isinstance(error, InputError) else 1)
+    except KeyboardInterrupt:
+        errors.print("stopped; what was committed stays, the same command goes on from there")
+        sys.exit(130)

@@ -1,0 +1,121 @@
+"""`run`, `plan`, `report`: whole experiments."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.common import (
+    DEFAULT_HOME,
+    HomeFlag,
+    JsonFlag,
+    SetFlag,
+    console,
+    emit,
+    home_folder,
+    size,
+    table,
+)
+
+ExperimentArgument = Annotated[
+    Path, typer.Argument(help="Experiment file (YAML).", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(run)
+    app.command()(plan)
+    app.command()(report)
+
+
+def run(
+    experiment: ExperimentArgument,
+    set_: SetFlag = None,
+    home: HomeFlag = DEFAULT_HOME,
+    json: JsonFlag = False,  # typer reads the default
+) -> None:
+    """Run the whole DAG; whatever is published already is reused."""
+    # Imported here: Prefect and torch take seconds, and the listings need neither.
+    from flows.dag import build_dag
+    from flows.experiment import load_experiment
+    from flows.pipeline import run_embedded
+
+    started = time.monotonic()
+    # Before a server starts: wrong input is told at once.
+    build_dag(load_experiment(experiment, set_ or []), home_folder(home))
+    result = run_embedded(str(experiment), home, set_ or [])
+    seconds = time.monotonic() - started
+    if json:
+        emit(
+            {
+                "report": str(result.report),
+                "computed": result.computed,
+                "reused": result.reused,
+                "seconds": round(seconds, 3),
+            }
+        )
+        return
+    console.print(result.table())
+    computed = ", ".join(f"{n} {stage}" for stage, n in result.computed.items())
+    reused = ", ".join(f"{n} {stage}" for stage, n in result.reused.items())
+    if computed:
+        console.print(f"computed: {computed}" + (f"; reused: {reused}" if reused else ""))
+    else:
+        console.print(f"everything was reused ({reused}); no backbone was loaded")
+    console.print(f"{seconds:.1f} s. Report:")
+    typer.echo(result.report)
+
+
+def plan(
+    experiment: ExperimentArgument,
+    set_: SetFlag = None,
+    home: HomeFlag = DEFAULT_HOME,
+    json: JsonFlag = False,  # typer reads the default
+) -> None:
+    """Say what would run and why, tokens, bytes, time and free disk; writes nothing."""
+    from flows.dag import build_dag
+    from flows.experiment import load_experiment
+    from flows.plan import make_plan
+
+    planned = make_plan(build_dag(load_experiment(experiment, set_ or []), home_folder(home)))
+    if json:
+        emit(planned.as_json())
+        return
+    steps = table("Stages", "stage", "n run", "n reuse", "why")
+    for row in planned.rows:
+        steps.add_row(row.stage, str(row.n_run), str(row.n_reuse), row.why)
+    console.print(steps)
+    extraction = planned.extraction
+    if extraction.nothing_to_do:
+        console.print(
+            f"\nextraction: nothing missing in store {extraction.store_id[:12]}; no backbone is loaded"
+        )
+    else:
+        about = "" if extraction.exact else "about "
+        console.print(
+            f"\nextraction into store {extraction.store_id[:12]}: {extraction.n_new_texts:,} new of "
+            f"{extraction.n_texts:,} texts, {about}{extraction.n_tokens:,} tokens, {planned.time_text()}"
+        )
+        arrays = table("", "array", "size")
+        for name, n_bytes in extraction.bytes_per_array.items():
+            arrays.add_row(name, size(n_bytes))
+        console.print(arrays)
+    fits = "fits" if planned.fits else "[bold red]does not fit[/bold red]"
+    console.print(f"to write {size(extraction.n_bytes)}, free {size(planned.free_bytes)}: {fits}")
+
+
+def report(
+    experiment: ExperimentArgument,
+    set_: SetFlag = None,
+    home: HomeFlag = DEFAULT_HOME,  # typer reads the default
+) -> None:
+    """Build the HTML report again from finished results, and print its path."""
+    from flows.dag import build_dag
+    from flows.experiment import load_experiment
+    from flows.rebuild_report import rebuild_report
+
+    typer.echo(
+        rebuild_report(build_dag(load_experiment(experiment, set_ or []), home_folder(home)))
+    )

@@ -1,0 +1,98 @@
+"""Garbage: what no experiment's latest run, and nothing the user names, reaches."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.runs import latest_runs
+from storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
+from storage.errors import InputError, NotFoundError
+from storage.features.store import FeatureStore, all_stores
+from storage.features.writing import writing
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What may go."""
+
+    artifacts: ArtifactStore
+    refs: tuple[ArtifactRef, ...]
+    stores: tuple[FeatureStore, ...]
+    drafts: tuple[Path, ...]
+    n_kept: int
+
+    @property
+    def folders(self) -> list[Path]:
+        """Everything that would be removed."""
+        return [
+            *(self.artifacts.folder(r) for r in self.refs),
+            *(s.root for s in self.stores),
+            *self.drafts,
+        ]
+
+    def remove(self) -> None:
+        """Remove it; a store's identity goes first, under its write lease, so none looks whole meanwhile.
+
+        Raises:
+            StoreBusyError: a store is being written.
+        """
+        for ref in self.refs:
+            self.artifacts.remove(ref)
+        for store in self.stores:
+            with writing(store):
+                (store.root / "store.json").unlink()
+                shutil.rmtree(store.root)
+        for draft in self.drafts:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def collect(home: Path, keep: Sequence[str]) -> Garbage:
+    """Find garbage under a home.
+
+    Args:
+        home: the home.
+        keep: artifacts (with everything they were made from) and stores to keep as well.
+
+    Raises:
+        InputError: no run is recorded and nothing is named, so everything would be garbage.
+        NotFoundError: a name in `keep` means nothing.
+    """
+    artifacts = ArtifactStore(home)
+    runs = list(latest_runs(home))
+    roots = {ref for run in runs for ref in run.artifacts}
+    stores = {store for run in runs for store in run.stores}
+    for name in keep:
+        found = [s.store_id for s in all_stores(home) if s.store_id.startswith(name)]
+        if found:
+            stores.update(found)
+        else:
+            roots.add(str(artifacts.find(name)))
+    if not roots and not stores:
+        raise InputError(
+            f"no experiment has finished under {home} and nothing is named with --keep, so everything would "
+            f"go; run an experiment first, or delete the folder yourself"
+        )
+    kept = _reachable(artifacts, roots, stores)
+    garbage = tuple(m.ref for m in artifacts.all() if str(m.ref) not in kept)
+    lost = tuple(s for s in all_stores(home) if s.store_id not in stores)
+    n_kept = sum(1 for _ in artifacts.all()) - len(garbage) + len(all_stores(home)) - len(lost)
+    return Garbage(artifacts, garbage, lost, tuple(artifacts.stale_drafts()), n_kept)
+
+
+def _reachable(artifacts: ArtifactStore, roots: set[str], stores: set[str]) -> set[str]:
+    """Roots and everything they were made from; feature stores on the way are added to `stores`."""
+    kept, queue = set[str](), list(roots)
+    while queue:
+        ref = queue.pop()
+        if ref in kept:
+            continue
+        if ref.startswith("features/"):
+            stores.add(ref.split("/")[1])
+            continue
+        kept.add(ref)
+        try:
+            queue.extend(artifacts.manifest(parse_ref(ref)).spec.inputs)
+        except NotFoundError:
+            continue
+    return kept

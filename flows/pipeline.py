@@ -1,0 +1,139 @@
+"""The pipeline flow: corpus -> extract -> fit -> score -> report, over methods x tasks x seeds."""
+
+import datetime
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from prefect import flow
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.utilities.annotations import quote
+from rich.console import Console
+from rich.table import Table
+
+from flows.board import Board
+from flows.dag import LEVELS, Dag, Node, build_dag
+from flows.experiment import load_experiment
+from flows.results_table import render
+from flows.run_stage import run_stage
+from flows.runs import RunRecord, write_run
+from storage.durable import read_json
+
+
+@dataclass
+class PipelineResult:
+    """What a run did."""
+
+    report: Path
+    """The HTML report."""
+    computed: Counter[str] = field(default_factory=Counter)
+    """Nodes computed, by stage."""
+    reused: Counter[str] = field(default_factory=Counter)
+    """Nodes reused, by stage."""
+
+    def table(self) -> Table:
+        """The results, for a terminal."""
+        return render(read_json(self.report.with_name("summary.json")))
+
+
+@flow(name="pipeline", persist_result=False)
+def pipeline(
+    experiment: str, home: str = ".permafrost", overrides: list[str] | None = None
+) -> PipelineResult:
+    """Run a whole experiment; what is published already is reused.
+
+    Args:
+        experiment: path of the experiment file.
+        home: where features and artifacts are kept.
+        overrides: `path.to.field=value` each.
+    """
+    dag = build_dag(load_experiment(Path(experiment), overrides or []), Path(home))
+    return run_dag(dag, Console())
+
+
+def run_embedded(experiment: str, home: str, overrides: list[str]) -> PipelineResult:
+    """Run the pipeline from a program, with whatever Prefect server is configured, or none."""
+    # The heartbeat thread of a flow run costs a fixed second at its end, and nothing watches it here.
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        return pipeline(experiment, home, overrides)
+
+
+def run_dag(dag: Dag, console: Console) -> PipelineResult:
+    """Run every node inside a flow run, level by level, the nodes of a level side by side.
+
+    Raises:
+        PermafrostError: a node failed; the others of its level were still run.
+    """
+    result = PipelineResult(dag.artifacts.folder(dag.report_node.spec.ref) / "report.html")
+    with Board(console) as board:
+        for level in LEVELS:
+            nodes = [n for n in dag.nodes if n.level == level]
+            _run_level(dag, nodes, board, result)
+    write_run(
+        dag.home,
+        RunRecord(
+            experiment=dag.experiment.name,
+            finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            artifacts=tuple(str(n.spec.ref) for n in dag.nodes),
+            stores=(dag.target.identity.store_id,),
+        ),
+    )
+    _show_in_prefect(dag, result)
+    return result
+
+
+def _run_level(dag: Dag, nodes: list[Node], board: Board, result: PipelineResult) -> None:
+    workers = dag.experiment.runtime.n_workers
+    threads = max(1, torch.get_num_threads() // min(len(nodes), workers))
+    bar = board.open(nodes[0].level, len(nodes), "stages") if len(nodes) > 1 else None
+    # Equal keys are one artifact: a control may be the same for several methods' names.
+    futures = {
+        node.spec.ref: (
+            node,
+            run_stage.submit(node.label, quote(dag), quote(node), quote(board), threads),
+        )
+        for node in {n.spec.ref: n for n in nodes}.values()
+    }
+    failures: list[tuple[Node, BaseException]] = []
+    for node, future in futures.values():
+        future.wait()
+        state = future.state
+        if state.is_completed():
+            outcome = result.reused if state.name == "Cached" else result.computed
+            outcome[node.spec.stage] += 1
+        else:
+            failures.append((node, state.result(raise_on_failure=False)))
+            board.say(f"[red]failed[/red] {node.label}")
+        if bar is not None:
+            board.move(bar, 1)
+    if bar is not None:
+        board.close(bar)
+    if failures:
+        raise_first(failures)
+
+
+def raise_first(failures: list[tuple[Node, BaseException]]) -> None:
+    """Raise the first failure, and say how many there are."""
+    node, error = failures[0]
+    if len(failures) > 1:
+        names = ", ".join(n.label for n, _ in failures[1:4])
+        error.add_note(f"{len(failures) - 1} more failed: {names}")
+    error.add_note(f"while running '{node.label}'")
+    raise error
+
+
+def _show_in_prefect(dag: Dag, result: PipelineResult) -> None:
+    folder = dag.artifacts.folder(dag.report_node.spec.ref)
+    name = dag.experiment.name
+    create_markdown_artifact(
+        (folder / "results.md").read_text(encoding="utf-8"),
+        key=f"{name}-results",
+        description="Results",
+    )
+    create_link_artifact(
+        result.report.resolve().as_uri(),
+        key=f"{name}-report",
+        description="The whole report, with figures",
+    )

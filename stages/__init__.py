@@ -1,0 +1,1 @@
+"""What is computed: corpus, extraction, heads, training, evaluation, report. Knows no orchestrator."""

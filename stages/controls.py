@@ -1,0 +1,181 @@
+"""Controls: baselines that see no backbone. A task they solve is solved by its surface.
+
+Both are logistic regressions on counts taken from the text; a task whose signal is relational must
+leave them at chance.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float, Int
+from pydantic import BaseModel, ConfigDict, Field
+
+from stages.corpus.corpus import Corpus
+from storage.errors import InputError
+
+SPLITS = ("train", "dev", "test")
+
+
+class LengthControl(BaseModel):
+    """Sees the number of words and of characters only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["length"] = "length"
+    c: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(
+        default=(1.0,), min_length=1
+    )
+    """Inverse regularisation strengths to choose from, on dev."""
+
+
+class BagOfWordsControl(BaseModel):
+    """Sees how often each word of the training texts occurs, but not where."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["bag_of_words"] = "bag_of_words"
+    c: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(
+        default=(0.01, 0.1, 1.0, 10.0), min_length=1
+    )
+    """Inverse regularisation strengths to choose from, on dev; the smallest of the best is kept."""
+
+
+ControlConfig = Annotated[LengthControl | BagOfWordsControl, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class ControlResult:
+    """Metrics and predictions, in the layout that every scored method has."""
+
+    metrics: dict[str, object]
+    """metric, dev, test, n_dev, n_test, majority, choice, n_parameters."""
+    predictions: pa.Table
+    """split, text int64, label float64, prediction float64, score float64 (null unless binary)."""
+
+    def save(self, folder: Path) -> None:
+        """Write metrics.json and predictions.parquet."""
+        text = json.dumps(self.metrics, indent=2, allow_nan=False)
+        (folder / "metrics.json").write_text(text + "\n", encoding="utf-8")
+        pq.write_table(self.predictions, folder / "predictions.parquet")
+
+
+def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
+    """Fit on train, choose on dev, report dev and test accuracy.
+
+    Pairs are described by the counts of their first and of their second text, side by side.
+
+    Raises:
+        InputError: the task has no classes, or train, dev or test is missing.
+    """
+    # Imported here: scikit-learn takes a second, which `plan` and a run of cached stages should not pay.
+    from sklearn.linear_model import LogisticRegression
+
+    labels = _labels(corpus)
+    features = _length(corpus) if isinstance(config, LengthControl) else _counts(corpus)
+    best, model, chosen = -1.0, None, 0.0
+    for c in sorted(config.c):
+        candidate = LogisticRegression(C=c, max_iter=5000).fit(features["train"], labels["train"])
+        accuracy = float(candidate.score(features["dev"], labels["dev"]))
+        if accuracy > best:
+            best, model, chosen = accuracy, candidate, c
+    assert model is not None, "an empty grid"
+    metrics = {
+        "metric": "accuracy",
+        "dev": best,
+        "test": float(model.score(features["test"], labels["test"])),
+        "n_dev": len(labels["dev"]),
+        "n_test": len(labels["test"]),
+        "majority": float(np.bincount(labels["test"]).max() / len(labels["test"])),
+        "choice": {"c": chosen, "n_features": int(model.n_features_in_)},
+        "n_parameters": int(model.coef_.size + model.intercept_.size),
+    }
+    is_binary = len(corpus.label_names) == 2
+    tables: list[pa.Table] = []
+    for split in ("dev", "test"):
+        rows = corpus.split(split)
+        n_rows = rows.num_rows
+        score = np.asarray(model.predict_proba(features[split]))[:, 1] if is_binary else None
+        tables.append(
+            pa.table(
+                {
+                    "split": rows.column("split"),
+                    "text": rows.column("text"),
+                    "label": rows.column("label"),
+                    "prediction": model.predict(features[split]).astype(np.float64),
+                    "score": pa.nulls(n_rows, pa.float64()) if score is None else score,
+                }
+            )
+        )
+    return ControlResult(metrics, pa.concat_tables(tables))
+
+
+def _labels(corpus: Corpus) -> dict[str, Int[np.ndarray, " n"]]:
+    if not corpus.label_names:
+        raise InputError(
+            f"a control needs classes, but the task is {corpus.task!r}; leave the control out for "
+            "this task"
+        )
+    missing = [split for split in SPLITS if split not in corpus.splits]
+    if missing:
+        raise InputError(
+            f"a control needs the splits {', '.join(SPLITS)}, but the corpus has "
+            f"{', '.join(corpus.splits)}; "
+            f"give {', '.join(missing)} (dev can come from train: dev: "
+            f"{{kind: from_train, fraction: 0.1}})"
+        )
+    labels = {s: corpus.split(s).column("label").to_numpy().astype(np.int64) for s in SPLITS}
+    if len(np.unique(labels["train"])) < 2:
+        only = corpus.label_names[labels["train"][0]]
+        raise InputError(
+            f"all {len(labels['train'])} training examples have the class {only!r}; nothing can be "
+            "fitted, "
+            "so give examples of another class"
+        )
+    return labels
+
+
+def _sides(corpus: Corpus) -> tuple[str, ...]:
+    return ("text", "text_pair") if corpus.task == "pair_classification" else ("text",)
+
+
+def _texts(corpus: Corpus, split: str, side: str) -> Sequence[str]:
+    return [corpus.texts[i] for i in corpus.split(split).column(side).to_pylist()]
+
+
+def _length(corpus: Corpus) -> dict[str, Float[np.ndarray, "n f"]]:
+    """Words and characters, standardised by train; `[n_examples, 2]` (pairs 4) float64."""
+    counts = {
+        split: np.hstack(
+            [
+                np.array([(len(t.split()), len(t)) for t in _texts(corpus, split, s)], np.float64)
+                for s in _sides(corpus)
+            ]
+        )
+        for split in SPLITS
+    }
+    mean, std = counts["train"].mean(0), counts["train"].std(0)
+    # A constant count says nothing, wherever it lies; dividing by 1 keeps it finite.
+    scale = np.where(std > 0, std, 1.0)
+    return {split: (count - mean) / scale for split, count in counts.items()}
+
+
+def _counts(corpus: Corpus) -> dict[str, Any]:
+    """Word counts, sparse `[n_examples, n_words]` (pairs: twice the words); words of train only."""
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    # Every run of non-space characters is a word, single letters and signs included.
+    vectorizer = CountVectorizer(token_pattern=r"\S+")
+    vectorizer.fit([t for s in _sides(corpus) for t in _texts(corpus, "train", s)])
+    return {
+        split: hstack(
+            [vectorizer.transform(_texts(corpus, split, s)) for s in _sides(corpus)], format="csr"
+        )
+        for split in SPLITS
+    }

@@ -1,0 +1,1 @@
+"""Texts and the examples that refer to them: from files, from the hub, or generated."""

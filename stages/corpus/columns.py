@@ -1,0 +1,105 @@
+"""What a corpus is for, and which columns hold it: one config per kind of task."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+TaskKind = Literal["classification", "pair_classification", "similarity", "unlabelled"]
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Classification(_Config):
+    """One text, one class."""
+
+    kind: Literal["classification"] = "classification"
+    text: str = "text"
+    """Column with the text."""
+    label: str = "label"
+    """Column with the class: integers or strings."""
+
+
+class PairClassification(_Config):
+    """Two texts, one class (paraphrase, entailment)."""
+
+    kind: Literal["pair_classification"] = "pair_classification"
+    text: str = "text"
+    """Column with the first text."""
+    text_pair: str = "text_pair"
+    """Column with the second text."""
+    label: str = "label"
+    """Column with the class: integers or strings."""
+
+
+class Similarity(_Config):
+    """Two texts, one graded score (STS)."""
+
+    kind: Literal["similarity"] = "similarity"
+    text: str = "text"
+    """Column with the first text."""
+    text_pair: str = "text_pair"
+    """Column with the second text."""
+    label: str = "label"
+    """Column with the score, any finite number; the scale is kept."""
+
+
+class Unlabelled(_Config):
+    """Texts only; the splits may have any name."""
+
+    kind: Literal["unlabelled"] = "unlabelled"
+    text: str = "text"
+    """Column with the text."""
+
+
+Task = Annotated[
+    Classification | PairClassification | Similarity | Unlabelled, Field(discriminator="kind")
+]
+
+
+class DevAsGiven(_Config):
+    """The development split is the one given, if any."""
+
+    kind: Literal["given"] = "given"
+
+
+class DevFromTrain(_Config):
+    """A share of the training examples becomes the development split.
+
+    Chosen by a seeded hash of the texts, so the order of the rows plays no role and equal texts
+    stay on one side.
+    """
+
+    kind: Literal["from_train"] = "from_train"
+    fraction: float = Field(gt=0, lt=1)
+    """Share of the distinct training texts (or pairs), rounded to the nearest count."""
+    seed: int = 0
+    """Another seed, another choice."""
+
+
+Dev = Annotated[DevAsGiven | DevFromTrain, Field(discriminator="kind")]
+
+LABELLED_SPLITS = ("train", "dev", "test")
+
+
+def check_splits(task: Task, dev: Dev, splits: list[str]) -> None:
+    """Check that the names of the splits go with the task.
+
+    Raises:
+        ValueError: a name that is not known, or a dev split that is both given and carved.
+    """
+    if not isinstance(task, Unlabelled):
+        for split in splits:
+            if split not in LABELLED_SPLITS:
+                raise ValueError(
+                    f"the split {split!r} is not one of {', '.join(LABELLED_SPLITS)}; a task of "
+                    "kind "
+                    f"{task.kind!r} has only these, so rename it (kind 'unlabelled' takes any name)"
+                )
+    if isinstance(dev, DevFromTrain) and ("train" not in splits or "dev" in splits):
+        raise ValueError(
+            "dev of kind 'from_train' needs a split 'train' and no split 'dev', but the splits "
+            "are "
+            f"{', '.join(splits)}; leave the field dev out to use the dev split as given"
+        )

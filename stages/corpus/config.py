@@ -1,0 +1,26 @@
+"""Where a corpus comes from: files, a dataset, or a generator; and what of that is its identity."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from stages.corpus.dilution import DilutionCorpus, dilution_facts
+from stages.corpus.files import FilesCorpus, files_facts
+from stages.corpus.hub import HubCorpus, hub_facts
+
+CorpusConfig = Annotated[FilesCorpus | HubCorpus | DilutionCorpus, Field(discriminator="kind")]
+
+
+def corpus_facts(config: CorpusConfig) -> dict[str, Any]:
+    """What goes into the key of a corpus: names of files and branches replaced by what they stand for.
+
+    Reads bytes but parses nothing. Plain JSON types.
+
+    Raises:
+        InputError: a file or dataset that does not exist, cannot be read or cannot be resolved.
+    """
+    if isinstance(config, FilesCorpus):
+        return files_facts(config)
+    if isinstance(config, HubCorpus):
+        return hub_facts(config)
+    return dilution_facts(config)

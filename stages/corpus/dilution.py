@@ -1,0 +1,190 @@
+"""The signal-dilution task: a short statement among distracting words, at a chosen share of them.
+
+A text has exactly `n_words` words: `round(ratio * n_words)` distractors, and between them, at a
+uniform position, one contiguous signal block of all other words. The block holds one statement
+(`single`) or as many as fit (`tiled`), padded with filler words at uniform positions.
+
+    present: the drawer holds KEYS word word word word NEVER
+    absent:  the drawer holds NEVER word word word word KEYS
+
+Both statements have the same words and the same length; only the order, that is whether the noun is
+negated after its context, tells the label. Distractors are drawn from the whole vocabulary, statement
+words included. So neither the length nor the bag of words of a text carries anything.
+
+Source: GLOT, algorithm 2 and section 4.6. We differ from the released code, whose positives are 11
+words shorter, whose modifiers (but one) never occur as noise, and which truncates the statement at high
+ratios; and we use our own wording.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from stages.corpus.rows import SplitRows
+from stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
+from storage.errors import InputError
+from storage.keys import digest
+
+CLASS_NAMES = ("absent", "present")
+
+STATEMENT_WORDS = (*(word for context in CONTEXTS for word in context), *NOUNS, *MODIFIERS)
+_STATEMENT_SHARE = 0.25
+"""Share of the distractors that are statement words; a vocabulary drawn evenly would have 13%, too few
+for each to occur in a small split."""
+_MAX_DRAWS = 100
+"""Draws of one text until it is new."""
+
+
+class DilutionCorpus(BaseModel):
+    """Generated texts for binary classification, exactly balanced in every split.
+
+    ```yaml
+    kind: dilution
+    ratio: 0.8
+    signal: single
+    ```
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["dilution"] = "dilution"
+    ratio: float = Field(ge=0, lt=1)
+    """Share of distractor words."""
+    signal: Literal["single", "tiled"] = "single"
+    """One statement per text, or as many as fit into the signal block, all of the text's class."""
+    n_words: int = Field(default=96, ge=1)
+    """Words of every text."""
+    gap: int = Field(default=4, ge=0)
+    """Filler words between the noun and its modifier: the relational distance."""
+    n_train: int = Field(default=1000, ge=2, multiple_of=2)
+    """Training texts; even, half of each class."""
+    n_dev: int = Field(default=300, ge=2, multiple_of=2)
+    """Development texts; even, half of each class."""
+    n_test: int = Field(default=500, ge=2, multiple_of=2)
+    """Test texts; even, half of each class."""
+    seed: int = 0
+    """Another seed, other texts."""
+
+    @property
+    def n_distractors(self) -> int:
+        """Distractor words per text."""
+        return round(self.ratio * self.n_words)
+
+    @property
+    def n_signal(self) -> int:
+        """Words of the signal block."""
+        return self.n_words - self.n_distractors
+
+    @property
+    def n_statement(self) -> int:
+        """Words of one statement: context, noun, gap, modifier."""
+        return len(CONTEXTS[0]) + 1 + self.gap + 1
+
+    @model_validator(mode="after")
+    def _a_statement_fits(self) -> "DilutionCorpus":
+        if self.n_signal < self.n_statement:
+            raise ValueError(
+                f"with ratio {self.ratio} of n_words {self.n_words} the signal block has "
+                f"{self.n_signal} words, "
+                f"but one statement with gap {self.gap} has {self.n_statement}; lower ratio or "
+                "gap, or raise n_words"
+            )
+        return self
+
+
+def dilution_facts(config: DilutionCorpus) -> dict[str, Any]:
+    """The config itself: the texts follow from nothing else but the code."""
+    return config.model_dump()
+
+
+def dilution_rows(config: DilutionCorpus) -> list[SplitRows]:
+    """Generate train, dev and test; no text occurs twice, in a split or across splits.
+
+    Raises:
+        InputError: the sizes allow for fewer different texts than asked for.
+    """
+    seen: set[str] = set()
+    sizes = {"train": config.n_train, "dev": config.n_dev, "test": config.n_test}
+    rows = [_split(config, split, n_texts, seen) for split, n_texts in sizes.items()]
+    assert len(seen) == sum(sizes.values()), "a generated text occurs twice"
+    return rows
+
+
+def _split(config: DilutionCorpus, split: str, n_texts: int, seen: set[str]) -> SplitRows:
+    # Every stream has its own seed, so that no ratio or split repeats the draws of another.
+    fields = ("ratio", "signal", "n_words", "gap", "seed")
+    stream = digest({"split": split, **{f: getattr(config, f) for f in fields}})
+    rng = random.Random(stream)
+    labels = [i % 2 for i in range(n_texts)]
+    rng.shuffle(labels)
+    texts = [_new_text(config, label, rng, seen) for label in labels]
+    return SplitRows(
+        split=split,
+        where=f"the {split} split of the dilution task",
+        text=pa.chunked_array([texts], pa.large_string()),
+        text_pair=None,
+        label=pa.chunked_array([labels], pa.int64()),
+        class_names=CLASS_NAMES,
+    )
+
+
+def _new_text(config: DilutionCorpus, label: int, rng: random.Random, seen: set[str]) -> str:
+    for _ in range(_MAX_DRAWS):
+        text = " ".join(_words(config, label, rng))
+        if text not in seen:
+            seen.add(text)
+            return text
+    raise InputError(
+        f"the dilution task with ratio {config.ratio}, n_words {config.n_words} and gap "
+        f"{config.gap} has too few "
+        f"different texts for n_train {config.n_train}, n_dev {config.n_dev} and n_test "
+        f"{config.n_test} (found "
+        f"{len(seen)}); raise n_words or gap, or ask for fewer texts"
+    )
+
+
+def _words(config: DilutionCorpus, label: int, rng: random.Random) -> list[str]:
+    before = rng.randrange(config.n_distractors + 1)
+    block = _signal_block(config, label, rng)
+    after = config.n_distractors - before
+    words = [*_distractors(before, rng), *block, *_distractors(after, rng)]
+    assert len(words) == config.n_words, (len(words), config)
+    return words
+
+
+def _signal_block(config: DilutionCorpus, label: int, rng: random.Random) -> list[str]:
+    n_statements = 1 if config.signal == "single" else config.n_signal // config.n_statement
+    n_padding = config.n_signal - n_statements * config.n_statement
+    # Padding words and statements in uniformly random order: every way to place them is equally likely.
+    slots = [None] * n_padding + [True] * n_statements
+    rng.shuffle(slots)
+    nouns = _without_repetition(NOUNS, rng)
+    block: list[str] = []
+    for slot in slots:
+        block += (
+            [rng.choice(FILLERS)] if slot is None else _statement(config, label, next(nouns), rng)
+        )
+    return block
+
+
+def _statement(config: DilutionCorpus, label: int, noun: str, rng: random.Random) -> list[str]:
+    gap = rng.choices(FILLERS, k=config.gap)
+    context, modifier = rng.choice(CONTEXTS), rng.choice(MODIFIERS)
+    first, second = (noun, modifier) if label == 1 else (modifier, noun)
+    return [*context, first, *gap, second]
+
+
+def _without_repetition(words: tuple[str, ...], rng: random.Random) -> Iterator[str]:
+    """All words in random order, then all again in another."""
+    while True:
+        yield from rng.sample(words, len(words))
+
+
+def _distractors(n_words: int, rng: random.Random) -> list[str]:
+    return [
+        rng.choice(STATEMENT_WORDS if rng.random() < _STATEMENT_SHARE else FILLERS)
+        for _ in range(n_words)
+    ]

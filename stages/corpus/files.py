@@ -1,0 +1,206 @@
+"""Corpora from files: parquet, csv, jsonl, or txt with one text per line."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from stages.corpus.columns import Dev, DevAsGiven, Task, check_splits
+from stages.corpus.rows import (
+    SplitRows,
+    checked_rows,
+    label_columns,
+    require_columns,
+    text_columns,
+)
+from storage.errors import InputError
+
+FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".txt": "txt"}
+
+_BLOCK_BYTES = 1 << 24
+"""Read at a time. A row must fit into one block; the default of 1 MiB is less than some documents."""
+
+
+class FilesCorpus(BaseModel):
+    """Files on disk, one per split.
+
+    ```yaml
+    kind: files
+    files: {train: data/train.csv, test: data/test.csv}
+    task: {kind: classification, text: sentence, label: polarity}
+    dev: {kind: from_train, fraction: 0.1}
+    ```
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["files"] = "files"
+    files: dict[str, str] = Field(min_length=1)
+    """Split to path; the format follows from the extension: .parquet, .csv, .jsonl or .txt."""
+    task: Task
+    """What the corpus is for, and which columns hold it."""
+    dev: Dev = DevAsGiven()
+    """Where the development split comes from."""
+
+    @model_validator(mode="after")
+    def _splits_go_with_the_task(self) -> "FilesCorpus":
+        check_splits(self.task, self.dev, list(self.files))
+        return self
+
+
+def files_facts(config: FilesCorpus) -> dict[str, Any]:
+    """The bytes of the files instead of their names, and everything that decides how they are read."""
+    return {
+        "kind": config.kind,
+        "files": {
+            split: {"format": file_format(Path(path)), "sha256": file_sha256(Path(path))}
+            for split, path in config.files.items()
+        },
+        "task": config.task.model_dump(),
+        "dev": config.dev.model_dump(),
+    }
+
+
+def files_rows(config: FilesCorpus) -> list[SplitRows]:
+    """Read and check every split, in the order given."""
+    task = config.task
+    return [
+        checked_rows(
+            read_columns(Path(path), text_columns(task), label_columns(task)), task, split, path
+        )
+        for split, path in config.files.items()
+    ]
+
+
+def file_format(path: Path) -> str:
+    """The format by extension.
+
+    Raises:
+        InputError: no such file, a folder, an empty file, or an unknown extension.
+    """
+    if not path.exists():
+        raise InputError(
+            f"there is no file {path}; relative paths count from the working folder {Path.cwd()}"
+        )
+    if path.is_dir():
+        raise InputError(
+            f"{path} is a folder; name a file in it (a datasets folder goes with kind 'hub')"
+        )
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(
+            f"{path} has the extension {path.suffix!r}; known are {', '.join(FORMATS)}"
+        )
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty (0 bytes); give at least one text")
+    return FORMATS[path.suffix.lower()]
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of the bytes of a file, 64 hex digits."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def read_columns(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+    """Read some columns of a file; `texts` come as strings whatever they look like ("2020-01-01").
+
+    Raises:
+        InputError: the file is missing, empty, unreadable or broken, or has no such column.
+    """
+    readers = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl, "txt": _txt}
+    reader = readers[file_format(path)]
+    try:
+        return reader(path, texts, labels)
+    except InputError:
+        raise
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{path} cannot be read as {path.suffix}: {error}; repair the file, or rename it if it has "
+        "another format"
+    )
+
+
+def _parquet(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+    # memory_map and a plain file: no surprise from folder names such as year=2020 becoming columns.
+    with pa.parquet.ParquetFile(path, memory_map=True) as file:
+        require_columns(file.schema_arrow.names, (*texts, *labels), str(path))
+        return file.read(columns=[*texts, *labels])
+
+
+def _csv(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+    reading = pa.csv.ReadOptions(block_size=_BLOCK_BYTES)
+    parsing = pa.csv.ParseOptions(newlines_in_values=True)
+    as_bytes = {name: pa.large_binary() for name in texts}
+    converting = pa.csv.ConvertOptions(column_types=as_bytes)
+    with pa.csv.open_csv(path, reading, parsing, converting) as head:
+        require_columns(head.schema.names, (*texts, *labels), str(path))
+    # Bytes, not strings: the check for UTF-8 that follows can then name the row.
+    converting = pa.csv.ConvertOptions(column_types=as_bytes, include_columns=[*texts, *labels])
+    return pa.csv.read_csv(path, reading, parsing, converting)
+
+
+def _jsonl(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+    first = _first_object(path)
+    require_columns(list(first), (*texts, *labels), str(path))
+    fields = [(name, pa.large_string()) for name in texts]
+    fields += [(name, _json_type(first[name], name, path)) for name in labels]
+    # An explicit schema keeps columns that are not asked for from being parsed, and from failing.
+    parsing = pa.json.ParseOptions(
+        explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
+    )
+    return pa.json.read_json(path, pa.json.ReadOptions(block_size=_BLOCK_BYTES), parsing)
+
+
+def _first_object(path: Path) -> dict[str, Any]:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+        line = next((line for line in file if line.strip()), "")
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path} does not begin with a JSON object on one line ({error}): {line[:60]!r}; jsonl "
+            "is one object "
+            "per line"
+        ) from error
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{path} begins with a JSON {type(value).__name__}, expected an object such as "
+            '{"text": "..."} on every line'
+        )
+    return value
+
+
+def _json_type(value: object, name: str, path: Path) -> pa.DataType:
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, int | float):
+        return pa.float64()
+    if isinstance(value, str):
+        return pa.large_string()
+    raise InputError(
+        f"row 1 of {path}: the label in column {name!r} is {value!r:.60}, expected a number or text"
+    )
+
+
+def _txt(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+    require_columns(["text"], (*texts, *labels), f"{path} (plain text, one text per line)")
+    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return pa.table(
+        {"text": pa.array([line.removesuffix(b"\r") for line in lines], pa.large_binary())}
+    )

@@ -1,0 +1,187 @@
+"""Corpora from the Hugging Face hub, or from a local folder that `datasets` reads."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from stages.corpus.columns import Dev, DevAsGiven, Task, check_splits
+from stages.corpus.files import file_sha256
+from stages.corpus.rows import (
+    SplitRows,
+    checked_rows,
+    label_columns,
+    require_columns,
+    text_columns,
+)
+from storage.errors import InputError
+from storage.keys import digest
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class HubCorpus(BaseModel):
+    """A dataset of the hub, or a local folder of data files or of `Dataset.save_to_disk`.
+
+    ```yaml
+    kind: hub
+    path: nyu-mll/glue
+    config: sst2
+    splits: {train: train, test: validation}
+    task: {kind: classification, text: sentence}
+    dev: {kind: from_train, fraction: 0.05}
+    ```
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["hub"] = "hub"
+    path: str
+    """Hub id, or a folder; a folder of that name wins."""
+    config: str = "default"
+    """Configuration of the dataset (its subset)."""
+    revision: str = "main"
+    """Branch, tag or commit; the key of the corpus holds the commit. A folder has none."""
+    splits: dict[str, str] = Field(min_length=1)
+    """Our split to the dataset's split; slices such as `train[:20000]` are allowed."""
+    task: Task
+    """What the corpus is for, and which columns hold it."""
+    dev: Dev = DevAsGiven()
+    """Where the development split comes from."""
+
+    @model_validator(mode="after")
+    def _splits_go_with_the_task(self) -> "HubCorpus":
+        check_splits(self.task, self.dev, list(self.splits))
+        return self
+
+
+def hub_facts(config: HubCorpus) -> dict[str, Any]:
+    """The commit (or the digest of the local files) instead of names that can move."""
+    return {
+        "kind": config.kind,
+        "source": source_identity(config.path, config.revision),
+        "config": config.config,
+        "splits": dict(config.splits),
+        "task": config.task.model_dump(),
+        "dev": config.dev.model_dump(),
+    }
+
+
+def hub_rows(config: HubCorpus) -> list[SplitRows]:
+    """Read and check every split, in the order given."""
+    task = config.task
+    wanted = (*text_columns(task), *label_columns(task))
+    revision = _revision_to_read(config.path, config.revision)
+    rows: list[SplitRows] = []
+    for split, theirs in config.splits.items():
+        where = f"split {theirs!r} of {config.path}"
+        table, names = read_split(config.path, config.config, revision, theirs, wanted)
+        classes = next((names[c] for c in label_columns(task) if c in names), None)
+        rows.append(checked_rows(table, task, split, where, classes))
+    return rows
+
+
+def source_identity(path: str, revision: str) -> dict[str, str]:
+    """What the name stands for now: `{"commit": ...}` or `{"files": ...}`.
+
+    Raises:
+        InputError: neither a folder nor a dataset that can be resolved.
+    """
+    if Path(path).is_dir():
+        return {"files": _folder_digest(Path(path))}
+    return {"path": path, "commit": resolve_commit(path, revision)}
+
+
+def _revision_to_read(path: str, revision: str) -> str:
+    return revision if Path(path).is_dir() else resolve_commit(path, revision)
+
+
+def _folder_digest(folder: Path) -> str:
+    # Hidden files are left out, as `datasets` leaves them out.
+    names = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+    visible = [n for n in names if not any(part.startswith(".") for part in n.parts)]
+    if not visible:
+        raise InputError(f"the folder {folder} holds no files; name a folder with a dataset")
+    return digest({n.as_posix(): file_sha256(folder / n) for n in visible})
+
+
+def resolve_commit(path: str, revision: str) -> str:
+    """The commit of a branch or tag, 40 hex digits; a commit is returned without asking.
+
+    Raises:
+        InputError: no such dataset or revision, or the hub cannot be reached.
+    """
+    if _COMMIT.fullmatch(revision):
+        return revision
+    # Imported here: a run on files should not pay for the hub client.
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        commit = HfApi().dataset_info(path, revision=revision).sha
+    except (HFValidationError, HfHubHTTPError) as error:
+        raise InputError(
+            f"{path!r} at {revision!r} is neither a folder here nor a dataset of the hub that can "
+            f"be read: {error}"
+        ) from error
+    except Exception as error:
+        # Offline mode, no route, no name: the hub client has changed its transport library, and with it
+        # the exceptions for these, between versions.
+        raise InputError(
+            f"the hub cannot be asked which commit {revision!r} of {path!r} is ({error}); give the "
+            "40-digit commit "
+            "as revision, or a local folder as path"
+        ) from error
+    assert commit is not None, "the hub returned a dataset without a commit"
+    return commit
+
+
+def read_split(
+    path: str, config: str, revision: str, split: str, columns: Sequence[str]
+) -> tuple[pa.Table, dict[str, tuple[str, ...]]]:
+    """Some columns of one split, and the names of declared classes by column.
+
+    Raises:
+        InputError: `datasets` cannot load it, or it has no such split or column.
+    """
+    import datasets
+    from datasets.exceptions import DatasetsError
+
+    # Bars of another library would tear up the progress display of the run.
+    datasets.disable_progress_bars()
+    try:
+        loaded = _load(path, config, revision, split)
+    except (DatasetsError, ValueError, OSError, RuntimeError, pa.ArrowException) as error:
+        cause = f": {error.__cause__}" if error.__cause__ is not None else ""
+        raise InputError(
+            f"split {split!r} of the dataset {path!r} (config {config!r}, revision {revision!r}) "
+            "cannot be loaded: "
+            f"{error}{cause}"
+        ) from error
+    require_columns(loaded.column_names, columns, f"split {split!r} of {path}")
+    classes = {
+        name: tuple(feature.names)
+        for name, feature in loaded.features.items()
+        if isinstance(feature, datasets.ClassLabel)
+    }
+    return loaded.select_columns(list(columns)).with_format("arrow")[:], classes
+
+
+def _load(path: str, config: str, revision: str, split: str) -> Any:
+    import datasets
+
+    folder = Path(path)
+    is_saved = (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+    if not is_saved:
+        name = None if config == "default" else config
+        commit = None if folder.is_dir() else revision
+        return datasets.load_dataset(path, name, split=split, revision=commit)
+    saved = datasets.load_from_disk(path)
+    if isinstance(saved, datasets.Dataset):
+        saved = datasets.DatasetDict({str(saved.split or "train"): saved})
+    if split not in saved:
+        raise ValueError(f"its splits are {', '.join(map(repr, saved))}")
+    return saved[split]

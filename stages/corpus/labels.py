@@ -1,0 +1,160 @@
+"""Labels as read, made into class indices or scores. No guessing: what is odd is refused with its row."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from stages.corpus.columns import Similarity, Task, Unlabelled
+from stages.corpus.rows import SplitRows
+from storage.errors import InputError
+
+
+def label_values(
+    splits: Sequence[SplitRows], task: Task
+) -> tuple[list[NDArray[np.float64] | None], tuple[str, ...]]:
+    """Labels of every split as float64 `[n_rows]`, and the names of the classes.
+
+    Classes declared by the source keep their order; otherwise integers are sorted by value and strings
+    alphabetically, and the class index is the position. Scores are kept as they are.
+
+    Raises:
+        InputError: labels that are no classes (or no scores), of different types, or unknown in train.
+    """
+    if isinstance(task, Unlabelled):
+        return [None] * len(splits), ()
+    if isinstance(task, Similarity):
+        return [_scores(s, task.label) for s in splits], ()
+    declared = {s.class_names for s in splits}
+    if len(declared) > 1:
+        raise InputError(
+            f"the splits declare different classes: {' / '.join(map(str, declared))}; give them "
+            "the same"
+        )
+    values = [_classes(s, task.label) for s in splits]
+    names = declared.pop()
+    if names is not None:
+        return [
+            _checked_range(v, names, s, task.label) for v, s in zip(values, splits, strict=True)
+        ], names
+    return _indices(values, splits, task.label)
+
+
+def _column(split: SplitRows) -> pa.ChunkedArray:
+    assert split.label is not None, "a labelled task without labels"
+    return split.label
+
+
+def _value(column: pa.ChunkedArray, row: int) -> object:
+    return column.slice(row, 1).to_pylist()[0]
+
+
+def _scores(split: SplitRows, name: str) -> NDArray[np.float64]:
+    column = _column(split)
+    if not _is_number(column.type):
+        raise InputError(
+            f"column {name!r} of {split.where} holds {column.type} (first: {_value(column, 0)!r}), "
+            "expected "
+            "numbers: a similarity is graded; remove or repair the rows that are no number"
+        )
+    scores = column.cast(pa.float64()).to_numpy()
+    _refuse_first(~np.isfinite(scores), split, name, "is not a finite score; remove or repair it")
+    return scores
+
+
+def _classes(split: SplitRows, name: str) -> NDArray[np.int64] | NDArray[np.object_]:
+    column = _column(split)
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        names = np.array(column.to_pylist(), dtype=object)
+        _refuse_first(names == "", split, name, "is an empty string; remove the row or fill it")
+        return names
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        return column.cast(pa.int64()).to_numpy()
+    if _is_number(kind):
+        numbers = column.cast(pa.float64()).to_numpy()
+        # A column of integers that once had gaps is often stored as float.
+        broken = ~np.isfinite(numbers) | (numbers != np.round(numbers))
+        _refuse_first(
+            broken,
+            split,
+            name,
+            "is not a class; use whole numbers or strings, or kind 'similarity'",
+        )
+        return numbers.astype(np.int64)
+    raise InputError(
+        f"column {name!r} of {split.where} holds {kind}, expected classes: integers or strings"
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def _refuse_first(broken: NDArray[np.bool_], split: SplitRows, name: str, problem: str) -> None:
+    if broken.any():
+        row = int(broken.argmax())
+        raise InputError(
+            f"row {row + 1} of {split.where}: the label {_value(_column(split), row)!r} in column "
+            f"{name!r} "
+            f"{problem} ({int(broken.sum())} such of {len(broken)} rows)"
+        )
+
+
+def _checked_range(
+    values: NDArray[np.int64] | NDArray[np.object_],
+    names: tuple[str, ...],
+    split: SplitRows,
+    name: str,
+) -> NDArray[np.float64]:
+    indices = values.astype(np.int64)
+    _refuse_first(
+        (indices < 0) | (indices >= len(names)),
+        split,
+        name,
+        f"is none of the {len(names)} declared classes; -1 means that the labels of this split are "
+        "hidden, so "
+        "use a split that has them",
+    )
+    return indices.astype(np.float64)
+
+
+def _indices(
+    values: list[NDArray[np.int64] | NDArray[np.object_]], splits: Sequence[SplitRows], name: str
+) -> tuple[list[NDArray[np.float64] | None], tuple[str, ...]]:
+    if len({v.dtype == object for v in values}) > 1:
+        kinds = ", ".join(f"{_column(s).type} in {s.where}" for s in splits)
+        raise InputError(
+            f"the labels in column {name!r} are of different types: {kinds}; use one type "
+            "everywhere"
+        )
+    train = [v for v, s in zip(values, splits, strict=True) if s.split == "train"]
+    found: list[str] | list[int] = np.unique(np.concatenate(train or values)).tolist()
+    for value, split in zip(values, splits, strict=True):
+        if found != [-1, 1] and value.dtype != object:
+            _refuse_first(
+                np.asarray(value < 0),
+                split,
+                name,
+                "is negative; -1 usually means 'no label', so remove these rows or number the "
+                "classes from 0",
+            )
+        _refuse_first(
+            ~np.isin(value, np.array(found, dtype=value.dtype)),
+            split,
+            name,
+            f"never occurs in train, which has {', '.join(map(repr, found[:20]))}; correct it or "
+            "add it there",
+        )
+    if len(found) < 2:
+        raise InputError(
+            f"column {name!r} of {splits[0].where} holds only the class {found[0]!r}; a "
+            "classification needs two "
+            "or more"
+        )
+    order = np.array(found, dtype=values[0].dtype)
+    if all(pa.types.is_boolean(_column(s).type) for s in splits):
+        return [np.searchsorted(order, v).astype(np.float64) for v in values], ("false", "true")
+    names = tuple(str(v) for v in found)
+    return [np.searchsorted(order, v).astype(np.float64) for v in values], names

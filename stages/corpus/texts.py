@@ -1,0 +1,64 @@
+"""A plain list of texts, from the one argument that the command line takes."""
+
+from pathlib import Path
+
+from stages.corpus.files import read_columns
+from stages.corpus.hub import read_split, resolve_commit
+from stages.corpus.rows import checked_texts
+from storage.errors import InputError
+
+_HUB = "hf:"
+_DEFAULT_COLUMN = "text"
+
+
+def read_texts(spec: str) -> list[str]:
+    """Texts in the order of the rows, repetitions included.
+
+    Args:
+        spec: a parquet, csv, jsonl or txt file, with `::COLUMN` for another column than `text`; or
+            `hf:DATASET[/CONFIG]:SPLIT[:COLUMN]`, where DATASET is a hub id or a folder. As ids contain a
+            slash too, the longest prefix that is a folder, or an id of the hub, is the dataset.
+
+    Raises:
+        InputError: the texts cannot be read, or one is missing or blank.
+    """
+    if spec.startswith(_HUB):
+        return _hub_texts(spec)
+    path, separator, column = spec.rpartition("::")
+    if not separator:
+        path, column = spec, _DEFAULT_COLUMN
+    if not path or not column:
+        raise InputError(f"{spec!r} is not of the form FILE or FILE::COLUMN")
+    table = read_columns(Path(path), [column], [])
+    return checked_texts(table.column(column), column, path).to_pylist()
+
+
+def _hub_texts(spec: str) -> list[str]:
+    parts = spec.removeprefix(_HUB).split(":")
+    if not 2 <= len(parts) <= 3 or not all(parts):
+        raise InputError(f"{spec!r} is not of the form hf:DATASET/CONFIG:SPLIT:COLUMN")
+    dataset, split = parts[:2]
+    column = parts[2] if len(parts) == 3 else _DEFAULT_COLUMN
+    path, config, revision = _dataset(dataset)
+    table, _ = read_split(path, config, revision, split, [column])
+    return checked_texts(table.column(column), column, f"split {split!r} of {path}").to_pylist()
+
+
+def _dataset(name: str) -> tuple[str, str, str]:
+    """Path, config and revision of `DATASET[/CONFIG]`."""
+    candidates = [(name, "default")]
+    parent, slash, config = name.rpartition("/")
+    if slash and parent:
+        candidates.append((parent, config))
+    for path, config in candidates:
+        if Path(path).is_dir():
+            return path, config, "main"
+    first: InputError | None = None
+    for path, config in candidates:
+        if path.count("/") > 1:
+            continue
+        try:
+            return path, config, resolve_commit(path, "main")
+        except InputError as error:
+            first = first or error
+    raise first or InputError(f"{name!r} is neither a folder here nor an id of the hub")

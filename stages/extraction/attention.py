@@ -1,0 +1,88 @@
+"""The attention function that backbones run with: torch's fused kernel, observed.
+
+transformers calls a registered function in place of its own. Ours shows queries, keys, values and mask
+to the recorder, if there is one, and then attends as `sdpa` does, so no [T, T] matrix of weights exists.
+Axes: B texts, H attention heads, G key-value heads, T positions, D width of a head.
+"""
+
+from typing import Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from stages.extraction.kernels import softcapped_attention
+from stages.extraction.recording import current_block
+
+ATTENTION = "permafrost"
+"""Name under which the function is registered with transformers."""
+
+
+def register_attention() -> None:
+    """Make `attn_implementation="permafrost"` known to transformers; more than once does no harm.
+
+    The mask function has to be registered too. Without it transformers passes no mask at all, without a
+    warning: padding is attended to and sliding windows do not slide.
+    """
+    AttentionInterface.register(ATTENTION, observed_attention)
+    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+
+
+def observed_attention(
+    module: nn.Module,
+    query: Float[Tensor, "b h t d"],
+    key: Float[Tensor, "b g t d"],
+    value: Float[Tensor, "b g t d_v"],
+    attention_mask: Bool[Tensor, "b _ t t"] | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Float[Tensor, "b t h d_v"], None]:
+    """Attend as transformers' sdpa does, and show the recorder what goes in.
+
+    Args:
+        module: the attention module of a block.
+        query: after rotation and norms.
+        key: likewise.
+        value: the value projection's output.
+        attention_mask: True = attend; None stands for causal or full attention without padding.
+        dropout: passed on; 0 for a frozen backbone.
+        scaling: factor on the logits; None for 1 / sqrt(D).
+        is_causal: None for what the module says.
+        kwargs: `softcap` for capped logits; the rest is passed on.
+    """
+    softcap = kwargs.pop("softcap", None)
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if (found := current_block(module)) is not None:
+        recorder, block = found
+        recorder.attention(
+            block,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=factor,
+            causal=causal,
+            softcap=softcap,
+        )
+    if softcap is not None:
+        output = softcapped_attention(
+            query, key, value, attention_mask, scaling=factor, causal=causal, softcap=softcap
+        )
+        return output, None
+    output, _ = sdpa_attention_forward(
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        dropout=dropout,
+        scaling=factor,
+        is_causal=is_causal,
+        **kwargs,
+    )
+    return output, None

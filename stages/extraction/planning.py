@@ -1,0 +1,96 @@
+"""What an extraction would compute and write: predicted before anything is loaded or written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stages.extraction.recipe import encode
+from stages.extraction.target import ExtractTarget
+from storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
+from storage.features.store import FeatureStore, store_folder
+
+SAMPLE_TEXTS = 2_000
+"""Texts tokenised to predict the tokens of a corpus; smaller corpora are counted exactly."""
+
+
+@dataclass(frozen=True)
+class ExtractionPlan:
+    """What is missing and what it will cost."""
+
+    store_id: str
+    n_texts: int
+    n_new_texts: int
+    n_tokens: int
+    """Tokens that go through the backbone; of new texts an estimate unless `exact`."""
+    exact: bool
+    cells: dict[int, tuple[str, ...]]
+    """Missing arrays of segments that exist already."""
+    bytes_per_array: dict[str, int]
+    """Bytes that will be written, by array."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that will be written."""
+        return sum(self.bytes_per_array.values())
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Every cell is there."""
+        return not self.cells and not self.n_new_texts
+
+
+def plan_extraction(
+    target: ExtractTarget, home: Path, texts: Sequence[str], digests: Sequence[str]
+) -> ExtractionPlan:
+    """Predict an extraction of `texts` (unique, with their digests) into the store under `home`.
+
+    Reads the store's index and tokenises at most SAMPLE_TEXTS texts; writes nothing.
+    """
+    root = store_folder(home, target.identity.store_id)
+    n_new, sample, cells, old_rows = len(texts), np.arange(len(texts)), {}, {}
+    if (root / "store.json").exists():
+        store = FeatureStore.open(root, expect=target.identity)
+        where = store.locate(digests)
+        sample = np.flatnonzero(where.segment < 0)
+        n_new = len(sample)
+        cells = store.missing_cells(
+            sorted(set(where.segment[where.segment >= 0].tolist())), target.arrays
+        )
+        old_rows = {s: store.segment(s) for s in cells}
+    exact = n_new <= SAMPLE_TEXTS
+    if not exact:
+        sample = np.random.default_rng(0).choice(sample, SAMPLE_TEXTS, replace=False)
+    encoded = (
+        encode(target.recipe, target.tokenizer, [texts[i] for i in sample], target.max_length)
+        if n_new
+        else None
+    )
+    sampled = int(encoded.token_ids.offsets[-1]) if encoded else 0
+    new_tokens = round(sampled * n_new / max(len(sample), 1))
+    specs = {a: _row_bytes(target, a) for a in (TOKEN_IDS.name, SPAN.name, *target.arrays)}
+    wanted = dict.fromkeys(specs, 0)
+    for array, (axis, row_bytes, chunk_bytes) in specs.items():
+        if n_new:
+            rows = new_tokens if axis == "token" else n_new
+            wanted[array] += rows * row_bytes + chunk_bytes
+        for segment, names in cells.items():
+            if array in names:
+                wanted[array] += old_rows[segment].rows(axis) * row_bytes + chunk_bytes
+    return ExtractionPlan(
+        store_id=target.identity.store_id,
+        n_texts=len(texts),
+        n_new_texts=n_new,
+        n_tokens=new_tokens + sum(old_rows[s].n_tokens for s in cells),
+        exact=exact,
+        cells=cells,
+        bytes_per_array={a: n for a, n in wanted.items() if n},
+    )
+
+
+def _row_bytes(target: ExtractTarget, array: str) -> tuple[str, int, int]:
+    """Axis, bytes of a row, and the bytes that rounding up to whole inner chunks may add."""
+    axes = choose_axes(target.sizes.d_model, target.identity.storage_dtype, target.max_length)
+    spec = array_spec(array, target.store_sizes, target.identity.storage_dtype)
+    return spec.axis, spec.row_bytes, spec.chunk_rows(axes) * spec.row_bytes

@@ -1,0 +1,147 @@
+"""Taking tensors out of a running forward pass.
+
+A model is watched once, when it is loaded; its hooks and the attention function then look for a
+`Recorder` in a context variable. Threads and nested calls each have their own, so several extractions
+can share a process, and even a model, and a model that nobody records runs as usual.
+
+Axes: B texts, T positions, D columns.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, cast
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from stages.extraction.batch import Batch
+from stages.extraction.capture import ArrayName, Index, What
+from stages.extraction.families import Family
+from stages.extraction.kernels import attention_row
+from storage.errors import PermafrostError
+
+_BLOCK = "permafrost_block"
+"""Attribute on attention modules: the block they are in, 1..L. DistilBERT's know no layer index."""
+
+
+class _LastBlockDoneError(Exception):
+    """Leaves a forward pass early; never seen outside `recording`."""
+
+
+class Recorder:
+    """Keeps what is wanted of one forward pass, as rows without padding."""
+
+    def __init__(self, names: Sequence[ArrayName], batch: Batch, stop_after: int | None) -> None:
+        """Args: names: arrays wanted. batch: what runs. stop_after: block to end at, 0 to run none."""
+        self.rows: dict[str, Tensor] = {}
+        self._batch = batch
+        self._stop_after = stop_after
+        self._wanted: dict[tuple[What, Index], list[ArrayName]] = {}
+        for name in names:
+            self._wanted.setdefault((name.what, name.index), []).append(name)
+        self._seen: Counter[tuple[What, Index]] = Counter()
+
+    def hidden(self, index: Index, states_BTD: Tensor) -> None:
+        """The residual stream at `index` is there."""
+        self._keep("hidden", index, states_BTD)
+        if index == self._stop_after:
+            raise _LastBlockDoneError
+
+    def attention(
+        self,
+        block: int,
+        query: Float[Tensor, "b h t d"],
+        key: Float[Tensor, "b g t d"],
+        value: Float[Tensor, "b g t d_v"],
+        mask: Bool[Tensor, "b _ t t"] | None,
+        *,
+        scaling: float,
+        causal: bool,
+        softcap: float | None,
+    ) -> None:
+        """Block `block` is about to attend; queries and keys have their positions rotated in."""
+        if ("values", block) in self._wanted:
+            self._keep("values", block, value.transpose(1, 2).flatten(2))
+        if ("attention_rows", block) in self._wanted:
+            row = attention_row(
+                query,
+                key,
+                mask,
+                self._batch.readout,
+                scaling=scaling,
+                causal=causal,
+                softcap=softcap,
+            )
+            self._keep("attention_rows", block, row)
+
+    def require_complete(self, model_type: str) -> None:
+        """Raises: PermafrostError: something wanted did not pass exactly once."""
+        for (what, index), names in self._wanted.items():
+            n = self._seen[what, index]
+            if n != 1:
+                raise PermafrostError(
+                    f"{what}/{index} of a {model_type!r} backbone passed {n} times in one forward pass "
+                    f"instead of once, so {names[0].text} cannot be trusted; nothing of this batch was kept. "
+                    f"This model does not run as its architecture's description in families.py says"
+                )
+
+    def _keep(self, what: What, index: Index, rows_BTD: Tensor) -> None:
+        self._seen[what, index] += 1
+        batch = self._batch
+        for name in self._wanted.get((what, index), ()):
+            if name.how is None:
+                kept = batch.pack(rows_BTD)
+            elif name.how == "mean":
+                kept = batch.span_mean(rows_BTD)
+            else:
+                kept = batch.at(batch.last if name.how == "last" else batch.readout, rows_BTD)
+            self.rows[name.text] = kept
+
+
+_recorder: ContextVar[Recorder | None] = ContextVar("permafrost_recorder", default=None)
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Record the forward pass in the body of the `with`; it may end early, at the recorder's last block."""
+    token = _recorder.set(recorder)
+    try:
+        yield
+    except _LastBlockDoneError:
+        pass
+    finally:
+        _recorder.reset(token)
+
+
+def current_block(attention_module: nn.Module) -> tuple[Recorder, int] | None:
+    """The active recorder and the block that `attention_module` belongs to; None if nobody records."""
+    recorder = _recorder.get()
+    return None if recorder is None else (recorder, cast(int, getattr(attention_module, _BLOCK)))
+
+
+def watch(model: PreTrainedModel, family: Family) -> None:
+    """Install the hooks. transformers' own `output_hidden_states` is not used: its last entry is already
+    normed where there is a final norm, and it keeps every layer in memory."""
+    blocks = family.block_list(model)
+    blocks[0].register_forward_pre_hook(_before_first, with_kwargs=True)
+    for k, block in enumerate(blocks, start=1):
+        block.register_forward_hook(partial(_after, k))
+        setattr(family.attention_module(model, k), _BLOCK, k)
+    if family.has_final_norm(model.config):
+        norm = family.norm_module(model)
+        assert norm is not None, "a family with a final norm says where it is"
+        norm.register_forward_hook(partial(_after, "final"))
+
+
+def _before_first(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if (recorder := _recorder.get()) is not None:
+        recorder.hidden(0, args[0] if args else kwargs["hidden_states"])
+
+
+def _after(index: Index, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    if (recorder := _recorder.get()) is not None:
+        recorder.hidden(index, output[0] if isinstance(output, tuple) else output)

@@ -1,0 +1,39 @@
+"""From a head's config to its module."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from stages.heads.config import FirstHead, GlotHead, HeadConfig, MaxHead, MeanHead, ScorerHead
+from stages.heads.glot import GlotPooling
+from stages.heads.initialise import linear
+from stages.heads.pooling import Pooling
+from stages.heads.poolings import FirstPooling, MaxPooling, MeanPooling
+from stages.heads.scorer import ScorerPooling
+
+
+def build_head(config: HeadConfig, d_in: int, generator: torch.Generator) -> Pooling:
+    """A head for tokens `d_in` wide, its weights drawn from `generator` (on the CPU)."""
+    match config:
+        case FirstHead():
+            return FirstPooling(d_in)
+        case MeanHead():
+            return MeanPooling(d_in)
+        case MaxHead():
+            return MaxPooling(d_in)
+        case ScorerHead(hidden=hidden):
+            return ScorerPooling(d_in, hidden, generator)
+        case GlotHead():
+            return GlotPooling(config, d_in, generator)
+
+
+class Classifier(nn.Module):
+    """Linear(d_in, n_classes) on a pooled vector, as in GLOT's single-sentence tasks."""
+
+    def __init__(self, d_in: int, n_classes: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.linear = linear(d_in, n_classes, generator)
+
+    def forward(self, vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
+        """Logits."""
+        return self.linear(vectors)

@@ -1,0 +1,68 @@
+"""Which head is trained: one frozen config per kind, told apart by `kind`."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FirstHead(_Config):
+    """The first token's state ([CLS] in an encoder); nothing to train."""
+
+    kind: Literal["first"] = "first"
+
+
+class MeanHead(_Config):
+    """The mean over tokens; nothing to train."""
+
+    kind: Literal["mean"] = "mean"
+
+
+class MaxHead(_Config):
+    """The maximum over tokens, per dimension; nothing to train."""
+
+    kind: Literal["max"] = "max"
+
+
+class ScorerHead(_Config):
+    """A weighted sum of tokens, weights from a two-layer scorer (what GLOT calls AdaPool)."""
+
+    kind: Literal["scorer"] = "scorer"
+    hidden: int = Field(default=256, ge=1)
+    """Width of the scorer. 256 is the released code's default; the paper's 2.1M parameters at
+    d_model 4096 are a width of 512."""
+
+
+class GlotHead(_Config):
+    """Graph attention over the cosine graph of the tokens, then a scorer (GLOT)."""
+
+    kind: Literal["glot"] = "glot"
+    conv: Literal["gat"] = "gat"
+    """Graph convolution; the paper's main results use graph attention."""
+    n_convs: int = Field(default=2, ge=0)
+    """Graph convolutions, K in the paper (appendix B: 2)."""
+    hidden: int = Field(default=128, ge=1)
+    """Width of a convolution (appendix B: 128; the 8.92M parameters of table 5 are 64 and K = 1)."""
+    tau: float = Field(default=0.6, allow_inf_nan=False)
+    """Tokens with a cosine strictly above this are neighbours (appendix B: 0.6). At 1 or more
+    nothing is connected, below -1 everything is."""
+    jumping: Literal["cat", "max", "mean", "none"] = "cat"
+    """How the layers are fused: `cat` keeps the input beside every convolution, `max` and `mean`
+    combine the convolutions element-wise, `none` takes the last one."""
+
+    @model_validator(mode="after")
+    def _something_to_fuse(self) -> "GlotHead":
+        if self.n_convs == 0 and self.jumping != "cat":
+            raise ValueError(
+                f"n_convs is 0 and jumping is {self.jumping!r}, which leaves nothing to pool; without "
+                "convolutions only jumping 'cat' keeps the input"
+            )
+        return self
+
+
+HeadConfig = Annotated[
+    FirstHead | MeanHead | MaxHead | ScorerHead | GlotHead, Field(discriminator="kind")
+]

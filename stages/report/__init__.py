@@ -1,0 +1,1 @@
+"""The report: one self-contained HTML page, its figures, and the same results as data."""

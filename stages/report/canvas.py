@@ -1,0 +1,140 @@
+"""From matplotlib to a file or into the page: PNG bytes for a viewer, SVG that takes the page's colours.
+
+Only Figure and canvas objects are used, no pyplot: reports may be made in several threads.
+"""
+
+import io
+import re
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+
+from stages.report.palette import CUSTOM_PROPERTIES, GRID, INK, MUTED, PAPER
+
+_STYLE = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
+    "font.size": 10.5,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.unicode_minus": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 0.0,
+    "legend.frameon": False,
+    "figure.facecolor": PAPER,
+    "svg.fonttype": "none",  # text stays text: the page's font, selectable, sharp
+}
+
+# matplotlib's settings belong to the process; two reports at once would see each other's.
+_settings = threading.Lock()
+
+
+@contextmanager
+def drawing() -> Generator[None]:
+    """Our figure style, for one thread at a time; draw and export inside."""
+    with _settings, mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
+
+
+def png(figure: Figure, dpi: int = 160) -> bytes:
+    """The picture on white, readable wherever it is put. Equal figures give equal bytes."""
+    FigureCanvasAgg(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class InlineSvg:
+    """An `<svg>` element to be put into a page."""
+
+    markup: str
+    width: int
+    """Of its own coordinates; text is 10.5 high in them."""
+
+
+def svg(figure: Figure, prefix: str, description: str) -> InlineSvg:
+    """The picture as an element that follows the page's colours and font.
+
+    Args:
+        figure: what to draw.
+        prefix: begins every id, so that several pictures share a page.
+        description: read out in place of the picture.
+    """
+    FigureCanvasSVG(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", facecolor="none", metadata=dict.fromkeys(_METADATA))
+    root = ElementTree.fromstring(buffer.getvalue())
+    ids: dict[str, str] = {}
+    for element in root.iter():
+        _drop_boilerplate(element)
+        element.tag = _local(element.tag)
+        attributes = {_local(k): v for k, v in element.attrib.items()}
+        if "id" in attributes:
+            # Renumbered: matplotlib salts some of its ids with a random number.
+            attributes["id"] = ids.setdefault(attributes["id"], f"{prefix}-{len(ids)}")
+        element.attrib = {k: _themed(v) if k == "style" else v for k, v in attributes.items()}
+    for element in root.iter():
+        for name in ("href", "clip-path"):
+            if name in element.attrib:
+                element.attrib[name] = re.sub(
+                    r"#([\w-]+)", lambda m: f"#{ids[m[1]]}", element.attrib[name]
+                )
+    width = round(float(root.attrib["viewBox"].split()[2]))
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    root.attrib.update({"role": "img", "aria-label": description})
+    return InlineSvg(ElementTree.tostring(root, encoding="unicode").strip(), width)
+
+
+_METADATA = ("Creator", "Date", "Format", "Type")
+
+
+def _drop_boilerplate(element: ElementTree.Element) -> None:
+    for child in list(element):
+        if _local(child.tag) in ("metadata", "style"):
+            element.remove(child)
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]
+
+
+def _themed(style: str) -> str:
+    return re.sub(r"#[0-9a-f]{6}", lambda m: CUSTOM_PROPERTIES.get(m[0], m[0]), style)
+
+
+def drawable(text: str, n_chars: int = 40) -> str:
+    """One line of a user's text as matplotlib may draw it: cut, no formulas, no missing glyphs."""
+    line = shortened(" ".join(text.split()), n_chars)
+    known = get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap()
+    return "".join(c if ord(c) in known else "□" for c in line).replace("$", r"\$")
+
+
+def shortened(text: str, n_chars: int) -> str:
+    """At most `n_chars` characters, the last one an ellipsis if something was cut."""
+    return text if len(text) <= n_chars else text[: n_chars - 1].rstrip() + "…"

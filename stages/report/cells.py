@@ -1,0 +1,118 @@
+"""Cells of the grid (method x task x seed) and the numbers in their result folders."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from storage.durable import read_json
+from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
+
+Role = Literal["method", "control"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one task with one seed, and where its results lie."""
+
+    method: str
+    task: str
+    seed: int
+    role: Role
+    """A control is given nothing from which the answer can be learnt: it must sit at chance."""
+    folder: Path
+    """Holds metrics.json, predictions.parquet and, for some methods, token_weights.parquet."""
+    history: Path | None
+    """history.parquet of the fit; None where nothing is trained in epochs."""
+    key: str
+    """Artifact key of the results."""
+
+    @property
+    def label(self) -> str:
+        """The cell in words."""
+        return f"{self.method} · {self.task} · seed {self.seed}"
+
+
+class Metrics(BaseModel):
+    """The content of `metrics.json`."""
+
+    # Not "forbid": a scorer may record more than a report shows.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    metric: str
+    dev: float
+    test: float
+    n_dev: int
+    n_test: int
+    majority: float | None = None
+    """Test accuracy of always answering the commonest class; None where that means nothing."""
+    choice: dict[str, str | int | float | bool | None] = {}
+    """What was chosen on dev: layer, hyper-parameters, epoch."""
+    n_parameters: int
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell and its numbers."""
+
+    cell: Cell
+    metrics: Metrics
+
+
+def read_results(cells: Sequence[Cell]) -> tuple[CellResult, ...]:
+    """Read the metrics of all cells, in their order.
+
+    Raises:
+        InputError: there are no cells, one occurs twice, or the cells of a task were scored on
+            different test sets.
+        NotFoundError: a folder has no metrics.json.
+        CorruptDataError: a metrics.json has not the fields it should.
+        PermafrostError: a metric is not a finite number.
+    """
+    if not cells:
+        raise InputError("a report of 0 cells: give it at least one result (a method on a task)")
+    results = tuple(CellResult(cell, _read_metrics(cell)) for cell in cells)
+    seen: dict[tuple[str, str, int], Cell] = {}
+    sizes: dict[str, CellResult] = {}
+    for result in results:
+        cell = result.cell
+        other = seen.setdefault((cell.method, cell.task, cell.seed), cell)
+        if other is not cell:
+            raise InputError(
+                f"the cell {cell.label} is given twice ({other.key} and {cell.key}); "
+                "name one of the methods differently or leave one out"
+            )
+        first = sizes.setdefault(cell.task, result)
+        if first.metrics.n_test != result.metrics.n_test:
+            raise InputError(
+                f"{first.cell.label} was scored on {first.metrics.n_test} test examples and {cell.label} "
+                f"on {result.metrics.n_test}; one column cannot compare them, so score both on one corpus"
+            )
+    return results
+
+
+def _read_metrics(cell: Cell) -> Metrics:
+    path = cell.folder / "metrics.json"
+    try:
+        metrics = Metrics.model_validate(read_json(path))
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"the results of {cell.label} have no metrics.json in {cell.folder}; "
+            "run the experiment again to score it"
+        ) from error
+    except ValidationError as error:
+        fields = ", ".join(".".join(map(str, e["loc"])) or "the file" for e in error.errors())
+        raise CorruptDataError(
+            f"{path} ({cell.label}) has wrong or missing fields: {fields}; score it again"
+        ) from error
+    named = {"dev": metrics.dev, "test": metrics.test, "majority": metrics.majority}
+    for name, value in named.items():
+        if value is not None and not math.isfinite(value):
+            raise PermafrostError(
+                f"{name} {metrics.metric} of {cell.label} is {value} in {path}; a mean over seeds would hide "
+                "that, so find out why the scorer gave it, or leave this method out of the experiment"
+            )
+    return metrics

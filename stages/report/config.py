@@ -1,0 +1,39 @@
+"""What a report is called and how its main figure is laid out."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CurveAxis(_Config):
+    """The tasks are one task at several settings of a dial (e.g. the share of distractors)."""
+
+    kind: Literal["curve"] = "curve"
+    label: str = Field(min_length=1)
+    """What the dial is, as written under the axis."""
+    values: dict[str, FiniteFloat] = Field(min_length=1)
+    """Task to its place on the dial. Tasks that are not named here are in the tables only."""
+
+
+class TasksAxis(_Config):
+    """The tasks stand side by side."""
+
+    kind: Literal["tasks"] = "tasks"
+
+
+XAxis = Annotated[CurveAxis | TasksAxis, Field(discriminator="kind")]
+
+
+class ReportConfig(_Config):
+    """Everything about a report that is chosen, not measured."""
+
+    title: str = Field(min_length=1)
+    description: str = ""
+    """Paragraphs, separated by blank lines. `code`, **bold** and lists of `- ` lines are understood."""
+    x_axis: XAxis = TasksAxis()
+    n_examples: int = Field(default=4, ge=0)
+    """Test texts whose token weights are shown, taken from the tasks in turn."""

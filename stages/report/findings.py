@@ -1,0 +1,102 @@
+"""What the controls say, and what was chosen on dev: the tables behind the results."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stages.report.cells import CellResult, Role
+from stages.report.tables import Entry, ResultsTable, entry, hundredths
+
+
+@dataclass(frozen=True)
+class ControlFinding:
+    """A control on one task against the majority rate."""
+
+    control: str
+    task: str
+    entry: Entry
+    majority: float
+    standard_error: float
+    """Of the majority rate on a test set of this size, sqrt(p (1 - p) / n)."""
+
+    @property
+    def at_chance(self) -> bool:
+        """Within two standard errors of the majority rate."""
+        return abs(self.entry.mean - self.majority) <= 2 * self.standard_error
+
+    @property
+    def difference(self) -> str:
+        """Points above (+) or below (−) the majority rate."""
+        text = hundredths(self.entry.mean - self.majority)
+        return text if text.startswith(("−", "0.0")) else f"+{text}"
+
+    @property
+    def verdict(self) -> str:
+        """The finding in a few words."""
+        if self.at_chance:
+            return "at chance"
+        above = self.entry.mean > self.majority
+        return "above chance: something leaks" if above else "below chance"
+
+
+def control_findings(table: ResultsTable) -> tuple[ControlFinding, ...]:
+    """Every control on every task for which there is a majority rate."""
+    return tuple(
+        ControlFinding(
+            control=row.method,
+            task=column.task,
+            entry=found,
+            majority=column.majority,
+            standard_error=math.sqrt(column.majority * (1 - column.majority) / column.n_test),
+        )
+        for row in table.of_role("control")
+        for column, found in zip(table.columns, row.entries, strict=True)
+        if found is not None and column.majority is not None
+    )
+
+
+@dataclass(frozen=True)
+class ChoiceRow:
+    """What was chosen on dev for one method on one task, in the order of its seeds."""
+
+    method: str
+    task: str
+    role: Role
+    metric: str
+    seeds: tuple[int, ...]
+    choices: dict[str, str]
+    """Field to the value chosen; `a, b, c` by seed where the seeds differ."""
+    dev: Entry
+    test: Entry
+    majority: float | None
+
+
+def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
+    """One row per (method, task, metric), seeds ascending inside."""
+    groups: dict[tuple[str, str, str, Role], list[CellResult]] = {}
+    for r in results:
+        key = (r.cell.task, r.cell.method, r.metrics.metric, r.cell.role)
+        groups.setdefault(key, []).append(r)
+    rows: list[ChoiceRow] = []
+    for (task, method, metric, role), group in groups.items():
+        group.sort(key=lambda r: r.cell.seed)
+        fields = dict.fromkeys(name for r in group for name in r.metrics.choice)
+        rows.append(
+            ChoiceRow(
+                method=method,
+                task=task,
+                role=role,
+                metric=metric,
+                seeds=tuple(r.cell.seed for r in group),
+                choices={f: _by_seed([r.metrics.choice.get(f) for r in group]) for f in fields},
+                dev=entry([r.metrics.dev for r in group]),
+                test=entry([r.metrics.test for r in group]),
+                majority=group[0].metrics.majority if metric == "accuracy" else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _by_seed(values: Sequence[str | int | float | bool | None]) -> str:
+    texts = [f"{v:g}" if isinstance(v, float) else "–" if v is None else str(v) for v in values]
+    return texts[0] if len(set(texts)) == 1 else ", ".join(texts)

@@ -1,0 +1,69 @@
+"""Colours and marks: every method has one colour and one marker in all figures, controls are grey.
+
+The hues are Okabe and Ito's, told apart with any kind of colour vision; the markers and line styles tell
+them apart without colour. A stand-alone picture uses the light values; in the page each becomes a
+custom property of the style sheet, which has a dark value too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stages.report.tables import ResultsTable
+
+PAPER = "#ffffff"
+INK = "#1b2126"
+MUTED = "#56616b"
+GRID = "#e1e6ea"
+CONTROL = "#6d7882"
+SERIES = ("#0072b2", "#d55e00", "#00896a", "#b04a8b", "#a97a00", "#5b4fc4", "#8a5a2e", "#2b8ca3")
+HEAT = ("#f6f8f9", "#fdf3e0", "#fbe5bf", "#f9cf8a", "#f3b04f", "#e88d1c", "#cc6a00")
+"""Token weights from a quarter of uniform or less (first) to sixteen times it or more (last)."""
+
+CUSTOM_PROPERTIES = {
+    PAPER: "var(--paper)",
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--grid)",
+    CONTROL: "var(--control)",
+    **{colour: f"var(--series-{i})" for i, colour in enumerate(SERIES)},
+}
+"""Colours of a figure to their names in the page's style sheet."""
+
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+_CONTROL_MARKERS = ("x", "+", "1", "2", "3", "4")
+_CONTROL_DASHES = ((1.0, 1.6), (4.0, 1.6), (4.0, 1.6, 1.0, 1.6))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How one row of the results is drawn."""
+
+    colour: str
+    marker: str
+    dashes: tuple[float, ...]
+    """On and off lengths; empty for a solid line."""
+    filled: bool
+
+
+def marks(table: ResultsTable) -> dict[str, Mark]:
+    """A mark for every method and control, by name, in the table's order."""
+    methods = [row.method for row in table.of_role("method")]
+    controls = [row.method for row in table.of_role("control")]
+    return {
+        **{name: _control(i) for i, name in enumerate(controls)},
+        **{name: _method(i) for i, name in enumerate(methods)},
+    }
+
+
+def _method(i: int) -> Mark:
+    turn = i // len(SERIES)
+    return Mark(_turning(SERIES, i), _turning(_MARKERS, i + turn), (), filled=turn % 2 == 0)
+
+
+def _control(i: int) -> Mark:
+    dashes = _CONTROL_DASHES[i % len(_CONTROL_DASHES)]
+    return Mark(CONTROL, _turning(_CONTROL_MARKERS, i), dashes, filled=True)
+
+
+def _turning(values: Sequence[str], i: int) -> str:
+    return values[i % len(values)]

@@ -1,0 +1,296 @@
+"""The artifact store: immutable folders named by their key; *manifest exists* is the only meaning of done."""
+
+import contextlib
+import datetime
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from storage.durable import (
+    DRAFT_PREFIX,
+    disk_errors_named,
+    draft_path,
+    read_json,
+    sync_folder,
+    write_json,
+)
+from storage.errors import CorruptDataError, InputError, NotFoundError
+from storage.keys import KEY_LENGTH, KEY_VERSION, digest
+
+ARTIFACT_FORMAT = 1
+MANIFEST = "artifact.json"
+STALE_DRAFT_S = 24 * 3600
+"""Drafts this old belong to no living run."""
+
+
+class ArtifactRef(BaseModel):
+    """Names one artifact: what flows pass around instead of data."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stage: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}/{self.key}"
+
+
+class ArtifactSpec(BaseModel):
+    """Everything an artifact's key is made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stage: str
+    config: dict[str, Any]
+    """The whole validated config, defaults included, names already resolved to facts."""
+    inputs: tuple[str, ...] = ()
+    """In order: `<stage>/<key>` of artifacts, `features/<store_id>/<array>` of cached features."""
+    code: dict[str, str] = {}
+    """Definitions the stage reaches, with their digests (storage.fingerprint); empty for stages whose
+    result does not depend on our code."""
+
+    @property
+    def ref(self) -> ArtifactRef:
+        """Stage and key."""
+        document = {
+            "key_version": KEY_VERSION,
+            "stage": self.stage,
+            "config": self.config,
+            "inputs": list(self.inputs),
+            "code": digest(self.code),
+        }
+        return ArtifactRef(stage=self.stage, key=digest(document))
+
+
+class FileRecord(BaseModel):
+    """Size and checksum of one file of an artifact."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """The content of `artifact.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: int = ARTIFACT_FORMAT
+    key_version: int = KEY_VERSION
+    key: str
+    spec: ArtifactSpec
+    files: dict[str, FileRecord]
+    summary: dict[str, Any] = {}
+    """A few figures worth listing; not part of the key."""
+    provenance: dict[str, Any] = {}
+
+    @property
+    def ref(self) -> ArtifactRef:
+        """Stage and key."""
+        return ArtifactRef(stage=self.spec.stage, key=self.key)
+
+
+class Draft:
+    """A private folder in which an artifact is made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.summary: dict[str, Any] = {}
+
+
+class ArtifactStore:
+    """Artifacts under `<home>/artifacts/<stage>/<key>/`."""
+
+    def __init__(self, home: Path) -> None:
+        self.root = home / "artifacts"
+
+    def folder(self, ref: ArtifactRef) -> Path:
+        """Where an artifact lies, or would."""
+        return self.root / ref.stage / ref.key
+
+    def is_done(self, ref: ArtifactRef) -> bool:
+        """Whether the artifact was published."""
+        return (self.folder(ref) / MANIFEST).exists()
+
+    def manifest(self, ref: ArtifactRef) -> Manifest:
+        """Read and check the manifest.
+
+        Raises:
+            NotFoundError: not published.
+            CorruptDataError: damaged, or of another key.
+        """
+        path = self.folder(ref) / MANIFEST
+        if not path.exists():
+            raise NotFoundError(f"there is no artifact {ref}; see 'permafrost ls'")
+        try:
+            manifest = Manifest.model_validate(read_json(path))
+        except ValidationError as error:
+            raise CorruptDataError(f"{path} is damaged; {_remake(ref)}") from error
+        if manifest.ref != ref or manifest.spec.ref != ref:
+            raise CorruptDataError(
+                f"{path} describes {manifest.spec.ref}, expected {ref}; changed by hand? {_remake(ref)}"
+            )
+        return manifest
+
+    def open(self, ref: ArtifactRef) -> Path:
+        """The folder of an artifact whose every file has the recorded checksum.
+
+        Raises:
+            NotFoundError: not published.
+            CorruptDataError: a file is missing or differs from what was published.
+        """
+        problems = self._damaged_files(self.manifest(ref))
+        if problems:
+            raise CorruptDataError(f"{problems[0]}; {_remake(ref)}")
+        return self.folder(ref)
+
+    def problems(self, ref: ArtifactRef) -> list[str]:
+        """What differs between an artifact's files and its manifest."""
+        try:
+            return self._damaged_files(self.manifest(ref))
+        except CorruptDataError as error:
+            return [str(error)]
+
+    def _damaged_files(self, manifest: Manifest) -> list[str]:
+        folder, found = self.folder(manifest.ref), list[str]()
+        for name, record in manifest.files.items():
+            path = folder / name
+            if not path.exists():
+                found.append(f"{path} is missing")
+            elif (size := path.stat().st_size) != record.bytes:
+                found.append(f"{path} has {size:,} bytes, its manifest says {record.bytes:,}")
+            elif _sha256(path) != record.sha256:
+                found.append(f"the checksum of {path} does not match its manifest")
+        return found
+
+    @contextlib.contextmanager
+    def publishing(self, spec: ArtifactSpec, provenance: Mapping[str, Any]) -> Generator[Draft]:
+        """Make an artifact: write into the draft's folder; it is published when the block ends well.
+
+        The manifest is written last and the folder appears by one rename. If another process published
+        the same key meanwhile, that one stays. On an exception nothing is published and nothing is left.
+
+        Raises:
+            DiskFullError: no room.
+        """
+        ref = spec.ref
+        target = self.folder(ref)
+        draft = Draft(target.with_name(f"{DRAFT_PREFIX}{ref.key}-{uuid.uuid4().hex[:8]}"))
+        started = time.monotonic()
+        try:
+            with disk_errors_named(target):
+                draft.folder.mkdir(parents=True)
+                yield draft
+                files = {
+                    p.relative_to(draft.folder).as_posix(): _record(p) for p in _files(draft.folder)
+                }
+            write_json(
+                draft.folder / MANIFEST,
+                Manifest(
+                    key=ref.key,
+                    spec=spec,
+                    files=files,
+                    summary=draft.summary,
+                    provenance={
+                        **provenance,
+                        "published": datetime.datetime.now(datetime.UTC).isoformat(
+                            timespec="seconds"
+                        ),
+                        "seconds": round(time.monotonic() - started, 3),
+                    },
+                ).model_dump(mode="json"),
+            )
+            for folder in draft.folder.rglob("*/"):
+                sync_folder(folder)
+            try:
+                draft.folder.rename(target)
+            except OSError:
+                if not self.is_done(ref):
+                    # A folder that lost its manifest is in the way; what has none was never done.
+                    self.remove(ref)
+                    draft.folder.rename(target)
+            sync_folder(target.parent)
+        finally:
+            shutil.rmtree(draft.folder, ignore_errors=True)
+
+    def refs(self, stage: str | None = None) -> list[ArtifactRef]:
+        """Every published artifact (of one stage), also those with a damaged manifest, oldest first."""
+        paths = self.root.glob(f"{stage or '*'}/*/{MANIFEST}")
+        found = [p for p in paths if not p.parent.name.startswith(DRAFT_PREFIX)]
+        found.sort(key=lambda p: (p.stat().st_mtime_ns, p))
+        return [ArtifactRef(stage=p.parent.parent.name, key=p.parent.name) for p in found]
+
+    def all(self, stage: str | None = None) -> Iterator[Manifest]:
+        """Every readable published artifact (of one stage), oldest first."""
+        for ref in self.refs(stage):
+            with contextlib.suppress(CorruptDataError, NotFoundError):
+                yield self.manifest(ref)
+
+    def find(self, name: str) -> ArtifactRef:
+        """The artifact that `name` means: a key, `<stage>/<key>`, or any unambiguous beginning of a key.
+
+        Raises:
+            NotFoundError: none.
+            InputError: several.
+        """
+        stage, _, key = name.rpartition("/")
+        pattern = f"{stage or '*'}/{key}*/{MANIFEST}"
+        if not key or not set(key) <= set("0123456789abcdef"):
+            raise NotFoundError(f"{name!r} is not a key; see 'permafrost ls' for what there is")
+        found = [p.parent for p in sorted(self.root.glob(pattern))]
+        if not found:
+            raise NotFoundError(
+                f"no artifact begins with {name!r} under {self.root}; see 'permafrost ls'"
+            )
+        if len(found) > 1:
+            names = ", ".join(f"{p.parent.name}/{p.name[:12]}" for p in found[:4])
+            raise InputError(f"{name!r} is ambiguous ({len(found)}: {names}); give more digits")
+        return ArtifactRef(stage=found[0].parent.name, key=found[0].name)
+
+    def remove(self, ref: ArtifactRef) -> None:
+        """Unpublish by one rename, then delete: a kill in between leaves a draft, never half an artifact."""
+        folder = self.folder(ref)
+        doomed = draft_path(folder)
+        folder.rename(doomed)
+        sync_folder(folder.parent)
+        shutil.rmtree(doomed)
+
+    def stale_drafts(self) -> list[Path]:
+        """Draft folders no living run can still own."""
+        now = time.time()
+        drafts = self.root.glob(f"*/{DRAFT_PREFIX}*")
+        return [p for p in sorted(drafts) if now - p.stat().st_mtime > STALE_DRAFT_S]
+
+
+def parse_ref(text: str) -> ArtifactRef:
+    """`<stage>/<key>` to a reference."""
+    stage, _, key = text.partition("/")
+    assert len(key) == KEY_LENGTH, f"{text!r} is not <stage>/<key>"
+    return ArtifactRef(stage=stage, key=key)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_file())
+
+
+def _record(path: Path) -> FileRecord:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return FileRecord(bytes=path.stat().st_size, sha256=_sha256(path))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remake(ref: ArtifactRef) -> str:
+    return f"delete it with 'permafrost repair {ref.key[:12]}' and run the experiment again"

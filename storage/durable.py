@@ -1,0 +1,93 @@
+"""Durable small writes: a file is there whole or not at all, also after a power cut."""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from storage.errors import CorruptDataError, DiskFullError
+
+DRAFT_PREFIX = ".draft-"
+"""Names that begin so are unfinished writes; nothing reads them and `gc` removes them."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextlib.contextmanager
+def disk_errors_named(path: Path) -> Generator[None]:
+    """Turn 'no space', 'quota' and 'file too large' into one error that says where and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        existing = next(p for p in (path, *path.parents) if p.exists())
+        free = shutil.disk_usage(existing).free
+        raise DiskFullError(
+            f"no room to write {path}: {error.strerror} ({free:,} bytes free there); nothing was "
+            f"half-written. Free some space or choose another --home, then run the same command again"
+        ) from error
+
+
+def draft_path(path: Path) -> Path:
+    """A fresh private name beside `path`, on the same file system."""
+    return path.with_name(f"{DRAFT_PREFIX}{path.name}-{uuid.uuid4().hex[:8]}")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write `content` to a draft, fsync, rename over `path`, fsync the folder.
+
+    Raises:
+        DiskFullError: no room; `path` is as it was.
+    """
+    with disk_errors_named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = draft_path(path)
+        try:
+            with draft.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+def json_bytes(value: object) -> bytes:
+    """Readable JSON, one form per value."""
+    return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
+
+
+def write_json(path: Path, value: object) -> None:
+    """`write_durably` of readable JSON."""
+    write_durably(path, json_bytes(value))
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file that we wrote.
+
+    Raises:
+        CorruptDataError: not JSON.
+        FileNotFoundError: not there.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CorruptDataError(
+            f"{path} is not valid JSON ({error}); run 'permafrost verify' to see what else is damaged"
+        ) from error

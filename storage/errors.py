@@ -1,0 +1,49 @@
+"""The one tree of errors.
+
+PermafrostError                  something failed (exit code 1)
+├── CorruptDataError             bytes on disk are not what was committed
+├── StoreBusyError               another writer holds the store
+├── DiskFullError                not enough room; nothing was half-written
+└── InputError                   the user's input is wrong (exit code 2); also a ValueError
+    ├── NotFoundError            asked for something that is not there; also a KeyError
+    ├── IdentityMismatchError    a store was made with another identity
+    └── OverflowRangeError       an activation does not fit the storage dtype
+
+Every message says what, both values, where, and what to do.
+"""
+
+
+class PermafrostError(Exception):
+    """Something failed that is not the user's input."""
+
+
+class CorruptDataError(PermafrostError):
+    """Bytes on disk differ from what was committed; never returned as data."""
+
+
+class StoreBusyError(PermafrostError):
+    """Another process is writing to this store."""
+
+
+class DiskFullError(PermafrostError):
+    """The file system has no room for what is about to be, or was being, written."""
+
+
+class InputError(PermafrostError, ValueError):
+    """The user's input is wrong."""
+
+
+class NotFoundError(InputError, KeyError):
+    """What was asked for does not exist."""
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of the message, quotes included.
+        return str(self.args[0]) if self.args else ""
+
+
+class IdentityMismatchError(InputError):
+    """A store on disk was made with another identity than the one asked for."""
+
+
+class OverflowRangeError(InputError):
+    """An activation lies outside the range of the storage dtype."""

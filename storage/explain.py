@@ -1,0 +1,113 @@
+"""Why something will run: the first thing that differs from the nearest earlier artifact."""
+
+from dataclasses import dataclass
+
+from storage.artifacts import ArtifactSpec, ArtifactStore, Manifest, parse_ref
+from storage.durable import read_json
+from storage.errors import CorruptDataError, NotFoundError
+from storage.features.identity import differences
+from storage.keys import to_plain
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field that differs."""
+
+    path: str
+    old: object
+    new: object
+
+    def __str__(self) -> str:
+        return f"{self.path}: was {self.old!r}, now {self.new!r}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The nearest earlier artifact of the same stage and how this one differs from it."""
+
+    nearest: Manifest | None
+    differences: tuple[Difference, ...]
+
+    @property
+    def headline(self) -> str:
+        """The first thing that differs."""
+        if self.nearest is None:
+            return "never ran before"
+        first, *others = [str(d) for d in self.differences] or [f"same as {self.nearest.ref}"]
+        return f"{first} (and {len(others)} more)" if others else first
+
+    def as_json(self) -> dict[str, object]:
+        """Plain JSON."""
+        return {
+            "nearest": None if self.nearest is None else str(self.nearest.ref),
+            "differences": [vars(d) for d in self.differences],
+        }
+
+
+def explain(
+    store: ArtifactStore, spec: ArtifactSpec, before: Manifest | None = None
+) -> Explanation:
+    """Compare `spec` with earlier artifacts of its stage; the fewest differences win, latest first.
+
+    Args:
+        store: published artifacts.
+        spec: what will run, or did.
+        before: only artifacts published before this one count.
+    """
+    candidates = list(store.all(spec.stage))
+    keys = [m.key for m in candidates]
+    if before is not None and before.key in keys:
+        candidates = candidates[: keys.index(before.key)]
+    candidates = [m for m in candidates if m.key != spec.ref.key]
+    if not candidates:
+        return Explanation(None, ())
+    scored = [(len(_raw(m.spec, spec)), -i, m) for i, m in enumerate(candidates)]
+    nearest = min(scored, key=lambda item: item[:2])[2]
+    return Explanation(nearest, tuple(compare(store, nearest.spec, spec)))
+
+
+def compare(store: ArtifactStore, old: ArtifactSpec, new: ArtifactSpec) -> list[Difference]:
+    """Differences between two artifacts, followed through inputs to where they begin."""
+    found: list[Difference] = []
+    for path, a, b in _raw(old, new):
+        deeper = _through_input(store, a, b) if path.startswith("inputs[") else []
+        found.extend(
+            [Difference(f"{path} -> {d.path}", d.old, d.new) for d in deeper]
+            or [Difference(path, a, b)]
+        )
+    return found
+
+
+def _raw(old: ArtifactSpec, new: ArtifactSpec) -> list[tuple[str, object, object]]:
+    # Config first: it is what the user changed on purpose; code last, function by function.
+    parts = ("config", "inputs", "code")
+    left, right = to_plain(old), to_plain(new)
+    return [d for part in parts for d in differences({part: left[part]}, {part: right[part]})]
+
+
+def _through_input(store: ArtifactStore, old: object, new: object) -> list[Difference]:
+    if (
+        not isinstance(old, str)
+        or not isinstance(new, str)
+        or old.split("/")[0] != new.split("/")[0]
+    ):
+        return []
+    if old.startswith("features/"):
+        return _through_identity(store, old, new)
+    try:
+        before, after = store.manifest(parse_ref(old)), store.manifest(parse_ref(new))
+    except (NotFoundError, CorruptDataError):
+        return []
+    return compare(store, before.spec, after.spec)
+
+
+def _through_identity(store: ArtifactStore, old: str, new: str) -> list[Difference]:
+    """Two feature inputs: the array, or the fields of the identity in which their stores differ."""
+    (_, old_id, old_array), (_, new_id, new_array) = old.split("/", 2), new.split("/", 2)
+    if old_id == new_id or old_array != new_array:
+        return []
+    paths = [store.root.parent / "features" / i / "store.json" for i in (old_id, new_id)]
+    if not all(p.exists() for p in paths):
+        return []
+    before, after = (read_json(p)["identity"] for p in paths)
+    return [Difference(*d) for d in differences(before, after)]

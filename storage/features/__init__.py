@@ -1,0 +1,1 @@
+"""The feature store: one growing Zarr store per (backbone, recipe, dtype, max_length)."""

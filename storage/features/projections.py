@@ -1,0 +1,126 @@
+"""Output projections of a backbone, kept beside its features so that aligned aggregations never load it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from storage.durable import read_json, sync_folder, write_durably, write_json
+from storage.errors import CorruptDataError, NotFoundError
+from storage.features.layout import ZARR_GROUP
+from storage.features.store import FeatureStore
+
+
+def _paths(store: FeatureStore, block: int) -> tuple[Path, Path]:
+    root = store.zarr_path / "projections"
+    return root / "o_proj" / str(block), root / "o_proj_bias" / str(block)
+
+
+def has_projection(store: FeatureStore, block: int) -> bool:
+    """Whether the output projection of `block` is stored."""
+    return (_paths(store, block)[0] / "zarr.json").exists()
+
+
+def write_projection(
+    store: FeatureStore, block: int, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
+) -> None:
+    """Store `weight` `[d_heads, d_model]` and `bias` `[d_model]`, float32, so that `z @ weight + bias`
+    is the attention output. The weight's metadata comes last: it says that both are there."""
+    weight_path, bias_path = _paths(store, block)
+    write_projection_groups(store)
+    if bias is not None:
+        _write_array(bias_path, bias, has_bias=False)
+    _write_array(weight_path, weight, has_bias=bias is not None)
+
+
+def projection_groups(store: FeatureStore) -> list[Path]:
+    """Metadata of the Zarr groups that hold projections."""
+    root = store.zarr_path / "projections"
+    return [g / "zarr.json" for g in (root, root / "o_proj", root / "o_proj_bias")]
+
+
+def write_projection_groups(store: FeatureStore) -> None:
+    """Write that metadata."""
+    for path in projection_groups(store):
+        write_json(path, ZARR_GROUP)
+
+
+def read_projection(
+    store: FeatureStore, block: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Weight `[d_heads, d_model]` and bias `[d_model]` or None, float32.
+
+    Raises:
+        NotFoundError: not stored.
+        CorruptDataError: a checksum or the metadata does not match, or a file is missing.
+    """
+    weight_path, bias_path = _paths(store, block)
+    if not has_projection(store, block):
+        raise NotFoundError(
+            f"the output projection of block {block} is not in the store {store.store_id[:12]}; capture "
+            f"attention_rows={block} to store it"
+        )
+    weight, has_bias = _read_array(weight_path)
+    return weight, _read_array(bias_path)[0] if has_bias else None
+
+
+def stored_projections(store: FeatureStore) -> list[int]:
+    """Blocks whose output projection is stored."""
+    found = (store.zarr_path / "projections" / "o_proj").glob("*/zarr.json")
+    return sorted(int(p.parent.name) for p in found)
+
+
+def drop_projection(store: FeatureStore, block: int) -> None:
+    """Make a projection missing again."""
+    path = _paths(store, block)[0] / "zarr.json"
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _write_array(path: Path, values: NDArray[np.float32], *, has_bias: bool) -> None:
+    raw = np.ascontiguousarray(values, dtype="<f4").tobytes()
+    write_durably(_chunk_path(path, values.shape), raw + crc32c(raw).to_bytes(4, "little"))
+    write_json(path / "zarr.json", _metadata(values.shape, has_bias))
+
+
+def _chunk_path(path: Path, shape: Sequence[int]) -> Path:
+    return path.joinpath("c", *("0" for _ in shape))
+
+
+def _metadata(shape: Sequence[int], has_bias: bool) -> dict[str, Any]:
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": "float32",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(shape)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0.0,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        # A lost bias would otherwise look like a projection that has none.
+        "attributes": {"logical_dtype": "float32", "has_bias": has_bias},
+        "dimension_names": ["d_heads", "d_model"][-len(shape) :],
+    }
+
+
+def _read_array(path: Path) -> tuple[NDArray[np.float32], bool]:
+    """Values, and whether a bias belongs to them. Not through Zarr: it reads a missing chunk as zeros."""
+    try:
+        found = read_json(path / "zarr.json")
+        shape, has_bias = tuple(found["shape"]), found["attributes"]["has_bias"]
+        content = _chunk_path(path, shape).read_bytes()
+        values = np.frombuffer(content[:-4], dtype="<f4").reshape(shape)
+    except (LookupError, TypeError, ValueError, OSError) as error:
+        raise CorruptDataError(f"{_damaged(path)}: {error}") from error
+    if found != _metadata(shape, has_bias):
+        raise CorruptDataError(f"{_damaged(path)}: its zarr.json is not what was written")
+    if crc32c(content[:-4]) != int.from_bytes(content[-4:], "little"):
+        raise CorruptDataError(f"{_damaged(path)}: its checksum does not match")
+    return values, has_bias
+
+
+def _damaged(path: Path) -> str:
+    return f"the projection {path} is damaged (run 'permafrost repair')"

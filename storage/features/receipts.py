@@ -1,0 +1,149 @@
+"""Receipts: the last thing written for a cell (segment x array), and the only proof that it is there."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from storage.durable import read_json, sync_folder, write_json
+from storage.errors import CorruptDataError
+from storage.features.shard import ShardSeal
+from storage.keys import digest
+
+
+class Statistics(BaseModel):
+    """Moments and range of the values of a cell, mergeable over batches (Chan et al., 1979)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    count: int = 0
+    nonfinite: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+    """Biased (divided by count)."""
+    min: float = math.inf
+    max: float = -math.inf
+
+    def merged(self, other: "Statistics") -> "Statistics":
+        """Statistics of both samples together."""
+        n = self.count + other.count
+        if n == 0:
+            return self
+        shift = other.mean - self.mean
+        weight = other.count / n
+        return Statistics(
+            count=n,
+            nonfinite=self.nonfinite + other.nonfinite,
+            mean=self.mean + shift * weight,
+            variance=self.variance * (1 - weight)
+            + other.variance * weight
+            + shift * shift * weight * (1 - weight),
+            min=min(self.min, other.min),
+            max=max(self.max, other.max),
+        )
+
+
+def measure(values: NDArray[Any]) -> Statistics:
+    """Statistics of one batch, any shape; the moments and the range are those of its finite values."""
+    wide = values.astype(np.float64, copy=False) if values.dtype.kind in "iub" else values
+    finite = np.isfinite(wide)
+    if not finite.all():
+        found = measure(wide[finite])
+        return found.model_copy(update={"nonfinite": int(values.size - found.count)})
+    if values.size == 0:
+        return Statistics()
+    mean = float(wide.mean(dtype=np.float64))
+    flat = wide.reshape(-1).astype(np.float32, copy=False) - np.float32(mean)
+    return Statistics(
+        count=int(values.size),
+        mean=mean,
+        variance=float(np.dot(flat, flat)) / values.size,
+        min=float(wide.min()),
+        max=float(wide.max()),
+    )
+
+
+class Receipt(BaseModel):
+    """What a committed cell is, how to check it and where it came from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: int = 1
+    store_id: str
+    segment: int
+    segment_sha256: str
+    """Of the segment's Parquet file: a receipt is void if the layout changes under it."""
+    array: str
+    n_texts: int
+    n_rows: int
+    shard: str
+    """Path of the shard, relative to the store."""
+    shard_bytes: int
+    shard_crc32c: int
+    chunk_rows: int
+    chunk_crc32c: tuple[int, ...]
+    statistics: Statistics
+    provenance: dict[str, str]
+    """Library versions, device, attention implementation, time: recorded, never part of identity."""
+
+    @property
+    def seal(self) -> ShardSeal:
+        """The part that checks the shard's bytes."""
+        return ShardSeal(self.shard_bytes, self.shard_crc32c, self.chunk_crc32c)
+
+
+def receipt_path(root: Path, segment: int, array: str) -> Path:
+    """Where the receipt of a cell lies."""
+    return root / "receipts" / f"{segment:06d}" / f"{array}.json"
+
+
+def write_receipt(root: Path, receipt: Receipt) -> None:
+    """Commit a cell. The file also holds `checksum`, the digest of all other fields."""
+    fields = receipt.model_dump(mode="json")
+    path = receipt_path(root, receipt.segment, receipt.array)
+    write_json(path, {**fields, "checksum": digest(fields)})
+
+
+def read_receipt(root: Path, segment: int, array: str) -> Receipt:
+    """Read the receipt of a committed cell.
+
+    Raises:
+        CorruptDataError: it is damaged, or of another cell.
+    """
+    path = receipt_path(root, segment, array)
+    damaged = f"the receipt {path} is damaged; 'permafrost repair' computes this cell again"
+    try:
+        fields = read_json(path)
+        checksum = fields.pop("checksum")
+        receipt = Receipt.model_validate(fields)
+    except (AttributeError, LookupError, TypeError, ValidationError) as error:
+        raise CorruptDataError(damaged) from error
+    if checksum != digest(fields):
+        raise CorruptDataError(damaged)
+    if (receipt.segment, receipt.array) != (segment, array):
+        raise CorruptDataError(
+            f"the receipt {path} is of {receipt.array} in segment {receipt.segment}, expected {array} "
+            f"in segment {segment}; 'permafrost repair' computes this cell again"
+        )
+    return receipt
+
+
+def committed_arrays(root: Path, segment: int) -> frozenset[str]:
+    """Names of the arrays that have a receipt in a segment."""
+    folder = root / "receipts" / f"{segment:06d}"
+    return frozenset(
+        path.relative_to(folder).with_suffix("").as_posix()
+        for path in folder.rglob("*.json")
+        if not path.name.startswith(".")
+    )
+
+
+def revoke_receipt(root: Path, segment: int, array: str) -> None:
+    """Make a cell missing again; always before its shard is touched."""
+    path = receipt_path(root, segment, array)
+    if path.exists():
+        path.unlink()
+        sync_folder(path.parent)

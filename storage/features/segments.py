@@ -1,0 +1,160 @@
+"""Segments: which texts own which rows. A segment's Parquet file is its layout."""
+
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from storage.durable import write_durably
+from storage.errors import CorruptDataError, InputError
+from storage.features.layout import Axes
+from storage.keys import text_digest
+from storage.ragged import offsets_of
+
+SCHEMA = pa.schema(
+    [
+        ("digest", pa.string()),
+        ("text", pa.string()),
+        ("n_tokens", pa.int32()),
+        ("token_start", pa.int64()),
+        ("text_row", pa.int64()),
+        ("span_start", pa.int32()),
+        ("span_end", pa.int32()),
+        ("truncated", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The texts of one segment, in the order of their tokens."""
+
+    number: int
+    table: pa.Table
+    """Columns as in SCHEMA; `token_start` and `text_row` are positions on the whole axes."""
+    sha256: str
+    """Of the Parquet file; every receipt of the segment repeats it."""
+
+    @property
+    def n_texts(self) -> int:
+        """Texts, that is rows used on the text axis."""
+        return self.table.num_rows
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each text `[n_texts]` int64."""
+        return self.table.column("n_tokens").to_numpy().astype(np.int64)
+
+    @property
+    def n_tokens(self) -> int:
+        """Token slots used."""
+        return int(self.lengths.sum())
+
+    def rows(self, axis: str) -> int:
+        """Rows used on `axis`."""
+        return self.n_tokens if axis == "token" else self.n_texts
+
+
+def segment_path(root: Path, number: int) -> Path:
+    """Where the layout of a segment lies."""
+    return root / "segments" / f"{number:06d}.parquet"
+
+
+def build_table(
+    number: int,
+    axes: Axes,
+    texts: Sequence[str],
+    lengths: NDArray[np.int64],
+    span_start: NDArray[np.int64],
+    span_end: NDArray[np.int64],
+    truncated: NDArray[np.bool_],
+) -> pa.Table:
+    """Give each text its rows: contiguous on both axes, in the given order."""
+    assert lengths.sum() <= axes.segment_tokens
+    assert len(texts) <= axes.segment_texts
+    columns = [
+        pa.array([text_digest(t) for t in texts], pa.string()),
+        pa.array(texts, pa.string()),
+        pa.array(lengths, pa.int32()),
+        pa.array(offsets_of(lengths)[:-1] + number * axes.segment_tokens, pa.int64()),
+        pa.array(np.arange(len(texts)) + number * axes.segment_texts, pa.int64()),
+        pa.array(span_start, pa.int32()),
+        pa.array(span_end, pa.int32()),
+        pa.array(truncated, pa.bool_()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def write_segment(root: Path, number: int, table: pa.Table) -> Segment:
+    """Publish the layout of a new segment."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+    content = buffer.getvalue()
+    write_durably(segment_path(root, number), content)
+    return Segment(number, table, hashlib.sha256(content).hexdigest())
+
+
+def read_segment(root: Path, number: int, columns: Sequence[str] | None = None) -> Segment:
+    """Read the layout of a segment.
+
+    Raises:
+        CorruptDataError: the file is damaged or not a segment table.
+    """
+    path = segment_path(root, number)
+    content = path.read_bytes()
+    try:
+        table = pq.read_table(
+            io.BytesIO(content),
+            columns=None if columns is None else list(columns),
+            page_checksum_verification=True,
+        )
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptDataError(
+            f"the segment table {path} is damaged ({error}); 'permafrost repair' drops this segment, "
+            f"so that the next extraction computes its texts again"
+        ) from error
+    if columns is None and table.schema.remove_metadata() != SCHEMA:
+        raise CorruptDataError(
+            f"the segment table {path} has the columns {table.schema.names}, expected {SCHEMA.names}"
+        )
+    return Segment(number, table, hashlib.sha256(content).hexdigest())
+
+
+def pack(lengths: NDArray[np.int64], axes: Axes) -> list[NDArray[np.int64]]:
+    """Pack texts into segments: longest first, each segment filled until the next text does not fit.
+
+    Sorting by length makes the batches inside a segment nearly free of padding. Ties keep the given
+    order, so the packing is a function of the lengths alone.
+
+    Args:
+        lengths: tokens of each text `[n]`.
+        axes: capacity of a segment.
+
+    Returns:
+        Indices of the texts of each segment, in storage order.
+
+    Raises:
+        InputError: a text is longer than a segment.
+    """
+    if len(lengths) and lengths.max() > axes.segment_tokens:
+        raise InputError(
+            f"a text has {lengths.max()} tokens but a segment holds {axes.segment_tokens}; lower "
+            f"max_length or create the store with larger segments"
+        )
+    order = np.argsort(-lengths, kind="stable")
+    ends = np.cumsum(lengths[order])
+    segments: list[NDArray[np.int64]] = []
+    at = 0
+    while at < len(order):
+        used = ends[at - 1] if at else 0
+        fits = int(np.searchsorted(ends, used + axes.segment_tokens, side="right"))
+        stop = min(fits, at + axes.segment_texts)
+        segments.append(order[at:stop])
+        at = stop
+    return segments

@@ -1,0 +1,183 @@
+"""Is every committed byte what was committed? And dropping exactly what is not."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.durable import json_bytes, read_json, sync_folder
+from storage.errors import CorruptDataError
+from storage.features.layout import ZARR_GROUP
+from storage.features.projections import (
+    drop_projection,
+    projection_groups,
+    read_projection,
+    stored_projections,
+    write_projection_groups,
+)
+from storage.features.receipts import Receipt, read_receipt, revoke_receipt
+from storage.features.segments import segment_path
+from storage.features.store import FeatureStore
+from storage.features.writing import StoreWriter
+from storage.keys import text_digest
+from storage.progress import Progress
+from storage.ragged import offsets_of
+
+PROJECTION = "projections/o_proj/"
+
+_GROUP_BYTES = json_bytes(ZARR_GROUP).strip()
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One thing that is wrong, and the smallest part that has to be computed again."""
+
+    segment: int | None
+    """None: the Zarr metadata, which is written again without computing anything."""
+    array: str | None
+    """None with a segment: its table, so the whole segment."""
+    problem: str
+
+
+def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
+    """Read every table, receipt and shard and check each against the others.
+
+    Never raises on damage; what it finds is the result.
+    """
+    store.forget()  # what is on disk counts, not what was read before
+    damage = _verify_metadata(store)
+    numbers = store.segments()
+    cells = [(s, a) for s in numbers for a in sorted(store.committed(s))]
+    progress.start("verify", len(cells), "cells")
+    try:
+        for number in numbers:
+            problem = _verify_table(store, number)
+            if problem:
+                damage.append(Damage(number, None, problem))
+        broken = {d.segment for d in damage}
+        for segment, array in cells:
+            if segment not in broken:
+                problem = _verify_cell(store, segment, array)
+                if problem:
+                    damage.append(Damage(segment, array, problem))
+            progress.advance(1, f"{len(damage)} damaged")
+    finally:
+        progress.finish()
+    damage += _verify_projections(store)
+    orphans = {int(p.name) for p in store.root.glob("receipts/[0-9]*")} - set(numbers)
+    for number in sorted(orphans):
+        if store.committed(number):
+            damage.append(Damage(number, None, f"segment {number} has receipts but no table"))
+    return damage
+
+
+def _verify_metadata(store: FeatureStore) -> list[Damage]:
+    last: dict[str, int] = {}
+    for segment in store.segments():
+        last.update(dict.fromkeys(store.committed(segment), segment))
+    found: list[Damage] = []
+    for array, segment in sorted(last.items()):
+        path = store.zarr_path / array / "zarr.json"
+        try:
+            content = read_json(path)
+        except (CorruptDataError, FileNotFoundError) as error:
+            found.append(Damage(None, array, f"{path}: {error}"))
+            continue
+        # A killed writer may have grown some arrays and not others; each must cover its own cells.
+        fitting = (store.array_metadata(array, n) for n in range(segment + 1, store.n_slots() + 1))
+        if content not in fitting:
+            found.append(Damage(None, array, f"{path} does not describe this store's {array}"))
+    groups = {store.zarr_path / p / "zarr.json" for a in last for p in Path(a).parents}
+    if stored_projections(store):
+        groups.update(projection_groups(store))
+    found += [
+        Damage(None, None, f"{path} is not a Zarr group")
+        for path in sorted(groups)
+        if not path.exists() or path.read_bytes().strip() != _GROUP_BYTES
+    ]
+    return found
+
+
+def _verify_projections(store: FeatureStore) -> list[Damage]:
+    found: list[Damage] = []
+    for block in stored_projections(store):
+        try:
+            read_projection(store, block)
+        except CorruptDataError as error:
+            found.append(Damage(None, f"{PROJECTION}{block}", str(error)))
+    return found
+
+
+def _verify_table(store: FeatureStore, number: int) -> str | None:
+    try:
+        segment = store.segment(number)
+    except CorruptDataError as error:
+        return str(error)
+    axes, table = store.record.axes, segment.table
+    starts = table.column("token_start").to_numpy() - number * axes.segment_tokens
+    rows = table.column("text_row").to_numpy() - number * axes.segment_texts
+    if starts.tolist() != offsets_of(segment.lengths)[:-1].tolist():
+        return f"the rows of segment {number} are not contiguous"
+    if rows.tolist() != list(range(segment.n_texts)):
+        return f"the text rows of segment {number} are not 0..{segment.n_texts - 1}"
+    receipts = list(_readable_receipts(store, number))
+    if receipts and all(r.segment_sha256 != segment.sha256 for r in receipts):
+        return f"the table of segment {number} is not the one its receipts were written for"
+    digests = table.column("digest").to_pylist()
+    for text, digest in zip(table.column("text").to_pylist(), digests, strict=True):
+        if text_digest(text) != digest:
+            return f"a text of segment {number} has the digest {text_digest(text)}, its row says {digest}"
+    return None
+
+
+def _readable_receipts(store: FeatureStore, number: int) -> Iterator[Receipt]:
+    for array in store.committed(number):
+        with contextlib.suppress(CorruptDataError):
+            receipt = read_receipt(store.root, number, array)
+            if receipt.store_id == store.store_id:
+                yield receipt
+
+
+def _verify_cell(store: FeatureStore, segment: int, array: str) -> str | None:
+    try:
+        receipt = store.checked_receipt(segment, array)
+        expected = store.segment(segment).rows(store.spec(array).axis)
+        if receipt.n_rows != expected:
+            return f"the receipt counts {receipt.n_rows} rows, the segment has {expected}"
+        store.map_shard(segment, array).verify()
+    except CorruptDataError as error:
+        return str(error)
+    return None
+
+
+def discard(writer: StoreWriter, damage: Iterable[Damage]) -> dict[int, tuple[str, ...]]:
+    """Make what is damaged missing, receipts first, so that it can be computed again.
+
+    Undamaged cells are not touched. A segment whose table is damaged is dropped whole (its texts are
+    then unknown to the store). Zarr metadata is written again.
+
+    Returns:
+        The dropped cells of the segments that still have their table.
+    """
+    store = writer.store
+    dropped: dict[int, tuple[str, ...]] = {}
+    for item in damage:
+        if item.segment is None:
+            if item.array is not None and item.array.startswith(PROJECTION):
+                drop_projection(store, int(item.array.removeprefix(PROJECTION)))
+            continue
+        arrays = sorted(store.committed(item.segment)) if item.array is None else [item.array]
+        for array in arrays:
+            revoke_receipt(store.root, item.segment, array)
+            store.shard_path(item.segment, array).unlink(missing_ok=True)
+        if item.array is None:
+            path = segment_path(store.root, item.segment)
+            path.unlink(missing_ok=True)
+            sync_folder(path.parent)
+        else:
+            dropped[item.segment] = (*dropped.get(item.segment, ()), item.array)
+    store.forget()
+    writer.declare(store.arrays())
+    if stored_projections(store):
+        write_projection_groups(store)
+    return dropped

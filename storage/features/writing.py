@@ -1,0 +1,199 @@
+"""The write side of a feature store: one writer at a time, layout first, receipt last."""
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from storage.durable import disk_errors_named, json_bytes, write_json
+from storage.errors import StoreBusyError
+from storage.features.layout import ZARR_GROUP, Axes, widen
+from storage.features.receipts import Receipt, Statistics, measure, write_receipt
+from storage.features.segments import Segment, write_segment
+from storage.features.shard import ShardSeal, ShardWriter
+from storage.features.store import ALWAYS, FeatureStore
+
+
+@contextlib.contextmanager
+def writing(store: FeatureStore) -> Generator["StoreWriter"]:
+    """Hold the store's only write lease; the kernel frees it when the process dies.
+
+    Raises:
+        StoreBusyError: another process (or another writer in this one) holds it.
+    """
+    path = store.root / "writer.lock"
+    with disk_errors_named(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = path.read_text() or "{}"
+            raise StoreBusyError(
+                f"the store {store.root} is being written by another process ({holder.strip()}); wait until "
+                f"it ends, or use another --home. Nothing was changed"
+            ) from error
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        os.ftruncate(fd, 0)
+        os.write(
+            fd,
+            json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}).encode(),
+        )
+        _remove_drafts(store.root)
+        yield StoreWriter(store)
+    finally:
+        os.close(fd)
+
+
+def _remove_drafts(root: Path) -> None:
+    """Drop what killed writers left; only the lease holder may, since no one else can be writing."""
+    for path in root.rglob(".draft-*"):
+        path.unlink(missing_ok=True)
+
+
+class StoreWriter:
+    """What the lease holder may do."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        self.store = store
+
+    def add_segment(self, table: pa.Table, number: int) -> Segment:
+        """Publish the layout of a new segment; its cells are all missing until filled."""
+        assert number == self.store.n_slots(), f"segment {number} is not the next one"
+        return write_segment(self.store.root, number, table)
+
+    def declare(self, arrays: Sequence[str]) -> None:
+        """Write or grow the Zarr metadata to cover every segment, of `arrays` and of those already there.
+
+        All arrays of an axis have one length, or xarray would refuse to open them side by side.
+        """
+        n_segments = self.store.n_slots()
+        root = self.store.zarr_path
+        for array in sorted({*ALWAYS, *arrays, *self.store.arrays()}):
+            path = root / array / "zarr.json"
+            for folder in Path(array).parents:
+                group = root / folder / "zarr.json"
+                if not group.exists() or group.read_bytes() != json_bytes(ZARR_GROUP):
+                    write_json(group, ZARR_GROUP)
+            wanted = self.store.array_metadata(array, n_segments)
+            if not path.exists() or path.read_bytes() != json_bytes(wanted):
+                write_json(path, wanted)
+
+    def fill(
+        self, segment: int, arrays: Sequence[str], provenance: Mapping[str, str]
+    ) -> "SegmentFill":
+        """Begin to write the cells `arrays` of `segment`; use as a context manager."""
+        missing = set(arrays) & self.store.committed(segment)
+        assert not missing, f"{sorted(missing)} of segment {segment} are already committed"
+        return SegmentFill(self.store, self.store.segment(segment), arrays, provenance)
+
+
+class SegmentFill:
+    """Writes some cells of one segment; `commit` makes them real, leaving without it drops them."""
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        segment: Segment,
+        arrays: Sequence[str],
+        provenance: Mapping[str, str],
+    ) -> None:
+        self._store, self._segment, self._provenance = store, segment, dict(provenance)
+        self._axes: Axes = store.record.axes
+        self._statistics = dict.fromkeys(arrays, Statistics())
+        self._writers: dict[str, ShardWriter] = {}
+        self._unreceipted: list[Path] = []
+        """Shards under their final name that have no receipt yet, in the order of the receipts."""
+        try:
+            for array in arrays:
+                self._writers[array] = self._open(array)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _open(self, array: str) -> ShardWriter:
+        spec = self._store.spec(array)
+        return ShardWriter(
+            self._store.shard_path(self._segment.number, array),
+            n_rows=self._segment.rows(spec.axis),
+            row_shape=() if spec.width is None else (spec.width,),
+            dtype=spec.storage,
+            chunk_rows=spec.chunk_rows(self._axes),
+            shard_rows=spec.segment_rows(self._axes),
+            codec=self._store.record.codec,
+        )
+
+    def append(self, array: str, rows: NDArray[Any], statistics: Statistics | None = None) -> None:
+        """Append the next rows of `array`, in the storage dtype; statistics are measured if not given."""
+        self._writers[array].append(rows)
+        logical = self._store.spec(array).dtype
+        # bfloat16 arrives as its bits, whose moments would say nothing.
+        numbers = widen(rows, logical) if logical == "bfloat16" else rows
+        found = measure(numbers) if statistics is None else statistics
+        self._statistics[array] = self._statistics[array].merged(found)
+
+    def commit(self) -> None:
+        """Publish every shard, then every receipt."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        seals: dict[str, ShardSeal] = {}
+        for array, writer in self._writers.items():
+            self._unreceipted.append(self._store.shard_path(self._segment.number, array))
+            seals[array] = writer.seal()
+        for array, seal in seals.items():
+            spec = self._store.spec(array)
+            write_receipt(
+                self._store.root,
+                Receipt(
+                    store_id=self._store.store_id,
+                    segment=self._segment.number,
+                    segment_sha256=self._segment.sha256,
+                    array=array,
+                    n_texts=self._segment.n_texts,
+                    n_rows=self._segment.rows(spec.axis),
+                    shard=self._store.shard_path(self._segment.number, array)
+                    .relative_to(self._store.root)
+                    .as_posix(),
+                    shard_bytes=seal.n_bytes,
+                    shard_crc32c=seal.crc32c,
+                    chunk_rows=spec.chunk_rows(self._axes),
+                    chunk_crc32c=seal.chunk_crc32c,
+                    statistics=self._statistics[array],
+                    provenance={**self._provenance, "committed": now},
+                ),
+            )
+            self._unreceipted.pop(0)
+        self._writers.clear()
+
+    @property
+    def is_open(self) -> bool:
+        """Neither committed nor abandoned."""
+        return bool(self._writers)
+
+    def abandon(self) -> None:
+        """Drop everything that was not committed; does nothing after `commit`."""
+        for writer in self._writers.values():
+            writer.abandon()
+        for path in self._unreceipted:
+            path.unlink(missing_ok=True)
+        self._writers.clear()
+        self._unreceipted.clear()
+
+    def __enter__(self) -> "SegmentFill":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.abandon()

@@ -1,0 +1,253 @@
+"""Code fingerprint: a digest of the project functions that an entry point actually reaches.
+
+Parsed syntax is what counts: comments, docstrings and formatting do not. Names are followed through
+module globals, imports between project packages and attribute access on imported modules; classes
+are taken whole. What is chosen at run time by a string cannot be followed, so a registry must be a
+module-level table that names its members, which all are then reached.
+"""
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from storage.keys import digest
+
+Definition = tuple[str, str]
+"""Module and top-level name."""
+
+
+@dataclass(frozen=True)
+class _Module:
+    """Top-level names of one project module."""
+
+    is_package: bool
+    definitions: dict[str, list[ast.stmt]]
+    imports: dict[str, tuple[str, str | None]]
+    """Local name to (module, name in it); None for the module itself."""
+    effects: list[ast.stmt] = field(default_factory=list[ast.stmt])
+    """Statements that run at import and bind nothing (registrations)."""
+
+
+@dataclass(frozen=True)
+class CodeFingerprint:
+    """Digest of the reached code, and of each definition so that a change can be named."""
+
+    definitions: dict[str, str]
+    """`module:name` to digest."""
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits over all definitions."""
+        return digest(self.definitions)
+
+
+def fingerprint(entry: Callable[..., object], packages: Sequence[str]) -> CodeFingerprint:
+    """Fingerprint the code that `entry` reaches inside `packages` (top-level package names)."""
+    found = _fingerprint(entry.__module__, entry.__qualname__.split(".")[0], tuple(packages))
+    assert found.definitions, f"{entry!r} is not defined at the top level of a module of {packages}"
+    return found
+
+
+@cache
+def _fingerprint(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerprint:
+    seen: dict[str, str] = {}
+    queue: list[Definition] = [(module, name)]
+    while queue:
+        module, name = queue.pop()
+        found = _resolve(module, name, packages)
+        if found is None or f"{found[0]}:{found[1]}" in seen:
+            continue
+        parsed = _parse(found[0])
+        statements = parsed.definitions[found[1]]
+        seen[f"{found[0]}:{found[1]}"] = _digest(statements)
+        queue.extend(_references(found[0], statements, packages))
+        if parsed.effects:
+            seen[f"{found[0]}:(import effects)"] = _digest(parsed.effects)
+            queue.extend(_references(found[0], parsed.effects, packages))
+    return CodeFingerprint(dict(sorted(seen.items())))
+
+
+def _digest(statements: Sequence[ast.stmt]) -> str:
+    # unparse, not dump: its text does not change with the Python version's node fields.
+    text = "\n".join(ast.unparse(_without_docstrings(s)) for s in statements)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_docstrings(statement: ast.stmt) -> ast.stmt:
+    class Strip(ast.NodeTransformer):
+        def generic_visit(self, node: ast.AST) -> ast.AST:
+            super().generic_visit(node)
+            body = getattr(node, "body", None)
+            if isinstance(body, list):
+                kept = [s for s in cast(list[ast.stmt], body) if not _is_string(s)]
+                node.body = kept or [ast.Pass()]  # pyright: ignore[reportAttributeAccessIssue]
+            return node
+
+    copy = ast.parse(ast.unparse(statement)).body[0]
+    return Strip().visit(copy)
+
+
+def _is_string(node: ast.stmt) -> bool:
+    """A bare string statement: a docstring, or the documentation of a field."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+@cache
+def _parse(module: str) -> _Module:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, f"{module} cannot be imported"
+    assert spec.origin is not None, f"{module} has no source"
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    is_package = spec.submodule_search_locations is not None
+    found = _Module(is_package, {}, {})
+    _collect(tree.body, _package(module, is_package), found)
+    return found
+
+
+def _collect(statements: Sequence[ast.stmt], package: str, found: _Module) -> None:
+    for statement in statements:
+        match statement:
+            case ast.Import() | ast.ImportFrom():
+                found.imports.update(_imported(statement, package))
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
+                found.definitions.setdefault(name, []).append(statement)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                _bind(statement, found)
+            case _ if not _is_string(statement):
+                # A top-level if, try, for or with is an effect, and what it binds is a definition too.
+                found.effects.append(statement)
+                _collect(_nested(statement), package, found)
+            case _:
+                pass
+
+
+def _nested(statement: ast.stmt) -> list[ast.stmt]:
+    inner: list[ast.stmt] = []
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt):
+            inner.append(child)
+        elif isinstance(child, ast.ExceptHandler):
+            inner.extend(child.body)
+    return inner
+
+
+def _package(module: str, is_package: bool) -> str:
+    return module if is_package else module.rpartition(".")[0]
+
+
+def _imported(
+    statement: ast.Import | ast.ImportFrom, package: str
+) -> dict[str, tuple[str, str | None]]:
+    """Names that an import binds in a module of `package`, as in `_Module.imports`."""
+    if isinstance(statement, ast.Import):
+        # Without `as`, only the first part of a dotted name is bound.
+        pairs = [(a.asname or a.name.split(".")[0], a) for a in statement.names]
+        return {name: (a.name if a.asname else name, None) for name, a in pairs}
+    parts = package.split(".")
+    base = ".".join(parts[: len(parts) - statement.level + 1]) if statement.level else ""
+    full = ".".join(p for p in (base, statement.module) if p)
+    return {a.asname or a.name: (full, a.name) for a in statement.names}
+
+
+def _bind(statement: ast.stmt, found: _Module) -> None:
+    bound = [
+        n.id
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    ]
+    for name in bound:
+        found.definitions.setdefault(name, []).append(statement)
+    if not bound:
+        found.effects.append(statement)
+
+
+def _is_project(module: str, packages: tuple[str, ...]) -> bool:
+    return module.split(".")[0] in packages
+
+
+@cache
+def _is_module(name: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def _resolve(module: str, name: str, packages: tuple[str, ...]) -> Definition | None:
+    """Follow re-exports to where `name` is defined; None outside the project or for modules."""
+    while _is_project(module, packages) and _is_module(module):
+        parsed = _parse(module)
+        if name in parsed.definitions:
+            return module, name
+        if name not in parsed.imports:
+            return None
+        target, inner = parsed.imports[name]
+        if inner is None or _is_module(f"{target}.{inner}"):
+            return None
+        module, name = target, inner
+    return None
+
+
+def _references(
+    module: str, statements: Sequence[ast.stmt], packages: tuple[str, ...]
+) -> list[Definition]:
+    """Names that the statements mention, as (module, name) pairs to resolve."""
+    found: list[Definition] = []
+    for statement in statements:
+        local = _local_imports(module, statement)
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name):
+                if node.id in local:
+                    target, inner = local[node.id]
+                    if inner is not None:
+                        found.append((target, inner))
+                else:
+                    found.append((module, node.id))
+            elif isinstance(node, ast.Attribute):
+                target = _module_of(module, node.value, local, packages)
+                if target is not None:
+                    found.append((target, node.attr))
+    return found
+
+
+def _local_imports(module: str, statement: ast.stmt) -> dict[str, tuple[str, str | None]]:
+    """Imports inside functions."""
+    package = _package(module, _parse(module).is_package)
+    out: dict[str, tuple[str, str | None]] = {}
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            out.update(_imported(node, package))
+    return out
+
+
+def _module_of(
+    module: str, node: ast.expr, local: dict[str, tuple[str, str | None]], packages: tuple[str, ...]
+) -> str | None:
+    """The project module that an expression such as `poolings` or `stages.heads` names, if any."""
+    if isinstance(node, ast.Attribute):
+        base = _module_of(module, node.value, local, packages)
+        candidate = f"{base}.{node.attr}" if base else None
+    elif isinstance(node, ast.Name):
+        entry = local.get(node.id) or _parse(module).imports.get(node.id)
+        if entry is None:
+            return None
+        candidate = entry[0] if entry[1] is None else f"{entry[0]}.{entry[1]}"
+    else:
+        return None
+    if candidate and _is_project(candidate, packages) and _is_module(candidate):
+        return candidate
+    return None

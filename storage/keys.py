@@ -1,0 +1,63 @@
+"""Identity: canonical JSON and its digest. Nothing is hashed through str() or pickle."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+KEY_VERSION = 1
+KEY_LENGTH = 32
+
+
+def to_plain(value: object, where: str = "$") -> Any:
+    """Turn a value into plain JSON types, or refuse.
+
+    Args:
+        value: None, bool, int, float, str, list, tuple, mapping with string keys, pydantic model.
+        where: path of the value, for the message.
+
+    Raises:
+        TypeError: a type that has no canonical form.
+        ValueError: NaN or infinity, which are not equal to themselves or not JSON.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{where} is {value}; a key needs finite numbers")
+        return value
+    if isinstance(value, BaseModel):
+        # mode="python" keeps types apart that JSON would merge into strings; they are refused below.
+        return to_plain(value.model_dump(mode="python"), where)
+    if isinstance(value, list | tuple):
+        items = cast(list[object], value)
+        return [to_plain(item, f"{where}[{i}]") for i, item in enumerate(items)]
+    if isinstance(value, Mapping):
+        mapping = cast(Mapping[object, object], value)
+        for key in mapping:
+            if not isinstance(key, str):
+                raise TypeError(
+                    f"{where} has the key {key!r}; only string keys have a canonical form"
+                )
+        return {str(k): to_plain(v, f"{where}.{k}") for k, v in mapping.items()}
+    raise TypeError(f"{where} is a {type(value).__name__}, which has no canonical form in a key")
+
+
+def canonical_json(value: object) -> bytes:
+    """UTF-8 JSON with sorted keys, no spaces, no NaN: equal values give equal bytes."""
+    return json.dumps(
+        to_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+def digest(value: object) -> str:
+    """First 32 hex digits (128 bits) of the SHA-256 of the canonical JSON."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()[:KEY_LENGTH]
+
+
+def text_digest(text: str) -> str:
+    """SHA-256 of the UTF-8 text, 64 hex digits: what `sha256sum` prints for a file holding it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

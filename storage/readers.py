@@ -1,0 +1,297 @@
+"""Reading one array of a store for an ordered list of texts, for training and evaluation.
+
+Whole in memory when it fits the budget, else windows of segments shuffled inside; both give the
+same kind of batches.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.errors import NotFoundError
+from storage.features.layout import SPAN, ArraySpec, widen
+from storage.features.store import FeatureStore, Locations
+from storage.ragged import Ragged, offsets_of, ranges
+
+Precision = Literal["float32", "stored"]
+
+Batch = tuple[NDArray[np.int64], Ragged]
+"""Indices of the texts `[b]`, and their rows `[sum n_tokens, width]`."""
+
+
+@runtime_checkable
+class FeatureReader(Protocol):
+    """One array for an ordered list of texts; text i is the i-th that the reader was opened for."""
+
+    array: str
+
+    @property
+    def n_texts(self) -> int:
+        """Texts."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        ...
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Rows of each text `[n_texts]`."""
+        ...
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        """Every text once, in order."""
+        ...
+
+    def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """Every text once, in an order that depends on (seed, epoch) alone."""
+        ...
+
+    def subset(self, indices: NDArray[np.int64]) -> "FeatureReader":
+        """A reader of these texts only (repeats allowed); it counts from 0 again."""
+        ...
+
+
+def _as(rows: NDArray[Any], logical: str, precision: Precision) -> NDArray[Any]:
+    return rows if precision == "stored" else widen(rows, logical)
+
+
+def _width(rows: NDArray[Any]) -> int:
+    return int(rows.shape[1]) if rows.ndim > 1 else 1
+
+
+def _split(order: NDArray[np.int64], batch_size: int) -> Iterator[NDArray[np.int64]]:
+    return (order[i : i + batch_size] for i in range(0, len(order), batch_size))
+
+
+@dataclass(frozen=True)
+class InMemoryReader:
+    """All texts in memory, in the stored dtype; batches are one gather each."""
+
+    array: str
+    features: Ragged
+    logical_dtype: str = "float32"
+    precision: Precision = "float32"
+    index: NDArray[np.int64] | None = None
+    """Which documents of `features` the texts are; None for all of them in order."""
+
+    @property
+    def _index(self) -> NDArray[np.int64]:
+        return np.arange(len(self.features)) if self.index is None else self.index
+
+    @property
+    def n_texts(self) -> int:
+        """Texts."""
+        return len(self._index)
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return _width(self.features.data)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Rows of each text `[n_texts]`."""
+        return self.features.lengths[self._index]
+
+    def _batch(self, texts: NDArray[np.int64]) -> Batch:
+        rows = self.features.take(self._index[texts])
+        return texts, Ragged(_as(rows.data, self.logical_dtype, self.precision), rows.offsets)
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        """Every text once, in order."""
+        return (self._batch(texts) for texts in _split(np.arange(self.n_texts), batch_size))
+
+    def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """Every text once, in an order that depends on (seed, epoch) alone."""
+        order = np.random.default_rng([seed, epoch]).permutation(self.n_texts)
+        return (self._batch(texts) for texts in _split(order, batch_size))
+
+    def subset(self, indices: NDArray[np.int64]) -> "InMemoryReader":
+        """A reader of these texts only, sharing the memory."""
+        return replace(self, index=self._index[indices])
+
+
+@dataclass(frozen=True)
+class WindowedReader:
+    """Reads windows of whole segments and shuffles inside them; memory is bounded by `budget_bytes`.
+
+    The order of windows and of texts inside a window is drawn from (seed, epoch), so an epoch is
+    reproducible, but two texts of far segments never share a batch.
+    """
+
+    store: FeatureStore
+    array: str
+    where: Locations
+    budget_bytes: int
+    precision: Precision = "float32"
+    span: Ragged | None = None
+    """Which tokens of each text are read `[n_tokens]` bool; None for all of them."""
+
+    @property
+    def _spec(self) -> ArraySpec:
+        return self.store.spec(self.array)
+
+    @property
+    def n_texts(self) -> int:
+        """Texts."""
+        return len(self.where.segment)
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return self._spec.width or 1
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Rows of each text `[n_texts]`."""
+        if self.span is not None:
+            return np.diff(offsets_of(self.span.data.astype(np.int64))[self.span.offsets])
+        return self._stored_lengths
+
+    @property
+    def _stored_lengths(self) -> NDArray[np.int64]:
+        on_tokens = self._spec.axis == "token"
+        return self.where.n_tokens if on_tokens else np.ones(self.n_texts, np.int64)
+
+    def load(self, texts: NDArray[np.int64]) -> Ragged:
+        """Rows of `texts`, in that order, in the stored dtype."""
+        spec = self._spec
+        size = spec.segment_rows(self.store.record.axes)
+        starts = (self.where.token_start if spec.axis == "token" else self.where.text_row)[texts]
+        lengths = self.lengths[texts]
+        offsets = offsets_of(lengths)
+        tail = () if spec.width is None else (spec.width,)
+        out = np.empty((offsets[-1], *tail), dtype=spec.storage)
+        owner = self.where.segment[texts]
+        for segment in np.unique(owner).tolist():
+            mine = np.flatnonzero(owner == segment)
+            rows = ranges(starts[mine] - segment * size, self._stored_lengths[texts[mine]])
+            if self.span is not None:
+                rows = rows[self.span.take(texts[mine]).data]
+            taken = self.store.open_shard(segment, self.array).take(rows)
+            out[ranges(offsets[:-1][mine], lengths[mine])] = taken
+        return Ragged(out, offsets)
+
+    def _batches(
+        self, texts: NDArray[np.int64], rows: Ragged, order: NDArray[np.int64], size: int
+    ) -> Iterator[Batch]:
+        for part in _split(order, size):
+            taken = rows.take(part)
+            yield (
+                texts[part],
+                Ragged(_as(taken.data, self._spec.dtype, self.precision), taken.offsets),
+            )
+
+    def _row_bytes(self) -> NDArray[np.int64]:
+        return self.lengths * self._spec.row_bytes
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        """Every text once, in order, loading as many batches at a time as the budget allows."""
+        ends = np.cumsum(self._row_bytes())
+        at = 0
+        while at < self.n_texts:
+            used = ends[at - 1] if at else 0
+            stop = int(np.searchsorted(ends, used + self.budget_bytes, side="right"))
+            stop = min(
+                max(at + (stop - at) // batch_size * batch_size, at + batch_size), self.n_texts
+            )
+            texts = np.arange(at, stop)
+            yield from self._batches(texts, self.load(texts), np.arange(len(texts)), batch_size)
+            at = stop
+
+    def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """Every text once, in an order that depends on (seed, epoch) alone."""
+        rng = np.random.default_rng([seed, epoch])
+        segments = rng.permutation(np.unique(self.where.segment))
+        sizes = self._row_bytes()
+        window: list[NDArray[np.int64]] = []
+        used = 0
+        left = np.empty(0, np.int64)
+        for segment in [*segments.tolist(), None]:
+            mine = (
+                np.flatnonzero(self.where.segment == segment) if segment is not None else left[:0]
+            )
+            need = int(sizes[mine].sum())
+            if window and (segment is None or used + need > self.budget_bytes):
+                # Texts that do not fill a batch move to the next window, so only the last batch is short.
+                texts = rng.permutation(np.concatenate([left, *window]))
+                keep = len(texts) if segment is None else len(texts) // batch_size * batch_size
+                texts, left = texts[:keep], texts[keep:]
+                yield from self._batches(texts, self.load(texts), np.arange(len(texts)), batch_size)
+                window, used = [], 0
+            window.append(mine)
+            used += need
+
+    def subset(self, indices: NDArray[np.int64]) -> "WindowedReader":
+        """A reader of these texts only."""
+        w = self.where
+        picked = Locations(
+            w.segment[indices], w.token_start[indices], w.n_tokens[indices], w.text_row[indices]
+        )
+        span = None if self.span is None else self.span.take(indices)
+        return replace(self, where=picked, span=span)
+
+
+def read_rows(store: FeatureStore, segment: int, array: str, start: int, stop: int) -> NDArray[Any]:
+    """Rows `[start, stop)` of a cell, counted from the segment's first, in the stored dtype.
+
+    Each chunk's checksum is verified against the receipt before its rows are returned.
+
+    Raises:
+        CorruptDataError: a checksum does not match.
+        NotFoundError: the cell is not committed.
+    """
+    return store.open_shard(segment, array).read(start, stop)
+
+
+def open_reader(
+    store: FeatureStore,
+    array: str,
+    digests: Sequence[str],
+    *,
+    budget_bytes: int,
+    precision: Precision = "float32",
+    tokens: Literal["span", "all"] = "span",
+) -> InMemoryReader | WindowedReader:
+    """A reader of `array` for the texts with these digests, in that order.
+
+    Args:
+        store: where the features are.
+        array: for example `hidden/6`.
+        digests: content digests of the texts; repeats are allowed.
+        budget_bytes: whole in memory up to this many bytes, windows of at most this size beyond.
+        precision: batches in float32, or in the stored dtype (bfloat16 as its uint16 bits).
+        tokens: `span` gives the tokens that poolings run over under the store's recipe; `all` gives
+            every token of the input. Text-axis arrays have one row per text either way.
+
+    Raises:
+        NotFoundError: a text or its cell is not in the store.
+    """
+    where = store.locate(digests)
+    unknown = int((where.segment < 0).sum())
+    if unknown:
+        raise NotFoundError(
+            f"{unknown} of {len(digests)} texts are not in store {store.store_id[:12]}; extract them first"
+        )
+    holes = [s for s in np.unique(where.segment).tolist() if array not in store.committed(s)]
+    if holes:
+        have = ", ".join(sorted(store.committed(holes[0]))) or "nothing"
+        raise NotFoundError(
+            f"{array} is missing in {len(holes)} segments of the store {store.store_id[:12]} (segment "
+            f"{holes[0]} has {have}); extract it first"
+        )
+    reader = WindowedReader(store, array, where, budget_bytes, precision)
+    spec = store.spec(array)
+    if tokens == "span" and spec.axis == "token":
+        span = replace(reader, array=SPAN.name).load(np.arange(len(digests)))
+        if not span.data.all():
+            reader = replace(reader, span=span)
+    if int((reader.lengths * spec.row_bytes).sum()) > budget_bytes:
+        return reader
+    return InMemoryReader(array, reader.load(np.arange(len(digests))), spec.dtype, precision)

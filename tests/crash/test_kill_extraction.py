@@ -1,0 +1,34 @@
+"""SIGKILL at random points of an extraction: nothing committed is lost or wrong, nothing is redone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stages.extraction.tiny_models import save_model
+
+N_KILLS = int(os.environ.get("PERMAFROST_KILLS", "100"))
+
+
+@pytest.mark.timeout(900)
+def test_killed_extractions_lose_nothing_and_redo_nothing(tmp_path: Path) -> None:
+    model = save_model("bert", tmp_path / "model")
+    script = Path(__file__).with_name("kill_extraction.py")
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(
+        [sys.executable, str(script), str(model), str(tmp_path / "work"), str(N_KILLS), "20"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    counts = json.loads(done.stdout)
+    assert counts["kills"] >= N_KILLS
+    assert counts["rows_compared"] > 1000 * N_KILLS / 10
+    assert counts["cells_kept"] > N_KILLS
+    assert counts["reruns_checked"] >= N_KILLS // 20

@@ -1,0 +1,257 @@
+"""Sizes, lengths, tokenizers, and loading that refuses instead of guessing."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from stages.extraction.backbone import (
+    Backbone,
+    BackboneConfig,
+    BackboneFiles,
+    load_backbone,
+    load_tokenizer,
+    read_sizes,
+    resolve_backbone,
+    resolve_max_length,
+)
+from stages.extraction.forward import forward
+from stages.extraction.recipe import PlainRecipe, encode
+from storage.errors import InputError
+from tests.stages.extraction.tiny_models import TEXTS, VOCABULARY, save_model
+
+Files = Callable[[str], BackboneFiles]
+
+EMBEDDING_TOLERANCE = 1e-6
+"""Unit vectors of width 384 in float32: padding amounts and the order of sums differ."""
+
+
+def files_of(folder: Path) -> BackboneFiles:
+    return resolve_backbone(BackboneConfig(source=str(folder)))
+
+
+def change_config(folder: Path, **changes: Any) -> BackboneFiles:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return files_of(folder)
+
+
+@pytest.fixture
+def copy(tmp_path: Path, model_folder: Callable[[str], Path]) -> Callable[[str], Path]:
+    return lambda name: Path(shutil.copytree(model_folder(name), tmp_path / name))
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Backbone:
+    return load_backbone(resolve_backbone(BackboneConfig(source="minilm")), "float32", "cpu")
+
+
+def test_minilm_has_the_sizes_of_its_card(minilm: Backbone) -> None:
+    sizes = minilm.sizes
+    assert (sizes.model_type, sizes.n_layers, sizes.d_model, sizes.n_attn_heads) == (
+        "bert",
+        6,
+        384,
+        12,
+    )
+    assert not sizes.has_final_norm
+    assert not sizes.is_decoder
+
+
+def test_minilm_means_equal_the_embeddings_of_sentence_transformers(minilm: Backbone) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    texts = (*TEXTS, "Über den Gletschern liegt Schnee, and the ice below it is blue.")
+    model = SentenceTransformer(str(minilm.files.folder), device="cpu")
+    expected = model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+    batch = encode(PlainRecipe(), minilm.tokenizer, texts, 256)
+    name = "pooled/hidden_mean/6"
+    means = forward(minilm, batch.token_ids, batch.span, [name], "first")[name]
+    ours = torch.nn.functional.normalize(means, dim=1).numpy()
+    assert abs(ours - expected).max() <= EMBEDDING_TOLERANCE
+
+
+def test_a_loaded_backbone_is_frozen_and_keeps_no_cache(tiny_files: Files) -> None:
+    backbone = load_backbone(tiny_files("llama"), "float32", "cpu")
+    assert not backbone.model.training
+    assert not any(p.requires_grad for p in backbone.model.parameters())
+    ids = torch.tensor([[3, 4]])
+    assert backbone.model(input_ids=ids).past_key_values is None
+
+
+def test_the_compute_dtype_is_ours_and_not_the_checkpoints(tmp_path: Path) -> None:
+    files = files_of(save_model("llama", tmp_path, dtype=torch.bfloat16))
+    for name in ("float32", "bfloat16", "float16"):
+        backbone = load_backbone(files, name, "cpu")
+        assert backbone.dtype == getattr(torch, name)
+        assert {p.dtype for p in backbone.model.parameters()} == {backbone.dtype}
+
+
+def test_loading_prints_and_logs_nothing(
+    tiny_files: Files, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = transformers.utils.logging.get_verbosity()
+    files = tiny_files("gpt2")
+    capfd.readouterr()
+    load_backbone(files, "float32", "cpu")
+    assert capfd.readouterr() == ("", "")
+    assert transformers.utils.logging.get_verbosity() == before != logging.ERROR
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+@pytest.mark.parametrize("model_type", ["bert", "llama"])
+def test_a_checkpoint_that_lacks_weights_is_refused(
+    copy: Callable[[str], Path], model_type: str
+) -> None:
+    folder = copy(model_type)
+    weights = load_file(folder / "model.safetensors")
+    dropped = next(name for name in weights if "q_proj.weight" in name or "query.weight" in name)
+    del weights[dropped]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=f"lacks 1 weights .* among them {dropped}"):
+        load_backbone(files_of(folder), "float32", "cpu")
+
+
+def test_a_missing_pooler_does_not_matter_because_nothing_reads_it(
+    copy: Callable[[str], Path],
+) -> None:
+    folder = copy("bert")
+    weights = load_file(folder / "model.safetensors")
+    kept = {k: v for k, v in weights.items() if not k.startswith("pooler")}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    assert load_backbone(files_of(folder), "float32", "cpu").sizes.n_layers == 3
+
+
+def test_weights_of_other_shapes_or_broken_files_are_refused(copy: Callable[[str], Path]) -> None:
+    folder = copy("llama")
+    with pytest.raises(InputError, match="cannot be loaded as a 'llama' model"):
+        load_backbone(change_config(folder, intermediate_size=50), "float32", "cpu")
+    (folder / "model.safetensors").write_bytes(b"not weights at all")
+    with pytest.raises(InputError, match="cannot be loaded as a 'llama' model"):
+        load_backbone(files_of(folder), "float32", "cpu")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="cannot be loaded as a 'llama' model"):
+        load_backbone(files_of(folder), "float32", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "message"),
+    [
+        ("bert", {"is_decoder": True}, "'bert' model set to be a decoder"),
+        ("llama", {"is_causal": False}, "attend in both directions"),
+        ("gemma2", {"use_bidirectional_attention": True}, "attend in both directions"),
+        ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantised weights"),
+        ("llama", {"hidden_size": "wide"}, "cannot be read"),
+    ],
+)
+def test_unusual_configurations_are_refused(
+    copy: Callable[[str], Path], model_type: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read_sizes(change_config(copy(model_type), **changes))
+
+
+def test_outputs_switched_on_in_a_config_are_switched_off(copy: Callable[[str], Path]) -> None:
+    files = change_config(copy("gpt2"), output_hidden_states=True, output_attentions=True)
+    backbone = load_backbone(files, "float32", "cpu")
+    output = backbone.model(input_ids=torch.tensor([[3, 4]]))
+    assert output.hidden_states is None
+    assert output.attentions is None
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("tpu9", "there is no device 'tpu9'"),
+        ("meta", "'meta' is not supported"),
+        ("cuda:99", "'cuda:99' was asked for, but torch .* sees [0-9]+ CUDA"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    tiny_files: Files, device: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        load_backbone(tiny_files("bert"), "float32", device)
+
+
+def test_positions_that_roberta_never_uses_do_not_count(tiny_files: Files) -> None:
+    assert read_sizes(tiny_files("roberta")).max_positions == 64
+    assert read_sizes(tiny_files("bert")).max_positions == 64
+
+
+def test_the_longest_input_that_sizes_allow_runs(tiny_files: Files) -> None:
+    for model_type in ("roberta", "bert", "gpt2", "opt", "distilbert"):
+        backbone = load_backbone(tiny_files(model_type), "float32", "cpu")
+        n = backbone.sizes.max_positions
+        ids = encode(PlainRecipe(), backbone.tokenizer, ["the ice . " * 40], n)
+        assert ids.token_ids.lengths.tolist() == [n]
+        rows = forward(backbone, ids.token_ids, ids.span, ["hidden/3"], "first")["hidden/3"]
+        assert rows.isfinite().all()
+
+
+def test_without_a_setting_the_length_is_the_smallest_limit(tiny_files: Files) -> None:
+    files = tiny_files("bert")
+    sizes, tokenizer = read_sizes(files), load_tokenizer(files)
+    free = BackboneConfig(source="x")
+    assert resolve_max_length(free, sizes, tokenizer) == 60
+    assert resolve_max_length(free, sizes.model_copy(update={"max_positions": 40}), tokenizer) == 40
+    tokenizer.model_max_length = int(1e30)
+    long = sizes.model_copy(update={"max_positions": 8192})
+    assert resolve_max_length(free, long, tokenizer) == 512
+    assert resolve_max_length(BackboneConfig(source="x", max_length=2000), long, tokenizer) == 2000
+
+
+@pytest.mark.parametrize("length", [0, 2, 65])
+def test_a_length_that_does_not_fit_the_backbone_is_refused(tiny_files: Files, length: int) -> None:
+    files = tiny_files("bert")
+    config = BackboneConfig(source="tiny", max_length=length)
+    with pytest.raises(InputError, match=f"max_length is {length}, .* reads 3 to 64 tokens"):
+        resolve_max_length(config, read_sizes(files), load_tokenizer(files))
+
+
+def test_a_tokenizer_neither_cuts_nor_pads_by_itself(copy: Callable[[str], Path]) -> None:
+    folder = copy("bert")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["truncation"] = {
+        "direction": "Right",
+        "max_length": 4,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    content["padding"] = {
+        "strategy": {"Fixed": 8},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 1,
+        "pad_type_id": 0,
+        "pad_token": "<pad>",
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load_tokenizer(files_of(folder))
+    batch = encode(PlainRecipe(), tokenizer, ["ice", "the deep lake freezes slowly"], 60)
+    assert batch.token_ids.lengths.tolist() == [3, 7]
+
+
+@pytest.mark.parametrize("content", ["{}", "{", ""])
+def test_a_tokenizer_that_cannot_be_loaded_is_refused(
+    copy: Callable[[str], Path], content: str
+) -> None:
+    folder = copy("bert")
+    (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(InputError, match=r"the tokenizer in .* cannot be loaded"):
+        load_tokenizer(files_of(folder))
+
+
+def test_tokens_that_the_model_does_not_know_are_refused(copy: Callable[[str], Path]) -> None:
+    folder = copy("bert")
+    files = change_config(folder, vocab_size=10)
+    with pytest.raises(InputError, match=f"{VOCABULARY}|cannot be loaded"):
+        load_backbone(files, "float32", "cpu")

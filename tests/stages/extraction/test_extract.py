@@ -1,0 +1,379 @@
+"""Extraction into the store: right rows, only what is missing, nothing half-written."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from stages.extraction import extract as extract_module
+from stages.extraction.backbone import Backbone, BackboneConfig, BackboneFiles, load_backbone
+from stages.extraction.capture import parse_capture
+from stages.extraction.extract import ExtractReport, extract, recompute_cells
+from stages.extraction.forward import forward
+from stages.extraction.planning import plan_extraction
+from stages.extraction.recipe import PlainRecipe, encode
+from stages.extraction.recompute import recompute
+from stages.extraction.target import (
+    ExtractConfig,
+    ExtractRuntime,
+    ExtractTarget,
+    resolve_target,
+    target_of_store,
+)
+from storage.errors import (
+    DiskFullError,
+    IdentityMismatchError,
+    NotFoundError,
+    OverflowRangeError,
+    PermafrostError,
+    StoreBusyError,
+)
+from storage.features.layout import Axes
+from storage.features.projections import read_projection
+from storage.features.store import FeatureStore, store_folder
+from storage.features.verification import discard, verify
+from storage.features.writing import writing
+from storage.keys import text_digest
+from storage.progress import SilentProgress
+from storage.readers import open_reader
+from tests.stages.extraction.tiny_models import TEXTS, save_model
+
+AXES = Axes(segment_tokens=64, segment_texts=16)
+EVERYTHING = "hidden=all,values=all,attention_rows=all,hidden=2@mean,hidden=3@readout,values=1@mean"
+MORE = [f"{text} {word}" for word in ("sun", "wind", "night") for text in TEXTS]
+FLOAT16_NOISE = 2e-3
+"""Rounding to float16 (2**-11, relative) on activations of order 1, and batching noise of 1e-6."""
+
+
+class Extraction:
+    """An extraction of one tiny backbone into one home, counting what it does."""
+
+    def __init__(self, files: BackboneFiles, home: Path) -> None:
+        self.files, self.home = files, home
+        self.loads = 0
+
+    def target(self, capture: str, **fields: object) -> ExtractTarget:
+        backbone = BackboneConfig(source=str(self.files.folder))
+        return resolve_target(
+            ExtractConfig.model_validate({"backbone": backbone, "capture": parse_capture(capture), **fields})
+        )
+
+    def load(self) -> Backbone:
+        self.loads += 1
+        return load_backbone(self.files, "float32", "cpu")
+
+    def __call__(
+        self, texts: list[str], target: ExtractTarget, runtime: ExtractRuntime | None = None
+    ) -> ExtractReport:
+        runtime = runtime or ExtractRuntime(device="cpu", batch_tokens=64)
+        digests = [text_digest(t) for t in texts]
+        return extract(
+            target, self.home, texts, digests, runtime, SilentProgress(), axes=AXES, load=self.load
+        )
+
+
+@pytest.fixture
+def extraction(tiny_files: Callable[[str], BackboneFiles], tmp_path: Path) -> Callable[[str], Extraction]:
+    return lambda model_type: Extraction(tiny_files(model_type), tmp_path / model_type)
+
+
+def rows(store: FeatureStore, array: str, text: str) -> np.ndarray:
+    reader = open_reader(store, array, [text_digest(text)], budget_bytes=1 << 20, tokens="all")
+    return next(reader.in_order(1))[1].data
+
+
+@pytest.mark.parametrize("model_type", ["bert", "llama", "gemma2"])
+@pytest.mark.parametrize("store_dtype", ["float32", "float16", "bfloat16"])
+def test_stored_rows_equal_one_text_at_a_time(
+    extraction: Callable[[str], Extraction], model_type: str, store_dtype: str
+) -> None:
+    run = extraction(model_type)
+    target = run.target(EVERYTHING, store_dtype=store_dtype)
+    store = run([*TEXTS, *MORE], target).store
+    backbone = run.load()
+    tolerance = {"float32": 2e-5, "float16": FLOAT16_NOISE, "bfloat16": 2e-2}[store_dtype]
+    for text in (*TEXTS, MORE[2]):
+        encoded = encode(target.recipe, target.tokenizer, [text], target.max_length)
+        alone = forward(backbone, encoded.token_ids, encoded.span, target.arrays, target.recipe.readout)
+        for array, expected in alone.items():
+            np.testing.assert_allclose(
+                rows(store, array, text), expected.float().numpy(), rtol=tolerance, atol=tolerance
+            )
+        np.testing.assert_array_equal(rows(store, "token_ids", text), encoded.token_ids.data)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_codecs_store_the_same_rows(extraction: Callable[[str], Extraction], codec: str) -> None:
+    run = extraction("bert")
+    store = run(list(TEXTS), run.target("hidden=all", codec=codec)).store
+    assert store.record.codec == codec
+    assert verify(store, SilentProgress()) == []
+    assert rows(store, "hidden/2", TEXTS[1]).shape == (11, 32)
+
+
+def test_batch_size_and_buffer_change_nothing_beyond_noise(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("gpt2")
+    target = run.target("hidden=all", store_dtype="float32")
+    texts = [*TEXTS, *MORE]
+    one = run(texts, target).store
+    kept = {t: rows(one, "hidden/3", t) for t in texts}
+    shutil.rmtree(run.home)
+    tiny_buffer = ExtractRuntime(device="cpu", batch_tokens=4096, buffer_bytes=1, block_texts=3)
+    other = run(texts, target, tiny_buffer).store
+    for text in texts:
+        np.testing.assert_allclose(rows(other, "hidden/3", text), kept[text], rtol=2e-5, atol=2e-5)
+
+
+def test_second_extraction_loads_no_backbone(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    target = run.target(EVERYTHING)
+    assert run(list(TEXTS), target).n_tokens > 0
+    assert run.loads == 1
+    again = run(list(TEXTS), target)
+    assert (again.n_tokens, again.n_cells, run.loads) == (0, 0, 1)
+
+
+def test_more_layers_fill_only_the_new_cells(
+    extraction: Callable[[str], Extraction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = extraction("bert")
+    store = run(list(TEXTS), run.target("hidden=1")).store
+    shard = store.shard_path(0, "hidden/1")
+    written = shard.stat().st_mtime_ns
+    asked: list[tuple[str, ...]] = []
+
+    def counting(backbone: Backbone, ids: object, span: object, arrays: list[str], readout: str):
+        asked.append(tuple(arrays))
+        return forward(backbone, ids, span, arrays, readout)
+
+    monkeypatch.setattr(extract_module, "forward", counting)
+    report = run(list(TEXTS), run.target("hidden=1-2,values=3"))
+    assert set(asked) == {("hidden/2", "values/3")}
+    assert report.n_cells == 2
+    assert shard.stat().st_mtime_ns == written
+
+
+def test_more_texts_compute_only_the_new_texts(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    target = run.target("hidden=1")
+    segments = run(list(TEXTS), target).store.segments()
+    second = run([*TEXTS, *MORE], target)
+    encoded = encode(PlainRecipe(readout="first"), target.tokenizer, MORE, target.max_length)
+    assert second.n_tokens == len(encoded.token_ids.data)
+    assert second.store.segments()[: len(segments)] == segments
+    assert second.n_segments == len(second.store.segments()) - len(segments)
+
+
+def test_a_text_shared_by_two_corpora_is_stored_once(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    target = run.target("hidden=1")
+    run(list(TEXTS), target)
+    store = run([TEXTS[2], "snow melts slowly"], target).store
+    digests = [d for s in store.segments() for d in store.segment(s).table.column("digest").to_pylist()]
+    assert len(digests) == len(set(digests)) == len(TEXTS) + 1
+
+
+def test_identity_separates_stores(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    ids = {
+        run(list(TEXTS), run.target("hidden=1", **fields)).store.store_id
+        for fields in (
+            {},
+            {"store_dtype": "float32"},
+            {"recipe": {"kind": "plain", "specials": "exclude"}},
+            {"recipe": {"kind": "plain", "readout": "last"}},
+            {"recipe": {"kind": "template", "template": "snow is {text}"}},
+        )
+    }
+    assert len(ids) == 5
+
+
+def test_readers_run_over_the_span(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    store = run(list(TEXTS), run.target("hidden=1", recipe={"kind": "plain", "specials": "exclude"})).store
+    digests = [text_digest(t) for t in TEXTS]
+    spanned = open_reader(store, "hidden/1", digests, budget_bytes=1 << 20)
+    windowed = open_reader(store, "hidden/1", digests, budget_bytes=1)
+    whole = open_reader(store, "hidden/1", digests, budget_bytes=1 << 20, tokens="all")
+    assert (spanned.lengths == whole.lengths - 2).all()
+    for (_, a), (_, b), (_, c) in zip(
+        spanned.in_order(1), windowed.in_order(1), whole.in_order(1), strict=True
+    ):
+        np.testing.assert_array_equal(a.data, c.data[1:-1])
+        np.testing.assert_array_equal(a.data, b.data)
+
+
+def test_output_projection_is_kept_with_attention_rows(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("llama")
+    store = run(list(TEXTS), run.target("attention_rows=2,values=2")).store
+    weight, _ = read_projection(store, 2)
+    attention = run.load().model.layers[1].self_attn.o_proj
+    np.testing.assert_array_equal(weight, attention.weight.T.numpy())
+    with pytest.raises(NotFoundError, match="capture attention_rows=1"):
+        read_projection(store, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "says"),
+    [
+        (1e6, OverflowRangeError, r"hidden/1 holds the activation 1e\+06.*float16.*--store-dtype"),
+        (-1e6, OverflowRangeError, r"-1e\+06"),
+        (float("nan"), PermafrostError, "non-finite activation in hidden/1.*--dtype float32"),
+        (float("inf"), PermafrostError, "non-finite"),
+    ],
+)
+def test_unstorable_activation_is_an_error_and_commits_nothing(
+    extraction: Callable[[str], Extraction],
+    monkeypatch: pytest.MonkeyPatch,
+    value: float,
+    error: type[Exception],
+    says: str,
+) -> None:
+    def wild(backbone: Backbone, ids: object, span: object, arrays: list[str], readout: str):
+        out = forward(backbone, ids, span, arrays, readout)
+        out["hidden/1"][0, 3] = value
+        return out
+
+    run = extraction("bert")
+    target = run.target("hidden=1")
+    with monkeypatch.context() as patch:
+        patch.setattr(extract_module, "forward", wild)
+        with pytest.raises(error, match=says):
+            run(list(TEXTS), target)
+    store = FeatureStore.open(store_folder(run.home, target.identity.store_id))
+    assert store.committed(0) == frozenset()
+    assert not list(store.root.rglob(".draft-*"))
+    assert run(list(TEXTS), target).n_cells == 3
+
+
+def test_extraction_that_cannot_fit_is_refused_before_it_starts(
+    extraction: Callable[[str], Extraction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = extraction("bert")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(DiskFullError, match=r"has 1,000 free; nothing was started"):
+        run(list(TEXTS), run.target("hidden=all"))
+    assert run.loads == 0
+    assert not (run.home / "features").exists()
+
+
+def test_disk_that_fills_up_keeps_what_is_committed(
+    extraction: Callable[[str], Extraction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = extraction("bert")
+    target = run.target("hidden=1")
+    run(list(TEXTS), target)
+    room = [2]
+
+    def full(fd: int, offset: int, length: int) -> None:
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(DiskFullError, match="half-written"):
+            run([*TEXTS, *MORE], target)
+    store = FeatureStore.open(store_folder(run.home, target.identity.store_id))
+    assert verify(store, SilentProgress()) == []
+    assert not list(store.root.rglob(".draft-*"))
+    assert run([*TEXTS, *MORE], target).n_cells > 0
+    assert verify(store, SilentProgress()) == []
+
+
+def test_second_writer_is_refused_and_changes_nothing(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    target = run.target("hidden=1")
+    store = run(list(TEXTS), target).store
+    with writing(store), pytest.raises(StoreBusyError, match=f'"pid": {os.getpid()}'):
+        run([*TEXTS, *MORE], target)
+    assert store.segments() == FeatureStore.open(store.root).segments()
+    # Nothing to compute needs no lease: readers and finished runs go on beside a writer.
+    with writing(store):
+        assert run(list(TEXTS), target).n_tokens == 0
+
+
+def test_truncated_texts_are_counted(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    backbone = BackboneConfig(source=str(run.files.folder), max_length=6)
+    report = run(list(TEXTS), run.target("hidden=1", backbone=backbone))
+    assert report.n_truncated == 2
+    assert rows(report.store, "hidden/1", TEXTS[2]).shape[0] == 6
+
+
+def test_plan_predicts_tokens_and_bytes(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    target = run.target(EVERYTHING)
+    texts = [*TEXTS, *MORE]
+    digests = [text_digest(t) for t in texts]
+    plan = plan_extraction(target, run.home, texts, digests)
+    assert plan.exact
+    assert not run.home.exists()
+    report = run(texts, target)
+    assert plan.n_tokens == report.n_tokens
+    assert plan_extraction(target, run.home, texts, digests).nothing_to_do
+    wider = plan_extraction(run.target("hidden=all,values=all"), run.home, [*texts, "snow"], [*digests, text_digest("snow")])
+    assert (wider.n_new_texts, wider.cells) == (1, {})
+
+
+def test_recompute_agrees_with_what_is_stored(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("qwen3")
+    store = run([*TEXTS, *MORE], run.target(EVERYTHING)).store
+    target = target_of_store(store.record, tuple(store.arrays()), None)
+    found = recompute(store, target, run.load(), 5, 0, SilentProgress())
+    assert {r.array for r in found} == set(store.arrays())
+    assert all(r.agrees for r in found), found
+    assert any(r.difference > 0 for r in found)
+
+
+def test_recompute_notices_other_numbers(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    store = run(list(TEXTS), run.target("hidden=1-2")).store
+    target = target_of_store(store.record, tuple(store.arrays()), None)
+    backbone = run.load()
+    with torch.no_grad():
+        backbone.model.encoder.layer[1].output.dense.weight.mul_(1.05)
+    found = {r.array: r.agrees for r in recompute(store, target, backbone, 4, 0, SilentProgress())}
+    assert found == {"hidden/1": True, "hidden/2": False, "span": True, "token_ids": True}
+
+
+def test_damaged_cell_is_recomputed_alone(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    target = run.target("hidden=all")
+    store = run([*TEXTS, *MORE], target).store
+    good = {t: rows(store, "hidden/2", t) for t in TEXTS}
+    shard = store.shard_path(1, "hidden/2")
+    content = bytearray(shard.read_bytes())
+    content[5] ^= 1
+    shard.write_bytes(content)
+    store = FeatureStore.open(store.root)
+    damage = verify(store, SilentProgress())
+    assert [(d.segment, d.array) for d in damage] == [(1, "hidden/2")]
+    with writing(store) as writer:
+        cells = discard(writer, damage)
+    assert cells == {1: ("hidden/2",)}
+    tokens = recompute_cells(
+        store, target, cells, ExtractRuntime(device="cpu"), SilentProgress(), load=run.load
+    )
+    assert tokens == store.segment(1).n_tokens
+    assert verify(store, SilentProgress()) == []
+    for text, expected in good.items():
+        np.testing.assert_allclose(
+            rows(store, "hidden/2", text), expected, rtol=FLOAT16_NOISE, atol=FLOAT16_NOISE
+        )
+
+
+def test_repair_refuses_another_backbone(
+    extraction: Callable[[str], Extraction], tmp_path: Path
+) -> None:
+    run = extraction("bert")
+    store = run(list(TEXTS), run.target("hidden=1")).store
+    other = save_model("bert", tmp_path / "other", initializer_range=0.5)
+    with pytest.raises(IdentityMismatchError, match="weights_digest: store has"):
+        target_of_store(store.record, ("hidden/1",), str(other))

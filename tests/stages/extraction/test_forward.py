@@ -1,0 +1,434 @@
+"""Captures against transformers' own outputs and hooks, one text at a time, on every family.
+
+The reference runs with eager attention and without padding; ours runs fused and batched.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModel
+
+from stages.extraction.backbone import (
+    Backbone,
+    BackboneConfig,
+    BackboneFiles,
+    load_backbone,
+    resolve_backbone,
+)
+from stages.extraction.capture import parse_capture
+from stages.extraction.families import FAMILIES, output_projection
+from stages.extraction.forward import forward
+from stages.extraction.recipe import (
+    Encoded,
+    definite_readout,
+    encode,
+    parse_recipe,
+    resolve_recipe,
+)
+from storage.errors import PermafrostError
+from storage.ragged import Ragged
+from tests.stages.extraction.conftest import Pair
+from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS, WINDOW, save_model
+
+EVERYTHING = "hidden=all,values=all,attention_rows=all"
+Pairs = Callable[[str], Pair]
+
+STATE_TOLERANCE = 2e-5
+"""Relative to the largest state: fused and eager attention sum in other orders, in float32 (eps 1.2e-7),
+and three blocks with wide weights amplify that."""
+ROW_TOLERANCE = 5e-6
+"""Absolute, on weights that sum to 1: float32 softmax of logits that differ by rounding."""
+BF16_TOLERANCE = 0.1
+"""Relative to the largest state: bfloat16 keeps 8 bits (eps 8e-3), over three blocks."""
+
+
+def encoded(backbone: Backbone, recipe: str = "plain", texts: tuple[str, ...] = TEXTS) -> Encoded:
+    resolved = resolve_recipe(parse_recipe(recipe), backbone.sizes)
+    return encode(resolved, backbone.tokenizer, texts, 60)
+
+
+def run(
+    backbone: Backbone, capture: str, batch: Encoded | None = None, readout: str | None = None
+) -> dict[str, Tensor]:
+    batch = batch or encoded(backbone)
+    plain = definite_readout(resolve_recipe(parse_recipe("plain"), backbone.sizes))
+    arrays = parse_capture(capture).arrays(backbone.sizes)
+    return forward(backbone, batch.token_ids, batch.span, arrays, readout or plain)  # type: ignore[arg-type]
+
+
+def per_text(rows: Tensor, batch: Encoded) -> list[Tensor]:
+    return list(rows.split(batch.token_ids.lengths.tolist()))
+
+
+@contextmanager
+def seen(module: nn.Module, *, inputs: bool = False) -> Iterator[list[Tensor]]:
+    """Inputs or outputs that pass a module."""
+    passed: list[Tensor] = []
+
+    def hook(_module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        passed.append(args[0] if inputs else output)
+
+    handle = module.register_forward_hook(hook)
+    try:
+        yield passed
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def entries(module: nn.Module) -> Iterator[list[str]]:
+    """One entry per call of a module, counted before anything can leave the pass."""
+    calls: list[str] = []
+    handle = module.register_forward_pre_hook(lambda m, args: calls.append(type(m).__name__))
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def reference_run(pair: Pair, ids: np.ndarray) -> Any:
+    with torch.no_grad():
+        return pair.reference(
+            input_ids=torch.from_numpy(ids.astype(np.int64))[None],
+            output_hidden_states=True,
+            output_attentions=True,
+        )
+
+
+def block_list(model: nn.Module) -> nn.ModuleList:
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == N_LAYERS]
+    assert len(lists) == 1
+    return lists[0]
+
+
+def submodule(block: nn.Module, *suffixes: str) -> nn.Module:
+    found = [m for name, m in block.named_modules() if name.endswith(suffixes)]
+    assert len(found) == 1
+    return found[0]
+
+
+def reference_values(pair: Pair, block: int, ids: np.ndarray) -> Tensor:
+    """What the value projection itself puts out, `[T, n_kv_heads * d_head]`, without any attention code."""
+    sizes = pair.backbone.sizes
+    projection = submodule(
+        block_list(pair.reference)[block - 1],
+        *("self.value", "v_proj", "v_lin", "c_attn", "query_key_value", "qkv_proj", "Wqkv"),
+    )
+    with seen(projection) as passed:
+        reference_run(pair, ids)
+    (output,) = passed[0]
+    if sizes.model_type == "gpt_neox":
+        # Query, key and value lie side by side within each head.
+        return output.unflatten(-1, (sizes.n_attn_heads, 3, sizes.d_head))[:, :, 2].flatten(1)
+    return output[:, -sizes.d_value :]
+
+
+def close(ours: Tensor, theirs: Tensor, tolerance: float = STATE_TOLERANCE) -> bool:
+    assert ours.shape == theirs.shape
+    return float((ours - theirs).abs().max()) <= tolerance * max(float(theirs.abs().max()), 1.0)
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+class TestEveryFamily:
+    def test_hidden_states_equal_those_of_transformers(self, pair: Pairs, model_type: str) -> None:
+        both = pair(model_type)
+        batch = encoded(both.backbone)
+        ours = run(both.backbone, "hidden=all", batch)
+        rows = {name: per_text(values, batch) for name, values in ours.items()}
+        for i, ids in enumerate(batch.token_ids):
+            with seen(block_list(both.reference)[-1]) as last:
+                theirs = reference_run(both, ids)
+            for k in range(N_LAYERS):
+                assert close(rows[f"hidden/{k}"][i], theirs.hidden_states[k][0]), k
+            assert close(rows[f"hidden/{N_LAYERS}"][i], last[0][0])
+            end = "hidden/final" if both.backbone.sizes.has_final_norm else f"hidden/{N_LAYERS}"
+            assert close(rows[end][i], theirs.last_hidden_state[0])
+
+    def test_values_equal_the_output_of_the_value_projection(
+        self, pair: Pairs, model_type: str
+    ) -> None:
+        both = pair(model_type)
+        batch = encoded(both.backbone)
+        ours = run(both.backbone, "values=all", batch)
+        for block in range(1, N_LAYERS + 1):
+            rows = per_text(ours[f"values/{block}"], batch)
+            for i, ids in enumerate(batch.token_ids):
+                assert close(rows[i], reference_values(both, block, ids)), block
+
+    def test_attention_rows_equal_eager_attention_at_the_readout(
+        self, pair: Pairs, model_type: str
+    ) -> None:
+        both = pair(model_type)
+        batch = encoded(both.backbone)
+        ours = run(both.backbone, "attention_rows=all", batch)
+        readout = -1 if both.backbone.sizes.is_decoder else 0
+        for i, ids in enumerate(batch.token_ids):
+            theirs = reference_run(both, ids).attentions
+            for block in range(1, N_LAYERS + 1):
+                row = per_text(ours[f"attention_rows/{block}"], batch)[i]
+                expected = theirs[block - 1][0, :, readout].T
+                assert float((row - expected).abs().max()) <= ROW_TOLERANCE
+                assert torch.allclose(row.sum(0), torch.ones(row.shape[1]), atol=ROW_TOLERANCE)
+
+    def test_rows_times_values_is_what_enters_the_output_projection(
+        self, pair: Pairs, model_type: str
+    ) -> None:
+        both = pair(model_type)
+        sizes, batch = both.backbone.sizes, encoded(both.backbone)
+        ours = run(both.backbone, "values=all,attention_rows=all", batch)
+        readout = -1 if sizes.is_decoder else 0
+        for block in range(1, N_LAYERS + 1):
+            module = submodule(
+                block_list(both.reference)[block - 1],
+                *("attention.output.dense", "o_proj", "out_proj", "out_lin"),
+                *("attn.c_proj", "attention.dense", "attn.Wo"),
+            )
+            weight, bias = output_projection(both.backbone, block)
+            for i, ids in enumerate(batch.token_ids):
+                with seen(module, inputs=True) as entering, seen(module) as leaving:
+                    reference_run(both, ids)
+                row_TH = per_text(ours[f"attention_rows/{block}"], batch)[i]
+                values = per_text(ours[f"values/{block}"], batch)[i]
+                values_THD = values.unflatten(1, (sizes.n_kv_heads, -1)).repeat_interleave(
+                    sizes.n_attn_heads // sizes.n_kv_heads, dim=1
+                )
+                z = torch.einsum("th,thd->hd", row_TH, values_THD).flatten()
+                assert close(z, entering[0][0, readout])
+                projected = z.numpy() @ weight + (0.0 if bias is None else bias)
+                assert close(torch.from_numpy(projected), leaving[0][0, readout])
+
+    def test_one_by_one_equals_batched(self, pair: Pairs, model_type: str) -> None:
+        backbone = pair(model_type).backbone
+        batch = encoded(backbone)
+        together = run(backbone, EVERYTHING, batch)
+        for i in range(len(TEXTS)):
+            index = np.array([i])
+            alone = replace(
+                batch, token_ids=batch.token_ids.take(index), span=batch.span.take(index)
+            )
+            for name, rows in run(backbone, EVERYTHING, alone).items():
+                assert close(per_text(together[name], batch)[i], rows), name
+
+    def test_early_exit_gives_the_same_numbers_and_runs_no_deeper_block(
+        self, pair: Pairs, model_type: str
+    ) -> None:
+        backbone = pair(model_type).backbone
+        whole = run(backbone, EVERYTHING)
+        blocks = block_list(backbone.model)
+        with entries(blocks[0]) as first, entries(blocks[1]) as second:
+            short = run(backbone, "hidden=0-1,values=1,attention_rows=1")
+            assert (len(first), len(second)) == (1, 0)
+            only_input = run(backbone, "hidden=0")
+            assert (len(first), len(second)) == (1, 0)
+        assert set(short) == {"hidden/0", "hidden/1", "values/1", "attention_rows/1"}
+        for name, rows in {**short, **only_input}.items():
+            assert torch.equal(rows, whole[name]), name
+
+    def test_bfloat16_stays_near_float32(
+        self, tiny_files: Callable[[str], BackboneFiles], pair: Pairs, model_type: str
+    ) -> None:
+        half = load_backbone(tiny_files(model_type), "bfloat16", "cpu")
+        ours, full = run(half, EVERYTHING), run(pair(model_type).backbone, EVERYTHING)
+        for name, rows in ours.items():
+            assert rows.dtype == (torch.float32 if "rows" in name else torch.bfloat16)
+            # The layers nearest to the input: rounding has not yet grown through wide random blocks.
+            if name in ("hidden/0", "hidden/1", "values/1", "attention_rows/1"):
+                assert close(rows.float(), full[name], BF16_TOLERANCE), name
+
+
+@pytest.mark.parametrize("model_type", ["bert", "llama"])
+def test_pooled_arrays_are_poolings_of_token_arrays(pair: Pairs, model_type: str) -> None:
+    backbone = pair(model_type).backbone
+    batch = encoded(backbone, "plain:specials=exclude")
+    tokens = run(backbone, "hidden=2,values=2", batch)
+    pooled = run(
+        backbone,
+        "hidden=2@mean,hidden=2@last,hidden=2@readout,values=2@mean,values=2@last,values=2@readout",
+        batch,
+    )
+    readout = -1 if backbone.sizes.is_decoder else 0
+    for what in ("hidden", "values"):
+        for i, rows in enumerate(per_text(tokens[f"{what}/2"], batch)):
+            own = rows[torch.from_numpy(batch.span[i])]
+            assert len(own) == len(rows) - (1 if backbone.sizes.is_decoder else 2)
+            assert torch.allclose(pooled[f"pooled/{what}_mean/2"][i], own.mean(0), atol=1e-5)
+            assert torch.equal(pooled[f"pooled/{what}_last/2"][i], rows[-1])
+            assert torch.equal(pooled[f"pooled/{what}_readout/2"][i], rows[readout])
+
+
+def test_the_amount_of_padding_changes_nothing(pair: Pairs) -> None:
+    for model_type in ("roberta", "mistral"):
+        backbone = pair(model_type).backbone
+        capture = EVERYTHING + ",hidden=all@mean"
+        little = encoded(backbone, texts=(TEXTS[0], TEXTS[1]))
+        much = encoded(backbone, texts=(TEXTS[0], TEXTS[2]))
+        near, far = run(backbone, capture, little), run(backbone, capture, much)
+        n = int(little.token_ids.lengths[0])
+        for name in near:
+            rows = 1 if name.startswith("pooled") else n
+            assert close(near[name][:rows], far[name][:rows]), name
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "gemma2", "qwen2", "modernbert"])
+def test_a_window_shorter_than_the_text_hides_what_is_outside(pair: Pairs, model_type: str) -> None:
+    backbone = pair(model_type).backbone
+    batch = encoded(backbone)
+    ours = run(backbone, "attention_rows=all", batch)
+    longest = int(batch.token_ids.lengths.argmax())
+    assert batch.token_ids.lengths[longest] > 2 * WINDOW
+    types = getattr(backbone.model.config, "layer_types", None) or ["sliding_attention"] * N_LAYERS
+    assert "sliding_attention" in types
+    for block, kind in enumerate(types, start=1):
+        row = per_text(ours[f"attention_rows/{block}"], batch)[longest]
+        seen_tokens = int((row > 0).all(1).sum())
+        # Causal windows hold the query itself; ModernBERT's reach WINDOW tokens to each side of it.
+        window = WINDOW + 1 if model_type == "modernbert" else WINDOW
+        assert seen_tokens == (window if kind == "sliding_attention" else len(row)), block
+
+
+def test_the_first_token_of_a_causal_model_sees_only_itself(pair: Pairs) -> None:
+    backbone = pair("llama").backbone
+    batch = encoded(backbone)
+    rows = run(backbone, "attention_rows=1", batch, readout="first")["attention_rows/1"]
+    for row in per_text(rows, batch):
+        assert torch.equal(row[0], torch.ones_like(row[0]))
+        assert not row[1:].any()
+
+
+def test_template_spans_hold_the_text_and_not_the_prompt(pair: Pairs) -> None:
+    backbone = pair("llama").backbone
+    batch = encoded(backbone, "template:template=the ice of {text} melts")
+    ours = run(backbone, "hidden=3,hidden=3@mean,hidden=3@readout", batch)
+    for i, rows in enumerate(per_text(ours["hidden/3"], batch)):
+        start, end = int(batch.span_start[i]), int(batch.span_end[i])
+        assert 0 < start < end < len(rows)
+        assert torch.allclose(ours["pooled/hidden_mean/3"][i], rows[start:end].mean(0), atol=1e-5)
+        assert torch.equal(ours["pooled/hidden_readout/3"][i], rows[-1])
+
+
+class _Largest(TorchDispatchMode):
+    """Remembers the largest tensor that any operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Tensor) and value.is_floating_point():
+                self.elements = max(self.elements, value.untyped_storage().nbytes() // 4)
+        return result
+
+
+@pytest.mark.parametrize("model_type", ["bert", "llama", "gemma2"])
+def test_no_matrix_of_all_attention_weights_is_ever_made(
+    tmp_path: Path, model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    length = 512
+    monkeypatch.setattr("stages.extraction.kernels.CHUNK_ELEMENTS", 1 << 16)
+    folder = save_model(model_type, tmp_path, max_position_embeddings=length)
+    backbone = load_backbone(resolve_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
+    generator = np.random.default_rng(0)
+    ids = Ragged.from_arrays(
+        [generator.integers(4, 300, n).astype(np.int32) for n in (length, 500)]
+    )
+    span = Ragged(np.ones(len(ids.data), np.bool_), ids.offsets)
+    arrays = parse_capture(EVERYTHING).arrays(backbone.sizes)
+    with _Largest() as ours:
+        forward(backbone, ids, span, arrays, "last" if backbone.sizes.is_decoder else "first")
+    assert ours.elements < length * length * backbone.sizes.n_attn_heads
+    eager = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with _Largest() as theirs, torch.no_grad():
+        eager(input_ids=torch.zeros(2, length, dtype=torch.long))
+    assert theirs.elements >= 2 * length * length * backbone.sizes.n_attn_heads
+
+
+def test_threads_that_share_a_backbone_get_their_own_captures(pair: Pairs) -> None:
+    backbone = pair("llama").backbone
+    captures = {"hidden=all@mean": None, "values=all,attention_rows=2": None, "hidden=1": None}
+    batches = {c: encoded(backbone, texts=TEXTS[: i + 2]) for i, c in enumerate(captures)}
+    expected = {c: run(backbone, c, b) for c, b in batches.items()}
+    found: dict[str, list[dict[str, Tensor]]] = {c: [] for c in captures}
+
+    def work(capture: str) -> None:
+        for _ in range(8):
+            found[capture].append(run(backbone, capture, batches[capture]))
+
+    threads = [threading.Thread(target=work, args=(c,)) for c in captures]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for capture, results in found.items():
+        assert len(results) == 8
+        for result in results:
+            assert result.keys() == expected[capture].keys()
+            assert all(torch.equal(result[n], expected[capture][n]) for n in result)
+
+
+def test_a_model_runs_as_usual_when_nobody_records(pair: Pairs) -> None:
+    both = pair("gemma2")
+    ids = encoded(both.backbone).token_ids[2]
+    theirs = reference_run(both, ids).last_hidden_state
+    with torch.no_grad():
+        ours = both.backbone.model(input_ids=torch.from_numpy(ids.astype(np.int64))[None])
+    assert close(ours.last_hidden_state, theirs)
+
+
+def test_attention_that_is_not_routed_is_an_error(
+    tiny_files: Callable[[str], BackboneFiles],
+) -> None:
+    backbone = load_backbone(tiny_files("llama"), "float32", "cpu")
+    backbone.model.set_attn_implementation("eager")
+    with pytest.raises(
+        PermafrostError, match=re.escape("values/2 of a 'llama' backbone passed 0 times")
+    ):
+        run(backbone, "hidden=1,values=2")
+
+
+def test_a_block_that_runs_twice_is_an_error(tiny_files: Callable[[str], BackboneFiles]) -> None:
+    backbone = load_backbone(tiny_files("bert"), "float32", "cpu")
+    blocks = block_list(backbone.model)
+    blocks[1] = blocks[0]
+    with pytest.raises(PermafrostError, match=r"hidden/0 .* passed 2 times"):
+        run(backbone, "hidden=all")
+
+
+@pytest.mark.skipif(
+    "PERMAFROST_MODELS" not in os.environ, reason="needs a folder of trained models"
+)
+def test_trained_decoders_give_eager_attention_rows_and_states() -> None:
+    folders = [p.parent for p in Path(os.environ["PERMAFROST_MODELS"]).glob("*/config.json")]
+    assert folders
+    for folder in folders:
+        files = resolve_backbone(BackboneConfig(source=str(folder)))
+        backbone = load_backbone(files, "float32", "cpu")
+        reference = AutoModel.from_pretrained(
+            folder, attn_implementation="eager", dtype=torch.float32
+        ).eval()
+        both = Pair(backbone, reference)
+        batch = encoded(
+            backbone, texts=("Snow melts slowly.", "The lake froze over last night, deep down.")
+        )
+        ours = run(backbone, EVERYTHING, batch)
+        n = backbone.sizes.n_layers
+        for i, ids in enumerate(batch.token_ids):
+            theirs = reference_run(both, ids)
+            for k in range(n):
+                assert close(per_text(ours[f"hidden/{k}"], batch)[i], theirs.hidden_states[k][0])
+                row = per_text(ours[f"attention_rows/{k + 1}"], batch)[i]
+                assert close(row, theirs.attentions[k][0, :, -1].T)
+            final = per_text(ours["hidden/final"], batch)[i]
+            assert close(final, theirs.last_hidden_state[0])

@@ -1,0 +1,133 @@
+import pytest
+import torch
+
+from stages.heads import Classifier, GlotHead, ScorerHead, build_head
+from stages.heads.token_graph import edges
+from tests.stages.heads.batches import make_batch
+from tests.stages.heads.pyg_reference import gat_conv, pool_sentence, sentences
+
+LENGTHS = [14, 1, 30, 9, 30]
+
+
+def _head(width=6, seed=2, **settings):
+    config = GlotHead(**({"hidden": 4, "tau": 0.3} | settings))
+    return build_head(config, width, torch.Generator().manual_seed(seed)).double()
+
+
+@pytest.mark.parametrize("jumping", ["cat", "max", "mean", "none"])
+def test_vectors_weights_and_gradients_equal_glot_on_torch_geometric(jumping):
+    tokens, offsets = make_batch(LENGTHS, 6)
+    head = _head(jumping=jumping)
+    layers = [gat_conv(conv) for conv in head.convs]
+    theirs = [pool_sentence(head, layers, s, 0.3) for s in sentences(tokens, offsets)]
+    expected = torch.stack([vector for vector, _ in theirs])
+    found = head(tokens, offsets)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        head.token_weights(tokens, offsets), torch.cat([weights for _, weights in theirs])
+    )
+    readout = list(head.readout.parameters())
+    convs = [conv.weight for conv in head.convs]
+    mine = torch.autograd.grad(found.square().sum(), readout + convs)
+    yours = torch.autograd.grad(
+        expected.square().sum(), readout + [layer.lin.weight for layer in layers]
+    )
+    for one, other in zip(mine, yours, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+
+
+def test_the_whole_head_passes_gradcheck():
+    tokens, offsets = make_batch([4, 1, 6], 3)
+    head = _head(width=3, hidden=2)
+    # The readout alone has 128 hidden units; its own test covers it, so take the convolutions.
+    variables = [parameter for conv in head.convs for parameter in conv.parameters()]
+    assert torch.autograd.gradcheck(lambda *_: head(tokens, offsets), variables)
+
+
+def test_without_convolutions_glot_is_the_scorer_with_the_same_weights():
+    tokens, offsets = make_batch(LENGTHS, 300)
+    glot = _head(width=300, n_convs=0)
+    scorer = build_head(ScorerHead(hidden=150), 300, torch.Generator()).double()
+    scorer.load_state_dict(glot.state_dict())
+    assert torch.equal(glot(tokens, offsets), scorer(tokens, offsets))
+
+
+def test_a_batch_equals_its_texts_one_by_one():
+    tokens, offsets = make_batch(LENGTHS, 6)
+    head = _head()
+    single = [head(s, torch.tensor([0, len(s)])) for s in sentences(tokens, offsets)]
+    torch.testing.assert_close(head(tokens, offsets), torch.cat(single))
+
+
+def test_permuting_tokens_permutes_token_vectors_and_keeps_the_text_vector():
+    tokens, offsets = make_batch([25], 6)
+    head = _head()
+    order = torch.randperm(25, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(head(tokens[order], offsets), head(tokens, offsets))
+    mine = torch.cat(head.token_vectors(tokens[order], offsets), dim=1)
+    yours = torch.cat(head.token_vectors(tokens, offsets), dim=1)
+    torch.testing.assert_close(mine, yours[order])
+
+
+def test_from_tau_one_on_tokens_do_not_influence_each_other():
+    tokens, offsets = make_batch([10, 4], 6)
+    head = _head(tau=1.0)
+    before = torch.cat(head.token_vectors(tokens, offsets), dim=1)
+    tokens[3] = 50.0
+    after = torch.cat(head.token_vectors(tokens, offsets), dim=1)
+    others = [i for i in range(14) if i != 3]
+    torch.testing.assert_close(after[others], before[others], rtol=0, atol=0)
+
+
+def test_a_token_reaches_exactly_as_many_steps_as_there_are_convolutions():
+    # A path: each token is near its two neighbours only. Lengthening one keeps the graph.
+    angles = torch.arange(9, dtype=torch.float64) * 0.5
+    tokens = torch.stack([angles.cos(), angles.sin()], dim=1)
+    offsets = torch.tensor([0, 9])
+    tau = 0.8  # cos 0.5 = 0.88, cos 1.0 = 0.54
+    assert edges(tokens, offsets, tau).shape[1] == 9 + 2 * 8
+    head = _head(width=2, hidden=64, n_convs=2, tau=tau)
+    before = torch.cat(head.token_vectors(tokens, offsets), dim=1)
+    longer = tokens.clone()
+    longer[2] *= 3
+    after = torch.cat(head.token_vectors(longer, offsets), dim=1)
+    moved = (after != before).any(dim=1).tolist()
+    assert moved == [True] * 5 + [False] * 4
+
+
+def test_widths_follow_the_jumping_mode():
+    widths = {
+        jumping: _head(jumping=jumping, n_convs=3).d_out
+        for jumping in ("cat", "max", "mean", "none")
+    }
+    assert widths == {"cat": 6 + 3 * 4, "max": 4, "mean": 4, "none": 4}
+
+
+@pytest.mark.parametrize(
+    ("d_in", "hidden", "n_convs", "expected"),
+    [
+        (4096, 64, 1, 8_919_425),
+        (4096, 64, 2, 9_192_193),
+        (4096, 128, 2, 10_016_257),
+        (4096, 256, 2, 11_738_113),
+        (4096, 256, 4, 14_362_625),
+        (4096, 64, 4, 9_750_017),
+        (768, 128, 2, 641_281),
+    ],
+)
+def test_parameter_counts_are_those_of_the_paper(d_in, hidden, n_convs, expected):
+    head = build_head(GlotHead(hidden=hidden, n_convs=n_convs), d_in, torch.Generator())
+    assert head.n_parameters == expected
+
+
+def test_a_classifier_for_two_classes_on_4096_has_8194_parameters():
+    classifier = Classifier(4096, 2, torch.Generator())
+    assert sum(p.numel() for p in classifier.parameters()) == 8_194
+
+
+def test_training_never_needs_the_gradient_of_the_tokens():
+    tokens, offsets = make_batch(LENGTHS, 6)
+    head = _head()
+    head(tokens, offsets).sum().backward()
+    assert tokens.grad is None
+    assert all(parameter.grad is not None for parameter in head.parameters())

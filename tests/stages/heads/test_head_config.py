@@ -1,0 +1,57 @@
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+from pydantic import TypeAdapter, ValidationError
+
+from stages.heads import GlotHead, HeadConfig, MeanHead, ScorerHead, build_head
+
+CONFIGS = TypeAdapter(HeadConfig)
+
+
+@pytest.mark.parametrize("kind", ["first", "mean", "max", "scorer", "glot"])
+def test_a_kind_alone_is_a_complete_config_and_survives_json(kind):
+    config = CONFIGS.validate_python({"kind": kind})
+    assert config.kind == kind
+    assert CONFIGS.validate_json(CONFIGS.dump_json(config)) == config
+
+
+def test_defaults_are_those_of_the_papers_appendix():
+    head = GlotHead()
+    assert (head.n_convs, head.hidden, head.tau, head.jumping) == (2, 128, 0.6, "cat")
+    assert ScorerHead().hidden == 256
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "mean", "tau": 0.3},
+        {"kind": "median"},
+        {"kind": "glot", "tau": float("nan")},
+        {"kind": "glot", "n_convs": -1},
+        {"kind": "glot", "n_convs": 0, "jumping": "max"},
+        {"kind": "scorer", "hidden": 0},
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        CONFIGS.validate_python(wrong)
+
+
+@pytest.mark.parametrize("config", [GlotHead(), ScorerHead()])
+def test_a_head_depends_on_its_generator_alone(config):
+    torch.manual_seed(1)
+    one = build_head(config, 16, torch.Generator().manual_seed(5))
+    state = torch.get_rng_state()
+    torch.manual_seed(2)
+    two = build_head(config, 16, torch.Generator().manual_seed(5))
+    other = build_head(config, 16, torch.Generator().manual_seed(6))
+    torch.manual_seed(1)
+    assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, two.state_dict()[name])
+    assert not torch.equal(one.readout.first.weight, other.readout.first.weight)
+
+
+def test_shapes_are_checked_in_tests():
+    with pytest.raises(TypeCheckError):
+        build_head(MeanHead(), 4, torch.Generator())(torch.zeros(4), torch.tensor([0, 4]))

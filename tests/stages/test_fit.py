@@ -1,0 +1,398 @@
+"""Run as a script to write the golden losses again."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn import metrics as sklearn_metrics
+
+from stages.fit import FitConfig, OptimConfig, evaluate, fit, load_head, majority_rate
+from stages.fit.training import Source, start_run, train_epoch
+from stages.heads import FirstHead, GlotHead, MaxHead, MeanHead, ScorerHead
+from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
+from storage.progress import SilentProgress
+from storage.ragged import Ragged
+from storage.readers import InMemoryReader
+from tests.stages.synthetic_fit import WIDTH, features, make_data
+
+HEADS = {
+    "first": FirstHead(),
+    "mean": MeanHead(),
+    "max": MaxHead(),
+    "scorer": ScorerHead(hidden=8),
+    "glot": GlotHead(hidden=8, tau=0.4),
+}
+GOLDEN = Path(__file__).parents[1] / "golden" / "losses"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _config(kind="glot", **settings):
+    settings.setdefault("optim", OptimConfig(lr=1e-2, batch_size=16, max_epochs=3))
+    return FitConfig(head=HEADS[kind], **({"seed": 3} | settings))
+
+
+def _fit(config, data=None):
+    return fit(config, make_data() if data is None else data, SilentProgress())
+
+
+def _same(one, other):
+    assert one.history == other.history
+    assert one.best == other.best
+    assert one.state.keys() == other.state.keys()
+    for name, value in one.state.items():
+        assert torch.equal(value, other.state[name]), name
+
+
+class _Recorder:
+    def __init__(self):
+        self.total, self.done, self.finished = 0.0, 0.0, 0
+
+    def start(self, task, total, unit):
+        self.total = total
+
+    def advance(self, amount, note=""):
+        self.done += amount
+
+    def finish(self):
+        self.finished += 1
+
+
+# Learning
+
+
+@pytest.mark.parametrize("kind", ["mean", "max", "scorer", "glot"])
+def test_a_head_learns_a_class_that_one_token_gives_away(kind):
+    optim = OptimConfig(lr=2e-2, batch_size=16, max_epochs=12)
+    result = _fit(_config(kind, optim=optim), make_data(n_train=240))
+    assert result.best.dev_metric >= 0.8
+    assert result.history[-1].train_loss < result.history[0].train_loss
+
+
+def test_shuffled_labels_leave_nothing_to_learn_and_change_train_and_dev():
+    data = make_data(n_dev=400)
+    optim = OptimConfig(lr=2e-2, batch_size=16, max_epochs=2)
+    true = _fit(_config("scorer", optim=optim), data)
+    shuffled = _fit(_config("scorer", optim=optim, labels="shuffled"), data)
+    assert shuffled.best.dev_metric == pytest.approx(0.5, abs=0.1)
+    assert true.history != shuffled.history
+
+
+def test_adamw_and_weight_decay_reach_the_optimizer():
+    plain = _fit(_config("scorer"))
+    for optimizer in ("adam", "adamw"):
+        optim = OptimConfig(
+            lr=1e-2, batch_size=16, max_epochs=3, optimizer=optimizer, weight_decay=0.3
+        )
+        assert _fit(_config("scorer", optim=optim)).history != plain.history
+
+
+# Selection
+
+
+def test_the_best_candidate_and_epoch_on_dev_are_kept():
+    config = _config(
+        "scorer",
+        optim=OptimConfig(lr=2e-2, batch_size=16, max_epochs=6),
+        grid={"layer": ("hidden/1", "hidden/6"), "head.hidden": (4, 8)},
+    )
+    result = _fit(config)
+    assert len(result.candidates) == 4
+    assert len(result.history) == 4 * 6
+    top = max(record.dev_metric for record in result.history)
+    first = next(record for record in result.history if record.dev_metric == top)
+    assert result.best == first, "ties go to the first candidate and the earliest epoch"
+    assert result.head().layer == "hidden/6"
+
+
+def test_the_kept_parameters_are_those_of_the_best_epoch():
+    config = _config("scorer", optim=OptimConfig(lr=5e-2, batch_size=16, max_epochs=6))
+    data = make_data()
+    result = _fit(config, data)
+    dev = data.split("dev")
+    rows = data.readers["hidden/6"].features.take(dev.texts)
+    logits = result.head().logits(torch.from_numpy(rows.data), torch.from_numpy(rows.offsets))
+    assert np.mean(logits.argmax(1).numpy() == dev.labels) == result.best.dev_metric
+
+
+def test_a_fit_never_reads_test():
+    data = make_data()
+    test_texts = data.split("test").texts
+    rows = data.readers["hidden/6"].features
+    broken = rows.data.copy()
+    for text in test_texts:
+        broken[rows.offsets[text] : rows.offsets[text + 1]] = np.nan
+    blind = replace(
+        data, readers={"hidden/6": InMemoryReader("hidden/6", Ragged(broken, rows.offsets))}
+    )
+    for kind in ("mean", "glot"):
+        _same(_fit(_config(kind), data), _fit(_config(kind), blind))
+
+
+def test_candidates_do_not_depend_on_the_order_in_which_the_grid_is_written():
+    one = _config(grid={"layer": ("hidden/6", "hidden/1"), "head.tau": (0.3, 0.6)})
+    other = _config(grid={"head.tau": (0.3, 0.6), "layer": ("hidden/6", "hidden/1")})
+    assert one.candidates() == other.candidates()
+    assert [(c.head.tau, c.layer) for c in one.candidates()] == [
+        (0.3, "hidden/6"),
+        (0.3, "hidden/1"),
+        (0.6, "hidden/6"),
+        (0.6, "hidden/1"),
+    ]
+    assert one.arrays() == ("hidden/6", "hidden/1")
+
+
+def test_a_grid_may_range_over_whole_heads():
+    config = _config(grid={"head": ({"kind": "mean"}, {"kind": "scorer", "hidden": 4})})
+    assert [c.head for c in config.candidates()] == [MeanHead(), ScorerHead(hidden=4)]
+
+
+@pytest.mark.parametrize(
+    ("grid", "says"),
+    [
+        ({"head.depth": (1,)}, "head.depth.*head.tau"),
+        ({"head.tau.x": (1,)}, "head.tau.x"),
+        ({"grid": ({},)}, "'grid'"),
+        ({"head.tau": ()}, "no values"),
+        ({"head.n_convs": (2, -1)}, "head.n_convs=-1.*greater than or equal to 0"),
+    ],
+)
+def test_a_wrong_grid_names_the_field_and_what_exists(grid, says):
+    with pytest.raises(InputError, match=says):
+        _config(grid=grid).candidates()
+
+
+# Determinism
+
+
+@pytest.mark.parametrize("kind", list(HEADS))
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(kind):
+    _same(_fit(_config(kind)), _fit(_config(kind)))
+    assert _fit(_config(kind, seed=4)).history != _fit(_config(kind)).history
+
+
+def test_fits_side_by_side_in_threads_equal_fits_alone():
+    configs = [_config(kind, seed=seed) for kind in ("scorer", "glot") for seed in (1, 2)]
+    data = make_data()
+    alone = [_fit(config, data) for config in configs]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda config: _fit(config, data), configs * 2))
+    for one, other in zip(alone * 2, together, strict=True):
+        _same(one, other)
+
+
+def test_the_global_generator_is_neither_read_nor_moved():
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    one = _fit(_config())
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(12)
+    _same(one, _fit(_config()))
+
+
+@pytest.mark.parametrize("kind", ["first", "mean", "max"])
+def test_pooling_once_equals_training_through_the_head(kind):
+    config = _config(kind)
+    data = make_data()
+    quick = _fit(config, data)
+    train = data.split("train")
+    run = start_run(config, WIDTH, 2, CPU)
+    source = Source(data.reader("hidden/6").subset(train.texts), train.labels)
+    for record in quick.history:
+        steps = list(train_epoch(run, config, source, record.epoch, CPU))
+        loss = sum(value * texts for value, texts in steps) / len(train)
+        assert loss == pytest.approx(record.train_loss, rel=1e-6)
+
+
+# Files
+
+
+@pytest.mark.parametrize("kind", list(HEADS))
+def test_a_saved_head_computes_the_same_after_loading(kind, tmp_path):
+    result = _fit(_config(kind, grid={"layer": ("hidden/1", "hidden/6")}))
+    result.save(tmp_path)
+    loaded, head = load_head(tmp_path), result.head()
+    rows = features(5, 9)
+    batch = torch.from_numpy(rows.data), torch.from_numpy(rows.offsets)
+    assert torch.equal(loaded.logits(*batch), head.logits(*batch))
+    assert torch.equal(loaded.embed(*batch), head.embed(*batch))
+    one, other = loaded.token_weights(*batch), head.token_weights(*batch)
+    assert (one is None and other is None) or torch.equal(one, other)
+    assert loaded.config == head.config
+    assert loaded.choice == head.choice
+    assert loaded.choice["layer"] in ("hidden/1", "hidden/6")
+    assert loaded.label_names == ("class 0", "class 1")
+
+
+def test_the_files_hold_the_config_the_choice_and_the_history(tmp_path):
+    result = _fit(_config("scorer", grid={"head.hidden": (4, 8)}))
+    result.save(tmp_path)
+    record = json.loads((tmp_path / "head.json").read_text())
+    assert FitConfig.model_validate(record["config"]) == result.config
+    assert FitConfig.model_validate(record["chosen"]) == result.candidates[record["candidate"]]
+    hidden = record["chosen"]["head"]["hidden"]
+    assert record["n_pooling_parameters"] == WIDTH * hidden + 2 * hidden + 1
+    assert record["n_parameters"] == record["n_pooling_parameters"] + 2 * WIDTH + 2
+    history = pq.read_table(tmp_path / "history.parquet")
+    assert history.column_names == [
+        "candidate",
+        "candidate_json",
+        "epoch",
+        "train_loss",
+        "dev_metric",
+    ]
+    assert history["epoch"].to_pylist() == [1, 2, 3, 1, 2, 3]
+    assert history["dev_metric"].to_pylist() == [r.dev_metric for r in result.history]
+    assert FitConfig.model_validate_json(history["candidate_json"][5].as_py()).head.hidden == 8
+
+
+def test_missing_and_damaged_head_files_are_told_apart(tmp_path):
+    with pytest.raises(NotFoundError, match=r"head\.json"):
+        load_head(tmp_path)
+    _fit(_config("scorer")).save(tmp_path)
+    whole = (tmp_path / "head.safetensors").read_bytes()
+    (tmp_path / "head.safetensors").write_bytes(whole[:50])
+    with pytest.raises(CorruptDataError, match="run the fit again"):
+        load_head(tmp_path)
+
+
+# Refusals
+
+
+def _without(data, **changes):
+    table = data.examples
+    for name, values in changes.items():
+        table = table.set_column(table.column_names.index(name), name, values)
+    return replace(data, examples=table)
+
+
+def test_a_corpus_that_cannot_be_fitted_is_refused():
+    data = make_data()
+    n = len(data.examples)
+    splits = data.examples["split"].to_pylist()
+    cases = [
+        (_without(data, label=pa.array([1.0] * n)), "all 96 train examples.*class 1"),
+        (_without(data, label=pa.array([0.5] * n)), "no class index.*0.5"),
+        (_without(data, label=pa.array([0.0, 2.0] * (n // 2))), "first is 2.0"),
+        (_without(data, label=pa.nulls(n, pa.float64())), "96 of 96 train examples have no label"),
+        (_without(data, text_pair=data.examples["text"]), "pairs of texts"),
+        (
+            _without(data, split=pa.array([s.replace("dev", "test") for s in splits])),
+            "no dev examples.*test, train",
+        ),
+        (_without(data, split=pa.array(["dev"] * n)), "no train examples"),
+        (replace(data, digests=data.digests[:-1]), "176 texts and the corpus 175"),
+    ]
+    for broken, says in cases:
+        with pytest.raises(InputError, match=says):
+            _fit(_config("mean"), broken)
+
+
+def test_a_text_without_tokens_is_named():
+    data = make_data()
+    rows = data.readers["hidden/6"].features
+    offsets = rows.offsets.copy()
+    offsets[4] = offsets[3]
+    empty = replace(
+        data, readers={"hidden/6": InMemoryReader("hidden/6", Ragged(rows.data, offsets))}
+    )
+    with pytest.raises(InputError, match=f"text 3, digest {data.digests[3]}"):
+        _fit(_config("glot"), empty)
+
+
+def test_an_array_that_was_not_opened_is_refused_with_what_there_is():
+    with pytest.raises(NotFoundError, match="hidden/9; the fit was given hidden/1, hidden/6"):
+        _fit(_config(layer="hidden/9"))
+
+
+def test_a_loss_that_is_not_finite_names_where_it_happened():
+    data = make_data()
+    rows = data.readers["hidden/6"].features
+    rows.data[rows.offsets[data.split("train").texts[0]]] = np.inf
+    with pytest.raises(PermafrostError, match=r"loss is nan at epoch 1, step \d.*optim.lr 0.01"):
+        _fit(_config("scorer"), data)
+
+
+def test_progress_adds_up_and_finishes_also_when_the_fit_fails():
+    recorder = _Recorder()
+    fit(_config(grid={"head.tau": (0.2, 0.8)}), make_data(), recorder)
+    assert recorder.total == recorder.done == 2 * 3 * 6
+    assert recorder.finished == 1
+    data = make_data()
+    data.readers["hidden/6"].features.data[:] = np.nan
+    failing = _Recorder()
+    with pytest.raises(PermafrostError):
+        fit(_config(), data, failing)
+    assert failing.finished == 1
+
+
+# Metrics
+
+
+def test_metrics_equal_scikit_learn():
+    rng = np.random.default_rng(0)
+    for classes in (2, 4):
+        labels, guesses = rng.integers(0, classes, (2, 200))
+        assert evaluate("accuracy", labels, guesses) == sklearn_metrics.accuracy_score(
+            labels, guesses
+        )
+        assert evaluate("mcc", labels, guesses) == pytest.approx(
+            sklearn_metrics.matthews_corrcoef(labels, guesses)
+        )
+    labels, guesses = rng.integers(0, 2, (2, 50))
+    assert evaluate("f1", labels, guesses) == pytest.approx(
+        sklearn_metrics.f1_score(labels, guesses)
+    )
+    assert evaluate("mcc", labels, np.zeros(50, np.int64)) == 0.0
+    assert evaluate("f1", np.zeros(3, np.int64), np.zeros(3, np.int64)) == 0.0
+    assert majority_rate(np.array([0, 1, 1, 2])) == 0.5
+
+
+def test_f1_needs_two_classes():
+    with pytest.raises(InputError, match="3 classes"):
+        _fit(_config("mean", metric="f1"), make_data(classes=3))
+    with pytest.raises(InputError, match="3 classes"):
+        evaluate("f1", np.array([0, 2]), np.array([1, 1]))
+
+
+# Golden losses
+
+
+def _ten_losses(kind):
+    data = make_data(n_train=160)
+    train = data.split("train")
+    config = _config(kind)
+    run = start_run(config, WIDTH, 2, CPU)
+    source = Source(data.reader("hidden/6").subset(train.texts), train.labels)
+    return [value for value, _ in train_epoch(run, config, source, 1, CPU)]
+
+
+@pytest.mark.parametrize("kind", list(HEADS))
+def test_ten_training_steps_give_the_golden_losses(kind):
+    lines = (GOLDEN / f"{kind}.txt").read_text().splitlines()
+    golden = [float(line) for line in lines if not line.startswith("#")]
+    assert len(golden) == 10
+    assert _ten_losses(kind) == pytest.approx(golden, rel=1e-5)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in HEADS:
+        header = (
+            f"# loss of ten training steps of {HEADS[name]!r}, torch {torch.__version__}, 1 thread"
+        )
+        lines = [header, *(repr(loss) for loss in _ten_losses(name))]
+        (GOLDEN / f"{name}.txt").write_text("\n".join(lines) + "\n")

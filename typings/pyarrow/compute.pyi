@@ -1,0 +1,6 @@
+from typing import Any
+
+from pyarrow import Array, ChunkedArray
+
+def index_in(values: Array, value_set: Array | ChunkedArray) -> Array: ...
+def __getattr__(name: str) -> Any: ...
