@@ -10,18 +10,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from flows.experiment import Experiment, HeadMethod, MethodConfig
 from stages.controls import run_control
 from stages.corpus.config import CorpusConfig, corpus_facts
 from stages.corpus.corpus import Corpus, build_corpus
+from stages.extraction.extract import extract
+from stages.extraction.planning import ExtractionPlan, plan_extraction
+from stages.extraction.target import ExtractTarget, resolve_target
 from stages.fit import FitData, fit, load_head
 from stages.report.report import write_report
 from stages.report.tables import Cell
 from stages.score import ScoreConfig, score
-
-from flows.experiment import Experiment, HeadMethod, MethodConfig
-from stages.extraction.extract import extract
-from stages.extraction.planning import ExtractionPlan, plan_extraction
-from stages.extraction.target import ExtractTarget, resolve_target
 from storage.artifacts import ArtifactSpec, ArtifactStore, Draft
 from storage.durable import write_json
 from storage.errors import InputError
@@ -323,6 +322,11 @@ class Dag:
             *self.score_nodes.values(),
             self.report_node,
         ]
+
+    @cached_property
+    def specs(self) -> dict[str, ArtifactSpec]:
+        """Every node's spec by `<stage>/<key>`."""
+        return {str(n.spec.ref): n.spec for n in self.nodes}
 
     def is_done(self, node: Node) -> bool:
         """Published; and for the extraction, the feature store still holds every cell."""

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
 from stages.controls import BagOfWordsControl, LengthControl
 from stages.corpus.config import CorpusConfig
 from stages.extraction.backbone import BackboneConfig
 from stages.extraction.capture import Capture
 from stages.extraction.recipe import PlainRecipe, Recipe
+from stages.extraction.target import ExtractConfig, ExtractRuntime
 from stages.fit import FitConfig, Metric, OptimConfig
 from stages.heads import HeadConfig
 from stages.report.config import ReportConfig
-
-from stages.extraction.target import ExtractConfig, ExtractRuntime
 from storage.errors import InputError
 from storage.features.identity import FloatName
 from storage.features.layout import Codec
@@ -138,15 +138,21 @@ def _override(document: dict[str, Any], override: str) -> None:
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
         raise InputError(f"--set {override!r} is not of the form path.to.field=value")
-    *parents, last = dotted.split(".")
     at: Any = document
-    for i, name in enumerate(parents):
+    parts, seen = dotted.split("."), list[str]()
+    while len(parts) > 1:
+        # Names of tasks and methods may hold dots: the longest name that exists is meant.
+        lengths = range(len(parts) - 1, 0, -1)
+        n = next((n for n in lengths if isinstance(at, dict) and ".".join(parts[:n]) in at), 1)
+        name, parts = ".".join(parts[:n]), parts[n:]
+        seen.append(name)
         at = at.setdefault(name, {}) if isinstance(at, dict) else at
         if not isinstance(at, dict):
-            where = ".".join(parents[: i + 1])
+            where = ".".join(seen)
             raise InputError(
-                f"--set {override!r}: {where} is {at!r:.60}, which has no field {last!r}"
+                f"--set {override!r}: {where} is {at!r:.60}, which has no field {parts[0]!r}"
             )
+    last = parts[0]
     try:
         at[last] = yaml.safe_load(text)
     except yaml.YAMLError as error:

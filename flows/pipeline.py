@@ -26,6 +26,7 @@ from storage.durable import read_json
 class PipelineResult:
     """What a run did."""
 
+    title: str
     report: Path
     """The HTML report."""
     computed: Counter[str] = field(default_factory=Counter)
@@ -35,7 +36,7 @@ class PipelineResult:
 
     def table(self) -> Table:
         """The results, for a terminal."""
-        return render(read_json(self.report.with_name("summary.json")))
+        return render(self.title, read_json(self.report.with_name("summary.json")))
 
 
 @flow(name="pipeline", persist_result=False)
@@ -66,7 +67,8 @@ def run_dag(dag: Dag, console: Console) -> PipelineResult:
     Raises:
         PermafrostError: a node failed; the others of its level were still run.
     """
-    result = PipelineResult(dag.artifacts.folder(dag.report_node.spec.ref) / "report.html")
+    report = dag.artifacts.folder(dag.report_node.spec.ref) / "report.html"
+    result = PipelineResult(dag.experiment.report.title, report)
     with Board(console) as board:
         for level in LEVELS:
             nodes = [n for n in dag.nodes if n.level == level]

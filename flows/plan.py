@@ -97,7 +97,7 @@ def reason(dag: Dag, node: Node, extraction: ExtractionPlan) -> str | None:
     if node.level == "extract" and published and not extraction.nothing_to_do:
         n_cells = sum(map(len, extraction.cells.values()))
         return f"{extraction.n_new_texts} texts and {n_cells} cells are not in the feature store (any more)"
-    return None if published else explain(dag.artifacts, node.spec).headline
+    return None if published else explain(dag.artifacts, node.spec, planned=dag.specs).headline
 
 
 def _measured_speed(dag: Dag) -> float | None:
@@ -126,4 +126,4 @@ def why_stage(dag: Dag, stage: str) -> list[tuple[str, Explanation]]:
         raise NotFoundError(
             f"every {stage} of this experiment is published; nothing of it would run"
         )
-    return [(n.label, explain(dag.artifacts, n.spec)) for n in nodes]
+    return [(n.label, explain(dag.artifacts, n.spec, planned=dag.specs)) for n in nodes]

@@ -5,16 +5,27 @@ from typing import Any
 from rich.table import Table
 
 
-def render(summary: dict[str, Any]) -> Table:
-    """Methods and controls by tasks, from a report's `summary.json`."""
+def render(title: str, summary: dict[str, Any]) -> Table:
+    """Methods and controls by tasks, test metric times 100, mean ± sd over seeds, best in bold."""
     table = Table(
-        title=summary["title"],
-        title_justify="left",
-        header_style="bold",
-        show_edge=False,
-        pad_edge=False,
+        title=title, title_justify="left", header_style="bold", show_edge=False, pad_edge=False
     )
-    table.add_column("method")
-    for task in summary["tasks"]:
-        table.add_column(task, justify="right")
+    table.add_column("")
+    for task, metric in zip(summary["tasks"], summary["metrics"], strict=True):
+        table.add_column(f"{task}\n{metric}", justify="right")
+    for i, row in enumerate(summary["rows"]):
+        is_control = row["role"] == "control"
+        cells = [
+            "–" if c is None else f"[bold]{c['text']}[/bold]" if c["best"] else c["text"]
+            for c in row["cells"]
+        ]
+        following = summary["rows"][i + 1 : i + 2]
+        ends = bool(following) and following[0]["role"] != row["role"]
+        table.add_row(
+            f"{row['method']} (control)" if is_control else row["method"],
+            *cells,
+            style="dim" if is_control else None,
+            end_section=ends,
+        )
+    table.add_row("majority class", *(m["text"] for m in summary["majority"]), style="dim")
     return table

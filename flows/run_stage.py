@@ -6,13 +6,12 @@ import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
-from prefect.utilities.annotations import quote
 
 from flows.board import Board, StageProgress
 from flows.dag import Dag, Node
 from flows.provenance import provenance
 from storage.artifacts import ArtifactRef
-from storage.errors import PermafrostError, StoreBusyError
+from storage.errors import StoreBusyError
 
 
 def make(dag: Dag, node: Node, progress: StageProgress) -> ArtifactRef:
@@ -22,12 +21,13 @@ def make(dag: Dag, node: Node, progress: StageProgress) -> ArtifactRef:
     return node.spec.ref
 
 
-def _may_help(task_: Any, run: Any, state: Any) -> bool:
-    """Retry what another try can cure: a busy store, a lost device; never wrong input or corrupt data."""
-    error = state.result(raise_on_failure=False)
-    return isinstance(error, StoreBusyError) or not isinstance(
-        error, PermafrostError | AssertionError
-    )
+CURABLE = (StoreBusyError, OSError, torch.OutOfMemoryError, torch.AcceleratorError)
+"""What another try can cure: a busy store, a flaky file system, a lost device. Not wrong input, not
+damaged data, not our own bugs."""
+
+
+def _may_help(task: Any, run: Any, state: Any) -> bool:
+    return isinstance(state.result(raise_on_failure=False), CURABLE)
 
 
 @task(
@@ -39,16 +39,13 @@ def _may_help(task_: Any, run: Any, state: Any) -> bool:
     retry_delay_seconds=[2, 10],
     retry_condition_fn=_may_help,
 )
-def run_stage(
-    label: str, dag: "quote[Dag]", node: "quote[Node]", board: "quote[Board]", threads: int
-) -> Any:
+def run_stage(label: str, dag: Dag, node: Node, board: Board, threads: int) -> Any:
     """Run one node on Prefect; its state is named `Cached` when the artifact was there already.
 
     Prefect's own result cache is off: the artifact store alone says what is done.
     """
-    dag_, node_, board_ = dag.unquote(), node.unquote(), board.unquote()
-    if dag_.is_done(node_):
-        return Completed(name="Cached", message=f"reused {node_.spec.ref}")
+    if dag.is_done(node):
+        return Completed(name="Cached", message=f"reused {node.spec.ref}")
     torch.set_num_threads(threads)
-    make(dag_, node_, StageProgress(board_, label))
-    return Completed(message=f"published {node_.spec.ref}")
+    make(dag, node, StageProgress(board, label))
+    return Completed(message=f"published {node.spec.ref}")

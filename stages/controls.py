@@ -125,8 +125,7 @@ def _labels(corpus: Corpus) -> dict[str, Int[np.ndarray, " n"]]:
     if missing:
         raise InputError(
             f"a control needs the splits {', '.join(SPLITS)}, but the corpus has "
-            f"{', '.join(corpus.splits)}; "
-            f"give {', '.join(missing)} (dev can come from train: dev: "
+            f"{', '.join(corpus.splits)}; give {', '.join(missing)} (dev can come from train: dev: "
             f"{{kind: from_train, fraction: 0.1}})"
         )
     labels = {s: corpus.split(s).column("label").to_numpy().astype(np.int64) for s in SPLITS}
@@ -134,8 +133,7 @@ def _labels(corpus: Corpus) -> dict[str, Int[np.ndarray, " n"]]:
         only = corpus.label_names[labels["train"][0]]
         raise InputError(
             f"all {len(labels['train'])} training examples have the class {only!r}; nothing can be "
-            "fitted, "
-            "so give examples of another class"
+            "fitted, so give examples of another class"
         )
     return labels
 

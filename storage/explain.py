@@ -1,5 +1,6 @@
 """Why something will run: the first thing that differs from the nearest earlier artifact."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage.artifacts import ArtifactSpec, ArtifactStore, Manifest, parse_ref
@@ -45,7 +46,10 @@ class Explanation:
 
 
 def explain(
-    store: ArtifactStore, spec: ArtifactSpec, before: Manifest | None = None
+    store: ArtifactStore,
+    spec: ArtifactSpec,
+    before: Manifest | None = None,
+    planned: Mapping[str, ArtifactSpec] | None = None,
 ) -> Explanation:
     """Compare `spec` with earlier artifacts of its stage; the fewest differences win, latest first.
 
@@ -53,6 +57,8 @@ def explain(
         store: published artifacts.
         spec: what will run, or did.
         before: only artifacts published before this one count.
+        planned: specs of artifacts that are not published yet, by `<stage>/<key>`, so that a changed
+            input is followed to what changed in it.
     """
     candidates = list(store.all(spec.stage))
     keys = [m.key for m in candidates]
@@ -63,14 +69,16 @@ def explain(
         return Explanation(None, ())
     scored = [(len(_raw(m.spec, spec)), -i, m) for i, m in enumerate(candidates)]
     nearest = min(scored, key=lambda item: item[:2])[2]
-    return Explanation(nearest, tuple(compare(store, nearest.spec, spec)))
+    return Explanation(nearest, tuple(compare(store, nearest.spec, spec, planned or {})))
 
 
-def compare(store: ArtifactStore, old: ArtifactSpec, new: ArtifactSpec) -> list[Difference]:
+def compare(
+    store: ArtifactStore, old: ArtifactSpec, new: ArtifactSpec, planned: Mapping[str, ArtifactSpec]
+) -> list[Difference]:
     """Differences between two artifacts, followed through inputs to where they begin."""
     found: list[Difference] = []
     for path, a, b in _raw(old, new):
-        deeper = _through_input(store, a, b) if path.startswith("inputs[") else []
+        deeper = _through_input(store, a, b, planned) if path.startswith("inputs[") else []
         found.extend(
             [Difference(f"{path} -> {d.path}", d.old, d.new) for d in deeper]
             or [Difference(path, a, b)]
@@ -85,7 +93,9 @@ def _raw(old: ArtifactSpec, new: ArtifactSpec) -> list[tuple[str, object, object
     return [d for part in parts for d in differences({part: left[part]}, {part: right[part]})]
 
 
-def _through_input(store: ArtifactStore, old: object, new: object) -> list[Difference]:
+def _through_input(
+    store: ArtifactStore, old: object, new: object, planned: Mapping[str, ArtifactSpec]
+) -> list[Difference]:
     if (
         not isinstance(old, str)
         or not isinstance(new, str)
@@ -95,10 +105,10 @@ def _through_input(store: ArtifactStore, old: object, new: object) -> list[Diffe
     if old.startswith("features/"):
         return _through_identity(store, old, new)
     try:
-        before, after = store.manifest(parse_ref(old)), store.manifest(parse_ref(new))
-    except (NotFoundError, CorruptDataError):
+        before, after = (planned.get(i) or store.manifest(parse_ref(i)).spec for i in (old, new))
+    except NotFoundError:
         return []
-    return compare(store, before.spec, after.spec)
+    return compare(store, before, after, planned)
 
 
 def _through_identity(store: ArtifactStore, old: str, new: str) -> list[Difference]:

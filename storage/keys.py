@@ -28,7 +28,8 @@ def to_plain(value: object, where: str = "$") -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{where} is {value}; a key needs finite numbers")
-        return value
+        # As in RFC 8785: 1.0 is 1 and -0.0 is 0, or a default written `1` would differ from a given 1.0.
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if isinstance(value, BaseModel):
         # mode="python" keeps types apart that JSON would merge into strings; they are refused below.
         return to_plain(value.model_dump(mode="python"), where)

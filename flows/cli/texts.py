@@ -102,10 +102,8 @@ def extract(
 
 def _extract(texts: str, *, home: str, device: str, batch_tokens: int, **fields: Any):
     from stages.corpus.texts import read_texts
-
     from stages.extraction.extract import extract as fill_store
     from stages.extraction.target import ExtractRuntime, resolve_target
-
     from storage.keys import text_digest
 
     root = home_folder(home)
@@ -155,7 +153,8 @@ def _config(
                 }
             ),
             **parsed,
-            store_dtype=store_dtype or dtype or "float16", codec=codec,
+            store_dtype=store_dtype or dtype or "float16",
+            codec=codec,
         )
     except ValidationError as error:
         lines = [f"{e['loc'][-1]}: {e['msg']} (given: {e['input']!r})" for e in error.errors()]
@@ -195,9 +194,8 @@ def embed(
     json: JsonFlag = False,
 ) -> None:
     """Write one embedding per text, in input order, from cached features (extracted if missing)."""
-    from stages.corpus.texts import read_texts
-
     from flows.embedding import EmbedRequest, embed_texts
+    from stages.corpus.texts import read_texts
 
     if head is None and backbone is None:
         raise InputError(

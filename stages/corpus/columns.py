@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 TaskKind = Literal["classification", "pair_classification", "similarity", "unlabelled"]
 
@@ -11,7 +11,17 @@ class _Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Classification(_Config):
+class _Columns(_Config):
+    @model_validator(mode="after")
+    def _one_role_per_column(self) -> "_Columns":
+        names = [value for field, value in self if field != "kind"]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"the column {twice[0]!r} has two roles; name different columns")
+        return self
+
+
+class Classification(_Columns):
     """One text, one class."""
 
     kind: Literal["classification"] = "classification"
@@ -21,7 +31,7 @@ class Classification(_Config):
     """Column with the class: integers or strings."""
 
 
-class PairClassification(_Config):
+class PairClassification(_Columns):
     """Two texts, one class (paraphrase, entailment)."""
 
     kind: Literal["pair_classification"] = "pair_classification"
@@ -33,7 +43,7 @@ class PairClassification(_Config):
     """Column with the class: integers or strings."""
 
 
-class Similarity(_Config):
+class Similarity(_Columns):
     """Two texts, one graded score (STS)."""
 
     kind: Literal["similarity"] = "similarity"
@@ -45,7 +55,7 @@ class Similarity(_Config):
     """Column with the score, any finite number; the scale is kept."""
 
 
-class Unlabelled(_Config):
+class Unlabelled(_Columns):
     """Texts only; the splits may have any name."""
 
     kind: Literal["unlabelled"] = "unlabelled"
@@ -94,12 +104,11 @@ def check_splits(task: Task, dev: Dev, splits: list[str]) -> None:
             if split not in LABELLED_SPLITS:
                 raise ValueError(
                     f"the split {split!r} is not one of {', '.join(LABELLED_SPLITS)}; a task of "
-                    "kind "
-                    f"{task.kind!r} has only these, so rename it (kind 'unlabelled' takes any name)"
+                    f"kind {task.kind!r} has only these, so rename it (kind 'unlabelled' takes any "
+                    "name)"
                 )
     if isinstance(dev, DevFromTrain) and ("train" not in splits or "dev" in splits):
         raise ValueError(
             "dev of kind 'from_train' needs a split 'train' and no split 'dev', but the splits "
-            "are "
-            f"{', '.join(splits)}; leave the field dev out to use the dev split as given"
+            f"are {', '.join(splits)}; leave the field dev out to use the dev split as given"
         )

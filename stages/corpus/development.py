@@ -30,8 +30,8 @@ def carve_dev(examples: pa.Table, digests: Sequence[str], dev: DevFromTrain) -> 
     if not 0 < n_dev < len(rows):
         raise InputError(
             f"dev fraction {dev.fraction} of {len(rows)} distinct training texts is {n_dev}, which "
-            "leaves "
-            f"{'dev' if n_dev == 0 else 'train'} empty; change the fraction or give more texts"
+            f"leaves {'dev' if n_dev == 0 else 'train'} empty; change the fraction or give more "
+            "texts"
         )
     names = np.array(splits, dtype=object)
     names[[i for key in sorted(rows)[:n_dev] for i in rows[key]]] = "dev"

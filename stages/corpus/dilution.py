@@ -26,7 +26,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from stages.corpus.rows import SplitRows
 from stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
 from storage.errors import InputError
-from storage.keys import digest
 
 CLASS_NAMES = ("absent", "present")
 
@@ -88,9 +87,8 @@ class DilutionCorpus(BaseModel):
         if self.n_signal < self.n_statement:
             raise ValueError(
                 f"with ratio {self.ratio} of n_words {self.n_words} the signal block has "
-                f"{self.n_signal} words, "
-                f"but one statement with gap {self.gap} has {self.n_statement}; lower ratio or "
-                "gap, or raise n_words"
+                f"{self.n_signal} words, but one statement with gap {self.gap} has "
+                f"{self.n_statement}; lower ratio or gap, or raise n_words"
             )
         return self
 
@@ -114,10 +112,12 @@ def dilution_rows(config: DilutionCorpus) -> list[SplitRows]:
 
 
 def _split(config: DilutionCorpus, split: str, n_texts: int, seen: set[str]) -> SplitRows:
-    # Every stream has its own seed, so that no ratio or split repeats the draws of another.
-    fields = ("ratio", "signal", "n_words", "gap", "seed")
-    stream = digest({"split": split, **{f: getattr(config, f) for f in fields}})
-    rng = random.Random(stream)
+    # Every stream has its own seed, so that no ratio or split repeats the draws of another; spelt out
+    # here, because a text must not change when the canonical form of keys does.
+    rng = random.Random(
+        f"{split} ratio={config.ratio!r} signal={config.signal} n_words={config.n_words} "
+        f"gap={config.gap} seed={config.seed}"
+    )
     labels = [i % 2 for i in range(n_texts)]
     rng.shuffle(labels)
     texts = [_new_text(config, label, rng, seen) for label in labels]
@@ -139,10 +139,9 @@ def _new_text(config: DilutionCorpus, label: int, rng: random.Random, seen: set[
             return text
     raise InputError(
         f"the dilution task with ratio {config.ratio}, n_words {config.n_words} and gap "
-        f"{config.gap} has too few "
-        f"different texts for n_train {config.n_train}, n_dev {config.n_dev} and n_test "
-        f"{config.n_test} (found "
-        f"{len(seen)}); raise n_words or gap, or ask for fewer texts"
+        f"{config.gap} has too few different texts for n_train {config.n_train}, n_dev "
+        f"{config.n_dev} and n_test {config.n_test} (found {len(seen)}); raise n_words or gap, or "
+        "ask for fewer texts"
     )
 
 

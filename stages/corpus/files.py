@@ -173,8 +173,7 @@ def _first_object(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise InputError(
             f"{path} does not begin with a JSON object on one line ({error}): {line[:60]!r}; jsonl "
-            "is one object "
-            "per line"
+            "is one object per line"
         ) from error
     if not isinstance(value, dict):
         raise InputError(

@@ -132,8 +132,7 @@ def resolve_commit(path: str, revision: str) -> str:
         # the exceptions for these, between versions.
         raise InputError(
             f"the hub cannot be asked which commit {revision!r} of {path!r} is ({error}); give the "
-            "40-digit commit "
-            "as revision, or a local folder as path"
+            "40-digit commit as revision, or a local folder as path"
         ) from error
     assert commit is not None, "the hub returned a dataset without a commit"
     return commit
@@ -158,8 +157,7 @@ def read_split(
         cause = f": {error.__cause__}" if error.__cause__ is not None else ""
         raise InputError(
             f"split {split!r} of the dataset {path!r} (config {config!r}, revision {revision!r}) "
-            "cannot be loaded: "
-            f"{error}{cause}"
+            f"cannot be loaded: {error}{cause}"
         ) from error
     require_columns(loaded.column_names, columns, f"split {split!r} of {path}")
     classes = {

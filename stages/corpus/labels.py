@@ -55,8 +55,8 @@ def _scores(split: SplitRows, name: str) -> NDArray[np.float64]:
     if not _is_number(column.type):
         raise InputError(
             f"column {name!r} of {split.where} holds {column.type} (first: {_value(column, 0)!r}), "
-            "expected "
-            "numbers: a similarity is graded; remove or repair the rows that are no number"
+            "expected numbers: a similarity is graded; remove or repair the rows that are no "
+            "number"
         )
     scores = column.cast(pa.float64()).to_numpy()
     _refuse_first(~np.isfinite(scores), split, name, "is not a finite score; remove or repair it")
@@ -97,8 +97,7 @@ def _refuse_first(broken: NDArray[np.bool_], split: SplitRows, name: str, proble
         row = int(broken.argmax())
         raise InputError(
             f"row {row + 1} of {split.where}: the label {_value(_column(split), row)!r} in column "
-            f"{name!r} "
-            f"{problem} ({int(broken.sum())} such of {len(broken)} rows)"
+            f"{name!r} {problem} ({int(broken.sum())} such of {len(broken)} rows)"
         )
 
 
@@ -113,9 +112,8 @@ def _checked_range(
         (indices < 0) | (indices >= len(names)),
         split,
         name,
-        f"is none of the {len(names)} declared classes; -1 means that the labels of this split are "
-        "hidden, so "
-        "use a split that has them",
+        f"is none of the {len(names)} declared classes; -1 means that the labels of this split "
+        "are hidden, so use a split that has them",
     )
     return indices.astype(np.float64)
 
@@ -150,8 +148,7 @@ def _indices(
     if len(found) < 2:
         raise InputError(
             f"column {name!r} of {splits[0].where} holds only the class {found[0]!r}; a "
-            "classification needs two "
-            "or more"
+            "classification needs two or more"
         )
     order = np.array(found, dtype=values[0].dtype)
     if all(pa.types.is_boolean(_column(s).type) for s in splits):

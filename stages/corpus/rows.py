@@ -50,9 +50,8 @@ def require_columns(available: Sequence[str], wanted: Sequence[str], where: str)
             problem = "no column" if name not in available else "more than one column"
             raise InputError(
                 f"{where} has {problem} {name!r}; its columns are "
-                f"{', '.join(map(repr, available))}. "
-                "Name one of these in the task's text, text_pair or label (on the command line: "
-                "FILE::COLUMN)"
+                f"{', '.join(map(repr, available))}. Name one of these in the task's text, "
+                "text_pair or label (on the command line: FILE::COLUMN)"
             )
 
 
@@ -113,9 +112,8 @@ def checked_texts(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedA
         n_blank = pc.sum(blank).as_py()
         raise InputError(
             f"row {row + 1} of {where} has "
-            f"{'no text' if value is None else f'the blank text {value[:40]!r}'} "
-            f"in column {name!r} ({n_blank} such of {texts.length()} rows); remove the row or fill "
-            "it"
+            f"{'no text' if value is None else f'the blank text {value[:40]!r}'} in column "
+            f"{name!r} ({n_blank} such of {texts.length()} rows); remove the row or fill it"
         )
     return texts
 
@@ -138,7 +136,6 @@ def _checked_label(column: pa.ChunkedArray, name: str, where: str) -> pa.Chunked
     if row >= 0:
         raise InputError(
             f"row {row + 1} of {where} has no label in column {name!r} ({column.null_count} such "
-            "of "
-            f"{column.length()} rows); remove these rows, or use a task of kind 'unlabelled'"
+            f"of {column.length()} rows); remove these rows, or use a task of kind 'unlabelled'"
         )
     return column

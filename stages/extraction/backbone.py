@@ -1,6 +1,7 @@
 """Frozen backbones: sizes from the config, tokenizer, and the loaded network."""
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,10 @@ __all__ = [
 
 _UNREADABLE = (RuntimeError, ValueError, OSError, EOFError, SafetensorError, UnpicklingError)
 """What damaged or foreign weight files raise."""
+
+_LOADING = threading.Lock()
+"""transformers' verbosity belongs to the process: two threads loading at once would restore each
+other's quiet state."""
 
 DEFAULT_MAX_LENGTH = 512
 """Tokens per input unless the user says otherwise: what encoders read, and papers evaluate with."""
@@ -258,12 +263,13 @@ def _device(name: str) -> torch.device:
 def _quiet_loading() -> Iterator[None]:
     """Keep transformers' progress bar and load report off the output; what matters of it is raised."""
     logs = transformers.utils.logging
-    verbosity, bar = logs.get_verbosity(), logs.is_progress_bar_enabled()
-    logs.set_verbosity(logging.ERROR)
-    logs.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logs.set_verbosity(verbosity)
-        if bar:
-            logs.enable_progress_bar()
+    with _LOADING:
+        verbosity, bar = logs.get_verbosity(), logs.is_progress_bar_enabled()
+        logs.set_verbosity(logging.ERROR)
+        logs.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logs.set_verbosity(verbosity)
+            if bar:
+                logs.enable_progress_bar()

@@ -25,7 +25,7 @@ from stages.extraction.backbone import Backbone, load_backbone
 from stages.extraction.families import output_projection
 from stages.extraction.forward import forward
 from stages.extraction.planning import ExtractionPlan, plan_extraction
-from stages.extraction.recipe import Encoded, encode
+from stages.extraction.recipe import Encoded, definite_readout, encode
 from stages.extraction.target import ExtractRuntime, ExtractTarget
 from storage.errors import (
     CorruptDataError,
@@ -262,7 +262,9 @@ class _SegmentWork:
         for members in _batches(segment.lengths, budget):
             ids, span = encoded.token_ids.take(members), encoded.span.take(members)
             if captured:
-                outputs = forward(backbone, ids, span, captured, self.target.recipe.readout)
+                outputs = forward(
+                    backbone, ids, span, captured, definite_readout(self.target.recipe)
+                )
                 # Converted on the device and copied in this thread: the copy orders itself after the
                 # kernels that made the rows, and fewer bytes cross the bus.
                 ready = {name: _storable(name, rows, dtype) for name, rows in outputs.items()}

@@ -7,7 +7,7 @@ import torch
 
 from stages.extraction.backbone import Backbone
 from stages.extraction.forward import forward
-from stages.extraction.recipe import encode
+from stages.extraction.recipe import definite_readout, encode
 from stages.extraction.target import ExtractTarget
 from storage.errors import InputError
 from storage.features.store import ALWAYS, FeatureStore
@@ -87,7 +87,7 @@ def _compare_text(
     fresh = dict[str, np.ndarray]()
     if captured:
         outputs = forward(
-            backbone, encoded.token_ids, encoded.span, captured, target.recipe.readout
+            backbone, encoded.token_ids, encoded.span, captured, definite_readout(target.recipe)
         )
         fresh = {a: t.to(torch.float32).cpu().numpy() for a, t in outputs.items()}
     fresh |= {"token_ids": encoded.token_ids.data, "span": encoded.span.data}

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -16,10 +17,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.typing import RcKeyType
 
 from stages.report.palette import CUSTOM_PROPERTIES, GRID, INK, MUTED, PAPER
 
-_STYLE = {
+_STYLE: dict[RcKeyType, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
     "font.size": 10.5,
     "text.color": INK,

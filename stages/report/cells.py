@@ -79,12 +79,12 @@ def read_results(cells: Sequence[Cell]) -> tuple[CellResult, ...]:
     sizes: dict[str, CellResult] = {}
     for result in results:
         cell = result.cell
-        other = seen.setdefault((cell.method, cell.task, cell.seed), cell)
-        if other is not cell:
+        if (other := seen.get((cell.method, cell.task, cell.seed))) is not None:
             raise InputError(
                 f"the cell {cell.label} is given twice ({other.key} and {cell.key}); "
                 "name one of the methods differently or leave one out"
             )
+        seen[cell.method, cell.task, cell.seed] = cell
         first = sizes.setdefault(cell.task, result)
         if first.metrics.n_test != result.metrics.n_test:
             raise InputError(

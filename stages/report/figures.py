@@ -15,10 +15,10 @@ from matplotlib.ticker import MaxNLocator
 from stages.report.canvas import drawable
 from stages.report.config import CurveAxis
 from stages.report.history import LearningCurve
-from stages.report.palette import INK, PAPER, Mark
+from stages.report.palette import INK, MUTED, PAPER, Mark
 from stages.report.tables import ResultsTable, Row
 
-WIDTH = 540.0
+WIDTH = 480.0
 _POINTS = 72.0
 
 
@@ -28,7 +28,7 @@ def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) 
         (axis.values[c.task], i) for i, c in enumerate(table.columns) if c.task in axis.values
     )
     x = np.array([value for value, _ in placed])
-    figure, top = _figure(height=350, marks=marks, with_majority=True)
+    figure, top = _figure(height=320.0, marks=marks, with_majority=True)
     axes = figure.add_axes((0.1, 0.135, 0.88, top - 0.135))
     gap = min((b - a for a, b in pairwise(sorted(set(x.tolist())))), default=1.0)
     for place, row in enumerate(_back_to_front(table)):
@@ -56,7 +56,7 @@ def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) 
 def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
     """Test metric by task, one mark per method and control, bars of one sd over seeds."""
     n_tasks = len(table.columns)
-    height = 90 + n_tasks * (22 + 7 * len(table.rows))
+    height = 90.0 + n_tasks * (22 + 7 * len(table.rows))
     figure, top = _figure(height=height, marks=marks, with_majority=True)
     axes = figure.add_axes((0.24, 46 / height, 0.74, top - 46 / height))
     offsets = np.linspace(-0.34, 0.34, len(table.rows)) if len(table.rows) > 1 else np.zeros(1)
@@ -88,8 +88,8 @@ def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> 
     n_across = min(2, len(tasks))
     n_down = -(-len(tasks) // n_across)
     shown = {name: mark for name, mark in marks.items() if name in names}
-    legend_height = 16 * -(-len(shown) // 4) + 14
-    height = legend_height + n_down * 190 + 24
+    legend_height = 16 * -(-len(shown) // 3) + 14
+    height = legend_height + n_down * 190 + 24.0
     figure, top = _figure(height=height, marks=shown, with_majority=False)
     grid = figure.add_gridspec(
         n_down,
@@ -98,7 +98,7 @@ def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> 
         right=0.985,
         top=top - 16 / height,
         bottom=42 / height,
-        hspace=0.36,
+        hspace=0.3,
         wspace=0.1,
     )
     first: Axes | None = None
@@ -106,8 +106,9 @@ def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> 
         axes = figure.add_subplot(grid[i // n_across, i % n_across], sharex=first, sharey=first)
         first = first or axes
         axes.set_title(drawable(task, 30), color=INK)
-        for curve in sorted((c for c in curves if c.task == task), key=_order_of(shown)):
-            mark = marks[curve.method]
+        by_method = {c.method: c for c in curves if c.task == task}
+        for name in reversed([name for name in shown if name in by_method]):
+            curve, mark = by_method[name], marks[name]
             axes.fill_between(
                 curve.epochs,
                 100 * curve.low,
@@ -120,17 +121,12 @@ def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> 
         axes.autoscale_view()
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         axes.tick_params(labelleft=i % n_across == 0, labelbottom=i >= len(tasks) - n_across)
-    figure.supxlabel("epoch", y=6 / height, fontsize=10.5, color=INK, va="bottom")
+    figure.supxlabel("epoch", y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
     return figure
 
 
-def _order_of(shown: dict[str, Mark]):  # noqa: ANN202
-    places = {name: i for i, name in enumerate(shown)}
-    return lambda curve: places[curve.method]
-
-
 def _back_to_front(table: ResultsTable) -> list[Row]:
-    return [*table.of_role("control"), *reversed(table.of_role("method"))]
+    return list(reversed(table.rows))
 
 
 def _metric_names(table: ResultsTable) -> str:
@@ -158,13 +154,13 @@ def _figure(height: float, marks: dict[str, Mark], with_majority: bool) -> tuple
     """A figure with its legend along the top, and where the room below the legend ends (0 to 1)."""
     figure = Figure(figsize=(WIDTH / _POINTS, height / _POINTS), dpi=_POINTS)
     handles = [_line(mark, np.zeros(0), np.zeros(0)) for mark in marks.values()]
-    names = [drawable(name, 22) for name in marks]
+    names = [drawable(name, 20) for name in marks]
     if with_majority:
         majority = Line2D([], [], color=INK, linewidth=0.9)
         majority.set_dashes((5, 3))
         handles.append(majority)
         names.append("majority class")
-    n_across = 4 if max(map(len, names)) <= 15 else 3
+    n_across = 4 if max(map(len, names)) <= 12 else 3
     figure.legend(
         handles,
         names,
@@ -178,4 +174,4 @@ def _figure(height: float, marks: dict[str, Mark], with_majority: bool) -> tuple
         borderaxespad=0.2,
     )
     n_down = -(-len(names) // n_across)
-    return figure, 1 - (n_down * 14.5 + 14) / height
+    return figure, 1 - (n_down * 14.5 + 10) / height

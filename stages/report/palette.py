@@ -16,7 +16,7 @@ MUTED = "#56616b"
 GRID = "#e1e6ea"
 CONTROL = "#6d7882"
 SERIES = ("#0072b2", "#d55e00", "#00896a", "#b04a8b", "#a97a00", "#5b4fc4", "#8a5a2e", "#2b8ca3")
-HEAT = ("#f6f8f9", "#fdf3e0", "#fbe5bf", "#f9cf8a", "#f3b04f", "#e88d1c", "#cc6a00")
+HEAT = ("none", "#fdf3e0", "#fbe5bf", "#f9cf8a", "#f3b04f", "#e88d1c", "#b35900")
 """Token weights from a quarter of uniform or less (first) to sixteen times it or more (last)."""
 
 CUSTOM_PROPERTIES = {
@@ -30,7 +30,7 @@ CUSTOM_PROPERTIES = {
 """Colours of a figure to their names in the page's style sheet."""
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
-_CONTROL_MARKERS = ("x", "+", "1", "2", "3", "4")
+_CONTROL_MARKERS = ("x", "+", "*", "1", "2", "3")
 _CONTROL_DASHES = ((1.0, 1.6), (4.0, 1.6), (4.0, 1.6, 1.0, 1.6))
 
 
@@ -50,8 +50,8 @@ def marks(table: ResultsTable) -> dict[str, Mark]:
     methods = [row.method for row in table.of_role("method")]
     controls = [row.method for row in table.of_role("control")]
     return {
-        **{name: _control(i) for i, name in enumerate(controls)},
         **{name: _method(i) for i, name in enumerate(methods)},
+        **{name: _control(i) for i, name in enumerate(controls)},
     }
 
 

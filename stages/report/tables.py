@@ -124,7 +124,10 @@ class ResultsTable:
             "metrics": [c.metric for c in self.columns],
             "n_test": [c.n_test for c in self.columns],
             "majority": [
-                {"value": c.majority, "text": DASH if c.majority is None else hundredths(c.majority)}
+                {
+                    "value": c.majority,
+                    "text": DASH if c.majority is None else hundredths(c.majority),
+                }
                 for c in self.columns
             ],
             "rows": [
@@ -167,17 +170,15 @@ def tabulate(results: Sequence[CellResult]) -> ResultsTable:
         for task, metrics in metrics_of.items()
         for metric in metrics
     )
-    names = dict.fromkeys((r.cell.role, r.cell.method) for r in results)
     roles: tuple[Role, ...] = ("method", "control")
-    rows = tuple(
-        _row(
-            name, role, columns, [r for r in results if (r.cell.role, r.cell.method) == (role, name)]
-        )
-        for wanted in roles
-        for role, name in names
-        if role == wanted
-    )
-    return ResultsTable(columns, rows)
+    rows: list[Row] = []
+    for role in roles:
+        by_method: dict[str, list[CellResult]] = {}
+        for r in results:
+            if r.cell.role == role:
+                by_method.setdefault(r.cell.method, []).append(r)
+        rows.extend(_row(name, role, columns, mine) for name, mine in by_method.items())
+    return ResultsTable(columns, tuple(rows))
 
 
 def _column(task: str, metric: str, ambiguous: bool, results: Sequence[CellResult]) -> Column:
@@ -242,4 +243,4 @@ def results_arrow(results: Sequence[CellResult]) -> pa.Table:
         }
         for r in results
     ]
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    return pa.table({name: [row[name] for row in rows] for name in SCHEMA.names}, schema=SCHEMA)

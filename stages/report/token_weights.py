@@ -69,7 +69,12 @@ class WeightRow:
     cut_share: float
     """Weight that these hold."""
     heaviest: tuple[tuple[str, float], ...]
-    """The three tokens with the most weight, and their shares."""
+    """At most three tokens with the most weight, and their shares; none below half a percent."""
+
+    @property
+    def is_uniform(self) -> bool:
+        """All shown tokens have the weight of a mean, to a percent."""
+        return all(abs(piece.ratio - 1) < 0.01 for piece in self.pieces)
 
 
 @dataclass(frozen=True)
@@ -210,7 +215,7 @@ def _row(method: _Weighted, text: int, strings: list[str], names: Sequence[str])
         pieces=pieces[:MAX_TOKENS],
         n_cut=max(len(pieces) - MAX_TOKENS, 0),
         cut_share=float(weights_T[MAX_TOKENS:].sum()),
-        heaviest=tuple((words[i][0], float(weights_T[i])) for i in top),
+        heaviest=tuple((words[i][0], float(weights_T[i])) for i in top if weights_T[i] >= 0.005),
     )
 
 
@@ -225,9 +230,14 @@ def _label(value: float | None, names: Sequence[str]) -> str:
 def readable(tokens: Sequence[str]) -> list[tuple[str, bool]]:
     """Tokens as (text, glued to the one before), for WordPiece, byte-level BPE and SentencePiece."""
     if any("Ġ" in t for t in tokens):
-        return [(_from_bytes(t.removeprefix("Ġ")), i > 0 and t[:1] != "Ġ") for i, t in enumerate(tokens)]
+        return [
+            (_from_bytes(t.removeprefix("Ġ")), i > 0 and t[:1] != "Ġ") for i, t in enumerate(tokens)
+        ]
     if any("▁" in t for t in tokens):
-        return [(t.replace("▁", " ").strip() or "␣", i > 0 and t[:1] != "▁") for i, t in enumerate(tokens)]
+        return [
+            (t.replace("▁", " ").strip() or "␣", i > 0 and t[:1] != "▁")
+            for i, t in enumerate(tokens)
+        ]
     return [(t.removeprefix("##"), i > 0 and t.startswith("##")) for i, t in enumerate(tokens)]
 
 

@@ -1,0 +1,248 @@
+"""The whole DAG on a tiny backbone: it runs, reuses, and re-runs exactly what changed."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.dag import build_dag
+from flows.experiment import load_experiment
+from flows.garbage import collect
+from flows.pipeline import pipeline
+from flows.plan import make_plan, why_stage
+from flows.rebuild_report import rebuild_report
+from stages.extraction import extract as extract_module
+from storage.artifacts import ArtifactStore
+from storage.errors import InputError, PermafrostError
+from storage.features.store import all_stores
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+
+class Backbones:
+    """Counts backbone loads and forward passes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loads = self.forwards = 0
+        load, forward = extract_module.load_backbone, extract_module.forward
+
+        def counted_load(*args: object, **kwargs: object) -> object:
+            self.loads += 1
+            return load(*args, **kwargs)
+
+        def counted_forward(*args: object, **kwargs: object) -> object:
+            self.forwards += 1
+            return forward(*args, **kwargs)
+
+        monkeypatch.setattr(extract_module, "load_backbone", counted_load)
+        monkeypatch.setattr(extract_module, "forward", counted_forward)
+
+
+@pytest.fixture
+def backbones(monkeypatch: pytest.MonkeyPatch) -> Backbones:
+    return Backbones(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def finished_home(
+    prefect_server: None, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A home in which the tiny experiment has run once; copy it before changing it."""
+    import yaml
+
+    from tests.flows.conftest import tiny_experiment
+
+    folder = tmp_path_factory.mktemp("finished")
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny_experiment(tiny_bert), sort_keys=False))
+    pipeline(str(path), str(folder / "home"))
+    return folder / "home"
+
+
+@pytest.fixture
+def home(finished_home: Path, tmp_path: Path) -> Path:
+    """A copy of a home in which the tiny experiment has run once."""
+    return shutil.copytree(finished_home, tmp_path / "home")
+
+
+def test_first_run_computes_everything_once(
+    experiment_file: Path, tmp_path: Path, backbones: Backbones
+) -> None:
+    result = pipeline(str(experiment_file), str(tmp_path / "home"))
+    assert backbones.loads == 1
+    assert backbones.forwards > 0
+    assert result.computed == {
+        "corpus": 2,
+        "extract": 1,
+        "fit": 12,
+        "control": 4,
+        "score": 12,
+        "report": 1,
+    }
+    assert not result.reused
+    folder = result.report.parent
+    table = pq.read_table(folder / "results.parquet")
+    assert Counter(table.column("method").to_pylist()) == {
+        "mean": 4,
+        "GLOT": 4,
+        "shuffled": 4,
+        "length": 2,
+        "words": 2,
+    }
+    assert "A tiny experiment" in result.report.read_text()
+    assert (folder / "results.md").read_text().startswith("| method")
+    assert list((folder / "figures").glob("*.png"))
+    assert [c.header for c in result.table().columns][1:] == [
+        "ratio 0.2\naccuracy",
+        "ratio 0.5\naccuracy",
+    ]
+    assert list(result.table().columns[0].cells)[-1] == "majority class"
+
+
+def test_second_run_computes_nothing(
+    experiment_file: Path, home: Path, backbones: Backbones
+) -> None:
+    result = pipeline(str(experiment_file), str(home))
+    assert not result.computed
+    assert sum(result.reused.values()) == 32
+    assert (backbones.loads, backbones.forwards) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("override", "computed"),
+    [
+        # A head's setting: that head, its scores, the report.
+        ("methods.GLOT.head.tau=0.5", {"fit": 4, "score": 4, "report": 1}),
+        # A wider capture touches nothing downstream.
+        ("capture=hidden=all@tokens", {"extract": 1}),
+        ("report.title=Another", {"report": 1}),
+        ("runtime.workers=1", {}),
+        ("seeds=[0]", {"report": 1}),
+        # One task's texts: its corpus, the extraction of the new texts, its fits.
+        (
+            "tasks.ratio 0.5.seed=3",
+            {"corpus": 1, "extract": 1, "fit": 6, "control": 2, "score": 6, "report": 1},
+        ),
+    ],
+)
+def test_a_change_reruns_what_depends_on_it(
+    experiment_file: Path, home: Path, override: str, computed: dict[str, int], backbones: Backbones
+) -> None:
+    result = pipeline(str(experiment_file), str(home), [override])
+    assert result.computed == computed
+    assert backbones.loads == (1 if "extract" in computed else 0)
+
+
+def test_lost_features_are_computed_again_and_nothing_else(
+    experiment_file: Path, home: Path, backbones: Backbones
+) -> None:
+    store = all_stores(home)[0]
+    shutil.rmtree(store.root)
+    result = pipeline(str(experiment_file), str(home))
+    assert result.computed == {"extract": 1}
+    assert backbones.loads == 1
+
+
+def test_same_seed_gives_the_same_results_in_another_home(
+    experiment_file: Path, finished_home: Path, tmp_path: Path
+) -> None:
+    dag = build_dag(load_experiment(experiment_file), finished_home)
+    pipeline(str(experiment_file), str(tmp_path / "home"))
+    other = ArtifactStore(tmp_path / "home")
+    for node in dag.score_nodes.values():
+        here = (dag.artifacts.folder(node.spec.ref) / "metrics.json").read_text()
+        assert (other.folder(node.spec.ref) / "metrics.json").read_text() == here
+
+
+def test_failing_stage_fails_the_run_and_keeps_the_rest(
+    experiment_file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PermafrostError, match="loss") as caught:
+        pipeline(
+            str(experiment_file),
+            str(tmp_path / "home"),
+            ["methods.shuffled.optim={lr: 1.0e+30, max_epochs: 3, batch_size: 4}"],
+        )
+    notes = " ".join(caught.value.__notes__)
+    assert "3 more failed" in notes
+    assert "while running 'fit shuffled" in notes
+    kinds = Counter(
+        m.spec.config["head"]["kind"] for m in ArtifactStore(tmp_path / "home").all("fit")
+    )
+    assert kinds == {"mean": 4, "glot": 4}
+
+
+def test_plan_says_what_will_run_and_writes_nothing(experiment_file: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    plan = make_plan(build_dag(load_experiment(experiment_file), home))
+    assert {r.stage: r.n_run for r in plan.rows} == {
+        "corpus": 2,
+        "extract": 1,
+        "fit": 12,
+        "control": 4,
+        "score": 12,
+        "report": 1,
+    }
+    assert {r.why for r in plan.rows} == {"never ran before"}
+    assert plan.extraction.n_new_texts == 88
+    assert plan.fits
+    assert not home.exists()
+
+
+def test_plan_and_why_name_the_changed_field(experiment_file: Path, home: Path) -> None:
+    dag = build_dag(load_experiment(experiment_file, ["methods.GLOT.head.tau=0.5"]), home)
+    plan = make_plan(dag)
+    fits = [r for r in plan.rows if r.stage == "fit"]
+    assert [(r.n_run, r.n_reuse, r.why) for r in fits] == [
+        (4, 8, "config.head.tau: was 0.3, now 0.5")
+    ]
+    label, found = why_stage(dag, "score")[0]
+    assert label.startswith("score GLOT")
+    assert str(found.differences[0]) == "inputs[0] -> config.head.tau: was 0.3, now 0.5"
+    assert plan.seconds == 0 or plan.tokens_per_s
+
+
+def test_why_names_the_identity_field_of_another_store(experiment_file: Path, home: Path) -> None:
+    changed = load_experiment(experiment_file, ["store_dtype=float32"])
+    pipeline(str(experiment_file), str(home), ["store_dtype=float32", "seeds=[0]"])
+    dag = build_dag(changed.model_copy(update={"seeds": (1,)}), home)
+    plan = make_plan(dag)
+    assert plan.extraction.nothing_to_do
+    fits = [r for r in plan.rows if r.stage == "fit"]
+    assert any("storage_dtype" in r.why or "seed" in r.why for r in fits)
+
+
+def test_report_is_rebuilt_from_results(experiment_file: Path, home: Path) -> None:
+    dag = build_dag(load_experiment(experiment_file), home)
+    before = (dag.artifacts.folder(dag.report_node.spec.ref) / "report.html").read_text()
+    path = rebuild_report(dag)
+    assert path.read_text() == before
+
+
+def test_garbage_is_what_no_latest_run_used(experiment_file: Path, home: Path) -> None:
+    assert collect(home, []).folders == []
+    pipeline(str(experiment_file), str(home), ["methods.GLOT.head.tau=0.5"])
+    garbage = collect(home, [])
+    assert Counter(r.stage for r in garbage.refs) == {"fit": 4, "score": 4, "report": 1}
+    kept = next(r for r in garbage.refs if r.stage == "score")
+    spared = collect(home, [kept.key])
+    assert Counter(r.stage for r in spared.refs) == {"fit": 3, "score": 3, "report": 1}
+    garbage.remove()
+    assert not pipeline(str(experiment_file), str(home), ["methods.GLOT.head.tau=0.5"]).computed
+
+
+def test_garbage_collection_without_any_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no experiment has finished"):
+        collect(tmp_path, [])
+
+
+def test_method_on_an_array_that_is_not_captured_is_refused(
+    experiment_file: Path, tmp_path: Path
+) -> None:
+    experiment = load_experiment(experiment_file, ["methods.mean.layer=hidden/3"])
+    with pytest.raises(
+        InputError, match=r"'mean' reads hidden/3.*captures only hidden/1, hidden/2"
+    ):
+        build_dag(experiment, tmp_path)

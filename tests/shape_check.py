@@ -1,0 +1,5 @@
+"""How signatures are checked in tests: beartype, with an int accepted where a float is asked for (PEP 484)."""
+
+from beartype import BeartypeConf, beartype
+
+check = beartype(conf=BeartypeConf(is_pep484_tower=True))

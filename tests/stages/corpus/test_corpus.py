@@ -1,0 +1,61 @@
+"""The corpus object: saving, loading, splits."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from stages.corpus.corpus import EXAMPLES, Corpus, build_corpus
+from stages.corpus.dilution import DilutionCorpus
+from storage.errors import CorruptDataError, NotFoundError
+
+
+@pytest.fixture
+def corpus() -> Corpus:
+    return build_corpus(DilutionCorpus(ratio=0.5, n_words=20, n_train=6, n_dev=4, n_test=2))
+
+
+def test_a_saved_corpus_loads_equal(corpus: Corpus, tmp_path: Path) -> None:
+    corpus.save(tmp_path)
+    loaded = Corpus.load(tmp_path)
+    assert loaded == corpus
+    assert loaded.examples.schema.equals(EXAMPLES)
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names == {"texts.parquet", "examples.parquet", "corpus.json"}
+    assert pq.read_table(tmp_path / "texts.parquet").column_names == ["digest", "text"]
+
+
+def test_equal_corpora_save_equal_bytes(corpus: Corpus, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        corpus.save(tmp_path / name)
+    for file in ("texts.parquet", "examples.parquet", "corpus.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_a_split_holds_its_examples_and_an_unknown_one_names_the_others(corpus: Corpus) -> None:
+    assert corpus.splits == ("train", "dev", "test")
+    assert corpus.split("dev").column("split").to_pylist() == ["dev"] * 4
+    with pytest.raises(
+        NotFoundError, match="no split 'validation'; its splits are train, dev, test"
+    ):
+        corpus.split("validation")
+
+
+@pytest.mark.parametrize("file", ["texts.parquet", "examples.parquet", "corpus.json"])
+def test_a_broken_or_missing_file_is_corruption(corpus: Corpus, tmp_path: Path, file: str) -> None:
+    corpus.save(tmp_path)
+    (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:-10])
+    with pytest.raises(CorruptDataError, match="delete the artifact"):
+        Corpus.load(tmp_path)
+    (tmp_path / file).unlink()
+    with pytest.raises(CorruptDataError, match="no corpus of format 1"):
+        Corpus.load(tmp_path)
+
+
+def test_another_format_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+    corpus.save(tmp_path)
+    head = tmp_path / "corpus.json"
+    head.write_text(head.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(CorruptDataError, match="format 2"):
+        Corpus.load(tmp_path)

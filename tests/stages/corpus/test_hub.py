@@ -1,0 +1,177 @@
+"""Datasets: local folders through `datasets` itself, the hub through a stand-in for its client."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stages.corpus.columns import Classification, DevFromTrain, Unlabelled
+from stages.corpus.config import corpus_facts
+from stages.corpus.corpus import build_corpus
+from stages.corpus.hub import HubCorpus
+from storage.errors import InputError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TASK = Classification(text="sentence")
+
+
+@pytest.fixture(autouse=True)
+def _private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def features() -> datasets.Features:
+    names = datasets.ClassLabel(names=["positive", "negative"])
+    return datasets.Features({"sentence": datasets.Value("string"), "label": names})
+
+
+def dataset(labels: list[int]) -> datasets.Dataset:
+    rows = {"sentence": [f"text {i}" for i in range(len(labels))], "label": labels}
+    return datasets.Dataset.from_dict(rows, features=features())
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """What `DatasetDict.save_to_disk` writes."""
+    splits = {"train": dataset([0, 1, 1, 0]), "validation": dataset([1, 0])}
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Data files as they lie in a dataset repository."""
+    data = tmp_path / "plain"
+    data.mkdir()
+    for split, texts in (("train", ["a", "b", "c", "d"]), ("test", ["e", "f"])):
+        table = pa.table({"sentence": texts, "label": [0, 1] * (len(texts) // 2)})
+        pq.write_table(table, data / f"{split}.parquet")
+    return data
+
+
+def config(path: Path | str, splits: dict[str, str], **fields: Any) -> HubCorpus:
+    return HubCorpus(path=str(path), splits=splits, **{"task": TASK, **fields})
+
+
+def test_a_saved_dataset_keeps_the_order_of_its_declared_classes(saved: Path) -> None:
+    corpus = build_corpus(config(saved, {"train": "train", "test": "validation"}))
+    assert corpus.label_names == ("positive", "negative")
+    assert corpus.examples.to_pydict() == {
+        "split": ["train"] * 4 + ["test"] * 2,
+        "text": [0, 1, 2, 3, 0, 1],
+        "text_pair": [None] * 6,
+        "label": [0.0, 1.0, 1.0, 0.0, 1.0, 0.0],
+    }
+
+
+def test_a_single_saved_dataset_is_its_only_split(tmp_path: Path) -> None:
+    dataset([0, 1]).save_to_disk(tmp_path / "one")
+    corpus = build_corpus(config(tmp_path / "one", {"train": "train"}))
+    assert corpus.texts == ("text 0", "text 1")
+
+
+def test_a_folder_of_data_files_is_read_by_split_with_slices(folder: Path) -> None:
+    corpus = build_corpus(config(folder, {"train": "train[:3]", "test": "test"}))
+    assert corpus.texts == ("a", "b", "c", "e", "f")
+    assert corpus.label_names == ("0", "1")
+
+
+def test_dev_can_come_from_train(folder: Path) -> None:
+    dev = DevFromTrain(fraction=0.25)
+    corpus = build_corpus(config(folder, {"train": "train", "test": "test"}, dev=dev))
+    assert [corpus.split(s).num_rows for s in ("train", "dev", "test")] == [3, 1, 2]
+
+
+def test_unknown_splits_columns_and_folders_are_refused(saved: Path, folder: Path) -> None:
+    with pytest.raises(InputError, match=r"split 'test' .* its splits are 'train', 'validation'"):
+        build_corpus(config(saved, {"test": "test"}))
+    with pytest.raises(InputError, match=r"(?s)split 'dev' of the dataset .* cannot be loaded"):
+        build_corpus(config(folder, {"dev": "dev"}))
+    with pytest.raises(InputError, match=r"no column 'text'; its columns are 'sentence', 'label'"):
+        build_corpus(config(saved, {"train": "train"}, task=Unlabelled()))
+
+
+def test_a_broken_data_file_is_refused(folder: Path) -> None:
+    (folder / "train.parquet").write_bytes(b"PAR1 nonsense")
+    with pytest.raises(InputError, match=r"(?s)split 'train' of the dataset .* cannot be loaded"):
+        build_corpus(config(folder, {"train": "train"}))
+
+
+def test_hidden_labels_are_refused(tmp_path: Path) -> None:
+    dataset([-1, -1]).save_to_disk(tmp_path / "hidden")
+    with pytest.raises(InputError, match=r"row 1 .* label -1 .* none of the 2 declared .* hidden"):
+        build_corpus(config(tmp_path / "hidden", {"train": "train"}))
+
+
+def test_facts_of_a_folder_are_its_bytes(folder: Path, tmp_path: Path) -> None:
+    splits = {"train": "train"}
+    facts = corpus_facts(config(folder, splits))
+    copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copy)
+    (copy / ".hidden").write_text("not data")
+    assert corpus_facts(config(copy, splits)) == facts
+    assert corpus_facts(config(copy, {"train": "test"})) != facts
+    pq.write_table(pa.table({"sentence": ["x"], "label": [0]}), copy / "train.parquet")
+    assert corpus_facts(config(copy, splits)) != facts
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="holds no files"):
+        corpus_facts(config(tmp_path / "empty", {"train": "train"}))
+
+
+class Info:
+    """What the hub answers."""
+
+    sha = COMMIT
+
+
+def test_a_branch_becomes_a_commit_in_the_facts_and_for_the_loader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str]] = []
+    loaded: list[dict[str, Any]] = []
+
+    def dataset_info(self: object, path: str, *, revision: str) -> Info:
+        asked.append((path, revision))
+        return Info()
+
+    def load_dataset(path: str, name: str | None, **fields: Any) -> datasets.Dataset:
+        loaded.append({"path": path, "name": name, **fields})
+        return dataset([0, 1])
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    some = config("owner/name", {"train": "train"}, config="small", revision="v1")
+    assert corpus_facts(some)["source"] == {"path": "owner/name", "commit": COMMIT}
+    assert build_corpus(some).label_names == ("positive", "negative")
+    assert asked == [("owner/name", "v1")] * 2
+    assert loaded == [{"path": "owner/name", "name": "small", "split": "train", "revision": COMMIT}]
+
+
+def test_a_commit_is_taken_without_asking_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dataset_info(self: object, path: str, *, revision: str) -> Info:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
+    facts = corpus_facts(config("owner/name", {"train": "train"}, revision=COMMIT[::-1]))
+    assert facts["source"]["commit"] == COMMIT[::-1]
+
+
+def test_a_hub_that_cannot_be_reached_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dataset_info(self: object, path: str, *, revision: str) -> Info:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
+    with pytest.raises(InputError, match=r"no route to host.*40-digit commit .* local folder"):
+        corpus_facts(config("owner/name", {"train": "train"}))
+
+
+def test_a_name_that_cannot_be_a_dataset_is_refused() -> None:
+    with pytest.raises(InputError, match="'no/such/folder' at 'main' is neither a folder"):
+        corpus_facts(config("no/such/folder", {"train": "train"}))

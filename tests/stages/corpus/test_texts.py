@@ -1,0 +1,108 @@
+"""The TEXTS argument of the command line."""
+
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stages.corpus import texts as module
+from stages.corpus.texts import read_texts
+from storage.errors import InputError
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["b", "a", "b"], "title": ["1", "2", "3"]}), path)
+    return path
+
+
+def test_order_and_repetitions_are_kept(table: Path) -> None:
+    assert read_texts(str(table)) == ["b", "a", "b"]
+
+
+def test_a_column_can_be_named(table: Path) -> None:
+    assert read_texts(f"{table}::title") == ["1", "2", "3"]
+
+
+def test_a_missing_column_lists_those_there_are(table: Path) -> None:
+    with pytest.raises(InputError, match=r"no column 'body'; its columns are 'text', 'title'"):
+        read_texts(f"{table}::body")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "txt"])
+def test_every_format_is_read(tmp_path: Path, suffix: str) -> None:
+    content = {"csv": "text\na\nb\n", "jsonl": '{"text": "a"}\n{"text": "b"}\n', "txt": "a\nb"}
+    path = tmp_path / f"a.{suffix}"
+    path.write_text(content[suffix])
+    assert read_texts(str(path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("spec", ["::text", "a.csv::", "hf:data", "hf::train:text", "hf:a:b:c:d"])
+def test_a_malformed_argument_says_the_form(spec: str) -> None:
+    with pytest.raises(InputError, match="is not of the form"):
+        read_texts(spec)
+
+
+def test_a_blank_text_is_refused_with_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,x\na,1\n  ,2\n")
+    with pytest.raises(InputError, match="row 2"):
+        read_texts(str(path))
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    rows = datasets.Dataset.from_dict({"text": ["a", "a"], "title": ["x", "y"]})
+    datasets.DatasetDict({"train": rows}).save_to_disk(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def test_a_dataset_folder_is_read_with_and_without_a_column(saved: Path) -> None:
+    assert read_texts(f"hf:{saved}:train") == ["a", "a"]
+    assert read_texts(f"hf:{saved}:train:title") == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "exists", "expected"),
+    [
+        ("owner/name", {"owner/name"}, ("owner/name", "default")),
+        ("owner/name/config", {"owner/name"}, ("owner/name", "config")),
+        ("name/config", {"name"}, ("name", "config")),
+        ("name", {"name"}, ("name", "default")),
+    ],
+)
+def test_the_longest_id_that_exists_is_the_dataset(
+    monkeypatch: pytest.MonkeyPatch, name: str, exists: set[str], expected: tuple[str, str]
+) -> None:
+    def resolve_commit(path: str, revision: str) -> str:
+        if path not in exists:
+            raise InputError(f"no {path}")
+        return "commit"
+
+    seen: list[tuple[str, ...]] = []
+
+    def read_split(
+        path: str, config: str, revision: str, split: str, columns: list[str]
+    ) -> tuple[pa.Table, dict[str, tuple[str, ...]]]:
+        seen.append((path, config, revision, split, *columns))
+        return pa.table({"body": ["a"]}), {}
+
+    monkeypatch.setattr(module, "resolve_commit", resolve_commit)
+    monkeypatch.setattr(module, "read_split", read_split)
+    assert read_texts(f"hf:{name}:test:body") == ["a"]
+    assert seen == [(*expected, "commit", "test", "body")]
+
+
+def test_a_dataset_that_exists_nowhere_reports_the_whole_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def resolve_commit(path: str, revision: str) -> str:
+        raise InputError(f"no {path}")
+
+    monkeypatch.setattr(module, "resolve_commit", resolve_commit)
+    with pytest.raises(InputError, match="no owner/name"):
+        read_texts("hf:owner/name:test:body")

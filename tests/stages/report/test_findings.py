@@ -1,0 +1,35 @@
+import math
+
+from stages.report.cells import read_results
+from stages.report.findings import choice_rows, control_findings
+from stages.report.tables import results_table
+from tests.stages.report.fake_results import Grid
+
+
+def test_a_control_within_two_standard_errors_is_at_chance_and_beyond_is_a_leak(make_grid):
+    grid = make_grid(tasks=["t"], methods=["m"], controls=["a", "b", "c"], seeds=[0])
+    # sqrt(0.5 * 0.5 / 400) = 0.025
+    for i, value in ((1, 0.5499), (2, 0.5501), (3, 0.4499)):
+        grid.edit_metrics(i, test=value)
+    found = control_findings(results_table(grid.cells))
+    assert [f.verdict for f in found] == [
+        "at chance",
+        "above chance: something leaks",
+        "below chance",
+    ]
+    assert [f.difference for f in found] == ["+5.0", "+5.0", "−5.0"]
+    assert found[0].standard_error == math.sqrt(0.25 / 400)
+
+
+def test_a_control_scored_without_accuracy_is_not_held_against_a_majority(make_grid):
+    grid = make_grid(tasks=["t"], methods=["m"], controls=["a"], seeds=[0])
+    grid.edit_metrics(1, metric="mcc", majority=None)
+    assert control_findings(results_table(grid.cells)) == ()
+
+
+def test_choices_are_said_once_where_seeds_agree_and_in_seed_order_where_not(grid: Grid):
+    rows = choice_rows(read_results(grid.cells[::-1]))
+    (row,) = [r for r in rows if (r.method, r.task) == ("glot", "ratio 0.2")]
+    assert row.seeds == (0, 1, 2)
+    assert row.choices == {"layer": "hidden/6", "head.tau": "0.3, 0.6, 0.3", "epoch": "0, 1, 2"}
+    assert len(rows) == 10

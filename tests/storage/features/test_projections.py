@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from storage.errors import CorruptDataError, NotFoundError
+from storage.features.projections import (
+    drop_projection,
+    has_projection,
+    read_projection,
+    stored_projections,
+    write_projection,
+)
+from storage.features.store import FeatureStore
+from tests.storage.small_store import flip, new_store
+
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.normal(size=(6, 8)).astype(np.float32)
+BIAS = RNG.normal(size=8).astype(np.float32)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FeatureStore:
+    return new_store(tmp_path).store
+
+
+def test_a_projection_reads_back_the_same_with_and_without_bias(store: FeatureStore) -> None:
+    write_projection(store, 1, WEIGHT, BIAS)
+    write_projection(store, 12, WEIGHT.T[:, :6], None)
+    weight, bias = read_projection(store, 1)
+    assert np.array_equal(weight, WEIGHT)
+    assert bias is not None
+    assert np.array_equal(bias, BIAS)
+    weight, bias = read_projection(store, 12)
+    assert np.array_equal(weight, WEIGHT.T[:, :6])
+    assert bias is None
+    assert stored_projections(store) == [1, 12]
+
+
+def test_zarr_reads_a_projection_by_name(store: FeatureStore) -> None:
+    write_projection(store, 3, WEIGHT, BIAS)
+    group = zarr.open_group(store.zarr_path, mode="r")
+    found = group["projections/o_proj/3"]
+    assert isinstance(found, zarr.Array)
+    assert np.array_equal(found[...], WEIGHT)
+    assert found.metadata.dimension_names == ("d_heads", "d_model")  # type: ignore[union-attr]
+    assert np.array_equal(group["projections/o_proj_bias/3"][...], BIAS)  # type: ignore[index]
+
+
+def test_a_projection_that_is_not_stored_is_refused_with_what_to_do(store: FeatureStore) -> None:
+    assert not has_projection(store, 2)
+    with pytest.raises(NotFoundError, match="capture attention_rows=2"):
+        read_projection(store, 2)
+
+
+def test_a_dropped_projection_is_missing_again_and_can_be_written_again(
+    store: FeatureStore,
+) -> None:
+    write_projection(store, 1, WEIGHT, None)
+    write_projection(store, 2, WEIGHT, None)
+    drop_projection(store, 1)
+    assert stored_projections(store) == [2]
+    write_projection(store, 1, WEIGHT + 1, BIAS)
+    assert np.array_equal(read_projection(store, 1)[0], WEIGHT + 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["o_proj/1/c/0/0", "o_proj/1/zarr.json", "o_proj_bias/1/c/0", "o_proj_bias/1/zarr.json"],
+)
+@pytest.mark.parametrize("how", ["flip", "truncate", "empty", "remove"])
+def test_a_damaged_file_of_a_projection_is_never_read_as_data(
+    store: FeatureStore, name: str, how: str
+) -> None:
+    write_projection(store, 1, WEIGHT, BIAS)
+    path = store.zarr_path / "projections" / name
+    content = path.read_bytes()
+    match how:
+        case "flip":
+            flip(path, len(content) // 3, mask=0x01)
+        case "remove":
+            path.unlink()
+        case _:
+            path.write_bytes(content[: len(content) // 2] if how == "truncate" else b"")
+    if (name, how) == ("o_proj/1/zarr.json", "remove"):
+        assert not has_projection(store, 1)  # the metadata of the weight says that all is there
+        return
+    with pytest.raises(CorruptDataError, match=r"projections/o_proj.* is damaged"):
+        read_projection(store, 1)

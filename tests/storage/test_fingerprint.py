@@ -1,0 +1,326 @@
+"""Every case is a small package on disk, fingerprinted before and after an edit."""
+
+import importlib
+import sys
+import textwrap
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from storage import fingerprint as module
+from storage.fingerprint import CodeFingerprint, fingerprint
+
+_serial = count()
+
+
+class Package:
+    """A package whose files can be edited, and the fingerprint of its `main.run`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"proj{next(_serial)}"
+        self.folder = folder / self.name
+        self.write("__init__", "")
+
+    def write(self, name: str, source: str) -> None:
+        path = self.folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(source).replace("PKG", self.name))
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        path = self.folder / f"{name}.py"
+        source = path.read_text()
+        assert source.count(old) == 1
+        path.write_text(source.replace(old, new))
+
+    def fingerprint(self) -> CodeFingerprint:
+        module._parse.cache_clear()
+        module._fingerprint.cache_clear()
+        module._is_module.cache_clear()
+        importlib.invalidate_caches()
+        for loaded in [m for m in sys.modules if m.split(".")[0] == self.name]:
+            del sys.modules[loaded]
+        return fingerprint(importlib.import_module(f"{self.name}.main").run, [self.name])
+
+    def reached(self) -> set[str]:
+        return {d.removeprefix(f"{self.name}.") for d in self.fingerprint().definitions}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield Package(tmp_path)
+    for cached in (module._parse, module._fingerprint, module._is_module):
+        cached.cache_clear()
+
+
+FAR = """
+    SCALE = 2
+
+    def deep(x):
+        return x * SCALE
+
+    def bystander(x):
+        return x
+"""
+
+
+@pytest.fixture
+def chain(package: Package) -> Package:
+    """run -> near.step -> far.deep -> far.SCALE."""
+    package.write("main", "from PKG.near import step\n\ndef run(x):\n    return step(x)\n")
+    package.write("near", "from PKG.far import deep\n\ndef step(x):\n    return deep(x) + 1\n")
+    package.write("far", FAR)
+    return package
+
+
+def test_everything_reached_is_listed_and_nothing_else(chain: Package) -> None:
+    assert chain.reached() == {"main:run", "near:step", "far:deep", "far:SCALE"}
+
+
+def test_comments_docstrings_and_formatting_do_not_count(chain: Package) -> None:
+    before = chain.fingerprint()
+    chain.write(
+        "far",
+        '''
+        """A module docstring."""
+
+        SCALE = (  # why two
+            2
+        )
+        """What it scales."""
+
+        def deep(
+            x,
+        ):
+            """Multiply."""
+            # for a reason
+
+            return (x
+                    * SCALE)
+        ''',
+    )
+    assert chain.fingerprint() == before
+
+
+def test_field_documentation_of_a_class_does_not_count(package: Package) -> None:
+    package.write("main", "class C:\n    a: int = 1\n\ndef run():\n    return C\n")
+    before = package.fingerprint()
+    package.edit("main", "    a: int = 1\n", '    """Doc."""\n\n    a: int = 1\n    """Field."""\n')
+    assert package.fingerprint() == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("SCALE = 2", "SCALE = 3", "far:SCALE"),
+        ("return x * SCALE", "return SCALE * x", "far:deep"),
+        ("def deep(x)", "def deep(x, y=0)", "far:deep"),
+    ],
+)
+def test_a_change_two_modules_away_counts_and_is_named(
+    chain: Package, old: str, new: str, named: str
+) -> None:
+    before = chain.fingerprint()
+    chain.edit("far", old, new)
+    after = chain.fingerprint()
+    assert after.digest != before.digest
+    changed = {d for d, v in after.definitions.items() if before.definitions.get(d) != v}
+    assert changed == {f"{chain.name}.{named}"}
+
+
+def test_a_function_that_is_not_reached_does_not_count(chain: Package) -> None:
+    before = chain.fingerprint()
+    chain.edit("far", "def bystander(x):\n    return x", "def bystander(x):\n    return -x")
+    chain.write("unused", "def other():\n    return 1\n")
+    assert chain.fingerprint() == before
+
+
+def test_code_outside_the_packages_does_not_count(package: Package) -> None:
+    package.write(
+        "main", "import json\nfrom pathlib import Path\n\ndef run():\n    return json, Path\n"
+    )
+    assert package.reached() == {"main:run"}
+
+
+CASES: dict[str, tuple[dict[str, str], str]] = {
+    "re-export through a package": (
+        {
+            "main": "from PKG.inner import helper\ndef run():\n    return helper()\n",
+            "inner/__init__": "from PKG.inner.core import helper\n",
+            "inner/core": "def helper():\n    return 1\n",
+        },
+        "inner/core",
+    ),
+    "import under another name": (
+        {
+            "main": "import PKG.far as f\ndef run():\n    return f.helper()\n",
+            "far": "def helper():\n    return 1\n",
+        },
+        "far",
+    ),
+    "function under another name": (
+        {
+            "main": "from PKG.far import helper as h\ndef run():\n    return h()\n",
+            "far": "def helper():\n    return 1\n",
+        },
+        "far",
+    ),
+    "attribute of a dotted module": (
+        {
+            "main": "import PKG.far\ndef run():\n    return PKG.far.helper()\n",
+            "far": "def helper():\n    return 1\n",
+        },
+        "far",
+    ),
+    "attribute of a module imported from its package": (
+        {
+            "main": "from PKG import far\ndef run():\n    return far.helper()\n",
+            "far": "def helper():\n    return 1\n",
+        },
+        "far",
+    ),
+    "relative import": (
+        {
+            "main": "from .far import helper\ndef run():\n    return helper()\n",
+            "far": "def helper():\n    return 1\n",
+        },
+        "far",
+    ),
+    "method of a class": (
+        {
+            "main": "from PKG.far import Thing\ndef run():\n    return Thing().go()\n",
+            "far": "class Thing:\n    def go(self):\n        return 1\n",
+        },
+        "far",
+    ),
+    "base class": (
+        {
+            "main": "from PKG.far import Base\nclass C(Base):\n    pass\ndef run():\n    return C()\n",
+            "far": "class Base:\n    def go(self):\n        return 1\n",
+        },
+        "far",
+    ),
+    "decorator": (
+        {
+            "main": "from PKG.far import twice\n@twice\ndef run():\n    return 0\n",
+            "far": "def twice(f):\n    f.n = 1\n    return f\n",
+        },
+        "far",
+    ),
+    "default argument": (
+        {
+            "main": "from PKG.far import N\ndef run(n=N):\n    return n\n",
+            "far": "N = 1\n",
+        },
+        "far",
+    ),
+    "member of a table": (
+        {
+            "main": "from PKG.far import member\nTABLE = {'a': member}\n"
+            "def run(k='a'):\n    return TABLE[k]()\n",
+            "far": "def member():\n    return 1\n",
+        },
+        "far",
+    ),
+    "import inside a function": (
+        {
+            "main": "def run():\n    from PKG.far import helper\n    return helper()\n",
+            "far": "def helper():\n    return 1\n",
+        },
+        "far",
+    ),
+    "relative import inside a function": (
+        {
+            "main": "def run():\n    from .far import helper\n    return helper()\n",
+            "far": "def helper():\n    return 1\n",
+        },
+        "far",
+    ),
+    "dotted import inside a function": (
+        {
+            "main": "def run():\n    import PKG.far\n    return PKG.far.helper()\n",
+            "far": "def helper():\n    return 1\n",
+        },
+        "far",
+    ),
+    "registration at import": (
+        {
+            "main": "from PKG.far import lookup\ndef run():\n    return lookup()\n",
+            "far": "T = {}\ndef a():\n    return 1\nT['a'] = a\ndef lookup():\n    return T['a']()\n",
+        },
+        "far",
+    ),
+    "import effect": (
+        {
+            "main": "from PKG.far import f\ndef run():\n    return f()\n",
+            "far": "import sys\ndef f():\n    return sys.n\nsetattr(sys, 'n', 1)\n",
+        },
+        "far",
+    ),
+    "definition inside a top-level if": (
+        {
+            "main": "from PKG.far import f\ndef run():\n    return f()\n",
+            "far": "if True:\n    def f():\n        return 1\n",
+        },
+        "far",
+    ),
+    "import inside a top-level try": (
+        {
+            "main": "try:\n    from PKG.far import f\nexcept ImportError:\n    f = None\n"
+            "def run():\n    return f()\n",
+            "far": "def f():\n    return 1\n",
+        },
+        "far",
+    ),
+    "augmented table": (
+        {
+            "main": "from PKG.far import T\ndef run():\n    return T\n",
+            "far": "T = [0]\nT += [1]\n",
+        },
+        "far",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_change_is_found_through(package: Package, case: str) -> None:
+    files, edited = CASES[case]
+    for name, source in files.items():
+        package.write(name, source)
+    before = package.fingerprint().digest
+    package.edit(edited, "1", "2")
+    assert package.fingerprint().digest != before
+
+
+def test_functions_that_call_each_other_end(package: Package) -> None:
+    package.write(
+        "main",
+        """
+        def run(n):
+            return other(n - 1) if n else 0
+
+        def other(n):
+            return run(n)
+        """,
+    )
+    assert package.reached() == {"main:run", "main:other"}
+
+
+def test_modules_that_import_each_other_end(package: Package) -> None:
+    package.write("main", "import PKG.far\n\ndef run():\n    return PKG.far.back()\n")
+    package.write("far", "import PKG.main\n\ndef back():\n    return PKG.main.run()\n")
+    assert package.reached() == {"main:run", "far:back"}
+
+
+def test_an_entry_that_cannot_be_followed_is_refused() -> None:
+    with pytest.raises(AssertionError, match="not defined at the top level"):
+        fingerprint(textwrap.dedent, ["storage"])
+
+
+def test_a_method_stands_for_its_class() -> None:
+    found = fingerprint(CodeFingerprint.digest.fget, ["storage"])  # type: ignore[arg-type]
+    assert "storage.fingerprint:CodeFingerprint" in found.definitions
+    assert "storage.keys:to_plain" in found.definitions
