@@ -22,11 +22,12 @@ type: $(STAMP)
 	$(BIN)/pyright
 
 bench: $(STAMP)
-	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	for name in extraction reading token_graph; do $(BIN)/python -W ignore -m benchmarks.$$name || exit 1; done
 
-# Write the golden files again; look at the diff and explain it in the commit.
+# Write the golden files again; look at the diff and explain it in the commit. tests/formats is not among
+# them: old bytes must stay as they were written.
 golden: $(STAMP)
-	for file in $$(grep -rl "def regenerate" tests); do $(BIN)/python $$file || exit 1; done
+	for file in $$(grep -rl "def regenerate" tests | grep -v test_formats); do PYTHONPATH=. $(BIN)/python $$file || exit 1; done
 
 clean:
 	rm -rf .venv

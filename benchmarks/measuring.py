@@ -37,12 +37,20 @@ class Finding:
         return self.value <= float(bound) if sign == "<=" else self.value >= float(bound)
 
 
-def interleaved(calls: Mapping[str, Callable[[], object]], rounds: int) -> Times:
-    """Wall seconds of each call, one of each per round, in turns that begin with another one each time."""
+def interleaved(
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int,
+    before: Callable[[], object] = lambda: None,
+) -> Times:
+    """Wall seconds of each call, one of each per round, in turns that begin with another one each time.
+
+    `before` runs, untimed, before each call.
+    """
     times: Times = {name: [] for name in calls}
     names = list(calls)
     for i in range(rounds):
         for name in names[i % len(names) :] + names[: i % len(names)]:
+            before()
             begin = time.perf_counter()
             calls[name]()
             times[name].append(time.perf_counter() - begin)

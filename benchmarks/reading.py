@@ -184,13 +184,13 @@ def check(case: Case, budget: int) -> None:
         assert seen == len(case.digests), "a reader left texts out"
 
 
-def measured(case: Case, budget: int, rounds: int) -> list[Finding]:
-    """All reading ratios."""
+def warm_times(case: Case, budget: int, rounds: int) -> Times:
+    """Readers that stay open; the first round verifies checksums."""
     memory, window = case.reader(2 * case.n_bytes), case.reader(budget)
     wide_memory = case.reader(2 * case.n_bytes, "float32")
     wide_window = case.reader(budget, "float32")
     epoch = iter(range(10**6))
-    warm = interleaved(
+    return interleaved(
         {
             "read": partial(read_flat, case),
             "scan": lambda: drain(window.in_order(BATCH)),
@@ -205,24 +205,30 @@ def measured(case: Case, budget: int, rounds: int) -> list[Finding]:
         },
         rounds + 1,
     )
-    first = {name: values[:1] for name, values in warm.items()}
-    warm = {name: values[1:] for name, values in warm.items()}
-    del memory, window, wide_memory, wide_window
-    cold = interleaved(
+
+
+def cold_times(case: Case, budget: int, rounds: int) -> Times:
+    """The cache dropped and the store opened anew before each; nothing may be mapped meanwhile."""
+    epoch = iter(range(10**6))
+    return interleaved(
         {
-            name: partial(_cold, case, call)
-            for name, call in {
-                "read": partial(read_flat, case),
-                "scan": lambda: drain(case.reader(budget).in_order(BATCH)),
-                "gather": lambda: gather(case, next(epoch), wide=False),
-                "memory": lambda: drain(
-                    case.reader(2 * case.n_bytes).shuffled(BATCH, 0, next(epoch))
-                ),
-                "window": lambda: drain(case.reader(budget).shuffled(BATCH, 0, next(epoch))),
-            }.items()
+            "read": partial(read_flat, case),
+            "scan": lambda: drain(case.reader(budget).in_order(BATCH)),
+            "gather": lambda: gather(case, next(epoch), wide=False),
+            "memory": lambda: drain(case.reader(2 * case.n_bytes).shuffled(BATCH, 0, next(epoch))),
+            "window": lambda: drain(case.reader(budget).shuffled(BATCH, 0, next(epoch))),
         },
         rounds,
+        before=lambda: evict(case.files()),
     )
+
+
+def measured(case: Case, budget: int, rounds: int) -> list[Finding]:
+    """All reading ratios."""
+    warm = warm_times(case, budget, rounds)
+    first = {name: values[:1] for name, values in warm.items()}
+    warm = {name: values[1:] for name, values in warm.items()}
+    cold = cold_times(case, budget, rounds)
     peaks: list[int] = []
     reader = case.reader(budget)
     with watched_memory(peaks):
@@ -255,9 +261,7 @@ def measured(case: Case, budget: int, rounds: int) -> list[Finding]:
             "gather float32",
             ">= 0.5",
         ),
-        line(
-            "load and epoch in memory / memmap gather, cold", cold, "memory", "gather", ">= 0.8"
-        ),
+        line("load and epoch in memory / memmap gather, cold", cold, "memory", "gather", ">= 0.8"),
         line("epoch windowed / memmap gather, cold", cold, "window", "gather", ">= 0.8"),
         Finding(
             "extra memory of a windowed epoch / budget",
@@ -270,11 +274,6 @@ def measured(case: Case, budget: int, rounds: int) -> list[Finding]:
             float(np.median(cold["read"]) / np.median(warm["read"])),
         ),
     ]
-
-
-def _cold(case: Case, call: Callable[[], None]) -> None:
-    evict(case.files())
-    call()
 
 
 def main() -> None:

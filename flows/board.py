@@ -3,9 +3,9 @@
 import threading
 import time
 from types import TracebackType
+from typing import cast
+from uuid import UUID
 
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.context import TaskRunContext
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -93,7 +93,7 @@ class StageProgress:
     def __init__(self, board: Board, label: str) -> None:
         self._board, self._label = board, label
         self._bar: TaskID | None = None
-        self._artifact = None
+        self._artifact: UUID | None = None
         self._lock = threading.Lock()
 
     def start(self, task: str, total: int | float, unit: str) -> None:
@@ -115,13 +115,9 @@ class StageProgress:
 
     def _report(self, now: float) -> None:
         share = min(self._done / max(self._total, 1), 1.0)
-        if now - self._reported > ARTIFACT_EVERY_S and TaskRunContext.get() is not None:
+        if now - self._reported > ARTIFACT_EVERY_S:
             self._reported = now
-            percent = round(100 * share, 1)
-            if self._artifact is None:
-                self._artifact = create_progress_artifact(progress=percent, description=self._label)
-            else:
-                update_progress_artifact(self._artifact, progress=percent)
+            self._show_in_prefect(round(100 * share, 1))
         if not self._board.console.is_terminal and now - self._printed > 2 * ARTIFACT_EVERY_S:
             self._printed = now
             rate = self._done / (now - self._started)
@@ -130,6 +126,20 @@ class StageProgress:
                 f"  {self._label}: {100 * share:.0f}% ({rate:,.0f} {self._unit}/s, {left:.0f} s left)"
             )
 
+    def _show_in_prefect(self, percent: float) -> None:
+        # Imported here: the listings use this module too, and Prefect takes a second to import.
+        from prefect.artifacts import create_progress_artifact, update_progress_artifact
+        from prefect.context import TaskRunContext
+
+        if TaskRunContext.get() is None:
+            return
+        if self._artifact is None:
+            self._artifact = cast(
+                UUID, create_progress_artifact(progress=percent, description=self._label)
+            )
+        else:
+            update_progress_artifact(self._artifact, progress=percent)
+
     def finish(self) -> None:
         """Remove the bar."""
         with self._lock:
@@ -137,4 +147,4 @@ class StageProgress:
                 self._board.close(self._bar)
                 self._bar = None
             if self._artifact is not None:
-                update_progress_artifact(self._artifact, progress=100.0)
+                self._show_in_prefect(100.0)

@@ -18,6 +18,7 @@ from stages.extraction.extract import extract
 from stages.extraction.planning import ExtractionPlan, plan_extraction
 from stages.extraction.target import ExtractTarget, resolve_target
 from stages.fit import FitData, fit, load_head
+from stages.report.html import page_digest
 from stages.report.report import write_report
 from stages.report.tables import Cell
 from stages.score import ScoreConfig, score
@@ -254,6 +255,8 @@ class Dag:
             config={
                 "name": self.experiment.name,
                 "report": to_plain(self.experiment.report),
+                # The page's template and style are not Python, so no code fingerprint sees them.
+                "page": page_digest(),
                 "grid": [list(c[:3]) for c in self.cells],
             },
             inputs=(
@@ -298,13 +301,12 @@ class Dag:
             self.store(), TOKEN_IDS.name, [digest], budget_bytes=1 << 20, precision="stored"
         )
         _, rows = next(reader.in_order(1))
-        return self.target.tokenizer.convert_ids_to_tokens(rows.data.reshape(-1).tolist())
+        return list(self.target.tokenizer.convert_ids_to_tokens(rows.data.reshape(-1).tolist()))
 
     def _provenance(self) -> dict[str, str]:
         store = self.store()
         receipt = store.checked_receipt(store.segments()[0], TOKEN_IDS.name)
         return {
-            "experiment": self.experiment.name,
             "backbone": f"{self.target.files.source} (weights sha256 {self.target.files.weights_digest})",
             "tokenizer": f"sha256 {self.target.files.tokenizer_digest}",
             "recipe": str(self.target.recipe.model_dump(mode="json")),

@@ -4,11 +4,13 @@ import datetime
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from prefect import flow
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
 from rich.console import Console
 from rich.table import Table
@@ -69,10 +71,11 @@ def run_dag(dag: Dag, console: Console) -> PipelineResult:
     """
     report = dag.artifacts.folder(dag.report_node.spec.ref) / "report.html"
     result = PipelineResult(dag.experiment.report.title, report)
-    with Board(console) as board:
+    runner = ThreadPoolTaskRunner(max_workers=dag.experiment.runtime.n_workers)
+    with Board(console) as board, runner:
         for level in LEVELS:
             nodes = [n for n in dag.nodes if n.level == level]
-            _run_level(dag, nodes, board, result)
+            _run_level(dag, nodes, runner, board, result)
     write_run(
         dag.home,
         RunRecord(
@@ -86,7 +89,13 @@ def run_dag(dag: Dag, console: Console) -> PipelineResult:
     return result
 
 
-def _run_level(dag: Dag, nodes: list[Node], board: Board, result: PipelineResult) -> None:
+def _run_level(
+    dag: Dag,
+    nodes: list[Node],
+    runner: ThreadPoolTaskRunner[Any],
+    board: Board,
+    result: PipelineResult,
+) -> None:
     workers = dag.experiment.runtime.n_workers
     threads = max(1, torch.get_num_threads() // min(len(nodes), workers))
     bar = board.open(nodes[0].level, len(nodes), "stages") if len(nodes) > 1 else None
@@ -94,7 +103,17 @@ def _run_level(dag: Dag, nodes: list[Node], board: Board, result: PipelineResult
     futures = {
         node.spec.ref: (
             node,
-            run_stage.submit(node.label, quote(dag), quote(node), quote(board), threads),
+            runner.submit(
+                run_stage,
+                {
+                    "label": node.label,
+                    # quote: Prefect looks for futures inside parameters, and a DAG is large.
+                    "dag": quote(dag),
+                    "node": quote(node),
+                    "board": quote(board),
+                    "threads": threads,
+                },
+            ),
         )
         for node in {n.spec.ref: n for n in nodes}.values()
     }

@@ -33,7 +33,7 @@ class EmbedConfig(BaseModel):
     """Stored arrays that are pooled; several are averaged, as in hidden-state pooling."""
 
 
-_POOL: dict[Method, Callable[[Ragged], NDArray[np.float32]]] = {
+_POOL: dict[Method, Callable[[Ragged], NDArray[np.floating]]] = {
     "first": lambda rows: rows.data[rows.offsets[:-1]],
     "last": lambda rows: rows.data[rows.offsets[1:] - 1],
     "mean": lambda rows: np.add.reduceat(rows.data, rows.offsets[:-1]) / rows.lengths[:, None],

@@ -106,7 +106,7 @@ def _through_input(
         return _through_identity(store, old, new)
     try:
         before, after = (planned.get(i) or store.manifest(parse_ref(i)).spec for i in (old, new))
-    except NotFoundError:
+    except (NotFoundError, CorruptDataError):
         return []
     return compare(store, before, after, planned)
 

@@ -7,6 +7,7 @@ same kind of batches.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,6 +20,11 @@ from storage.ragged import Ragged, offsets_of, ranges
 
 Precision = Literal["float32", "stored"]
 
+_BLOCK_BYTES = 4 << 20
+"""Read at a time where texts come in the order of the store; small enough for the processor's cache."""
+_MOST_OF_A_SHARD = 4
+"""A shard is read ahead as a whole where at least one in so many of its rows is wanted."""
+
 Batch = tuple[NDArray[np.int64], Ragged]
 """Indices of the texts `[b]`, and their rows `[sum n_tokens, width]`."""
 
@@ -27,7 +33,10 @@ Batch = tuple[NDArray[np.int64], Ragged]
 class FeatureReader(Protocol):
     """One array for an ordered list of texts; text i is the i-th that the reader was opened for."""
 
-    array: str
+    @property
+    def array(self) -> str:
+        """Name of the array, e.g. `hidden/6`."""
+        ...
 
     @property
     def n_texts(self) -> int:
@@ -81,13 +90,9 @@ class InMemoryReader:
     """Which documents of `features` the texts are; None for all of them in order."""
 
     @property
-    def _index(self) -> NDArray[np.int64]:
-        return np.arange(len(self.features)) if self.index is None else self.index
-
-    @property
     def n_texts(self) -> int:
         """Texts."""
-        return len(self._index)
+        return len(self.features) if self.index is None else len(self.index)
 
     @property
     def width(self) -> int:
@@ -97,10 +102,11 @@ class InMemoryReader:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Rows of each text `[n_texts]`."""
-        return self.features.lengths[self._index]
+        lengths = self.features.lengths
+        return lengths if self.index is None else lengths[self.index]
 
     def _batch(self, texts: NDArray[np.int64]) -> Batch:
-        rows = self.features.take(self._index[texts])
+        rows = self.features.take(texts if self.index is None else self.index[texts])
         return texts, Ragged(_as(rows.data, self.logical_dtype, self.precision), rows.offsets)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
@@ -114,7 +120,7 @@ class InMemoryReader:
 
     def subset(self, indices: NDArray[np.int64]) -> "InMemoryReader":
         """A reader of these texts only, sharing the memory."""
-        return replace(self, index=self._index[indices])
+        return replace(self, index=indices if self.index is None else self.index[indices])
 
 
 @dataclass(frozen=True)
@@ -147,9 +153,13 @@ class WindowedReader:
         """Columns of a row."""
         return self._spec.width or 1
 
-    @cached_property
+    @property
     def lengths(self) -> NDArray[np.int64]:
         """Rows of each text `[n_texts]`."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
         if self.span is not None:
             return np.diff(offsets_of(self.span.data.astype(np.int64))[self.span.offsets])
         return self._stored_lengths
@@ -159,74 +169,123 @@ class WindowedReader:
         on_tokens = self._spec.axis == "token"
         return self.where.n_tokens if on_tokens else np.ones(self.n_texts, np.int64)
 
+    @property
+    def _starts(self) -> NDArray[np.int64]:
+        return self.where.token_start if self._spec.axis == "token" else self.where.text_row
+
     def load(self, texts: NDArray[np.int64]) -> Ragged:
-        """Rows of `texts`, in that order, in the stored dtype."""
+        """Rows of `texts`, in that order, in the stored dtype; fastest in the order of the store."""
         spec = self._spec
         size = spec.segment_rows(self.store.record.axes)
-        starts = (self.where.token_start if spec.axis == "token" else self.where.text_row)[texts]
-        lengths = self.lengths[texts]
-        offsets = offsets_of(lengths)
+        offsets = offsets_of(self.lengths[texts])
         tail = () if spec.width is None else (spec.width,)
         out = np.empty((offsets[-1], *tail), dtype=spec.storage)
         owner = self.where.segment[texts]
-        for segment in np.unique(owner).tolist():
-            mine = np.flatnonzero(owner == segment)
-            rows = ranges(starts[mine] - segment * size, self._stored_lengths[texts[mine]])
+        firsts = np.flatnonzero(np.diff(owner, prepend=-1)).tolist()
+        for lo, hi in pairwise([*firsts, len(texts)]):
+            mine, segment = texts[lo:hi], int(owner[lo])
+            rows = ranges(self._starts[mine] - segment * size, self._stored_lengths[mine])
             if self.span is not None:
-                rows = rows[self.span.take(texts[mine]).data]
-            taken = self.store.open_shard(segment, self.array).take(rows)
-            out[ranges(offsets[:-1][mine], lengths[mine])] = taken
+                rows = rows[self.span.take(mine).data]
+            shard = self.store.open_shard(segment, self.array)
+            if len(rows) * _MOST_OF_A_SHARD >= size:
+                shard.will_need()
+            shard.take(rows, out[offsets[lo] : offsets[hi]])
         return Ragged(out, offsets)
 
-    def _batches(
-        self, texts: NDArray[np.int64], rows: Ragged, order: NDArray[np.int64], size: int
-    ) -> Iterator[Batch]:
-        for part in _split(order, size):
-            taken = rows.take(part)
-            yield (
-                texts[part],
-                Ragged(_as(taken.data, self._spec.dtype, self.precision), taken.offsets),
-            )
+    def load_sorted(self, texts: NDArray[np.int64]) -> tuple[Ragged, NDArray[np.int64]]:
+        """Rows of `texts` in the order of the store, and where each text is among them.
+
+        So files are read front to back, in long pieces, whatever the order of the texts.
+        """
+        order = np.argsort(self._starts[texts], kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return self.load(texts[order]), place
+
+    def _batches(self, texts: NDArray[np.int64], size: int) -> Iterator[Batch]:
+        rows, place = self.load_sorted(texts)
+        for part in _split(np.arange(len(texts)), size):
+            yield self._batch(texts[part], rows.take(place[part]))
+
+    def _slices(self, texts: NDArray[np.int64], size: int) -> Iterator[Batch]:
+        """As `_batches` for texts in the order of the store, whose batches need no gather."""
+        rows = self.load(texts)
+        for lo in range(0, len(texts), size):
+            offsets = rows.offsets[lo : lo + size + 1]
+            data = rows.data[offsets[0] : offsets[-1]]
+            yield self._batch(texts[lo : lo + size], Ragged(data, offsets - offsets[0]))
+
+    def _batch(self, texts: NDArray[np.int64], rows: Ragged) -> Batch:
+        return texts, Ragged(_as(rows.data, self._spec.dtype, self.precision), rows.offsets)
 
     def _row_bytes(self) -> NDArray[np.int64]:
         return self.lengths * self._spec.row_bytes
 
+    def _will_need(self, segments: Sequence[int]) -> None:
+        for segment in segments:
+            self.store.open_shard(segment, self.array).will_need()
+
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         """Every text once, in order, loading as many batches at a time as the budget allows."""
+        # Rows are counted over the whole axis, so where they never go back the files are read through.
+        sequential = bool(np.all(np.diff(self._starts) > 0))
+        at_a_time = min(self.budget_bytes, _BLOCK_BYTES) if sequential else self.budget_bytes
         ends = np.cumsum(self._row_bytes())
+        segments = np.unique(self.where.segment)
+        which = np.searchsorted(segments, self.where.segment)
+        hinted = 0
         at = 0
         while at < self.n_texts:
             used = ends[at - 1] if at else 0
-            stop = int(np.searchsorted(ends, used + self.budget_bytes, side="right"))
+            stop = int(np.searchsorted(ends, used + at_a_time, side="right"))
             stop = min(
                 max(at + (stop - at) // batch_size * batch_size, at + batch_size), self.n_texts
             )
-            texts = np.arange(at, stop)
-            yield from self._batches(texts, self.load(texts), np.arange(len(texts)), batch_size)
+            if sequential:
+                # One segment further than what is read now.
+                needed = int(which[stop - 1]) + 2
+                self._will_need(segments[hinted:needed].tolist())
+                hinted = max(hinted, needed)
+                yield from self._slices(np.arange(at, stop), batch_size)
+            else:
+                yield from self._batches(np.arange(at, stop), batch_size)
             at = stop
+
+    def _windows(self, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+        """Texts of segments in random order, as many segments together as fit the budget."""
+        by_segment = np.argsort(self.where.segment, kind="stable")
+        firsts = np.flatnonzero(np.diff(self.where.segment[by_segment], prepend=-1))
+        bounds = [*firsts.tolist(), len(by_segment)]
+        row_bytes = self._row_bytes()
+        groups: list[list[NDArray[np.int64]]] = []
+        used = 0
+        for k in rng.permutation(len(firsts)).tolist():
+            texts = by_segment[bounds[k] : bounds[k + 1]]
+            need = int(row_bytes[texts].sum())
+            if not groups or used + need > self.budget_bytes:
+                groups.append([])
+                used = 0
+            groups[-1].append(texts)
+            used += need
+        return [np.concatenate(group) for group in groups]
 
     def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         """Every text once, in an order that depends on (seed, epoch) alone."""
         rng = np.random.default_rng([seed, epoch])
-        segments = rng.permutation(np.unique(self.where.segment))
-        sizes = self._row_bytes()
-        window: list[NDArray[np.int64]] = []
-        used = 0
+        windows = self._windows(rng)
         left = np.empty(0, np.int64)
-        for segment in [*segments.tolist(), None]:
-            mine = (
-                np.flatnonzero(self.where.segment == segment) if segment is not None else left[:0]
-            )
-            need = int(sizes[mine].sum())
-            if window and (segment is None or used + need > self.budget_bytes):
-                # Texts that do not fill a batch move to the next window, so only the last batch is short.
-                texts = rng.permutation(np.concatenate([left, *window]))
-                keep = len(texts) if segment is None else len(texts) // batch_size * batch_size
-                texts, left = texts[:keep], texts[keep:]
-                yield from self._batches(texts, self.load(texts), np.arange(len(texts)), batch_size)
-                window, used = [], 0
-            window.append(mine)
-            used += need
+        for i, mine in enumerate(windows):
+            texts = rng.permutation(np.concatenate([left, mine]))
+            # Texts that do not fill a batch move to the next window, so only the last batch is short.
+            is_last = i == len(windows) - 1
+            keep = len(texts) if is_last else len(texts) // batch_size * batch_size
+            texts, left = texts[:keep], texts[keep:]
+            for n, batch in enumerate(self._batches(texts, batch_size)):
+                if n == 0 and not is_last:
+                    # The disk fetches the next window while this one is used.
+                    self._will_need(np.unique(self.where.segment[windows[i + 1]]).tolist())
+                yield batch
 
     def subset(self, indices: NDArray[np.int64]) -> "WindowedReader":
         """A reader of these texts only."""
@@ -289,9 +348,10 @@ def open_reader(
     reader = WindowedReader(store, array, where, budget_bytes, precision)
     spec = store.spec(array)
     if tokens == "span" and spec.axis == "token":
-        span = replace(reader, array=SPAN.name).load(np.arange(len(digests)))
-        if not span.data.all():
-            reader = replace(reader, span=span)
+        rows, place = replace(reader, array=SPAN.name).load_sorted(np.arange(len(digests)))
+        if not rows.data.all():
+            reader = replace(reader, span=rows.take(place))
     if int((reader.lengths * spec.row_bytes).sum()) > budget_bytes:
         return reader
-    return InMemoryReader(array, reader.load(np.arange(len(digests))), spec.dtype, precision)
+    rows, place = reader.load_sorted(np.arange(len(digests)))
+    return InMemoryReader(array, rows, spec.dtype, precision, place)

@@ -1,4 +1,4 @@
-"""How signatures are checked in tests: beartype, with an int accepted where a float is asked for (PEP 484)."""
+"""How signatures are checked in tests: beartype, taking an int where a float is asked for (PEP 484)."""
 
 from beartype import BeartypeConf, beartype
 

@@ -1,7 +1,7 @@
 """`ls`, `show`, `why`, `du`: what is there."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -169,16 +169,9 @@ def du(home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False) -> None:
     root = home_folder(home)
     rows: list[tuple[str, str, int]] = []
     for store in all_stores(root):
-        for array in store.arrays():
-            rows.append(
-                (f"features/{store.store_id[:12]}", array, disk_use(store.zarr_path / array))
-            )
-        rows.append(
-            (f"features/{store.store_id[:12]}", "segments", disk_use(store.root / "segments"))
-        )
-        rows.append(
-            (f"features/{store.store_id[:12]}", "receipts", disk_use(store.root / "receipts"))
-        )
+        where = f"features/{store.store_id[:12]}"
+        rows += [(where, array, disk_use(store.zarr_path / array)) for array in store.arrays()]
+        rows += [(where, name, disk_use(store.root / name)) for name in ("segments", "receipts")]
     stages = sorted(p for p in (root / "artifacts").glob("*") if p.is_dir())
     rows += [("artifacts", p.name, disk_use(p)) for p in stages]
     total = disk_use(root) if root.exists() else 0
@@ -197,7 +190,7 @@ def disk_use(folder: Path) -> int:
     return sum(p.lstat().st_blocks * 512 for p in folder.rglob("*") if not p.is_dir())
 
 
-def _store_json(store: FeatureStore) -> dict[str, object]:
+def _store_json(store: FeatureStore) -> dict[str, Any]:
     numbers = store.segments()
     return {
         "store_id": store.store_id,

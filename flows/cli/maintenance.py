@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 def _chosen(root: Path, name: str | None) -> tuple[list[FeatureStore], list[ArtifactRef]]:
     artifacts = ArtifactStore(root)
     if name is None:
-        return all_stores(root), [m.ref for m in artifacts.all()]
+        return all_stores(root), artifacts.refs()
     store = find_store(root, name)
     return ([store], []) if store is not None else ([], [artifacts.find(name)])
 
@@ -67,8 +67,8 @@ def verify(
     with Board(console) as board:
         for store in stores:
             label = f"features/{store.store_id[:12]}"
-            for damage in verify_store(store, StageProgress(board, f"verify {label}")):
-                problems.append({"where": label, "problem": damage.problem})
+            found = verify_store(store, StageProgress(board, f"verify {label}"))
+            problems += [{"where": label, "problem": damage.problem} for damage in found]
             if recompute and not problems:
                 differences += _recompute(
                     store, recompute, backbone, StageProgress(board, f"recompute {label}")

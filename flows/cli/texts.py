@@ -136,25 +136,24 @@ def _config(
 ):
     from pydantic import ValidationError
 
-    from stages.extraction.backbone import BackboneConfig
     from stages.extraction.capture import parse_capture
     from stages.extraction.recipe import parse_recipe
     from stages.extraction.target import ExtractConfig
 
     parsed = {"recipe": parse_recipe(recipe), "capture": parse_capture(capture)}
     try:
-        return ExtractConfig(
-            backbone=BackboneConfig.model_validate(
-                {
+        return ExtractConfig.model_validate(
+            {
+                "backbone": {
                     "source": backbone,
                     "revision": revision,
                     "dtype": dtype or "float32",
                     "max_length": max_length,
-                }
-            ),
-            **parsed,
-            store_dtype=store_dtype or dtype or "float16",
-            codec=codec,
+                },
+                **parsed,
+                "store_dtype": store_dtype or dtype or "float16",
+                "codec": codec,
+            }
         )
     except ValidationError as error:
         lines = [f"{e['loc'][-1]}: {e['msg']} (given: {e['input']!r})" for e in error.errors()]

@@ -44,6 +44,10 @@ from storage.readers import read_rows
 
 LoadBackbone = Callable[[], Backbone]
 
+CPU_BATCH_TOKENS = 2048
+"""Padded tokens of a batch on a CPU, at most: larger ones fall out of its caches and are slower, also
+for the bare backbone (benchmarks/extraction.py)."""
+
 DISK_MARGIN = 64 << 20
 """Bytes that stay free beyond what an extraction is predicted to write."""
 
@@ -176,8 +180,8 @@ def require_room(plan: ExtractionPlan, home: Path) -> None:
         largest = max(plan.bytes_per_array, key=plan.bytes_per_array.__getitem__)
         raise DiskFullError(
             f"this extraction writes about {plan.n_bytes:,} bytes ({plan.n_tokens:,} tokens, most of it "
-            f"{largest} with {plan.bytes_per_array[largest]:,}), but {existing} has {free:,} free; nothing was "
-            f"started. Capture fewer layers, use a smaller --store-dtype, or another --home"
+            f"{largest} with {plan.bytes_per_array[largest]:,}), but {existing} has {free:,} free; nothing "
+            f"was started. Capture fewer layers, use a smaller --store-dtype, or another --home"
         )
 
 
@@ -222,13 +226,15 @@ def _add_missing_texts(
     new = np.flatnonzero(store.locate(digests).segment < 0)
     if not len(new):
         return
-    encoded = encode(target.recipe, target.tokenizer, [texts[i] for i in new], target.max_length)
+    encoded = encode(
+        target.recipe, target.tokenizer, [texts[i] for i in new.tolist()], target.max_length
+    )
     for members in pack(encoded.token_ids.lengths, store.record.axes):
         number = store.n_slots()
         table = build_table(
             number,
             store.record.axes,
-            [texts[new[i]] for i in members],
+            [texts[i] for i in new[members].tolist()],
             encoded.token_ids.lengths[members],
             encoded.span_start[members],
             encoded.span_end[members],
@@ -258,7 +264,7 @@ class _SegmentWork:
         for spec, values in ((TOKEN_IDS, encoded.token_ids), (SPAN, encoded.span)):
             if spec.name in self.arrays:
                 fill.append(spec.name, values.data.astype(spec.storage))
-        budget = _batch_tokens(self.target, captured, self.runtime)
+        budget = _batch_tokens(self.target, captured, self.runtime, backbone.device)
         for members in _batches(segment.lengths, budget):
             ids, span = encoded.token_ids.take(members), encoded.span.take(members)
             if captured:
@@ -300,13 +306,16 @@ def _encode_segment(store: FeatureStore, target: ExtractTarget, segment: Segment
     return encoded
 
 
-def _batch_tokens(target: ExtractTarget, captured: Sequence[str], runtime: ExtractRuntime) -> int:
+def _batch_tokens(
+    target: ExtractTarget, captured: Sequence[str], runtime: ExtractRuntime, device: torch.device
+) -> int:
     """Padded tokens per batch, so that three batches of captured rows (one being computed, one queued,
     one being written) stay under `buffer_bytes`."""
     specs = [array_spec(a, target.store_sizes, "float32") for a in captured]
     row_bytes = sum(s.row_bytes for s in specs)
     bound = runtime.buffer_bytes // max(3 * row_bytes, 1)
-    return max(min(runtime.batch_tokens, bound), 1)
+    fitting = CPU_BATCH_TOKENS if device.type == "cpu" else runtime.batch_tokens
+    return max(min(runtime.batch_tokens, bound, fitting), 1)
 
 
 def _batches(lengths: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int64]]:
@@ -397,9 +406,9 @@ def _storable(name: str, rows: torch.Tensor, dtype: str) -> tuple[NDArray[Any], 
     largest = max(abs(low), abs(high))
     if largest > torch.finfo(storage).max:
         raise OverflowRangeError(
-            f"{name} holds the activation {low if -low == largest else high:.6g}, beyond the range of {dtype} "
-            f"(±{torch.finfo(storage).max:.6g}); nothing of this segment was stored. Set the storage dtype to "
-            f"bfloat16 or float32 (--store-dtype bfloat16)"
+            f"{name} holds the activation {low if -low == largest else high:.6g}, beyond the range of "
+            f"{dtype} (±{torch.finfo(storage).max:.6g}); nothing of this segment was stored. Set the storage "
+            f"dtype to bfloat16 or float32 (--store-dtype bfloat16)"
         )
     flat = rows.reshape(-1)
     wide = flat.float() if flat.dtype != torch.float32 else flat

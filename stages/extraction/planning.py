@@ -63,7 +63,9 @@ def plan_extraction(
     if not exact:
         sample = np.random.default_rng(0).choice(sample, SAMPLE_TEXTS, replace=False)
     encoded = (
-        encode(target.recipe, target.tokenizer, [texts[i] for i in sample], target.max_length)
+        encode(
+            target.recipe, target.tokenizer, [texts[i] for i in sample.tolist()], target.max_length
+        )
         if n_new
         else None
     )

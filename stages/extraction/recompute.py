@@ -79,8 +79,8 @@ def recompute(
 def _compare_text(
     store: FeatureStore, target: ExtractTarget, backbone: Backbone, segment: int, row: int
 ) -> dict[str, float]:
-    table = store.segment(segment).table
-    text, digest = table.column("text")[row].as_py(), table.column("digest")[row].as_py()
+    (found,) = store.segment(segment).table.slice(row, 1).to_pylist()
+    text, digest = found["text"], found["digest"]
     encoded = encode(target.recipe, target.tokenizer, [text], target.max_length)
     names = sorted(store.committed(segment))
     captured = [a for a in names if a not in ALWAYS]

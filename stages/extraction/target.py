@@ -42,7 +42,8 @@ class ExtractRuntime(BaseModel):
 
     device: str = "auto"
     batch_tokens: int = 8192
-    """Tokens of one padded batch, at most (a single longer text makes a batch of its own)."""
+    """Tokens of one padded batch, at most (a single longer text makes a batch of its own). On a CPU never
+    more than 2,048, where larger batches are only slower."""
     buffer_bytes: int = 512 << 20
     """Captured arrays waiting for the disk, at most; also bounds the batch."""
     block_texts: int = 100_000

@@ -69,25 +69,25 @@ class FitData:
         """
         rows = self.examples.filter(pc.field("split") == name)
         if not len(rows):
-            have = ", ".join(sorted(self.examples["split"].unique().to_pylist())) or "none"
+            have = ", ".join(sorted(self.examples.column("split").unique().to_pylist())) or "none"
             raise InputError(
                 f"the corpus has no {name} examples (its splits: {have}); a head is trained on train, "
                 "chosen on dev and scored on test"
             )
-        pairs = len(rows) - rows["text_pair"].null_count
+        pairs = len(rows) - rows.column("text_pair").null_count
         if pairs:
             raise InputError(
                 f"{pairs} of {len(rows)} {name} examples are pairs of texts; this head classifies "
                 "single texts"
             )
         n_classes = len(self.label_names)
-        missing = rows["label"].null_count
+        missing = rows.column("label").null_count
         if missing or n_classes < 2:
             raise InputError(
                 f"{missing} of {len(rows)} {name} examples have no label and the corpus names "
                 f"{n_classes} classes; a classification corpus with at least two is needed"
             )
-        values = rows["label"].to_numpy()
+        values = rows.column("label").to_numpy()
         labels = values.astype(np.int64)
         wrong = np.flatnonzero((labels != values) | (labels < 0) | (labels >= n_classes))
         if len(wrong):
@@ -95,4 +95,4 @@ class FitData:
                 f"{len(wrong)} {name} examples have a label that is no class index (the first is "
                 f"{values[wrong[0]]}); the {n_classes} classes are 0 to {n_classes - 1}"
             )
-        return Labelled(name, rows["text"].to_numpy().astype(np.int64), labels)
+        return Labelled(name, rows.column("text").to_numpy().astype(np.int64), labels)

@@ -1,7 +1,8 @@
 """The cosine graph of each text's tokens, in dense blocks of texts of similar length.
 
 Two tokens of a text are neighbours when their cosine is strictly above tau; every token is its own
-neighbour. Source: GLOT, section 3.2 step 1, as released: cosines of the raw features.
+neighbour. Symmetric, but for pairs whose cosine rounds to either side of tau. Source: GLOT, section
+3.2 step 1, as released: cosines of the raw features.
 
 Axes: t tokens of all texts, b texts of a block, l length of a block's longest text.
 Memory: 4 bytes for each of the b * l * l pairs of every block, kept for the batch, and blocks of at
@@ -17,8 +18,9 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-PAIRS = {"cpu": 1 << 19, "cuda": 1 << 26}
-"""Token pairs worked on at a time: about the level-2 cache of a CPU core; on a GPU, large launches."""
+PAIRS = {"cpu": 1 << 17, "cuda": 1 << 26}
+"""Token pairs worked on at a time: half a megabyte on a CPU, so that the few tensors in work stay in
+the level-2 cache of a core; on a GPU, large launches."""
 
 COPIED = {"cpu": 1 << 17, "cuda": 1 << 28}
 """Numbers copied and normalised at a time: on a CPU few enough to stay in cache and off the page table."""

@@ -28,7 +28,7 @@ def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) 
         (axis.values[c.task], i) for i, c in enumerate(table.columns) if c.task in axis.values
     )
     x = np.array([value for value, _ in placed])
-    figure, top = _figure(height=320.0, marks=marks, with_majority=True)
+    figure, top = _figure(height=270.0 + 5 * len(marks), marks=marks, with_majority=True)
     axes = figure.add_axes((0.1, 0.135, 0.88, top - 0.135))
     gap = min((b - a for a, b in pairwise(sorted(set(x.tolist())))), default=1.0)
     for place, row in enumerate(_back_to_front(table)):

@@ -64,11 +64,29 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype({"bfloat16": "uint16"}.get(name, name)).newbyteorder("<")
 
 
+_NOT_THE_COPIED_SIGN = np.int32(-0x70000001)
+_BIAS = np.float32(2.0**112)
+_BEYOND = np.float32(2.0**16)
+
+
 def widen(rows: NDArray[Any], dtype: str) -> NDArray[np.float32]:
     """Stored rows of the logical `dtype`, any shape, as float32 numbers."""
     if dtype == "bfloat16":
         return (rows.astype(np.uint32) << 16).view(np.float32)
-    return rows.astype(np.float32, copy=False)
+    if rows.dtype != np.float16 or not rows.flags.c_contiguous:
+        return rows.astype(np.float32, copy=False)
+    # NumPy widens float16 number by number; these four passes over whole words are several times faster.
+    # Sign, exponent and mantissa move to their places and the exponent's bias is made up for by a power
+    # of two, which is exact, also for subnormal numbers.
+    bits = rows.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= _NOT_THE_COPIED_SIGN
+    wide = bits.view(np.float32)
+    wide *= _BIAS
+    # Infinity and NaN would come out as numbers, beyond the largest one of float16.
+    if wide.size and (wide.max() >= _BEYOND or wide.min() <= -_BEYOND):
+        return rows.astype(np.float32)
+    return wide
 
 
 @dataclass(frozen=True)

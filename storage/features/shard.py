@@ -6,8 +6,10 @@ out the raw bytes; a chunk's checksum is verified the first time the chunk is to
 """
 
 import contextlib
+import mmap
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,9 @@ from storage.features.layout import Codec
 
 _CRC_BYTES = 4
 _ABSENT = np.uint64(2**64 - 1)
+
+_RUN_BYTES = 2048
+"""Mean length of consecutive rows from which copying runs beats picking rows one by one."""
 
 
 @dataclass(frozen=True)
@@ -180,9 +185,11 @@ class MappedShard:
         self._path, self._seal, self._codec = path, seal, codec
         self._row_shape, self._dtype, self._chunk_rows = row_shape, dtype, chunk_rows
         try:
-            self._map = np.memmap(path, dtype=np.uint8, mode="r")
+            with path.open("rb") as file:
+                self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (FileNotFoundError, ValueError) as error:
             raise CorruptDataError(f"{_damaged(path)}: the file is missing or empty") from error
+        self._map = np.frombuffer(self._file, np.uint8)
         if len(self._map) != seal.n_bytes:
             raise CorruptDataError(
                 f"{_damaged(path)}: it has {len(self._map):,} bytes, its receipt says {seal.n_bytes:,}"
@@ -209,14 +216,29 @@ class MappedShard:
             out[lo - start : hi - start] = self._chunk(i)[lo - at : hi - at]
         return out
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """The given rows of the shard, in that order; only the chunks that hold them are touched."""
-        out = np.empty((len(rows), *self._row_shape), dtype=self._dtype)
+    def take(self, rows: NDArray[np.int64], out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The given rows of the shard, in that order; only the chunks that hold them are touched.
+
+        They go into `out` `[len(rows), *row_shape]`, in the storage dtype, if that is given.
+        """
+        if out is None:
+            out = np.empty((len(rows), *self._row_shape), dtype=self._dtype)
         owner = rows // self._chunk_rows
+        cuts = np.flatnonzero((np.diff(rows) != 1) | (np.diff(owner) != 0)) + 1
+        if out.nbytes > _RUN_BYTES * len(cuts):
+            for lo, hi in pairwise([0, *cuts.tolist(), len(rows)]):
+                i, at = divmod(int(rows[lo]), self._chunk_rows)
+                out[lo:hi] = self._chunk(i)[at : at + hi - lo]
+            return out
         for i in np.unique(owner).tolist():
             mine = np.flatnonzero(owner == i)
             out[mine] = self._chunk(i)[rows[mine] - i * self._chunk_rows]
         return out
+
+    def will_need(self) -> None:
+        """Have the kernel read the whole file ahead, in pieces larger than a page fault brings."""
+        if hasattr(mmap, "MADV_WILLNEED"):
+            self._file.madvise(mmap.MADV_WILLNEED)
 
     def verify(self) -> None:
         """Read every byte: the file's checksum and each chunk's.

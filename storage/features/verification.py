@@ -3,10 +3,11 @@
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from storage.durable import json_bytes, read_json, sync_folder
-from storage.errors import CorruptDataError
+from storage.errors import CorruptDataError, NotFoundError
 from storage.features.layout import ZARR_GROUP
 from storage.features.projections import (
     drop_projection,
@@ -74,7 +75,9 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
 def _verify_metadata(store: FeatureStore) -> list[Damage]:
     last: dict[str, int] = {}
     for segment in store.segments():
-        last.update(dict.fromkeys(store.committed(segment), segment))
+        last.update(
+            dict.fromkeys(filter(partial(_is_array, store), store.committed(segment)), segment)
+        )
     found: list[Damage] = []
     for array, segment in sorted(last.items()):
         path = store.zarr_path / array / "zarr.json"
@@ -145,9 +148,17 @@ def _verify_cell(store: FeatureStore, segment: int, array: str) -> str | None:
         if receipt.n_rows != expected:
             return f"the receipt counts {receipt.n_rows} rows, the segment has {expected}"
         store.map_shard(segment, array).verify()
-    except CorruptDataError as error:
+    except (CorruptDataError, NotFoundError) as error:
         return str(error)
     return None
+
+
+def _is_array(store: FeatureStore, name: str) -> bool:
+    try:
+        store.spec(name)
+    except NotFoundError:
+        return False
+    return True
 
 
 def discard(writer: StoreWriter, damage: Iterable[Damage]) -> dict[int, tuple[str, ...]]:
@@ -169,7 +180,8 @@ def discard(writer: StoreWriter, damage: Iterable[Damage]) -> dict[int, tuple[st
         arrays = sorted(store.committed(item.segment)) if item.array is None else [item.array]
         for array in arrays:
             revoke_receipt(store.root, item.segment, array)
-            store.shard_path(item.segment, array).unlink(missing_ok=True)
+            if _is_array(store, array):
+                store.shard_path(item.segment, array).unlink(missing_ok=True)
         if item.array is None:
             path = segment_path(store.root, item.segment)
             path.unlink(missing_ok=True)

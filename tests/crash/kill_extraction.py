@@ -29,7 +29,23 @@ from storage.keys import text_digest
 from storage.progress import SilentProgress
 from storage.readers import open_reader
 
-WORDS = "snow ice frost lake river cold warm melts freezes slowly under over night sun wind".split()
+WORDS = ("snow", "ice", "frost", "lake", "river", "cold", "warm", "melts", "under", "night", "sun", "wind")
+    "snow",
+    "ice",
+    "frost",
+    "lake",
+    "river",
+    "cold",
+    "warm",
+    "melts",
+    "freezes",
+    "slowly",
+    "under",
+    "over",
+    "night",
+    "sun",
+    "wind",
+]
 AXES = Axes(segment_tokens=256, segment_texts=32)
 RUNTIME = ExtractRuntime(device="cpu", batch_tokens=128, block_texts=64)
 Cells = dict[tuple[int, str], tuple[bytes, int]]
@@ -94,7 +110,9 @@ def reference(store: FeatureStore, texts: list[str]) -> dict[str, dict[str, np.n
     }
 
 
-def kill_after(delay_s: float, target: ExtractTarget, home: Path, texts: list[str], backbone: Backbone) -> bool:
+def kill_after(
+    delay_s: float, target: ExtractTarget, home: Path, texts: list[str], backbone: Backbone
+) -> bool:
     """Extract in a child and SIGKILL it after a delay; whether it was still running."""
     child = os.fork()
     if child == 0:
@@ -131,7 +149,9 @@ def main(model: Path, work: Path, n_kills: int, seed: int) -> dict[str, int]:
     run(targets[1], work / "reference", texts, backbone)
     whole_s = time.monotonic() - started
     identity = targets[0].identity
-    expected = reference(FeatureStore.open(store_folder(work / "reference", identity.store_id)), texts)
+    expected = reference(
+        FeatureStore.open(store_folder(work / "reference", identity.store_id)), texts
+    )
 
     counts = {"kills": 0, "finished": 0, "rows_compared": 0, "cells_kept": 0, "reruns_checked": 0}
     home = work / "home"

@@ -1,5 +1,6 @@
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,21 @@ def test_a_written_file_is_whole_and_leaves_no_draft(tmp_path: Path) -> None:
     write_durably(tmp_path / "a" / "b.bin", b"second")
     assert (tmp_path / "a" / "b.bin").read_bytes() == b"second"
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["b.bin"]
+
+
+def test_the_file_is_flushed_before_it_gets_its_name_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[tuple[str, bool]] = []
+    path = tmp_path / "x"
+
+    def fsync(fd: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file"
+        flushed.append((kind, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_durably(path, b"content")
+    assert flushed == [("file", False), ("folder", True)]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

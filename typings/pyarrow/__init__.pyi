@@ -1,6 +1,6 @@
 # The part of pyarrow that storage/ uses; pyarrow ships no types of its own. Anything else is Any.
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

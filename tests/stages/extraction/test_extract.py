@@ -61,7 +61,9 @@ class Extraction:
     def target(self, capture: str, **fields: object) -> ExtractTarget:
         backbone = BackboneConfig(source=str(self.files.folder))
         return resolve_target(
-            ExtractConfig.model_validate({"backbone": backbone, "capture": parse_capture(capture), **fields})
+            ExtractConfig.model_validate(
+                {"backbone": backbone, "capture": parse_capture(capture), **fields}
+            )
         )
 
     def load(self) -> Backbone:
@@ -79,7 +81,9 @@ class Extraction:
 
 
 @pytest.fixture
-def extraction(tiny_files: Callable[[str], BackboneFiles], tmp_path: Path) -> Callable[[str], Extraction]:
+def extraction(
+    tiny_files: Callable[[str], BackboneFiles], tmp_path: Path
+) -> Callable[[str], Extraction]:
     return lambda model_type: Extraction(tiny_files(model_type), tmp_path / model_type)
 
 
@@ -100,7 +104,9 @@ def test_stored_rows_equal_one_text_at_a_time(
     tolerance = {"float32": 2e-5, "float16": FLOAT16_NOISE, "bfloat16": 2e-2}[store_dtype]
     for text in (*TEXTS, MORE[2]):
         encoded = encode(target.recipe, target.tokenizer, [text], target.max_length)
-        alone = forward(backbone, encoded.token_ids, encoded.span, target.arrays, target.recipe.readout)
+        alone = forward(
+            backbone, encoded.token_ids, encoded.span, target.arrays, target.recipe.readout
+        )
         for array, expected in alone.items():
             np.testing.assert_allclose(
                 rows(store, array, text), expected.float().numpy(), rtol=tolerance, atol=tolerance
@@ -117,7 +123,9 @@ def test_codecs_store_the_same_rows(extraction: Callable[[str], Extraction], cod
     assert rows(store, "hidden/2", TEXTS[1]).shape == (11, 32)
 
 
-def test_batch_size_and_buffer_change_nothing_beyond_noise(extraction: Callable[[str], Extraction]) -> None:
+def test_batch_size_and_buffer_change_nothing_beyond_noise(
+    extraction: Callable[[str], Extraction],
+) -> None:
     run = extraction("gpt2")
     target = run.target("hidden=all", store_dtype="float32")
     texts = [*TEXTS, *MORE]
@@ -170,12 +178,16 @@ def test_more_texts_compute_only_the_new_texts(extraction: Callable[[str], Extra
     assert second.n_segments == len(second.store.segments()) - len(segments)
 
 
-def test_a_text_shared_by_two_corpora_is_stored_once(extraction: Callable[[str], Extraction]) -> None:
+def test_a_text_shared_by_two_corpora_is_stored_once(
+    extraction: Callable[[str], Extraction],
+) -> None:
     run = extraction("bert")
     target = run.target("hidden=1")
     run(list(TEXTS), target)
     store = run([TEXTS[2], "snow melts slowly"], target).store
-    digests = [d for s in store.segments() for d in store.segment(s).table.column("digest").to_pylist()]
+    digests = [
+        d for s in store.segments() for d in store.segment(s).table.column("digest").to_pylist()
+    ]
     assert len(digests) == len(set(digests)) == len(TEXTS) + 1
 
 
@@ -196,7 +208,9 @@ def test_identity_separates_stores(extraction: Callable[[str], Extraction]) -> N
 
 def test_readers_run_over_the_span(extraction: Callable[[str], Extraction]) -> None:
     run = extraction("bert")
-    store = run(list(TEXTS), run.target("hidden=1", recipe={"kind": "plain", "specials": "exclude"})).store
+    store = run(
+        list(TEXTS), run.target("hidden=1", recipe={"kind": "plain", "specials": "exclude"})
+    ).store
     digests = [text_digest(t) for t in TEXTS]
     spanned = open_reader(store, "hidden/1", digests, budget_bytes=1 << 20)
     windowed = open_reader(store, "hidden/1", digests, budget_bytes=1)
@@ -209,7 +223,9 @@ def test_readers_run_over_the_span(extraction: Callable[[str], Extraction]) -> N
         np.testing.assert_array_equal(a.data, b.data)
 
 
-def test_output_projection_is_kept_with_attention_rows(extraction: Callable[[str], Extraction]) -> None:
+def test_output_projection_is_kept_with_attention_rows(
+    extraction: Callable[[str], Extraction],
+) -> None:
     run = extraction("llama")
     store = run(list(TEXTS), run.target("attention_rows=2,values=2")).store
     weight, _ = read_projection(store, 2)
@@ -287,7 +303,9 @@ def test_disk_that_fills_up_keeps_what_is_committed(
     assert verify(store, SilentProgress()) == []
 
 
-def test_second_writer_is_refused_and_changes_nothing(extraction: Callable[[str], Extraction]) -> None:
+def test_second_writer_is_refused_and_changes_nothing(
+    extraction: Callable[[str], Extraction],
+) -> None:
     run = extraction("bert")
     target = run.target("hidden=1")
     store = run(list(TEXTS), target).store
@@ -318,7 +336,12 @@ def test_plan_predicts_tokens_and_bytes(extraction: Callable[[str], Extraction])
     report = run(texts, target)
     assert plan.n_tokens == report.n_tokens
     assert plan_extraction(target, run.home, texts, digests).nothing_to_do
-    wider = plan_extraction(run.target("hidden=all,values=all"), run.home, [*texts, "snow"], [*digests, text_digest("snow")])
+    wider = plan_extraction(
+        run.target("hidden=all,values=all"),
+        run.home,
+        [*texts, "snow"],
+        [*digests, text_digest("snow")],
+    )
     assert (wider.n_new_texts, wider.cells) == (1, {})
 
 

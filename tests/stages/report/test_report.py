@@ -190,8 +190,8 @@ def test_the_same_input_gives_the_same_bytes_also_in_threads(grid: Grid, tmp_pat
 def colours_of(path: Path) -> set[str]:
     with Image.open(path) as picture:
         assert picture.convert("RGBA").getchannel("A").getextrema() == (255, 255)
-        pixels = np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)
-    return {"#{:02x}{:02x}{:02x}".format(*rgb) for rgb in pixels.tolist()}
+        rgb = np.asarray(picture.convert("RGB"), dtype=np.int64)
+    return {f"#{c:06x}" for c in np.unique(rgb @ [1 << 16, 1 << 8, 1]).tolist()}
 
 
 def test_pictures_are_opaque_and_hold_the_colours_of_the_methods(written: Path):

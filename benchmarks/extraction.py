@@ -1,0 +1,478 @@
+"""Extraction against the bare backbone, and against the loop a researcher writes.
+
+    OMP_NUM_THREADS=2 python -m benchmarks.extraction [--only overhead naive] [--tokens 10000000] [--json]
+
+Texts are synthetic: words drawn from a list, log-normal in number. `overhead`: wall time of an
+extraction of all hidden states, values and attention rows, tokenised, on disk and fsynced, over the
+very batches it ran put through transformers' own sdpa model, which keeps nothing. `naive`: the loop
+over the texts in their order, 32 at a time, padded to the longest, eager attention, np.save of every
+array as transformers returns it (`careful`: only [CLS] rows, tokens without padding, float16), over
+ours. `rows`: attention rows of a random decoder at 2,048 tokens against `output_attentions`. `flat`:
+cost of a token as the corpus grows. `plan`: predicting an extraction. `sweep`: mean pooling of all
+layers from the store against the backbone. Memory is the peak resident size of a child process beyond
+that of one that has loaded the model and run short texts.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModel
+
+from benchmarks.measuring import Finding, interleaved, ratio, show, spread
+from stages.embed import EmbedConfig, pool
+from stages.extraction.backbone import Backbone, BackboneConfig, load_backbone
+from stages.extraction.capture import parse_capture
+from stages.extraction.extract import extract
+from stages.extraction.forward import forward
+from stages.extraction.planning import plan_extraction
+from stages.extraction.target import ExtractConfig, ExtractRuntime, ExtractTarget, resolve_target
+from storage.features.segments import build_table
+from storage.features.store import FeatureStore
+from storage.features.writing import writing
+from storage.keys import text_digest
+from storage.progress import SilentProgress
+from storage.ragged import Ragged
+from storage.readers import open_reader
+
+WORDS = (  # noqa: SIM905 # a hundred quoted words read worse
+    "the of and to in a is that for it as was with be by on not he his but at are this have from or "
+    "had an they which one you were her all she there would their we him been has when who will more "
+    "no if out so said what up its about into than them can only other new some could time these two "
+    "snow ice lake river mountain glacier temperature measurement permafrost winter northern expedition"
+).split()
+TOKENS_PER_WORD = 1.05
+CAPTURE = "hidden=all,values=all,attention_rows=all"
+QUIET = SilentProgress()
+LONG, LONG_SIZES = 2048, {"n_layers": 4, "d_model": 256, "n_heads": 8}
+
+
+def synthetic(n_tokens: int, median_words: float, seed: int = 0) -> list[str]:
+    """Different texts of about `n_tokens` tokens together."""
+    rng = np.random.default_rng(seed)
+    texts: dict[str, None] = {}
+    total = 0.0
+    while total < n_tokens:
+        n = int(np.clip(rng.lognormal(np.log(median_words), 0.7), 4, 350))
+        texts[" ".join(WORDS[i] for i in rng.integers(0, len(WORDS), n))] = None
+        total += n * TOKENS_PER_WORD + 2
+    return list(texts)
+
+
+def target_of(source: str) -> ExtractTarget:
+    """All layers of everything."""
+    backbone = BackboneConfig(source=source)
+    return resolve_target(ExtractConfig(backbone=backbone, capture=parse_capture(CAPTURE)))
+
+
+def run_ours(
+    target: ExtractTarget, home: Path, texts: Sequence[str], backbone: Backbone, batch: int
+) -> FeatureStore:
+    """Extract into an empty home."""
+    shutil.rmtree(home, ignore_errors=True)
+    digests = [text_digest(t) for t in texts]
+    runtime = ExtractRuntime(device="cpu", batch_tokens=batch)
+    return extract(target, home, texts, digests, runtime, QUIET, load=lambda: backbone).store
+
+
+def bare_model(target: ExtractTarget, attention: str) -> Any:
+    """transformers' own model."""
+    model = AutoModel.from_pretrained(
+        target.files.folder, attn_implementation=attention, dtype=torch.float32
+    )
+    return model.eval().requires_grad_(False)
+
+
+def batches_of(run: Callable[[], object], backbone: Backbone) -> list[dict[str, Any]]:
+    """The inputs that the backbone is called with during `run`."""
+    seen: list[dict[str, Any]] = []
+    names = ("input_ids", "attention_mask")
+    hook = backbone.model.register_forward_pre_hook(
+        lambda _, __, inputs: seen.append({name: inputs[name] for name in names}), with_kwargs=True
+    )
+    try:
+        run()
+    finally:
+        hook.remove()
+    return seen
+
+
+def run_bare(model: Any, batches: Sequence[dict[str, Any]]) -> None:
+    """Every batch, keeping nothing."""
+    with torch.inference_mode():
+        for batch in batches:
+            model(**batch)
+
+
+def overhead(args: argparse.Namespace, folder: Path) -> list[Finding]:
+    """(a) ours over bare."""
+    target, texts = target_of(args.backbone), synthetic(args.tokens_each, args.words)
+    backbone, model = load_backbone(target.files, "float32", "cpu"), bare_model(target, "sdpa")
+    ours = partial(run_ours, target, folder / "home", texts, backbone, args.batch_tokens)
+    batches = batches_of(ours, backbone)
+    processor: dict[str, list[float]] = {"ours": [], "bare": []}
+
+    def counted(name: str, call: Callable[[], object]) -> None:
+        begin = time.process_time()
+        call()
+        processor[name].append(time.process_time() - begin)
+
+    run_bare(model, batches)
+    times = interleaved(
+        {
+            "ours": partial(counted, "ours", ours),
+            "bare": partial(counted, "bare", partial(run_bare, model, batches)),
+        },
+        args.rounds,
+    )
+    n_tokens = sum(int(b["input_ids"].numel()) for b in batches)
+    words = f"{len(batches)} batches, {n_tokens / median(times['ours']):,.0f} padded tokens/s"
+    return [
+        Finding(
+            "extraction / bare backbone, wall time",
+            ratio(times, "ours", "bare"),
+            "<= 1.15",
+            f"{words}; {spread(times, 'ours', 'bare')}",
+        ),
+        Finding(
+            "extraction / bare backbone, processor time of all threads",
+            ratio(processor, "ours", "bare"),
+            "",
+            spread(processor, "ours", "bare"),
+        ),
+    ]
+
+
+def run_naive(target: ExtractTarget, texts: Sequence[str], out: Path, *, careful: bool) -> None:
+    """The loop a researcher writes; `careful` keeps only what ours keeps."""
+    model = bare_model(target, "eager")
+    tokenizer = target.tokenizer
+    values: list[torch.Tensor] = []
+    for layer in model.encoder.layer:
+        layer.attention.self.value.register_forward_hook(lambda _, __, v: values.append(v))
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    begin = time.perf_counter()
+    for i in range(0, len(texts), 32):
+        batch = tokenizer(
+            list(texts[i : i + 32]),
+            padding=True,
+            truncation=True,
+            max_length=target.max_length,
+            return_tensors="pt",
+        )
+        values.clear()
+        with torch.no_grad():
+            result = model(**batch, output_hidden_states=True, output_attentions=True)
+        real = batch["attention_mask"].bool()
+        kinds = {"hidden": result.hidden_states, "values": values, "rows": result.attentions}
+        for kind, tensors in kinds.items():
+            for k, tensor in enumerate(tensors):
+                kept = tensor
+                if careful:
+                    kept = tensor[:, :, 0].transpose(1, 2) if kind == "rows" else tensor
+                    kept = kept[real].half()
+                np.save(out / f"{kind}-{k}-{i}.npy", kept.numpy())
+    print(json.dumps({"seconds": time.perf_counter() - begin}))
+
+
+def child(args: argparse.Namespace, job: str, *options: object) -> dict[str, float]:
+    """Run one job in a fresh process; its seconds and the peak bytes of the process."""
+    command = [sys.executable, "-m", "benchmarks.extraction", "--child", job]
+    command += ["--backbone", args.backbone, "--batch-tokens", str(args.batch_tokens)]
+    command += ["--words", str(args.words), *map(str, options)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_child(args: argparse.Namespace) -> None:
+    """In the child: do the job and print what it took."""
+    target = target_of(args.backbone)
+    folder = Path(args.folder)
+    report: dict[str, float] = {}
+    if args.child in ("ours", "model"):
+        backbone = load_backbone(target.files, "float32", "cpu")
+        run_ours(target, folder / "small", synthetic(200, args.words, 1), backbone, 256)
+        report["before"] = _peak()
+        texts = synthetic(args.tokens_each, args.words)
+        begin = time.perf_counter()
+        if args.child == "ours":
+            run_ours(target, folder / "home", texts, backbone, args.batch_tokens)
+    elif args.child in ("naive", "careful"):
+        texts = synthetic(args.tokens_each, args.words)
+        begin = time.perf_counter()
+        run_naive(target, texts, folder / "naive", careful=args.child == "careful")
+    else:
+        texts, begin = [], time.perf_counter()
+        _run_rows(target, args.child)
+    report["seconds"] = time.perf_counter() - begin
+    report["texts"] = len(texts)
+    print(json.dumps({**report, "peak": _peak()}))
+
+
+def _peak() -> float:
+    # Not ru_maxrss: Linux hands the parent's peak on to a child, also through exec.
+    return 1024.0 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+
+def naive(args: argparse.Namespace, folder: Path) -> list[Finding]:
+    """(b) the researcher's loop over ours."""
+    names = ("ours", "naive", "careful")
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    options = ("--folder", folder, "--tokens-each", args.tokens_each)
+    for _ in range(max(args.rounds // 2, 1)):
+        for name in names:
+            found[name].append(child(args, name, *options))
+    model = child(args, "model", *options)["peak"]
+    times = {name: [r["seconds"] for r in found[name]] for name in names}
+    peak = {name: median(r["peak"] for r in found[name]) - model for name in names}
+    findings: list[Finding] = []
+    for name in names[1:]:
+        promised = name == "naive"
+        findings += [
+            Finding(
+                f"{name} loop / ours, wall time",
+                ratio(times, name, "ours"),
+                ">= 3" if promised else "",
+                f"ours {median(times['ours']):.1f} s; {spread(times, name, 'ours')}",
+            ),
+            Finding(
+                f"{name} loop / ours, peak memory beyond the model",
+                peak[name] / peak["ours"],
+                ">= 5" if promised else "",
+                f"{peak[name] / 2**20:,.0f} MiB / {peak['ours'] / 2**20:,.0f} MiB",
+            ),
+        ]
+    return findings
+
+
+def save_long_decoder(folder: Path) -> Path:
+    """A random decoder that reads LONG tokens."""
+    from tests.stages.extraction.tiny_models import save_model
+
+    d_model, n_heads = LONG_SIZES["d_model"], LONG_SIZES["n_heads"]
+    return save_model(
+        "llama",
+        folder,
+        hidden_size=d_model,
+        num_hidden_layers=LONG_SIZES["n_layers"],
+        num_attention_heads=n_heads,
+        num_key_value_heads=n_heads // 2,
+        head_dim=d_model // n_heads,
+        intermediate_size=2 * d_model,
+        max_position_embeddings=2 * LONG,
+    )
+
+
+def _run_rows(target: ExtractTarget, how: str) -> None:
+    ids = np.random.default_rng(0).integers(4, 200, LONG).astype(np.int32)
+    if how == "rows-eager":
+        model = bare_model(target, "eager")
+        with torch.no_grad():
+            result = model(torch.from_numpy(ids.astype(np.int64))[None], output_attentions=True)
+            rows = [a[0, :, -1] for a in result.attentions]
+        assert len(rows) == LONG_SIZES["n_layers"]
+        return
+    backbone = load_backbone(target.files, "float32", "cpu")
+    n = 8 if how == "rows-model" else LONG
+    offsets = np.array([0, n])
+    arrays = [a for a in target.arrays if a.startswith("attention_rows")]
+    span = Ragged(np.ones(n, bool), offsets)
+    out = forward(backbone, Ragged(ids[:n], offsets), span, arrays, "last")
+    assert len(out) == LONG_SIZES["n_layers"]
+
+
+def rows(args: argparse.Namespace, folder: Path) -> list[Finding]:
+    """(c) attention rows of a long text."""
+    source = save_long_decoder(folder / "decoder")
+    peaks = {
+        how: child(args, how, "--folder", folder, "--backbone", source)["peak"]
+        for how in ("rows-model", "rows-ours", "rows-eager")
+    }
+    beyond = {how: peaks[how] - peaks["rows-model"] for how in ("rows-ours", "rows-eager")}
+    target = target_of(str(source))
+    backbone, model = load_backbone(target.files, "float32", "cpu"), bare_model(target, "eager")
+    ids = np.random.default_rng(0).integers(4, 200, LONG).astype(np.int32)
+    offsets = np.array([0, LONG])
+    arrays = [a for a in target.arrays if a.startswith("attention_rows")]
+    inputs = torch.from_numpy(ids.astype(np.int64))[None]
+
+    def ours() -> None:
+        span = Ragged(np.ones(LONG, bool), offsets)
+        forward(backbone, Ragged(ids, offsets), span, arrays, "last")
+
+    def eager() -> None:
+        with torch.no_grad():
+            model(inputs, output_attentions=True)
+
+    times = interleaved({"ours": ours, "eager": eager}, args.rounds)
+    sizes = ", ".join(f"{k} {v}" for k, v in LONG_SIZES.items())
+    return [
+        Finding(
+            f"attention rows at {LONG} tokens: eager / ours, peak memory beyond the model",
+            beyond["rows-eager"] / max(beyond["rows-ours"], 2**20),
+            ">= 5",
+            f"{beyond['rows-eager'] / 2**20:,.0f} MiB / {beyond['rows-ours'] / 2**20:,.0f} MiB; {sizes}",
+        ),
+        Finding(
+            f"attention rows at {LONG} tokens: eager / ours, wall time",
+            ratio(times, "eager", "ours"),
+            "",
+            spread(times, "eager", "ours"),
+        ),
+    ]
+
+
+def flat(args: argparse.Namespace, folder: Path) -> list[Finding]:
+    """(d) a token's cost as the corpus grows, each size beside the smallest."""
+    steps = [n for n in (10_000, 50_000, 200_000, 1_000_000, 10_000_000) if n <= args.tokens]
+    runs = {n: child(args, "ours", "--folder", folder, "--tokens-each", n) for n in reversed(steps)}
+    cost = {n: runs[n]["seconds"] / n for n in steps}
+    beyond = {n: runs[n]["peak"] - runs[n]["before"] for n in steps}
+    findings: list[Finding] = []
+    for less, more in pairwise(steps):
+        where = f"{more:,} tokens / {less:,}"
+        times = f"{1e6 * cost[more]:.0f} / {1e6 * cost[less]:.0f} us"
+        memory = f"{beyond[more] / 2**20:.0f} / {beyond[less] / 2**20:.0f} MiB beyond the model"
+        findings += [
+            Finding(f"seconds per token, {where}", cost[more] / cost[less], "<= 1.1", times),
+            Finding(f"peak memory, {where}", beyond[more] / beyond[less], "<= 1.1", memory),
+        ]
+    return findings
+
+
+def plan(args: argparse.Namespace, folder: Path) -> list[Finding]:
+    """(e) seconds to plan a large corpus, digests included."""
+    target = target_of(args.backbone)
+    rng = np.random.default_rng(0)
+    picks = rng.integers(0, len(WORDS), (args.texts, 12)).tolist()
+    texts = [f"{i} " + " ".join(WORDS[j] for j in pick) for i, pick in enumerate(picks)]
+
+    def planned() -> None:
+        plan_extraction(target, folder / "plan", texts, [text_digest(t) for t in texts])
+
+    begin = time.perf_counter()
+    planned()
+    new = time.perf_counter() - begin
+    store = FeatureStore.create_or_open(folder / "plan", target.identity, target.store_sizes, {})
+    step = store.record.axes.segment_texts
+    with writing(store) as writer:
+        for number, at in enumerate(range(0, len(texts), step)):
+            part = texts[at : at + step]
+            lengths = np.full(len(part), store.record.axes.segment_tokens // step)
+            none = np.zeros(len(part), np.int64)
+            table = build_table(
+                number, store.record.axes, part, lengths, none, lengths, none.astype(bool)
+            )
+            writer.add_segment(table, number)
+    begin = time.perf_counter()
+    planned()
+    known = time.perf_counter() - begin
+    what = f"seconds to plan {args.texts:,} texts"
+    return [
+        Finding(f"{what}, all new", new, "<= 5"),
+        Finding(f"{what}, all in the store without cells", known, "<= 5"),
+    ]
+
+
+def sweep(args: argparse.Namespace, folder: Path) -> list[Finding]:
+    """Mean pooling of every layer: from the store, and by running the backbone again."""
+    target, texts = target_of(args.backbone), synthetic(args.tokens_each, args.words)
+    backbone = load_backbone(target.files, "float32", "cpu")
+    ours = partial(run_ours, target, folder / "sweep", texts, backbone, args.batch_tokens)
+    batches = batches_of(ours, backbone)
+    root = ours().root
+    digests = [text_digest(t) for t in texts]
+    layers = [a for a in target.arrays if a.startswith("hidden")]
+    model = bare_model(target, "sdpa")
+
+    def from_store() -> None:
+        store = FeatureStore.open(root)
+        for array in layers:
+            reader = open_reader(store, array, digests, budget_bytes=1 << 30)
+            pool(EmbedConfig(arrays=(array,)), [reader], QUIET)
+
+    def one_pass() -> None:
+        with torch.inference_mode():
+            for batch in batches:
+                mask = batch["attention_mask"]
+                states = model(**batch, output_hidden_states=True).hidden_states
+                for hidden in states:
+                    weights = 1.0 if mask is None else mask[..., None].float()
+                    (hidden * weights).sum(1)
+
+    times = interleaved({"store": from_store, "backbone": one_pass}, args.rounds)
+    once = ratio(times, "backbone", "store")
+    return [
+        Finding(
+            f"sweep of {len(layers)} layers, a backbone run per layer / from the store",
+            once * len(layers),
+            ">= 100",
+            f"the store anew each time, {median(times['store']):.2f} s",
+        ),
+        Finding(
+            f"sweep of {len(layers)} layers, one backbone run for all / from the store",
+            once,
+            "",
+            spread(times, "backbone", "store"),
+        ),
+    ]
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, Path], list[Finding]]] = {
+    "overhead": overhead,
+    "naive": naive,
+    "rows": rows,
+    "flat": flat,
+    "plan": plan,
+    "sweep": sweep,
+}
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
+    for name in args.only:
+        print(f"{name} ...", file=sys.stderr)
+        yield from PARTS[name](args, folder)
+
+
+def main() -> None:
+    """Measure what was asked for and print it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--backbone", default="minilm")
+    parser.add_argument("--tokens-each", type=int, default=20_000, help="of one timed run")
+    parser.add_argument("--tokens", type=int, default=50_000, help="largest run of `flat`")
+    parser.add_argument("--texts", type=int, default=1_000_000, help="planned by `plan`")
+    parser.add_argument("--words", type=float, default=24, help="median words of a text")
+    parser.add_argument("--batch-tokens", type=int, default=ExtractRuntime().batch_tokens)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        run_child(args)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="permafrost-extraction-", dir=args.folder))
+    try:
+        findings = list(_measured(args, folder))
+    finally:
+        shutil.rmtree(folder)
+    title = f"extraction: {args.backbone}, {args.tokens_each:,} tokens, median {args.words:g} words"
+    show(title, findings, as_json=args.json)
+
+
+if __name__ == "__main__":
+    main()
