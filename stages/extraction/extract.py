@@ -37,7 +37,7 @@ from storage.features.layout import SPAN, TOKEN_IDS, Axes, array_spec
 from storage.features.projections import has_projection, write_projection
 from storage.features.receipts import Statistics
 from storage.features.segments import Segment, build_table, pack
-from storage.features.store import ALWAYS, FeatureStore
+from storage.features.store import ALWAYS, FeatureStore, store_folder
 from storage.features.writing import SegmentFill, StoreWriter, writing
 from storage.progress import Progress
 from storage.readers import read_rows
@@ -97,6 +97,13 @@ def extract(
     """
     plan = plan_extraction(target, home, texts, digests)
     require_room(plan, home)
+    root = store_folder(home, target.identity.store_id)
+    if plan.nothing_to_do and (root / "store.json").exists():
+        store = FeatureStore.open(root, expect=target.identity)
+        if all(has_projection(store, k) for k in target.projected_blocks):
+            return _report(store, digests, 0, 0, 0)
+    # Before anything is written: what is wrong with the device or the weights is told first.
+    backbone = (load or _loader(target, runtime))()
     store = FeatureStore.create_or_open(
         home,
         target.identity,
@@ -105,9 +112,6 @@ def extract(
         codec=target.codec,
         axes=axes,
     )
-    lazy = _Lazy(load or _loader(target, runtime))
-    if plan.nothing_to_do and _projections_there(store, target):
-        return _report(store, digests, 0, 0, 0)
     n_segments = n_cells = n_tokens = 0
     progress.start("extract", plan.n_tokens, "tokens")
     try:
@@ -118,12 +122,12 @@ def extract(
                 where = store.locate(digests[block])
                 cells = store.missing_cells(sorted(set(where.segment.tolist())), target.arrays)
                 writer.declare(target.arrays)
-                n_tokens += _compute(writer, target, cells, lazy, disk, runtime, progress)
+                n_tokens += _compute(writer, target, cells, backbone, disk, runtime, progress)
                 n_cells += sum(map(len, cells.values()))
                 n_segments += len(cells)
             for k in target.projected_blocks:
                 if not has_projection(store, k):
-                    write_projection(store, k, *output_projection(lazy.get(), k))
+                    write_projection(store, k, *output_projection(backbone, k))
     finally:
         progress.finish()
     return _report(store, digests, n_segments, n_cells, n_tokens)
@@ -143,14 +147,12 @@ def recompute_cells(
     Raises:
         StoreBusyError: another process writes to this store.
     """
-    lazy = _Lazy(
-        load or (lambda: load_backbone(target.files, target.identity.compute_dtype, runtime.device))
-    )
+    backbone = (load or _loader(target, runtime))()
     total = sum(store.segment(s).n_tokens for s in cells)
     progress.start("repair", total, "tokens")
     try:
         with writing(store) as writer, _DiskThread() as disk:
-            return _compute(writer, target, cells, lazy, disk, runtime, progress)
+            return _compute(writer, target, cells, backbone, disk, runtime, progress)
     finally:
         progress.finish()
 
@@ -159,7 +161,7 @@ def _compute(
     writer: StoreWriter,
     target: ExtractTarget,
     cells: Mapping[int, tuple[str, ...]],
-    lazy: "_Lazy",
+    backbone: Backbone,
     disk: "_DiskThread",
     runtime: ExtractRuntime,
     progress: Progress,
@@ -167,7 +169,7 @@ def _compute(
     n_tokens = 0
     for number, arrays in cells.items():
         work = _SegmentWork(target, writer.store.segment(number), arrays, runtime, progress)
-        n_tokens += work.run(writer, lazy.get(), disk)
+        n_tokens += work.run(writer, backbone, disk)
     return n_tokens
 
 
@@ -187,23 +189,6 @@ def require_room(plan: ExtractionPlan, home: Path) -> None:
 
 def _loader(target: ExtractTarget, runtime: ExtractRuntime) -> LoadBackbone:
     return partial(load_backbone, target.files, target.identity.compute_dtype, runtime.device)
-
-
-class _Lazy:
-    """Loads the backbone once, when first needed."""
-
-    def __init__(self, load: LoadBackbone) -> None:
-        self._load = load
-        self._backbone: Backbone | None = None
-
-    def get(self) -> Backbone:
-        if self._backbone is None:
-            self._backbone = self._load()
-        return self._backbone
-
-
-def _projections_there(store: FeatureStore, target: ExtractTarget) -> bool:
-    return all(has_projection(store, k) for k in target.projected_blocks)
 
 
 def _report(
@@ -234,7 +219,7 @@ def _add_missing_texts(
         table = build_table(
             number,
             store.record.axes,
-            [texts[i] for i in new[members].tolist()],
+            [texts[int(i)] for i in new[members]],
             encoded.token_ids.lengths[members],
             encoded.span_start[members],
             encoded.span_end[members],

@@ -29,23 +29,7 @@ from storage.keys import text_digest
 from storage.progress import SilentProgress
 from storage.readers import open_reader
 
-WORDS = ("snow", "ice", "frost", "lake", "river", "cold", "warm", "melts", "under", "night", "sun", "wind")
-    "snow",
-    "ice",
-    "frost",
-    "lake",
-    "river",
-    "cold",
-    "warm",
-    "melts",
-    "freezes",
-    "slowly",
-    "under",
-    "over",
-    "night",
-    "sun",
-    "wind",
-]
+WORDS = ("snow", "ice", "frost", "lake", "river", "cold", "warm", "melts", "night", "sun", "wind")
 AXES = Axes(segment_tokens=256, segment_texts=32)
 RUNTIME = ExtractRuntime(device="cpu", batch_tokens=128, block_texts=64)
 Cells = dict[tuple[int, str], tuple[bytes, int]]

@@ -10,6 +10,7 @@ import yaml
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
+from flows.pipeline import pipeline
 from tests.stages.extraction.tiny_models import save_model
 
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
@@ -90,3 +91,15 @@ def experiment_file(tiny_bert: Path, tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(tiny_experiment(tiny_bert), sort_keys=False))
     return path
+
+
+@pytest.fixture(scope="session")
+def finished_home(
+    prefect_server: None, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A home in which the tiny experiment has run once; copy it before changing it."""
+    folder = tmp_path_factory.mktemp("finished")
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny_experiment(tiny_bert), sort_keys=False))
+    pipeline(str(path), str(folder / "home"))
+    return folder / "home"

@@ -45,22 +45,6 @@ def backbones(monkeypatch: pytest.MonkeyPatch) -> Backbones:
     return Backbones(monkeypatch)
 
 
-@pytest.fixture(scope="session")
-def finished_home(
-    prefect_server: None, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """A home in which the tiny experiment has run once; copy it before changing it."""
-    import yaml
-
-    from tests.flows.conftest import tiny_experiment
-
-    folder = tmp_path_factory.mktemp("finished")
-    path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump(tiny_experiment(tiny_bert), sort_keys=False))
-    pipeline(str(path), str(folder / "home"))
-    return folder / "home"
-
-
 @pytest.fixture
 def home(finished_home: Path, tmp_path: Path) -> Path:
     """A copy of a home in which the tiny experiment has run once."""

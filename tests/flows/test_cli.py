@@ -1,0 +1,284 @@
+"""The command line as a user meets it: what it prints, what it writes, its exit codes."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+from storage.features.store import all_stores
+from tests.flows.conftest import tiny_experiment
+
+TEXTS = ["the deep lake freezes slowly", "ice", "snow melts", "ice"]
+
+
+class Cli:
+    """Runs `permafrost` in this process and keeps what it printed."""
+
+    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.home, self._capsys = home, capsys
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        from flows.cli import main
+
+        argv = sys.argv
+        sys.argv = ["permafrost", *arguments, "--home", str(self.home)]
+        try:
+            main()
+            ended = 0
+        except SystemExit as end:
+            ended = int(end.code or 0)
+        finally:
+            sys.argv = argv
+        out, err = self._capsys.readouterr()
+        assert ended == code, f"exit code {ended}\n{out}\n{err}"
+        return " ".join((out + err).split())
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(tmp_path / "home", capsys)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.parquet"
+    pq.write_table(pa.table({"text": TEXTS, "note": ["a", "b", "c", "d"]}), path)
+    return path
+
+
+@pytest.fixture
+def finished(finished_home: Path, cli: Cli) -> Cli:
+    shutil.copytree(finished_home, cli.home)
+    return cli
+
+
+def test_extract_fills_the_store_and_then_has_nothing_to_do(
+    cli: Cli, texts: Path, tiny_bert: Path
+) -> None:
+    arguments = (
+        "extract",
+        str(texts),
+        "--backbone",
+        str(tiny_bert),
+        "--capture",
+        "hidden=all,values=2",
+    )
+    first = cli.json(*arguments)
+    assert first["n_texts"] == 4
+    assert first["n_tokens_computed"] == 7 + 3 + 4
+    group = zarr.open_group(first["path"], mode="r")
+    assert group["values/2"].metadata.dimension_names == ("token", "d_value")
+    assert cli.json(*arguments)["n_cells_computed"] == 0
+
+
+def test_embed_writes_one_row_per_text_in_order(
+    cli: Cli, texts: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.parquet"
+    cli("embed", str(texts), "--backbone", str(tiny_bert), "--method", "mean", "-o", str(out))
+    table = pq.read_table(out)
+    assert table.column("text").to_pylist() == TEXTS
+    assert table.schema.field("embedding").type == pa.list_(pa.float32(), 32)
+    vectors = table.column("embedding").to_pylist()
+    assert vectors[1] == vectors[3]
+    assert vectors[0] != vectors[1]
+    recipe = json.loads(table.schema.metadata[b"permafrost"])
+    assert recipe["arrays"] == ["hidden/3"]
+    assert recipe["method"] == "mean"
+    assert recipe["store"]["recipe"]["kind"] == "plain"
+
+
+def test_embed_with_a_trained_head(finished: Cli, texts: Path, tmp_path: Path) -> None:
+    fits = [m for m in finished.json("ls")["artifacts"] if m["artifact"].startswith("fit/")]
+    out = tmp_path / "out.parquet"
+    done = finished.json("embed", str(texts), "--head", fits[0]["artifact"], "-o", str(out))
+    assert done["n_texts"] == len(pq.read_table(out)) == 4
+    score = next(
+        m["artifact"]
+        for m in finished.json("ls")["artifacts"]
+        if m["artifact"].startswith("score/")
+    )
+    assert "give one of stage fit" in finished(
+        "embed", str(texts), "--head", score, "-o", str(out), code=2
+    )
+
+
+def test_run_plan_and_report_need_no_server(finished: Cli, experiment_file: Path) -> None:
+    plan = finished.json("plan", str(experiment_file))
+    assert plan["n_new_texts"] == 0
+    assert {row["n_run"] for row in plan["stages"]} == {0}
+    assert "no backbone is loaded" in finished("plan", str(experiment_file))
+    assert finished("report", str(experiment_file)).endswith("report.html")
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_run_says_that_everything_was_reused(finished: Cli, experiment_file: Path) -> None:
+    assert "everything was reused" in finished("run", str(experiment_file))
+    again = finished.json("run", str(experiment_file))
+    assert again["computed"] == {}
+    assert sum(again["reused"].values()) == 32
+    changed = finished("run", str(experiment_file), "--set", "methods.GLOT.head.tau=0.5")
+    assert "computed: 4 fit, 4 score, 1 report" in changed
+
+
+def test_listings(finished: Cli) -> None:
+    listing = finished.json("ls")
+    (store,) = listing["stores"]
+    assert store["incomplete_cells"] == 0
+    assert store["arrays"] == ["hidden/1", "hidden/2", "span", "token_ids"]
+    assert store["store_id"][:12] in finished("ls")
+    shown = finished.json("show", store["store_id"][:8])
+    assert shown["identity"]["max_length"] == 60
+    artifact = listing["artifacts"][0]["artifact"]
+    assert finished.json("show", artifact)["key"] == artifact.split("/")[1]
+    usage = finished.json("du")
+    assert sum(r["bytes"] for r in usage["rows"]) <= usage["total"]
+    assert any(r["what"] == "hidden/1" and r["bytes"] > 0 for r in usage["rows"])
+
+
+def test_why_names_what_differs(finished: Cli, experiment_file: Path) -> None:
+    said = finished(
+        "why", "fit", "--experiment", str(experiment_file), "--set", "methods.mean.optim.lr=0.5"
+    )
+    assert "config.optim.lr: was 0.01, now 0.5" in said
+    assert "fit mean" in said
+    latest = finished.json("why", "score")
+    assert latest[0]["nearest"].startswith("score/")
+
+
+def test_verify_finds_and_repair_mends_a_flipped_byte(finished: Cli) -> None:
+    assert "every checksum" in finished("verify")
+    store = all_stores(finished.home)[0]
+    shard = store.shard_path(0, "hidden/2")
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 4
+    shard.write_bytes(content)
+    said = finished("verify", code=1)
+    assert "hidden/2" in said
+    assert "1 problem(s)" in said
+    assert "1 cell(s) computed again" in finished("repair", store.store_id[:10])
+    assert "every checksum" in finished("verify")
+
+
+def test_verify_recomputes_random_texts(finished: Cli) -> None:
+    said = finished("verify", "--recompute", "5")
+    assert "hidden/2" in said
+    assert "DIFFERS" not in said
+    assert finished.json("verify", "--recompute", "2")["problems"] == []
+
+
+def test_damaged_artifact_is_found_and_dropped(finished: Cli, experiment_file: Path) -> None:
+    fit = next(
+        m["artifact"] for m in finished.json("ls")["artifacts"] if m["artifact"].startswith("fit/")
+    )
+    head = finished.home / "artifacts" / fit / "head.safetensors"
+    head.write_bytes(head.read_bytes()[:-3])
+    assert fit in finished("verify", code=1)
+    assert "is removed" in finished("repair", fit)
+    assert finished.json("plan", str(experiment_file))["stages"][2]["n_run"] == 1
+
+
+def test_gc_says_and_then_removes(finished: Cli) -> None:
+    assert finished.json("gc", "--dry-run")["removed"] == {}
+    runs = finished.home / "runs" / "tiny.json"
+    record = json.loads(runs.read_text())
+    record["artifacts"] = [
+        a for a in record["artifacts"] if not a.startswith(("report/", "score/"))
+    ]
+    runs.write_text(json.dumps(record))
+    listed = finished.json("gc", "--dry-run")
+    assert len(listed["removed"]) == 13
+    assert len(finished.json("gc")["removed"]) == 13
+    assert finished.json("gc")["removed"] == {}
+
+
+def wrong_inputs(tiny_bert: Path, texts: Path) -> dict[str, tuple[tuple[str, ...], str]]:
+    base = ("extract", str(texts), "--backbone", str(tiny_bert), "--capture")
+    embed = ("embed", str(texts), "--backbone", str(tiny_bert), "-o", "out.parquet")
+    return {
+        "layer": ((*base, "hidden=9"), "hidden 0 to 3"),
+        "capture": ((*base, "hiden=all"), "hiden"),
+        "backbone": (
+            ("extract", str(texts), "--backbone", "no/such/folder", "--capture", "hidden=1"),
+            "no/such/folder",
+        ),
+        "file": (
+            ("extract", "nothing.csv", "--backbone", "minilm", "--capture", "hidden=1"),
+            "nothing.csv",
+        ),
+        "column": (
+            ("extract", f"{texts}::txt", "--backbone", "minilm", "--capture", "hidden=1"),
+            "note",
+        ),
+        "recipe": ((*base, "hidden=1", "--recipe", "htp2"), "plain"),
+        "dtype": ((*base, "hidden=1", "--dtype", "float8"), "float8"),
+        "length": ((*base, "hidden=1", "--max-length", "100000"), "100000"),
+        "device": ((*base, "hidden=1", "--device", "cuda:7"), "cuda:7"),
+        "method": ((*embed, "--method", "median"), "first, last, mean, max"),
+        "id": (("show", "abcdef"), "abcdef"),
+        "experiment": (("run", "missing.yaml"), "missing.yaml"),
+    }
+
+
+@pytest.mark.parametrize("case", list(wrong_inputs(Path(), Path())))
+def test_wrong_input_is_told_with_exit_code_2(
+    cli: Cli, texts: Path, tiny_bert: Path, case: str
+) -> None:
+    arguments, says = wrong_inputs(tiny_bert, texts)[case]
+    said = cli(*arguments, code=2)
+    assert says in said
+    assert "Traceback" not in said
+    assert not list(cli.home.rglob("*.parquet")) if cli.home.exists() else True
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"seeds": "three"}, "seeds"),
+        ({"metods": {}}, "metods"),
+        (
+            {"methods": {"x": {"kind": "head", "head": {"kind": "glott"}, "layer": "hidden/1"}}},
+            "glott",
+        ),
+        ({"capture": "hidden=7"}, "hidden 0 to 3"),
+        ({"name": "Not A Name"}, "Not A Name"),
+        ({"backbone": {"source": "${NO_SUCH_VARIABLE}"}}, "NO_SUCH_VARIABLE"),
+    ],
+)
+def test_wrong_experiment_names_the_field_and_the_value(
+    cli: Cli, tiny_bert: Path, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    path = tmp_path / "wrong.yaml"
+    # JSON is YAML.
+    path.write_text(json.dumps({**tiny_experiment(tiny_bert), **change}))
+    assert says in cli("plan", str(path), code=2)
+    assert not cli.home.exists()
+
+
+def test_home_on_an_object_store_is_refused(cli: Cli, texts: Path) -> None:
+    cli.home = Path("s3://bucket/prefix")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from flows.cli import main; main()",
+            "ls",
+            "--home",
+            "s3://bucket/prefix",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "object store" in done.stderr
