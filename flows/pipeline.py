@@ -1,14 +1,19 @@
 """The pipeline flow: corpus -> extract -> fit -> score -> report, over methods x tasks x seeds."""
 
 import datetime
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import torch
 from prefect import flow
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.sorting import TaskRunSort
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
@@ -22,6 +27,10 @@ from flows.results_table import render
 from flows.run_stage import run_stage
 from flows.runs import RunRecord, write_run
 from storage.durable import read_json
+
+LATEST_FIRST = TaskRunSort.EXPECTED_START_TIME_DESC
+RECORDING_S = 5.0
+"""How long to wait, at most, until the server has recorded a run."""
 
 
 @dataclass
@@ -60,7 +69,24 @@ def run_embedded(experiment: str, home: str, overrides: list[str]) -> PipelineRe
     """Run the pipeline from a program, with whatever Prefect server is configured, or none."""
     # The heartbeat thread of a flow run costs a fixed second at its end, and nothing watches it here.
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        return pipeline(experiment, home, overrides)
+        state = pipeline(experiment, home, overrides, return_state=True)
+        if state.state_details.flow_run_id is not None:
+            _wait_for_records(state.state_details.flow_run_id)
+        return state.result()
+
+
+def _wait_for_records(flow_run: UUID) -> None:
+    """Give the server time to record the last stages: the embedded one drops them if we leave at once."""
+    runs = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
+    deadline = time.monotonic() + RECORDING_S
+    with get_client(sync_client=True) as client:
+        while time.monotonic() < deadline:
+            found = client.read_task_runs(
+                flow_run_filter=runs, limit=200, sort=TaskRunSort.EXPECTED_START_TIME_DESC
+            )
+            if all(run.state is not None and run.state.is_final() for run in found):
+                return
+            time.sleep(0.1)
 
 
 def run_dag(dag: Dag, console: Console) -> PipelineResult:

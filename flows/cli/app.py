@@ -13,6 +13,7 @@ EMBEDDED_DEFAULTS = {
     # The embedded server migrates its database on its first start, which outlasts Prefect's 20 s.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     "PREFECT_LOGGING_LEVEL": "ERROR",
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     # Nothing about a run leaves the machine unless its user says so.
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
