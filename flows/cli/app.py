@@ -47,6 +47,3 @@ def main() -> None:
         errors.print("[bold red]error:[/bold red] ", end="")
         errors.print(f"{error}{notes}", markup=False, highlight=False)
         sys.exit(2 if isinstance(error, InputError) else 1)
-    except KeyboardInterrupt:
-        errors.print("stopped; what was committed stays, the same command goes on from there")
-        sys.exit(130)

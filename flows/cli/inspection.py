@@ -101,8 +101,8 @@ def show(name: IdArgument, home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False
     store = find_store(root, name)
     if store is not None:
         value = {
-            **store.record.model_dump(mode="json"),
             **_store_json(store),
+            **store.record.model_dump(mode="json"),
             "path": str(store.root),
         }
     else:

@@ -139,6 +139,8 @@ def test_listings(finished: Cli) -> None:
     assert store["store_id"][:12] in finished("ls")
     shown = finished.json("show", store["store_id"][:8])
     assert shown["identity"]["max_length"] == 60
+    assert set(shown["backbone"]) == {"source", "revision"}
+    assert shown["n_texts"] == store["n_texts"]
     artifact = listing["artifacts"][0]["artifact"]
     assert finished.json("show", artifact)["key"] == artifact.split("/")[1]
     usage = finished.json("du")
