@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from stages.report.cells import CellResult, Role
 from stages.report.tables import Entry, ResultsTable, entry, hundredths
@@ -19,19 +18,11 @@ class ControlFinding:
     majority: float
     standard_error: float
     """Of the majority rate on a test set of this size, sqrt(p (1 - p) / n)."""
-    n_findings: int
-    """Findings in the report; with so many looks, some go past two standard errors by chance alone."""
-
-    @property
-    def bound(self) -> float:
-        """How far from the majority rate a control may be: if all are at chance, one report in twenty has
-        any that is farther (two-sided normal quantile at 0.05 / n_findings, Bonferroni)."""
-        return NormalDist().inv_cdf(1 - 0.025 / self.n_findings) * self.standard_error
 
     @property
     def at_chance(self) -> bool:
-        """Within `bound` of the majority rate."""
-        return abs(self.entry.mean - self.majority) <= self.bound
+        """Within two standard errors of the majority rate."""
+        return abs(self.entry.mean - self.majority) <= 2 * self.standard_error
 
     @property
     def difference(self) -> str:
@@ -50,22 +41,17 @@ class ControlFinding:
 
 def control_findings(table: ResultsTable) -> tuple[ControlFinding, ...]:
     """Every control on every task for which there is a majority rate."""
-    found = [
-        (row, column, cell, column.majority)
-        for row in table.of_role("control")
-        for column, cell in zip(table.columns, row.entries, strict=True)
-        if cell is not None and column.majority is not None
-    ]
     return tuple(
         ControlFinding(
             control=row.method,
             task=column.task,
-            entry=cell,
-            majority=majority,
-            standard_error=math.sqrt(majority * (1 - majority) / column.n_test),
-            n_findings=len(found),
+            entry=found,
+            majority=column.majority,
+            standard_error=math.sqrt(column.majority * (1 - column.majority) / column.n_test),
         )
-        for row, column, cell, majority in found
+        for row in table.of_role("control")
+        for column, found in zip(table.columns, row.entries, strict=True)
+        if found is not None and column.majority is not None
     )
 
 

@@ -1,17 +1,15 @@
 import math
 
-import pytest
-
 from stages.report.cells import read_results
 from stages.report.findings import choice_rows, control_findings
 from stages.report.tables import results_table
 from tests.stages.report.fake_results import Grid
 
 
-def test_a_control_within_the_bound_is_at_chance_and_beyond_is_a_leak(make_grid):
+def test_a_control_within_two_standard_errors_is_at_chance_and_beyond_is_a_leak(make_grid):
     grid = make_grid(tasks=["t"], methods=["m"], controls=["a", "b", "c"], seeds=[0])
-    # sqrt(0.5 * 0.5 / 400) = 0.025; three looks: the normal quantile at 1 - 0.05 / 3 / 2 is 2.3940.
-    for i, value in ((1, 0.5598), (2, 0.5599), (3, 0.4401)):
+    # sqrt(0.5 * 0.5 / 400) = 0.025
+    for i, value in ((1, 0.5499), (2, 0.5501), (3, 0.4499)):
         grid.edit_metrics(i, test=value)
     found = control_findings(results_table(grid.cells))
     assert [f.verdict for f in found] == [
@@ -19,9 +17,8 @@ def test_a_control_within_the_bound_is_at_chance_and_beyond_is_a_leak(make_grid)
         "above chance: something leaks",
         "below chance",
     ]
-    assert [f.difference for f in found] == ["+6.0", "+6.0", "−6.0"]
+    assert [f.difference for f in found] == ["+5.0", "+5.0", "−5.0"]
     assert found[0].standard_error == math.sqrt(0.25 / 400)
-    assert found[0].bound == pytest.approx(2.3940 * 0.025, abs=1e-5)
 
 
 def test_a_control_scored_without_accuracy_is_not_held_against_a_majority(make_grid):
