@@ -23,6 +23,7 @@ from storage.durable import (
 )
 from storage.errors import CorruptDataError, InputError, NotFoundError
 from storage.keys import KEY_LENGTH, KEY_VERSION, digest
+from storage.replica import fetch_missing, replica_of
 
 ARTIFACT_FORMAT = 1
 MANIFEST = "artifact.json"
@@ -147,15 +148,24 @@ class ArtifactStore:
             NotFoundError: not published.
             CorruptDataError: a file is missing or differs from what was published.
         """
-        problems = self._damaged_files(self.manifest(ref))
+        manifest = self.manifest(ref)
+        fetch_missing([self.folder(ref) / name for name in manifest.files])
+        problems = self._damaged_files(manifest)
         if problems:
             raise CorruptDataError(f"{problems[0]}; {_remake(ref)}")
         return self.folder(ref)
 
     def problems(self, ref: ArtifactRef) -> list[str]:
-        """What differs between an artifact's files and its manifest."""
+        """What differs between an artifact's files and its manifest.
+
+        On an object store it is the objects that are read, not what was fetched of them earlier.
+        """
+        if (replica := replica_of(self.root)) is not None:
+            replica.drop_fetched(self.folder(ref))
         try:
-            return self._damaged_files(self.manifest(ref))
+            manifest = self.manifest(ref)
+            fetch_missing([self.folder(ref) / name for name in manifest.files])
+            return self._damaged_files(manifest)
         except CorruptDataError as error:
             return [str(error)]
 
@@ -210,12 +220,19 @@ class ArtifactStore:
             )
             for folder in draft.folder.rglob("*/"):
                 sync_folder(folder)
+            if (replica := replica_of(target)) is not None:
+                if replica.exists(target / MANIFEST):
+                    # Another machine was first: its artifact is fetched when it is read.
+                    replica.fetch(target / MANIFEST)
+                    return
+                for name in (*files, MANIFEST):
+                    replica.put(draft.folder / name, target / name)
             try:
                 draft.folder.rename(target)
             except OSError:
                 if not self.is_done(ref):
                     # A folder that lost its manifest is in the way; what has none was never done.
-                    self.remove(ref)
+                    _remove_folder(target)
                     draft.folder.rename(target)
             sync_folder(target.parent)
         finally:
@@ -256,12 +273,12 @@ class ArtifactStore:
         return ArtifactRef(stage=found[0].parent.name, key=found[0].name)
 
     def remove(self, ref: ArtifactRef) -> None:
-        """Unpublish by one rename, then delete: a kill in between leaves a draft, never half an artifact."""
+        """Unpublish by one rename (on an object store: the manifest first), then delete: a kill in between
+        leaves a draft, never half an artifact."""
         folder = self.folder(ref)
-        doomed = draft_path(folder)
-        folder.rename(doomed)
-        sync_folder(folder.parent)
-        shutil.rmtree(doomed)
+        if (replica := replica_of(folder)) is not None:
+            replica.delete_tree(folder, first=MANIFEST)
+        _remove_folder(folder)
 
     def stale_drafts(self) -> list[Path]:
         """Draft folders no living run can still own."""
@@ -275,6 +292,13 @@ def parse_ref(text: str) -> ArtifactRef:
     stage, _, key = text.partition("/")
     assert len(key) == KEY_LENGTH, f"{text!r} is not <stage>/<key>"
     return ArtifactRef(stage=stage, key=key)
+
+
+def _remove_folder(folder: Path) -> None:
+    doomed = draft_path(folder)
+    folder.rename(doomed)
+    sync_folder(folder.parent)
+    shutil.rmtree(doomed)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,4 +1,7 @@
-"""Durable small writes: a file is there whole or not at all, also after a power cut."""
+"""Durable small writes: a file is there whole or not at all, also after a power cut.
+
+Under a home that mirrors an object store every change is made there first.
+"""
 
 import contextlib
 import errno
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import CorruptDataError, DiskFullError
+from storage.replica import replica_of
 
 DRAFT_PREFIX = ".draft-"
 """Names that begin so are unfinished writes; nothing reads them and `gc` removes them."""
@@ -48,6 +52,40 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def publish(draft: Path, path: Path) -> None:
+    """Give a finished, flushed draft its name."""
+    replica = replica_of(path)
+    tag = None if replica is None else replica.put(draft, path)
+    draft.replace(path)
+    sync_folder(path.parent)
+    if replica is not None and tag is not None:
+        replica.note(path, tag)
+
+
+def remove(path: Path) -> None:
+    """Remove a file durably; one that is not there is as good."""
+    if (replica := replica_of(path)) is not None:
+        replica.delete(path)
+    if path.exists():
+        path.unlink()
+        sync_folder(path.parent)
+
+
+def remove_tree(folder: Path, first: str) -> None:
+    """Remove a folder; `first` is the file in it without which the rest means nothing."""
+    if (replica := replica_of(folder)) is not None:
+        replica.delete_tree(folder, first)
+    (folder / first).unlink(missing_ok=True)
+    shutil.rmtree(folder)
+
+
+def bytes_under(folder: Path) -> int:
+    """Bytes that the files under a folder take: allocated on the disk, or held by the object store."""
+    if (replica := replica_of(folder)) is not None:
+        return replica.size(folder)
+    return sum(p.lstat().st_blocks * 512 for p in folder.rglob("*") if not p.is_dir())
+
+
 def write_durably(path: Path, content: bytes) -> None:
     """Write `content` to a draft, fsync, rename over `path`, fsync the folder.
 
@@ -62,15 +100,33 @@ def write_durably(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(path)
+            publish(draft, path)
         finally:
             draft.unlink(missing_ok=True)
-        sync_folder(path.parent)
 
 
 def json_bytes(value: object) -> bytes:
     """Readable JSON, one form per value."""
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
+
+
+def create_durably(path: Path, content: bytes) -> bool:
+    """As `write_durably` for a file that is not there; False if another machine made it meanwhile, whose
+    content is then in place instead."""
+    replica = replica_of(path)
+    if replica is None:
+        write_durably(path, content)
+        return True
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = draft_path(path)
+    try:
+        draft.write_bytes(content)
+        created = replica.put_new(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    # Fetched also when it is ours: what is in the replica came from the object store.
+    replica.fetch(path)
+    return created
 
 
 def write_json(path: Path, value: object) -> None:

@@ -4,6 +4,7 @@ PermafrostError                  something failed (exit code 1)
 ├── CorruptDataError             bytes on disk are not what was committed
 ├── StoreBusyError               another writer holds the store
 ├── DiskFullError                not enough room; nothing was half-written
+├── ObjectStoreError             an object store did not do what was asked
 └── InputError                   the user's input is wrong (exit code 2); also a ValueError
     ├── NotFoundError            asked for something that is not there; also a KeyError
     ├── IdentityMismatchError    a store was made with another identity
@@ -27,6 +28,10 @@ class StoreBusyError(PermafrostError):
 
 class DiskFullError(PermafrostError):
     """The file system has no room for what is about to be, or was being, written."""
+
+
+class ObjectStoreError(PermafrostError):
+    """An object store could not be reached, or refused."""
 
 
 class InputError(PermafrostError, ValueError):

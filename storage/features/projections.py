@@ -8,10 +8,11 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from storage.durable import read_json, sync_folder, write_durably, write_json
+from storage.durable import read_json, remove, write_durably, write_json
 from storage.errors import CorruptDataError, NotFoundError
 from storage.features.layout import ZARR_GROUP
 from storage.features.store import FeatureStore
+from storage.replica import fetch_missing
 
 
 def _paths(store: FeatureStore, block: int) -> tuple[Path, Path]:
@@ -75,9 +76,7 @@ def stored_projections(store: FeatureStore) -> list[int]:
 
 def drop_projection(store: FeatureStore, block: int) -> None:
     """Make a projection missing again."""
-    path = _paths(store, block)[0] / "zarr.json"
-    path.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    remove(_paths(store, block)[0] / "zarr.json")
 
 
 def _write_array(path: Path, values: NDArray[np.float32], *, has_bias: bool) -> None:
@@ -111,6 +110,7 @@ def _read_array(path: Path) -> tuple[NDArray[np.float32], bool]:
     try:
         found = read_json(path / "zarr.json")
         shape, has_bias = tuple(found["shape"]), found["attributes"]["has_bias"]
+        fetch_missing([_chunk_path(path, shape)])
         content = _chunk_path(path, shape).read_bytes()
         values = np.frombuffer(content[:-4], dtype="<f4").reshape(shape)
     except (LookupError, TypeError, ValueError, OSError) as error:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.durable import read_json, sync_folder, write_json
+from storage.durable import read_json, remove, write_json
 from storage.errors import CorruptDataError
 from storage.features.shard import ShardSeal
 from storage.keys import digest
@@ -143,7 +143,4 @@ def committed_arrays(root: Path, segment: int) -> frozenset[str]:
 
 def revoke_receipt(root: Path, segment: int, array: str) -> None:
     """Make a cell missing again; always before its shard is touched."""
-    path = receipt_path(root, segment, array)
-    if path.exists():
-        path.unlink()
-        sync_folder(path.parent)
+    remove(receipt_path(root, segment, array))

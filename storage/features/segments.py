@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from storage.durable import write_durably
-from storage.errors import CorruptDataError, InputError
+from storage.durable import create_durably
+from storage.errors import CorruptDataError, InputError, StoreBusyError
 from storage.features.layout import Axes
 from storage.keys import text_digest
 from storage.ragged import offsets_of
@@ -92,11 +92,19 @@ def build_table(
 
 
 def write_segment(root: Path, number: int, table: pa.Table) -> Segment:
-    """Publish the layout of a new segment."""
+    """Publish the layout of a new segment.
+
+    Raises:
+        StoreBusyError: another machine has just made a segment of this number.
+    """
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     content = buffer.getvalue()
-    write_durably(segment_path(root, number), content)
+    if not create_durably(segment_path(root, number), content):
+        raise StoreBusyError(
+            f"another machine has just added segment {number} to the store {root.name[:12]}; what was "
+            f"committed stays. Run the same command again"
+        )
     return Segment(number, table, hashlib.sha256(content).hexdigest())
 
 

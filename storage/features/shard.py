@@ -18,7 +18,7 @@ from crc32c import crc32c
 from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
-from storage.durable import disk_errors_named, draft_path, sync_folder
+from storage.durable import disk_errors_named, draft_path, publish
 from storage.errors import CorruptDataError
 from storage.features.layout import Codec
 
@@ -125,8 +125,7 @@ class ShardWriter:
             os.fsync(self._fd)
             os.close(self._fd)
             self._fd = -1
-            self._draft.replace(self._path)
-            sync_folder(self._path.parent)
+            publish(self._draft, self._path)
         return ShardSeal(self._offset, self._file_crc, tuple(self._crcs))
 
     def abandon(self) -> None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.durable import read_json, write_json
+from storage.durable import create_durably, json_bytes, read_json, write_json
 from storage.errors import CorruptDataError, InputError, NotFoundError
 from storage.features.identity import FORMAT_VERSION, StoreIdentity, require_same
 from storage.features.layout import (
@@ -32,6 +32,7 @@ from storage.features.layout import (
 from storage.features.receipts import Receipt, committed_arrays, read_receipt
 from storage.features.segments import Segment, read_segment
 from storage.features.shard import MappedShard
+from storage.replica import fetch_missing
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
 """Arrays that every segment has, whatever was captured."""
@@ -104,7 +105,8 @@ class FeatureStore:
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
         write_json(root / "features.zarr" / "zarr.json", ZARR_GROUP)
-        write_json(root / "store.json", record.model_dump(mode="json"))
+        if not create_durably(root / "store.json", json_bytes(record.model_dump(mode="json"))):
+            return cls.open(root, expect=identity)
         return cls(root, record)
 
     @classmethod
@@ -275,8 +277,10 @@ class FeatureStore:
         """As `open_shard`, but mapped afresh: every chunk will be verified again."""
         receipt = self.checked_receipt(segment, array)
         spec, axes = self.spec(array), self.record.axes
+        path = self.shard_path(segment, array)
+        fetch_missing([path])
         return MappedShard(
-            self.shard_path(segment, array),
+            path,
             seal=receipt.seal,
             row_shape=() if spec.width is None else (spec.width,),
             dtype=spec.storage,

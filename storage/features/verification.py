@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from storage.durable import json_bytes, read_json, sync_folder
+from storage.durable import json_bytes, read_json, remove
 from storage.errors import CorruptDataError, NotFoundError
 from storage.features.layout import ZARR_GROUP
 from storage.features.projections import (
@@ -23,6 +23,7 @@ from storage.features.writing import StoreWriter
 from storage.keys import text_digest
 from storage.progress import Progress
 from storage.ragged import offsets_of
+from storage.replica import replica_of
 
 PROJECTION = "projections/o_proj/"
 
@@ -46,6 +47,8 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
     Never raises on damage; what it finds is the result.
     """
     store.forget()  # what is on disk counts, not what was read before
+    if (replica := replica_of(store.root)) is not None:
+        replica.drop_fetched(store.root)
     damage = _verify_metadata(store)
     numbers = store.segments()
     cells = [(s, a) for s in numbers for a in sorted(store.committed(s))]
@@ -181,11 +184,9 @@ def discard(writer: StoreWriter, damage: Iterable[Damage]) -> dict[int, tuple[st
         for array in arrays:
             revoke_receipt(store.root, item.segment, array)
             if _is_array(store, array):
-                store.shard_path(item.segment, array).unlink(missing_ok=True)
+                remove(store.shard_path(item.segment, array))
         if item.array is None:
-            path = segment_path(store.root, item.segment)
-            path.unlink(missing_ok=True)
-            sync_folder(path.parent)
+            remove(segment_path(store.root, item.segment))
         else:
             dropped[item.segment] = (*dropped.get(item.segment, ()), item.array)
     store.forget()

@@ -21,11 +21,17 @@ from storage.features.receipts import Receipt, Statistics, measure, write_receip
 from storage.features.segments import Segment, write_segment
 from storage.features.shard import ShardSeal, ShardWriter
 from storage.features.store import ALWAYS, FeatureStore
+from storage.lease import Lease
+from storage.progress import SilentProgress
+from storage.replica import replica_of
 
 
 @contextlib.contextmanager
 def writing(store: FeatureStore) -> Generator["StoreWriter"]:
     """Hold the store's only write lease; the kernel frees it when the process dies.
+
+    On an object store the lease is an object as well, which another machine takes over once it was not
+    renewed for a few minutes.
 
     Raises:
         StoreBusyError: another process (or another writer in this one) holds it.
@@ -49,7 +55,14 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
             json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}).encode(),
         )
         _remove_drafts(store.root)
-        yield StoreWriter(store)
+        if (replica := replica_of(store.root)) is None:
+            yield StoreWriter(store, None)
+            return
+        with replica.lease(store.root / "writer.lease") as lease:
+            # Another machine may have written since this home was attached.
+            replica.pull(store.root, SilentProgress())
+            store.forget()
+            yield StoreWriter(store, lease)
     finally:
         os.close(fd)
 
@@ -63,12 +76,14 @@ def _remove_drafts(root: Path) -> None:
 class StoreWriter:
     """What the lease holder may do."""
 
-    def __init__(self, store: FeatureStore) -> None:
-        self.store = store
+    def __init__(self, store: FeatureStore, lease: Lease | None) -> None:
+        self.store, self._lease = store, lease
 
     def add_segment(self, table: pa.Table, number: int) -> Segment:
         """Publish the layout of a new segment; its cells are all missing until filled."""
         assert number == self.store.n_slots(), f"segment {number} is not the next one"
+        if self._lease is not None:
+            self._lease.require()
         return write_segment(self.store.root, number, table)
 
     def declare(self, arrays: Sequence[str]) -> None:
@@ -94,7 +109,8 @@ class StoreWriter:
         """Begin to write the cells `arrays` of `segment`; use as a context manager."""
         missing = set(arrays) & self.store.committed(segment)
         assert not missing, f"{sorted(missing)} of segment {segment} are already committed"
-        return SegmentFill(self.store, self.store.segment(segment), arrays, provenance)
+        layout = self.store.segment(segment)
+        return SegmentFill(self.store, layout, arrays, provenance, self._lease)
 
 
 class SegmentFill:
@@ -106,8 +122,10 @@ class SegmentFill:
         segment: Segment,
         arrays: Sequence[str],
         provenance: Mapping[str, str],
+        lease: Lease | None,
     ) -> None:
         self._store, self._segment, self._provenance = store, segment, dict(provenance)
+        self._lease = lease
         self._axes: Axes = store.record.axes
         self._statistics = dict.fromkeys(arrays, Statistics())
         self._writers: dict[str, ShardWriter] = {}
@@ -143,6 +161,8 @@ class SegmentFill:
 
     def commit(self) -> None:
         """Publish every shard, then every receipt."""
+        if self._lease is not None:
+            self._lease.require()
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         seals: dict[str, ShardSeal] = {}
         for array, writer in self._writers.items():

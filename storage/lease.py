@@ -1,0 +1,127 @@
+"""A write lease as one object: put if absent, renewed while it is held, taken over once it is not."""
+
+import contextlib
+import datetime
+import json
+import os
+import socket
+import threading
+from types import TracebackType
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import ObjectStore
+
+from storage.errors import ObjectStoreError, StoreBusyError
+
+TTL_S = 180.0
+"""A lease that was not renewed for this long belongs to nobody. Much more than clocks differ."""
+RENEWAL_S = 20.0
+
+
+class Lease:
+    """Use as a context manager: held inside the block."""
+
+    def __init__(self, store: ObjectStore, key: str, url: str) -> None:
+        self._store, self._key, self._url = store, key, url
+        self._tag: str | None = None
+        self._ended = threading.Event()
+        self._lost: str | None = None
+        self._thread = threading.Thread(target=self._renew, name="permafrost-lease", daemon=True)
+
+    def require(self) -> None:
+        """Call before anything is committed.
+
+        Raises:
+            StoreBusyError: the lease could not be renewed in time, so another writer may hold it.
+        """
+        if self._lost is not None:
+            raise StoreBusyError(
+                f"the write lease {self._url} was lost ({self._lost}); what was committed stays, the rest "
+                f"was not written. Run the same command again"
+            )
+
+    def __enter__(self) -> "Lease":
+        try:
+            self._tag = self._put("create")
+        except AlreadyExistsError:
+            self._tag = self._take_over()
+        except BaseError as error:
+            raise ObjectStoreError(f"cannot write {self._url}: {_line(error)}") from error
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._lost is None:
+            # It runs out by itself if it cannot be deleted.
+            with contextlib.suppress(BaseError, FileNotFoundError):
+                obstore.delete(self._store, self._key)
+
+    def _put(self, mode: Any) -> str | None:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "renewed": now}
+        content = json.dumps(holder).encode()
+        result = obstore.put(self._store, self._key, content, mode=mode, use_multipart=False)
+        return result["e_tag"]
+
+    def _take_over(self) -> str | None:
+        try:
+            found = obstore.get(self._store, self._key)
+            meta, holder = found.meta, json.loads(bytes(found.bytes()))
+        except FileNotFoundError:
+            # Freed in between.
+            return self._put("create")
+        age = (datetime.datetime.now(datetime.UTC) - meta["last_modified"]).total_seconds()
+        if age < TTL_S and not _is_dead(holder):
+            raise StoreBusyError(
+                f"the store is being written by another process ({self._url}: pid {holder['pid']} on "
+                f"{holder['host']}, renewed {age:.0f} s ago); wait until it ends, or use another --home. If "
+                f"that process is dead, the lease ends in {TTL_S - age:.0f} s. Nothing was changed"
+            )
+        try:
+            return self._put({"e_tag": meta["e_tag"]})
+        except (PreconditionError, FileNotFoundError) as error:
+            raise StoreBusyError(
+                f"another process has just taken the lease {self._url}; wait until it ends. Nothing was "
+                f"changed"
+            ) from error
+
+    def _renew(self) -> None:
+        failing_s = 0.0
+        while not self._ended.wait(RENEWAL_S):
+            try:
+                self._tag = self._put({"e_tag": self._tag})
+                failing_s = 0.0
+            except (PreconditionError, FileNotFoundError):
+                self._lost = "another process took it"
+                return
+            except BaseError as error:
+                failing_s += RENEWAL_S
+                if failing_s > TTL_S / 2:
+                    self._lost = f"not renewed for {failing_s:.0f} s: {_line(error)}"
+                    return
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
+    """Whether the holder was a process of this machine that has ended."""
+    if holder["host"] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(holder["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

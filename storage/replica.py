@@ -1,0 +1,343 @@
+"""Homes on an object store, through a local folder that mirrors them.
+
+The object store holds what a local home holds, key by key, so that any Zarr reader that speaks its
+protocol opens the features there. This program works in a local folder, the replica:
+
+- every write goes to the object store first and appears in the replica only then, so what the replica
+  has, the object store has;
+- the index (tables, receipts, manifests, Zarr metadata) is pulled when a home is attached and when a
+  write lease is taken; shards and the files of artifacts are fetched when they are first read;
+- the replica may be deleted whenever no program uses it.
+"""
+
+import atexit
+import contextlib
+import datetime
+import fnmatch
+import json
+import os
+import shutil
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import ObjectStore, from_url
+
+from storage.errors import CorruptDataError, InputError, ObjectStoreError
+from storage.lease import Lease
+from storage.progress import Progress
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import RetryConfig
+
+SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
+"""Object stores that can refuse to overwrite, which leases need."""
+
+PIECE_BYTES = 16 << 20
+"""Bytes of one request of a download; each request has its own time limit."""
+
+STALE_S = 600.0
+"""An index file younger than this is never taken for one that was deleted elsewhere."""
+
+_INDEX = (
+    "features/*/store.json",
+    "features/*/segments/*.parquet",
+    "features/*/receipts/*.json",
+    "features/*/zarr.json",
+    "artifacts/*/*/artifact.json",
+    "runs/*.json",
+)
+"""Small files that say what there is (`*` also matches slashes)."""
+
+_TAGS = ".entity-tags.json"
+
+_replicas: dict[Path, "Replica"] = {}
+
+
+def attach(url: str, folder: Path, progress: Progress) -> Path:
+    """Mirror the home at `url` in `folder` and pull its index; returns `folder`, to be used as a home.
+
+    Credentials, region and endpoint come from where the provider's own tools take them (for S3 the
+    AWS_* environment variables).
+
+    Raises:
+        InputError: no such kind of object store, or it cannot be listed.
+    """
+    if url.partition("://")[0] not in SCHEMES:
+        raise InputError(
+            f"--home {url}: unknown kind of object store; give a folder, or a URL that begins with "
+            f"{', '.join(s + '://' for s in SCHEMES)}"
+        )
+    try:
+        store = _connect(url)
+    except (BaseError, ValueError) as error:
+        raise InputError(f"--home {url}: {_reason(error)}") from error
+    known = _replicas.get(folder.absolute())
+    replica = Replica(url, folder.absolute(), store) if known is None else known
+    try:
+        replica.pull(replica.folder, progress)
+    except ObjectStoreError as error:
+        raise InputError(
+            f"{error}. Check that the bucket exists and the credentials and endpoint in the environment "
+            f"are right"
+        ) from error
+    _replicas[replica.folder] = replica
+    atexit.register(replica.remember)
+    return replica.folder
+
+
+def detach(folder: Path) -> None:
+    """Use `folder` as an ordinary folder from now on."""
+    replica = _replicas.pop(folder.absolute(), None)
+    if replica is not None:
+        replica.remember()
+        atexit.unregister(replica.remember)
+
+
+def replica_of(path: Path) -> "Replica | None":
+    """The replica that `path` lies in; None for an ordinary local path, and for drafts, which are private."""
+    if not _replicas:
+        return None
+    whole = path.absolute()
+    found = next((r for folder, r in _replicas.items() if whole.is_relative_to(folder)), None)
+    if found is None or any(
+        p.startswith(".draft-") for p in whole.parts[len(found.folder.parts) :]
+    ):
+        return None
+    return found
+
+
+def public_name(path: Path) -> str:
+    """Where others find `path`: its URL in a replica, else the path itself."""
+    replica = replica_of(path)
+    return str(path) if replica is None else replica.url_of(path)
+
+
+def fetch_missing(paths: Sequence[Path]) -> None:
+    """Fetch what is not in the replica yet; does nothing for ordinary local paths."""
+    for path in paths:
+        if (replica := replica_of(path)) is not None and not path.exists():
+            replica.fetch(path)
+
+
+class Replica:
+    """A local folder and the object store that it mirrors."""
+
+    def __init__(self, url: str, folder: Path, store: ObjectStore) -> None:
+        self.url, self.folder, self._store = url.rstrip("/"), folder, store
+        self._tags = self._remembered()
+        """Entity tags of the index files that are up to date here."""
+
+    def key_of(self, path: Path) -> str:
+        """Key of the object that mirrors a local path."""
+        return path.absolute().relative_to(self.folder).as_posix()
+
+    def url_of(self, path: Path) -> str:
+        """URL of the object that mirrors a local path."""
+        return f"{self.url}/{self.key_of(path)}".removesuffix("/.")
+
+    def remember(self) -> None:
+        """Keep the entity tags for the next process, which then pulls only what changed."""
+        draft = self.folder / f".draft-tags-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            draft.write_text(json.dumps({"url": self.url, "tags": self._tags}), encoding="utf-8")
+            draft.replace(self.folder / _TAGS)
+
+    def _remembered(self) -> dict[str, str]:
+        try:
+            found = json.loads((self.folder / _TAGS).read_text(encoding="utf-8"))
+            return dict(found["tags"]) if found["url"] == self.url else {}
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
+
+    def note(self, path: Path, tag: str) -> None:
+        """The local file is now what the object with this entity tag is."""
+        self._tags[self.key_of(path)] = tag
+
+    def pull(self, under: Path, progress: Progress) -> None:
+        """Bring the index files under a local folder up to date.
+
+        An index file that changed elsewhere takes what was fetched for it along (a receipt its shard, a
+        manifest its artifact's files), which is then fetched again when it is read.
+        """
+        started = time.time()
+        listed = {key: tag for key, tag, _ in self._list(under) if _is_index(key)}
+        wanted = [
+            key
+            for key, tag in listed.items()
+            if self._tags.get(key) != tag or not (self.folder / key).exists()
+        ]
+        if wanted:
+            progress.start("pull", len(wanted), "files")
+            try:
+                with ThreadPoolExecutor(16) as pool:
+                    for _ in pool.map(self._refresh, wanted):
+                        progress.advance(1)
+            finally:
+                progress.finish()
+        self.remember()
+        for path in under.rglob("*") if under.exists() else ():
+            key = self.key_of(path)
+            gone = _is_index(key) and key not in listed and path.is_file()
+            # A file that another process of this machine is just putting there is young.
+            if gone and started - path.stat().st_mtime > STALE_S:
+                self._forget(path)
+                path.unlink(missing_ok=True)
+
+    def fetch(self, path: Path) -> None:
+        """Download one object to its place in the replica, whole or not at all.
+
+        Raises:
+            CorruptDataError: the object is not there.
+        """
+        key = self.key_of(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".draft-{path.name}-{os.getpid()}-{time.monotonic_ns()}")
+        try:
+            with self._wire("read", key):
+                found = obstore.head(self._store, key)
+                size = found["size"]
+                with draft.open("wb") as file:
+                    for start in range(0, size, PIECE_BYTES):
+                        end = min(start + PIECE_BYTES, size)
+                        file.write(obstore.get_range(self._store, key, start=start, end=end))
+            draft.replace(path)
+            self._tags[key] = found["e_tag"] or ""
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def put(self, source: Path, target: Path) -> str:
+        """Upload `source` as the object of `target`: one PUT, or parts that appear together when all are
+        there. Returns the entity tag."""
+        key = self.key_of(target)
+        with self._wire("write", key):
+            return obstore.put(self._store, key, source)["e_tag"] or ""
+
+    def put_new(self, source: Path, target: Path) -> bool:
+        """Upload a small file by one PUT unless the object exists; says whether it was written."""
+        key = self.key_of(target)
+        try:
+            with self._wire("write", key):
+                obstore.put(
+                    self._store, key, source.read_bytes(), mode="create", use_multipart=False
+                )
+        except ObjectStoreError as error:
+            if isinstance(error.__cause__, AlreadyExistsError):
+                return False
+            raise
+        return True
+
+    def exists(self, path: Path) -> bool:
+        """Whether the object of a local path is there now."""
+        try:
+            obstore.head(self._store, self.key_of(path))
+        except FileNotFoundError:
+            return False
+        except BaseError as error:
+            raise self._error("read", self.key_of(path), error) from error
+        return True
+
+    def delete(self, path: Path) -> None:
+        """Delete the object of a local path; one that is not there is as good."""
+        key = self.key_of(path)
+        with contextlib.suppress(FileNotFoundError), self._wire("delete", key):
+            obstore.delete(self._store, key)
+        self._tags.pop(key, None)
+
+    def delete_tree(self, folder: Path, first: str) -> None:
+        """Delete everything under a local folder's prefix, the file `first` before anything else."""
+        self.delete(folder / first)
+        keys = [key for key, _, _ in self._list(folder)]
+        with self._wire("delete", self.key_of(folder)):
+            obstore.delete(self._store, keys)
+        for key in keys:
+            self._tags.pop(key, None)
+
+    def size(self, under: Path) -> int:
+        """Bytes of the objects under a local folder's prefix."""
+        return sum(size for _, _, size in self._list(under))
+
+    def drop_fetched(self, under: Path) -> None:
+        """Drop the local copies of everything but the index, so that it is fetched again when read."""
+        for path in under.rglob("*"):
+            if path.is_file() and not _is_index(self.key_of(path)) and path.name != "writer.lock":
+                path.unlink()
+
+    def lease(self, path: Path) -> Lease:
+        """A lease whose object mirrors `path`."""
+        return Lease(self._store, self.key_of(path), self.url_of(path))
+
+    def _refresh(self, key: str) -> None:
+        path = self.folder / key
+        before = path.read_bytes() if path.exists() else None
+        self.fetch(path)
+        if before is not None and before != path.read_bytes():
+            self._forget(path)
+
+    def _forget(self, index_file: Path) -> None:
+        """Drop what was fetched because of an index file that is not true any more."""
+        if index_file.name == "artifact.json":
+            for other in index_file.parent.iterdir():
+                if other != index_file and other.is_file():
+                    other.unlink()
+                elif other.is_dir():
+                    shutil.rmtree(other)
+            return
+        parts = index_file.relative_to(self.folder).parts
+        if len(parts) > 4 and parts[2] == "receipts":
+            store, segment, array = self.folder.joinpath(*parts[:2]), parts[3], parts[4:]
+            folder = (
+                store.joinpath("features.zarr", *array).with_suffix("") / "c" / str(int(segment))
+            )
+            for shard in (folder, folder / "0"):
+                if shard.is_file():
+                    shard.unlink()
+
+    def _list(self, under: Path) -> Iterator[tuple[str, str, int]]:
+        key = "" if under == self.folder else self.key_of(under)
+        with self._wire("list", key):
+            pages: Iterable[Sequence[ObjectMeta]] = obstore.list(  # pyright: ignore[reportUnknownMemberType]
+                self._store, prefix=key or None
+            )
+            for page in pages:
+                for found in page:
+                    yield found["path"], found["e_tag"] or "", found["size"]
+
+    @contextlib.contextmanager
+    def _wire(self, verb: str, key: str) -> Generator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            if verb == "delete":
+                raise
+            raise CorruptDataError(
+                f"{self.url}/{key} is not there although the home's index says so; run 'permafrost verify' "
+                f"with this --home"
+            ) from error
+        except BaseError as error:
+            raise self._error(verb, key, error) from error
+
+    def _error(self, verb: str, key: str, error: BaseError) -> ObjectStoreError:
+        return ObjectStoreError(f"cannot {verb} {self.url}/{key}: {_reason(error)}")
+
+
+def _connect(url: str) -> ObjectStore:
+    # Short on purpose: a wrong endpoint should be told in seconds. Uploads are split into parts.
+    limits: RetryConfig = {"max_retries": 4, "retry_timeout": datetime.timedelta(seconds=30)}
+    return from_url(url, retry_config=limits)  # pyright: ignore[reportUnknownMemberType, reportCallIssue]
+
+
+def _is_index(key: str) -> bool:
+    name = key.rpartition("/")[2]
+    return not name.startswith(".") and any(fnmatch.fnmatchcase(key, p) for p in _INDEX)
+
+
+def _reason(error: Exception) -> str:
+    """The first line: the rest is the client's own debug output."""
+    text: Any = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__

@@ -1,0 +1,385 @@
+"""Homes on an object store, over the real client and a real (loopback) server."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from obstore.store import from_url
+from zarr.storage import ObjectStore
+
+from storage import lease, replica
+from storage.artifacts import ArtifactSpec, ArtifactStore
+from storage.errors import CorruptDataError, InputError, ObjectStoreError, StoreBusyError
+from storage.features.receipts import revoke_receipt
+from storage.features.store import FeatureStore, all_stores
+from storage.features.verification import discard, verify
+from storage.features.writing import writing
+from storage.progress import SilentProgress
+from storage.readers import open_reader
+from storage.replica import attach, detach
+from tests.storage.object_server import ObjectServer, object_server
+from tests.storage.small_store import ARRAYS, IDENTITY, SIZES, SmallStore, filled_store
+
+URL = "s3://bucket/home"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+    with object_server() as state:
+        for name, value in state.environment.items():
+            monkeypatch.setenv(name, value)
+        yield state
+        for folder in list(replica._replicas):
+            detach(folder)
+
+
+def machine(tmp_path: Path, name: str) -> Path:
+    """The home as one machine sees it."""
+    return attach(URL, tmp_path / name, SilentProgress())
+
+
+def filled(tmp_path: Path) -> SmallStore:
+    return filled_store(machine(tmp_path, "first"), 12)
+
+
+def keys(server: ObjectServer) -> set[str]:
+    return {k.removeprefix("bucket/home/") for k in server.objects}
+
+
+def assert_reads(store: FeatureStore, small: SmallStore, array: str = "hidden/1") -> None:
+    reader = open_reader(
+        store, array, small.digests, budget_bytes=1 << 30, precision="stored", tokens="all"
+    )
+    for texts, rows in reader.in_order(5):
+        for i, text in enumerate(texts.tolist()):
+            found = rows.data[rows.offsets[i] : rows.offsets[i + 1]]
+            assert np.array_equal(found, small.expected(array, small.texts[text]))
+
+
+def test_the_object_store_holds_what_a_local_home_holds(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    filled(tmp_path)
+    filled_store(tmp_path / "plain", 12)
+
+    def names(folder: Path) -> set[str]:
+        return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+    plain = {n for n in names(tmp_path / "plain") if not n.endswith("writer.lock")}
+    assert keys(server) == plain
+    changing = ("store.json", "/receipts/")  # both hold times
+    for key in plain:
+        if not any(part in key for part in changing):
+            assert server.objects[f"bucket/home/{key}"] == (tmp_path / "plain" / key).read_bytes()
+
+
+def test_a_receipt_appears_after_its_shard_and_by_one_put(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    filled(tmp_path)
+    puts = [line.removeprefix("PUT bucket/home/") for line in server.log if line.startswith("PUT")]
+    receipts = [k for k in puts if "/receipts/" in k]
+    assert receipts
+    for key in receipts:
+        shard = json.loads(server.objects[f"bucket/home/{key}"])["shard"]
+        store = "/".join(key.split("/")[:2])
+        assert puts.index(f"{store}/{shard}") < puts.index(key)
+        assert server.requests[f"PUT bucket/home/{key}"] == 1
+
+
+def test_another_machine_reads_everything_and_fetches_only_what_it_reads(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    small = filled(tmp_path)
+    (store,) = all_stores(machine(tmp_path, "second"))
+    assert not [k for k in server.requests if k.startswith("GET") and "/c/" in k]
+    assert_reads(store, small)
+    read = {k for k in server.requests if k.startswith("GET") and "/c/" in k}
+    assert read
+    assert all("hidden/1" in k for k in read)
+    assert not verify(store, SilentProgress())
+
+
+def test_an_index_that_did_not_change_is_not_fetched_again(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    filled(tmp_path)
+    detach(machine(tmp_path, "second"))
+    before = {k: n for k, n in server.requests.items() if k.startswith("GET bucket/home/")}
+    machine(tmp_path, "second")
+    after = {k: n for k, n in server.requests.items() if k.startswith("GET bucket/home/")}
+    assert before
+    assert after == before
+
+
+def test_the_writer_itself_fetches_nothing_back(server: ObjectServer, tmp_path: Path) -> None:
+    small = filled(tmp_path)
+    detach(small.store.root.parents[1])
+    server.requests.clear()
+    machine(tmp_path, "first")
+    again = [k for k in server.requests if k.startswith("GET bucket/home/")]
+    assert not again
+
+
+def test_what_another_machine_adds_is_seen(server: ObjectServer, tmp_path: Path) -> None:
+    small = filled(tmp_path)
+    home = machine(tmp_path, "second")
+    (other,) = all_stores(home)
+    added = SmallStore(other, list(small.texts), {a: dict(r) for a, r in small.rows.items()})
+    added.add(["from elsewhere"], [9], seed=3)
+    (store,) = all_stores(machine(tmp_path, "first"))
+    assert_reads(store, added)
+
+
+def test_two_writers_on_two_machines_are_refused(server: ObjectServer, tmp_path: Path) -> None:
+    small = filled(tmp_path)
+    (other,) = all_stores(machine(tmp_path, "second"))
+    with (
+        writing(small.store),
+        pytest.raises(StoreBusyError, match="being written by another process"),
+        writing(other),
+    ):
+        pass
+    with writing(other):
+        pass
+    assert not [k for k in keys(server) if k.endswith("writer.lease")]
+
+
+def put_lease(server: ObjectServer, store: FeatureStore, **holder: object) -> str:
+    key = f"bucket/home/features/{store.store_id}/writer.lease"
+    server.store(key, json.dumps({"renewed": "long ago", **holder}).encode())
+    return key
+
+
+def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    small = filled(tmp_path)
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    put_lease(server, small.store, pid=child.pid, host=socket.gethostname())
+    with writing(small.store):
+        pass
+
+
+def test_a_lease_of_another_machine_holds_until_it_is_old(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    small = filled(tmp_path)
+    key = put_lease(server, small.store, pid=1, host="another")
+    with pytest.raises(StoreBusyError, match="pid 1 on another"), writing(small.store):
+        pass
+    server.times[key] = time.time() - lease.TTL_S - 5
+    with writing(small.store):
+        assert json.loads(server.objects[key])["pid"] == os.getpid()
+    assert key not in server.objects
+
+
+def test_a_writer_that_lost_its_lease_commits_nothing_more(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "RENEWAL_S", 0.05)
+    small = filled(tmp_path)
+    n_before = len([k for k in keys(server) if "/segments/" in k])
+    with writing(small.store) as writer:
+        key = put_lease(server, small.store, pid=1, host="another")
+        deadline = time.monotonic() + 20
+        while writer._lease is not None and writer._lease._lost is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        table = small.store.segment(0).table
+        with pytest.raises(StoreBusyError, match="lost"):
+            writer.add_segment(table, small.store.n_slots())
+        fill = writer.fill(0, [], {})
+        with pytest.raises(StoreBusyError, match="lost"):
+            fill.commit()
+    assert len([k for k in keys(server) if "/segments/" in k]) == n_before
+    assert key in server.objects, "the other's lease is not ours to delete"
+
+
+def test_a_segment_number_is_given_once_even_without_a_lease(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    small = filled(tmp_path)
+    number = small.store.n_slots()
+    taken = f"bucket/home/features/{small.store.store_id}/segments/{number:06d}.parquet"
+    with writing(small.store) as writer:
+        server.store(taken, b"of another machine")
+        with pytest.raises(StoreBusyError, match=f"segment {number}"):
+            writer.add_segment(small.store.segment(0).table, number)
+    assert server.objects[taken] == b"of another machine"
+
+
+def test_a_failed_upload_commits_nothing_and_the_rerun_does(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    small = filled(tmp_path)
+    server.refuse = lambda method, key: method == "PUT" and "attention_rows/2/c" in key
+    with writing(small.store) as writer:
+        rng = np.random.default_rng(1)
+        writer.declare(["attention_rows/2"])
+        with pytest.raises(ObjectStoreError, match=r"cannot write s3://bucket/home/.*503"):
+            small.fill(writer, 0, ["attention_rows/2"], rng)
+    assert "attention_rows/2" not in small.store.committed(0)
+    assert not [k for k in keys(server) if "receipts/000000/attention_rows/2" in k]
+    server.refuse = lambda method, key: False
+    with writing(small.store) as writer:
+        small.fill(writer, 0, ["attention_rows/2"], np.random.default_rng(1))
+    assert not verify(small.store, SilentProgress())
+
+
+def test_damage_in_the_object_store_is_found_although_a_good_copy_is_here(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    small = filled(tmp_path)
+    store = small.store
+    shard = f"bucket/home/features/{store.store_id}/features.zarr/hidden/1/c/0/0"
+    whole = server.objects[shard]
+    server.store(shard, whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    (damage,) = verify(store, SilentProgress())
+    assert (damage.segment, damage.array) == (0, "hidden/1")
+    with writing(store) as writer:
+        assert discard(writer, [damage]) == {0: ("hidden/1",)}
+        assert shard not in server.objects
+        small.fill(writer, 0, ["hidden/1"], np.random.default_rng(0))
+    assert not verify(store, SilentProgress())
+    assert_reads(store, small)
+
+
+def test_a_repaired_cell_replaces_the_copies_of_other_machines(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    small = filled(tmp_path)
+    (other,) = all_stores(machine(tmp_path, "second"))
+    assert_reads(other, small)
+    revoke_receipt(small.store.root, 0, "hidden/1")
+    for text in small.store.segment(0).table.column("text").to_pylist():
+        del small.rows["hidden/1"][text]
+    with writing(small.store) as writer:
+        small.fill(writer, 0, ["hidden/1"], np.random.default_rng(99))
+    (other,) = all_stores(machine(tmp_path, "second"))
+    assert_reads(other, small)
+
+
+def test_an_object_that_is_gone_is_an_error_that_names_it(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    small = filled(tmp_path)
+    (store,) = all_stores(machine(tmp_path, "second"))
+    del server.objects[f"bucket/home/features/{store.store_id}/features.zarr/hidden/1/c/0/0"]
+    with pytest.raises(CorruptDataError, match=r"s3://bucket/home/.*hidden/1/c/0/0 is not there"):
+        assert_reads(store, small)
+
+
+def spec(value: int) -> ArtifactSpec:
+    return ArtifactSpec(stage="fit", config={"value": value})
+
+
+def publish(store: ArtifactStore, value: int, content: str) -> None:
+    with store.publishing(spec(value), {}) as draft:
+        (draft.folder / "deep").mkdir()
+        (draft.folder / "deep" / "result.txt").write_text(content)
+
+
+def test_artifacts_are_published_manifest_last_and_opened_elsewhere(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    publish(ArtifactStore(machine(tmp_path, "first")), 1, "hello")
+    folder = f"bucket/home/artifacts/fit/{spec(1).ref.key}"
+    assert server.log == [f"PUT {folder}/deep/result.txt", f"PUT {folder}/artifact.json"]
+    second = ArtifactStore(machine(tmp_path, "second"))
+    assert second.is_done(spec(1).ref)
+    assert (second.open(spec(1).ref) / "deep" / "result.txt").read_text() == "hello"
+    second.remove(spec(1).ref)
+    assert not server.objects
+    assert server.log[2] == f"DELETE {folder}/artifact.json"
+
+
+def test_the_first_machine_to_publish_a_key_wins(server: ObjectServer, tmp_path: Path) -> None:
+    first, second = (ArtifactStore(machine(tmp_path, n)) for n in ("first", "second"))
+    publish(first, 1, "first")
+    publish(second, 1, "second")
+    for store in (first, second):
+        assert (store.open(spec(1).ref) / "deep" / "result.txt").read_text() == "first"
+
+
+def test_a_damaged_artifact_in_the_object_store_is_told(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    store = ArtifactStore(machine(tmp_path, "first"))
+    publish(store, 1, "hello")
+    server.store(f"bucket/home/artifacts/fit/{spec(1).ref.key}/deep/result.txt", b"hallo")
+    (problem,) = store.problems(spec(1).ref)
+    assert "checksum" in problem
+
+
+def test_what_was_removed_elsewhere_goes_here_too(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "STALE_S", -1.0)
+    first, second = (ArtifactStore(machine(tmp_path, n)) for n in ("first", "second"))
+    publish(first, 1, "hello")
+    machine(tmp_path, "second")
+    second.open(spec(1).ref)
+    first.remove(spec(1).ref)
+    machine(tmp_path, "second")
+    assert not second.is_done(spec(1).ref)
+
+
+def test_a_lost_replica_costs_nothing(server: ObjectServer, tmp_path: Path) -> None:
+    small = filled(tmp_path)
+    detach(tmp_path / "first")
+    shutil.rmtree(tmp_path / "first")
+    (store,) = all_stores(machine(tmp_path, "first"))
+    assert_reads(store, small)
+
+
+def test_a_store_created_on_two_machines_at_once_is_one_store(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    homes = [machine(tmp_path, n) for n in ("first", "second")]
+    first, second = (
+        FeatureStore.create_or_open(h, IDENTITY, SIZES, {"source": f"seen from {h.name}"})
+        for h in homes
+    )
+    assert first.record == second.record
+    assert first.record.backbone == {"source": "seen from first"}
+
+
+@pytest.mark.parametrize("url", ["ftp://bucket/home", "memory://home", "file:///home"])
+def test_unknown_schemes_are_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown kind of object store"):
+        attach(url, tmp_path, SilentProgress())
+
+
+def test_a_store_that_does_not_answer_is_the_users_to_check(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    server.refuse = lambda method, key: True
+    with pytest.raises(InputError, match=r"cannot list s3://bucket/home.*credentials"):
+        machine(tmp_path, "first")
+
+
+def test_any_zarr_reader_opens_the_features_in_the_object_store(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    small = filled(tmp_path)
+    url = f"{URL}/features/{small.store.store_id}/features.zarr"
+    group = zarr.open_group(ObjectStore(from_url(url), read_only=True), mode="r")
+    hidden = group["hidden/1"]
+    assert isinstance(hidden, zarr.Array)
+    where = small.store.locate(small.digests)
+    for text, start, n in zip(
+        small.texts, where.token_start.tolist(), where.n_tokens.tolist(), strict=True
+    ):
+        assert np.array_equal(hidden[start : start + n], small.expected("hidden/1", text))  # pyright: ignore[reportArgumentType]
+    assert set(ARRAYS) <= {name for name, _ in group.members(max_depth=None)}
