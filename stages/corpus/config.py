@@ -4,11 +4,22 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from stages.corpus.columns import TaskKind
 from stages.corpus.dilution import DilutionCorpus, dilution_facts
 from stages.corpus.files import FilesCorpus, files_facts
 from stages.corpus.hub import HubCorpus, hub_facts
+from stages.corpus.segments import SegmentsCorpus, segments_facts
 
-CorpusConfig = Annotated[FilesCorpus | HubCorpus | DilutionCorpus, Field(discriminator="kind")]
+CorpusConfig = Annotated[
+    FilesCorpus | HubCorpus | DilutionCorpus | SegmentsCorpus, Field(discriminator="kind")
+]
+
+
+def task_kind(config: CorpusConfig) -> TaskKind:
+    """What a corpus is for, known before it is read."""
+    if isinstance(config, FilesCorpus | HubCorpus):
+        return config.task.kind
+    return "unlabelled" if isinstance(config, SegmentsCorpus) else "classification"
 
 
 def corpus_facts(config: CorpusConfig) -> dict[str, Any]:
@@ -23,4 +34,6 @@ def corpus_facts(config: CorpusConfig) -> dict[str, Any]:
         return files_facts(config)
     if isinstance(config, HubCorpus):
         return hub_facts(config)
+    if isinstance(config, SegmentsCorpus):
+        return segments_facts(config)
     return dilution_facts(config)

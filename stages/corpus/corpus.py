@@ -11,7 +11,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from stages.corpus.columns import Classification, Dev, DevAsGiven, DevFromTrain, Task, TaskKind
+from stages.corpus.columns import (
+    Classification,
+    Dev,
+    DevAsGiven,
+    DevFromTrain,
+    Task,
+    TaskKind,
+    Unlabelled,
+)
 from stages.corpus.config import CorpusConfig
 from stages.corpus.development import carve_dev
 from stages.corpus.dilution import dilution_rows
@@ -19,6 +27,7 @@ from stages.corpus.files import FilesCorpus, files_rows
 from stages.corpus.hub import HubCorpus, hub_rows
 from stages.corpus.labels import label_values
 from stages.corpus.rows import SplitRows
+from stages.corpus.segments import SegmentsCorpus, segments_rows
 from storage.errors import CorruptDataError, NotFoundError
 from storage.keys import text_digest
 
@@ -125,6 +134,8 @@ def _read(config: CorpusConfig) -> tuple[list[SplitRows], Task, Dev]:
         return files_rows(config), config.task, config.dev
     if isinstance(config, HubCorpus):
         return hub_rows(config), config.task, config.dev
+    if isinstance(config, SegmentsCorpus):
+        return segments_rows(config), Unlabelled(), DevAsGiven()
     return dilution_rows(config), Classification(), DevAsGiven()
 
 

@@ -163,7 +163,7 @@ def load_backbone(
     """
     sizes = read_sizes(files)
     family = FAMILIES[sizes.model_type]
-    where = _device(device)
+    where = choose_device(device)
     precision = cast(torch.dtype, getattr(torch, dtype))
     register_attention()
     model = _load_model(files, family, precision)
@@ -242,7 +242,7 @@ def _require_usual(config: PreTrainedConfig, family: Family, source: str) -> Non
         )
 
 
-def _device(name: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

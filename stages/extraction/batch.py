@@ -11,7 +11,26 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
+from stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
 from storage.ragged import Ragged
+
+
+@dataclass(frozen=True)
+class Placeholders:
+    """Where a batch has tokens that no vocabulary has; texts and positions are flattened."""
+
+    at: Int64[Tensor, " p"]
+    kind: Int64[Tensor, " p"]
+    """0 for local placeholders, 1 for opening ones."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Which states of a batch become which; texts and positions are flattened."""
+
+    source: Int64[Tensor, " c"]
+    target: Int64[Tensor, " c"]
+    """Each at most once."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +38,7 @@ class Batch:
     """Texts padded on the right, where position ids and causal masks need no correction."""
 
     token_ids: Int64[Tensor, "b t"]
+    """0 where a placeholder is."""
     is_token: Bool[Tensor, "b t"] | None
     """False at padding; None if there is none."""
     flat: Int64[Tensor, " n"] | None
@@ -28,6 +48,10 @@ class Batch:
     last: Int64[Tensor, " b"]
     readout: Int64[Tensor, " b"]
     """Position of the readout token."""
+    placeholders: Placeholders | None
+    """None if the recipe has none."""
+    copies: Copies | None
+    """None if the recipe rewires nothing."""
 
     def pack(self, rows: Num[Tensor, "b t d"]) -> Num[Tensor, "n d"]:
         """Rows of all tokens, text after text, without padding."""
@@ -47,21 +71,17 @@ class Batch:
 
 
 def pad(
-    token_ids: Ragged,
-    span: Ragged,
-    readout: Literal["first", "last"],
-    pad_token: int,
-    device: torch.device,
+    encoded: Encoded, readout: Literal["first", "last"], pad_token: int, device: torch.device
 ) -> Batch:
     """Lay texts side by side, padded on the right with `pad_token`.
 
     Args:
-        token_ids: int32, at least one text and one token per text.
-        span: bool, same offsets; True at one token or more of each text.
+        encoded: at least one text, and of each a token or more in its span.
         readout: which token of each text is the readout.
         pad_token: any id that the model knows.
         device: where the batch goes.
     """
+    token_ids, span = encoded.token_ids, encoded.span
     lengths = token_ids.lengths
     assert np.array_equal(token_ids.offsets, span.offsets), "token ids and span differ in length"
     assert lengths.min(initial=1) > 0, "every text of a batch needs a token"
@@ -74,12 +94,36 @@ def pad(
     padded = not is_token.all()
     last = torch.from_numpy(lengths - 1).to(device)
     first = torch.zeros_like(last)
+    placeholders = _placeholders(ids_BT, device)
     return Batch(
-        token_ids=torch.from_numpy(ids_BT).to(device),
+        token_ids=torch.from_numpy(np.maximum(ids_BT, 0)).to(device),
         is_token=torch.from_numpy(is_token).to(device) if padded else None,
         flat=torch.from_numpy(np.flatnonzero(is_token)).to(device) if padded else None,
         span=torch.from_numpy(span_BT).to(device),
         first=first,
         last=last,
         readout=first if readout == "first" else last,
+        placeholders=placeholders,
+        copies=None if encoded.copies is None else _copies(encoded.copies, lengths, device),
     )
+
+
+def _placeholders(ids_BT: Int64[np.ndarray, "b t"], device: torch.device) -> Placeholders | None:
+    at = np.flatnonzero(ids_BT < 0)
+    if not len(at):
+        return None
+    kind = PLACEHOLDER - ids_BT.ravel()[at]
+    assert kind.max() <= PLACEHOLDER - OPENING, (
+        "a token id that is neither a token nor a placeholder"
+    )
+    return Placeholders(torch.from_numpy(at).to(device), torch.from_numpy(kind).to(device))
+
+
+def _copies(copies: Ragged, lengths: Int64[np.ndarray, " b"], device: torch.device) -> Copies:
+    text = np.repeat(np.arange(len(copies)), copies.lengths)
+    inside = (copies.data >= 0) & (copies.data < lengths[text, None])
+    assert inside.all(), "a copy from or to a position that its text does not have"
+    flat = copies.data + text[:, None] * lengths.max()
+    assert len(np.unique(flat[:, 1])) == len(flat), "two copies to one position"
+    source, target = torch.from_numpy(np.ascontiguousarray(flat.T)).to(device)
+    return Copies(source, target)

@@ -5,7 +5,7 @@ there is one); values and attention rows belong to blocks 1..L.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
@@ -173,8 +173,7 @@ class Capture(BaseModel):
         Raises:
             InputError: a layer that this backbone does not have.
         """
-        names = {name for item in self.items for name in item.names(sizes)}
-        return tuple(name.text for name in sorted(names, key=_order))
+        return in_order({n.text for item in self.items for n in item.names(sizes)})
 
 
 def parse_capture(text: str) -> Capture:
@@ -193,6 +192,11 @@ def parse_capture(text: str) -> Capture:
         # pydantic's message names the field and our reason; its link to a web page helps nobody here.
         reasons = "; ".join(str(e["msg"]) for e in cast(Any, error).errors())
         raise InputError(f"cannot read the capture {text!r}: {reasons}") from error
+
+
+def in_order(arrays: Iterable[str]) -> tuple[str, ...]:
+    """Array names sorted by kind and then by layer, each once."""
+    return tuple(n.text for n in sorted({ArrayName.parse(a) for a in arrays}, key=_order))
 
 
 def deepest_block(arrays: Sequence[str], sizes: BackboneSizes) -> int:

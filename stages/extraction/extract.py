@@ -25,8 +25,9 @@ from stages.extraction.backbone import Backbone, load_backbone
 from stages.extraction.families import output_projection
 from stages.extraction.forward import forward
 from stages.extraction.planning import ExtractionPlan, plan_extraction
-from stages.extraction.recipe import Encoded, definite_readout, encode
+from stages.extraction.recipes import Encoded, encode
 from stages.extraction.target import ExtractRuntime, ExtractTarget
+from stages.extraction.too_long import refuse_too_long, stored_as_cut
 from storage.errors import (
     CorruptDataError,
     DiskFullError,
@@ -90,11 +91,14 @@ def extract(
         load: how to load the backbone; it is called only if something is missing.
 
     Raises:
+        InputError: a text is longer than max_length, and `runtime` refuses that.
         StoreBusyError: another process writes to this store.
         DiskFullError: it cannot fit (nothing was started), or the disk filled up meanwhile (committed
             segments stay).
         OverflowRangeError: an activation does not fit the storage dtype.
     """
+    if runtime.too_long == "refuse":
+        refuse_too_long(target, home, texts, digests, runtime.block_texts)
     plan = plan_extraction(target, home, texts, digests)
     require_room(plan, home)
     root = store_folder(home, target.identity.store_id)
@@ -194,12 +198,7 @@ def _loader(target: ExtractTarget, runtime: ExtractRuntime) -> LoadBackbone:
 def _report(
     store: FeatureStore, digests: Sequence[str], n_segments: int, n_cells: int, n_tokens: int
 ) -> ExtractReport:
-    where = store.locate(digests)
-    size = store.record.axes.segment_texts
-    truncated = 0
-    for number in np.unique(where.segment).tolist():
-        flags = store.segment(number).table.column("truncated").to_numpy(zero_copy_only=False)
-        truncated += int(flags[where.text_row[where.segment == number] - number * size].sum())
+    truncated = int(stored_as_cut(store, store.locate(digests)).sum())
     return ExtractReport(store, n_segments, n_cells, n_tokens, truncated)
 
 
@@ -251,16 +250,14 @@ class _SegmentWork:
                 fill.append(spec.name, values.data.astype(spec.storage))
         budget = _batch_tokens(self.target, captured, self.runtime, backbone.device)
         for members in _batches(segment.lengths, budget):
-            ids, span = encoded.token_ids.take(members), encoded.span.take(members)
+            batch = encoded.take(members)
             if captured:
-                outputs = forward(
-                    backbone, ids, span, captured, definite_readout(self.target.recipe)
-                )
+                outputs = forward(backbone, batch, captured, self.target.recipe)
                 # Converted on the device and copied in this thread: the copy orders itself after the
                 # kernels that made the rows, and fewer bytes cross the bus.
                 ready = {name: _storable(name, rows, dtype) for name, rows in outputs.items()}
                 disk.submit(partial(_append_all, fill, ready))
-            self.progress.advance(len(ids.data))
+            self.progress.advance(len(batch.token_ids.data))
         disk.submit(fill.commit)
         return segment.n_tokens
 

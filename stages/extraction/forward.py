@@ -1,33 +1,34 @@
 """One batch through a frozen backbone, and what was asked for of it."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from stages.extraction.backbone import Backbone
-from stages.extraction.batch import pad
+from stages.extraction.batch import Batch, pad
 from stages.extraction.capture import ArrayName, deepest_block
+from stages.extraction.contrast import Auxiliary, Contrast, contrasting
+from stages.extraction.recipes import Encoded, Recipe, definite_readout
 from stages.extraction.recording import Recorder, recording
-from storage.ragged import Ragged
+from stages.extraction.rewiring import Rewired, rewiring
+from storage.errors import PermafrostError
 
 
 def forward(
-    backbone: Backbone,
-    token_ids: Ragged,
-    span: Ragged,
-    arrays: Sequence[str],
-    readout: Literal["first", "last"],
+    backbone: Backbone, encoded: Encoded, arrays: Sequence[str], recipe: Recipe
 ) -> dict[str, Tensor]:
     """Run one padded batch up to the deepest block that `arrays` need.
 
+    Hidden states are the residual stream after a block and before anything that a rewiring copies for
+    the next one.
+
     Args:
         backbone: from `load_backbone`.
-        token_ids: int32, one text or more.
-        span: bool, the tokens that `mean` runs over.
+        encoded: one text or more, encoded under `recipe`.
         arrays: names as in the store, e.g. `hidden/3`, `attention_rows/2`, `pooled/values_mean/6`.
-        readout: which token's attention row and state are the readout.
+        recipe: resolved for the backbone; says which token is the readout and what is changed in the
+            pass.
 
     Returns:
         Per name `[n_tokens, width]`, tokens of all texts one after the other without padding, or
@@ -38,15 +39,57 @@ def forward(
         PermafrostError: the model did not pass a tensor that its family promises exactly once.
     """
     names = [ArrayName.parse(a) for a in arrays]
-    sizes, family, model = backbone.sizes, backbone.family, backbone.model
-    # RoBERTa counts positions over tokens that are not padding, so there the id has to be the right one.
-    pad_token = int(model.config.pad_token_id or 0) if family.positions_after_padding else 0
-    batch = pad(token_ids, span, readout, pad_token, backbone.device)
+    sizes = backbone.sizes
+    batch = _padded(backbone, encoded, recipe)
     runs_whole = any(name.index == "final" for name in names)
-    recorder = Recorder(names, batch, None if runs_whole else deepest_block(arrays, sizes))
-    # In a causal model no token sees the padding to its right, and without a mask the kernel is faster.
-    mask = None if family.is_decoder else batch.is_token
-    with torch.no_grad(), recording(recorder):
-        model(input_ids=batch.token_ids, attention_mask=mask)
+    deepest = deepest_block(arrays, sizes)
+    recorder = Recorder(names, batch, None if runs_whole else deepest)
+    rewired = None if recipe.rewiring is None else Rewired(recipe.rewiring, batch)
+    contrast = _contrast(backbone, encoded, batch, recipe, deepest)
+    with recording(recorder), rewiring(rewired), contrasting(contrast):
+        _run(backbone, batch)
     recorder.require_complete(sizes.model_type)
+    if rewired is not None:
+        rewired.require_complete(deepest, sizes.model_type)
+    if contrast is not None:
+        contrast.require_complete(sizes.model_type)
     return {name: recorder.rows[name] for name in arrays}
+
+
+def _padded(backbone: Backbone, encoded: Encoded, recipe: Recipe) -> Batch:
+    # RoBERTa counts positions over tokens that are not padding, so there the id has to be the right one.
+    after_padding = backbone.family.positions_after_padding
+    pad_token = int(backbone.model.config.pad_token_id or 0) if after_padding else 0
+    batch = pad(encoded, definite_readout(recipe), pad_token, backbone.device)
+    has_inserts = batch.placeholders is not None or batch.copies is not None
+    assert recipe.rewiring is not None or not has_inserts, "placeholders need a rewiring"
+    return batch
+
+
+def _contrast(
+    backbone: Backbone, encoded: Encoded, batch: Batch, recipe: Recipe, deepest: int
+) -> Contrast | None:
+    """Run the auxiliary prompts; not if no block that they could change is run."""
+    intervention = recipe.intervention
+    if intervention is None or deepest < intervention.block:
+        return None
+    assert encoded.auxiliary is not None, "contrastive prompting needs an auxiliary prompt"
+    assert len(encoded.auxiliary) == len(encoded), "not every text has an auxiliary prompt"
+    prompts = _padded(backbone, encoded.auxiliary, recipe)
+    auxiliary = Auxiliary(intervention.block, prompts)
+    with contrasting(auxiliary):
+        _run(backbone, prompts)
+    if auxiliary.heads is None:
+        raise PermafrostError(
+            f"the output projection of block {intervention.block} of a {backbone.sizes.model_type!r} "
+            f"backbone did not run for the auxiliary prompt; nothing of this batch was kept. This model "
+            f"does not run as its architecture's description in families.py says"
+        )
+    return Contrast(intervention, batch, auxiliary.heads)
+
+
+def _run(backbone: Backbone, batch: Batch) -> None:
+    # In a causal model no token sees the padding to its right, and without a mask the kernel is faster.
+    mask = None if backbone.family.is_decoder else batch.is_token
+    with torch.no_grad():
+        backbone.model(input_ids=batch.token_ids, attention_mask=mask)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.extraction.recipe import encode
+from stages.extraction.recipes import encode
 from stages.extraction.target import ExtractTarget
 from storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
 from storage.features.store import FeatureStore, store_folder

@@ -7,7 +7,7 @@ import torch
 
 from stages.extraction.backbone import Backbone
 from stages.extraction.forward import forward
-from stages.extraction.recipe import definite_readout, encode
+from stages.extraction.recipes import encode
 from stages.extraction.target import ExtractTarget
 from storage.errors import InputError
 from storage.features.store import ALWAYS, FeatureStore
@@ -86,9 +86,7 @@ def _compare_text(
     captured = [a for a in names if a not in ALWAYS]
     fresh = dict[str, np.ndarray]()
     if captured:
-        outputs = forward(
-            backbone, encoded.token_ids, encoded.span, captured, definite_readout(target.recipe)
-        )
+        outputs = forward(backbone, encoded, captured, target.recipe)
         fresh = {a: t.to(torch.float32).cpu().numpy() for a, t in outputs.items()}
     fresh |= {"token_ids": encoded.token_ids.data, "span": encoded.span.data}
     out: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Taking tensors out of a running forward pass.
+"""Taking tensors out of a running forward pass, as they are before anything is changed in it.
 
 A model is watched once, when it is loaded; its hooks and the attention function then look for a
 `Recorder` in a context variable. Threads and nested calls each have their own, so several extractions
@@ -20,8 +20,10 @@ from transformers import PreTrainedModel
 
 from stages.extraction.batch import Batch
 from stages.extraction.capture import ArrayName, Index, What
+from stages.extraction.contrast import watch_heads
 from stages.extraction.families import Family
 from stages.extraction.kernels import attention_row
+from stages.extraction.rewiring import watch_rewiring
 from storage.errors import PermafrostError
 
 _BLOCK = "permafrost_block"
@@ -135,6 +137,8 @@ def watch(model: PreTrainedModel, family: Family) -> None:
         norm = family.norm_module(model)
         assert norm is not None, "a family with a final norm says where it is"
         norm.register_forward_hook(partial(_after, "final"))
+    watch_rewiring(model, family)
+    watch_heads(model, family)
 
 
 def _before_first(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """What an extraction is for: names resolved to facts, before anything is loaded."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from transformers import PreTrainedTokenizerBase
@@ -15,7 +16,7 @@ from stages.extraction.backbone import (
     resolve_max_length,
 )
 from stages.extraction.capture import ArrayName, Capture
-from stages.extraction.recipe import PlainRecipe, Recipe, resolve_recipe
+from stages.extraction.recipes import PlainRecipe, Recipe, recipe_identity, resolve_recipe
 from storage.errors import InputError
 from storage.features.identity import FloatName, StoreIdentity, require_same
 from storage.features.layout import Codec, StoreSizes
@@ -48,6 +49,9 @@ class ExtractRuntime(BaseModel):
     """Captured arrays waiting for the disk, at most; also bounds the batch."""
     block_texts: int = 100_000
     """Texts tokenised and packed at a time, so that memory does not grow with the corpus."""
+    too_long: Literal["cut", "refuse"] = "cut"
+    """What happens to texts longer than max_length: `cut` drops their end and counts them, `refuse` stops
+    before anything is written."""
 
 
 @dataclass(frozen=True)
@@ -78,33 +82,70 @@ class ExtractTarget:
         return tuple(int(n.index) for n in names if n.what == "attention_rows")
 
 
+@dataclass(frozen=True)
+class Foundation:
+    """What all recipes of a backbone share: its files, and how their numbers are kept."""
+
+    backbone: BackboneConfig
+    files: BackboneFiles
+    sizes: BackboneSizes
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    store_dtype: FloatName
+    codec: Codec
+
+    def target(self, recipe: Recipe, arrays: tuple[str, ...]) -> ExtractTarget:
+        """What an extraction under `recipe` is for.
+
+        Raises:
+            InputError: the backbone cannot do what the recipe asks for, or there are no arrays.
+        """
+        if not arrays:
+            raise InputError(
+                "the capture is empty; ask for at least one array, e.g. 'hidden=all@tokens'"
+            )
+        resolved = resolve_recipe(recipe, self.sizes)
+        identity = StoreIdentity(
+            weights_digest=self.files.weights_digest,
+            tokenizer_digest=self.files.tokenizer_digest,
+            recipe=recipe_identity(resolved),
+            compute_dtype=self.backbone.dtype,
+            storage_dtype=self.store_dtype,
+            max_length=self.max_length,
+        )
+        return ExtractTarget(
+            self.files,
+            self.sizes,
+            self.tokenizer,
+            resolved,
+            self.max_length,
+            identity,
+            arrays,
+            self.codec,
+        )
+
+
+def lay_foundation(backbone: BackboneConfig, store_dtype: FloatName, codec: Codec) -> Foundation:
+    """Resolve a backbone; reads and hashes files, loads no weights.
+
+    Raises:
+        InputError: backbone or length cannot be used.
+    """
+    files = resolve_backbone(backbone)
+    sizes = read_sizes(files)
+    tokenizer = load_tokenizer(files)
+    max_length = resolve_max_length(backbone, sizes, tokenizer)
+    return Foundation(backbone, files, sizes, tokenizer, max_length, store_dtype, codec)
+
+
 def resolve_target(config: ExtractConfig) -> ExtractTarget:
     """Resolve names to facts; reads and hashes files, loads no weights.
 
     Raises:
         InputError: backbone, recipe, capture or length do not fit together.
     """
-    files = resolve_backbone(config.backbone)
-    sizes = read_sizes(files)
-    tokenizer = load_tokenizer(files)
-    recipe = resolve_recipe(config.recipe, sizes)
-    max_length = resolve_max_length(config.backbone, sizes, tokenizer)
-    arrays = config.capture.arrays(sizes)
-    if not arrays:
-        raise InputError(
-            "the capture is empty; ask for at least one array, e.g. 'hidden=all@tokens'"
-        )
-    identity = StoreIdentity(
-        weights_digest=files.weights_digest,
-        tokenizer_digest=files.tokenizer_digest,
-        recipe=recipe.model_dump(mode="json"),
-        compute_dtype=config.backbone.dtype,
-        storage_dtype=config.store_dtype,
-        max_length=max_length,
-    )
-    return ExtractTarget(
-        files, sizes, tokenizer, recipe, max_length, identity, arrays, config.codec
-    )
+    base = lay_foundation(config.backbone, config.store_dtype, config.codec)
+    return base.target(config.recipe, config.capture.arrays(base.sizes))
 
 
 def target_of_store(

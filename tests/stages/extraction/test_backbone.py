@@ -23,7 +23,7 @@ from stages.extraction.backbone import (
     resolve_max_length,
 )
 from stages.extraction.forward import forward
-from stages.extraction.recipe import PlainRecipe, encode
+from stages.extraction.recipes import PlainRecipe, encode
 from storage.errors import InputError
 from tests.stages.extraction.tiny_models import TEXTS, VOCABULARY, save_model
 
@@ -73,7 +73,7 @@ def test_minilm_means_equal_the_embeddings_of_sentence_transformers(minilm: Back
     expected = model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
     batch = encode(PlainRecipe(), minilm.tokenizer, texts, 256)
     name = "pooled/hidden_mean/6"
-    means = forward(minilm, batch.token_ids, batch.span, [name], "first")[name]
+    means = forward(minilm, batch, [name], PlainRecipe(readout="first"))[name]
     ours = torch.nn.functional.normalize(means, dim=1).numpy()
     assert abs(ours - expected).max() <= EMBEDDING_TOLERANCE
 
@@ -193,7 +193,7 @@ def test_the_longest_input_that_sizes_allow_runs(tiny_files: Files) -> None:
         n = backbone.sizes.max_positions
         ids = encode(PlainRecipe(), backbone.tokenizer, ["the ice . " * 40], n)
         assert ids.token_ids.lengths.tolist() == [n]
-        rows = forward(backbone, ids.token_ids, ids.span, ["hidden/3"], "first")["hidden/3"]
+        rows = forward(backbone, ids, ["hidden/3"], PlainRecipe(readout="first"))["hidden/3"]
         assert rows.isfinite().all()
 
 

@@ -17,7 +17,7 @@ from stages.extraction.capture import parse_capture
 from stages.extraction.extract import ExtractReport, extract, recompute_cells
 from stages.extraction.forward import forward
 from stages.extraction.planning import plan_extraction
-from stages.extraction.recipe import PlainRecipe, encode
+from stages.extraction.recipes import Encoded, PlainRecipe, Recipe, encode
 from stages.extraction.recompute import recompute
 from stages.extraction.target import (
     ExtractConfig,
@@ -104,9 +104,7 @@ def test_stored_rows_equal_one_text_at_a_time(
     tolerance = {"float32": 2e-5, "float16": FLOAT16_NOISE, "bfloat16": 2e-2}[store_dtype]
     for text in (*TEXTS, MORE[2]):
         encoded = encode(target.recipe, target.tokenizer, [text], target.max_length)
-        alone = forward(
-            backbone, encoded.token_ids, encoded.span, target.arrays, target.recipe.readout
-        )
+        alone = forward(backbone, encoded, target.arrays, target.recipe)
         for array, expected in alone.items():
             np.testing.assert_allclose(
                 rows(store, array, text), expected.float().numpy(), rtol=tolerance, atol=tolerance
@@ -156,9 +154,9 @@ def test_more_layers_fill_only_the_new_cells(
     written = shard.stat().st_mtime_ns
     asked: list[tuple[str, ...]] = []
 
-    def counting(backbone: Backbone, ids: object, span: object, arrays: list[str], readout: str):
+    def counting(backbone: Backbone, encoded: Encoded, arrays: list[str], recipe: Recipe):
         asked.append(tuple(arrays))
-        return forward(backbone, ids, span, arrays, readout)
+        return forward(backbone, encoded, arrays, recipe)
 
     monkeypatch.setattr(extract_module, "forward", counting)
     report = run(list(TEXTS), run.target("hidden=1-2,values=3"))
@@ -251,8 +249,8 @@ def test_unstorable_activation_is_an_error_and_commits_nothing(
     error: type[Exception],
     says: str,
 ) -> None:
-    def wild(backbone: Backbone, ids: object, span: object, arrays: list[str], readout: str):
-        out = forward(backbone, ids, span, arrays, readout)
+    def wild(backbone: Backbone, encoded: Encoded, arrays: list[str], recipe: Recipe):
+        out = forward(backbone, encoded, arrays, recipe)
         out["hidden/1"][0, 3] = value
         return out
 

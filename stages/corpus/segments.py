@@ -1,0 +1,72 @@
+"""Halves of long texts, for segment matching: every example is a prefix and its own suffix."""
+
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from stages.corpus.columns import DevAsGiven, Unlabelled
+from stages.corpus.files import FilesCorpus, files_facts, files_rows
+from stages.corpus.hub import HubCorpus, hub_facts, hub_rows
+from stages.corpus.rows import SplitRows
+from stages.segment_matching import SegmentSplit, split_segments
+from storage.errors import InputError
+
+
+class SegmentsCorpus(SegmentSplit):
+    """Long texts of files or of a dataset, cut in two; every split by itself.
+
+    ```yaml
+    kind: segments
+    source: {kind: files, files: {test: data/articles.txt}, task: {kind: unlabelled}}
+    n_texts: 500
+    ```
+    """
+
+    kind: Literal["segments"] = "segments"
+    source: Annotated[FilesCorpus | HubCorpus, Field(discriminator="kind")]
+    """Where the long texts are; a task of kind `unlabelled`."""
+
+    @model_validator(mode="after")
+    def _source_is_plain_texts(self) -> "SegmentsCorpus":
+        if not isinstance(self.source.task, Unlabelled):
+            raise ValueError(
+                f"the source of segments has a task of kind {self.source.task.kind!r}; use 'unlabelled' "
+                "and name the column with the texts"
+            )
+        if not isinstance(self.source.dev, DevAsGiven):
+            raise ValueError("nothing is trained on segments; leave dev of the source out")
+        return self
+
+
+def segments_facts(config: SegmentsCorpus) -> dict[str, Any]:
+    """What the source stands for, and which of its texts are cut."""
+    source = config.source
+    facts = files_facts(source) if isinstance(source, FilesCorpus) else hub_facts(source)
+    return {**config.model_dump(exclude={"source"}), "source": facts}
+
+
+def segments_rows(config: SegmentsCorpus) -> list[SplitRows]:
+    """Read, choose and cut the texts of every split.
+
+    Raises:
+        InputError: as of the source, or a split with fewer than two texts that can be cut.
+    """
+    source = config.source
+    rows = files_rows(source) if isinstance(source, FilesCorpus) else hub_rows(source)
+    return [_cut(split, config) for split in rows]
+
+
+def _cut(split: SplitRows, config: SegmentsCorpus) -> SplitRows:
+    try:
+        prefixes, suffixes = split_segments(split.text.to_pylist(), config)
+    except InputError as error:
+        raise InputError(f"{split.where}: {error}") from error
+    return SplitRows(
+        split=split.split,
+        where=f"the halves of the texts of {split.where}",
+        text=pa.chunked_array([prefixes], pa.large_string()),
+        text_pair=pa.chunked_array([suffixes], pa.large_string()),
+        label=None,
+        class_names=None,
+    )

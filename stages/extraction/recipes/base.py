@@ -1,0 +1,78 @@
+"""What every recipe has and offers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, model_serializer
+from transformers import PreTrainedTokenizerBase
+
+from stages.extraction.recipes.alterations import Intervention, Rewiring
+from stages.extraction.recipes.encoded import Encoded
+from stages.extraction.sizes import BackboneSizes
+
+Readout = Literal["auto", "first", "last"]
+
+
+class BaseRecipe(BaseModel, ABC):
+    """How a text becomes model input and how the forward pass is altered."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    readout: Readout = "auto"
+    """Token whose attention row and state are the readout; `auto` is resolved by `resolve_recipe`."""
+    normalise: Literal["none", "sentence"] = "none"
+    """What is done to a text first; `sentence` as in `normalise_sentence`."""
+
+    # Fields that came after stores had been made with the class: left out of the identity at their
+    # default, so that those stores keep their ids.
+    later_fields: ClassVar[frozenset[str]] = frozenset({"normalise"})
+
+    @classmethod
+    def name(cls) -> str:
+        """The value of `kind`."""
+        return cls.model_fields["kind"].default
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """Fields that a user may set, those of the class itself first."""
+        shared = set(BaseRecipe.model_fields)
+        return sorted(
+            (name for name in cls.model_fields if name != "kind"), key=shared.__contains__
+        )
+
+    @property
+    def rewiring(self) -> Rewiring | None:
+        """Copies of states between tokens; None without. Of a resolved recipe."""
+        return None
+
+    @property
+    def intervention(self) -> Intervention | None:
+        """Change of the last token's attention output; None without. Of a resolved recipe."""
+        return None
+
+    def definite(self, sizes: BackboneSizes) -> dict[str, object]:
+        """Values for the automatic fields with this backbone.
+
+        Raises:
+            InputError: the backbone cannot do what the recipe asks for.
+        """
+        automatic = "last" if sizes.is_decoder else "first"
+        return {"readout": automatic if self.readout == "auto" else self.readout}
+
+    @abstractmethod
+    def encoded(
+        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+    ) -> Encoded:
+        """Model input of texts that are readable and normalised already; see `encode`."""
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        defaults = type(self).model_fields
+        dumped = handler(self)
+        return {
+            name: dumped[name]
+            for name in ("kind", *self.options())
+            if name in dumped
+            and not (name in self.later_fields and getattr(self, name) == defaults[name].default)
+        }

@@ -1,0 +1,83 @@
+"""Contrastive prompting: what a second prompt sees in a text is taken away from what the first one sees."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+from transformers import PreTrainedTokenizerBase
+
+from stages.extraction.recipes.alterations import Intervention
+from stages.extraction.recipes.encoded import Encoded
+from stages.extraction.recipes.filling import fill
+from stages.extraction.recipes.packing import pack
+from stages.extraction.recipes.prompts import QUOTED
+from stages.extraction.recipes.slots import TEXT, require_slots, words_around
+from stages.extraction.recipes.template import PromptRecipe
+from stages.extraction.sizes import BackboneSizes
+from storage.errors import InputError
+
+
+class ContrastiveRecipe(PromptRecipe):
+    """Contrastive prompting (CP): the last token's attention output minus that under another prompt."""
+
+    kind: Literal["contrastive"] = "contrastive"
+    template: str = QUOTED
+    auxiliary: str = 'The irrelevant information of this sentence : "{text}" means in one word:"'
+    """Template of the prompt whose attention output is taken away."""
+    block: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """1-based block where this happens. `auto`: at the depth of the paper's choice for Llama-2-7B, the 5th
+    of 32 blocks."""
+    mode: Literal["scaled", "norm"] = "scaled"
+    """The difference times `coefficient`, or scaled to the norm that it had without the other prompt."""
+    coefficient: float = Field(default=0.5, allow_inf_nan=False)
+    """`norm` does not read it."""
+
+    @field_validator("auxiliary")
+    @classmethod
+    def _auxiliary_has_one_slot(cls, auxiliary: str) -> str:
+        return require_slots(auxiliary, TEXT)
+
+    @property
+    def intervention(self) -> Intervention:
+        """Of a resolved recipe."""
+        assert self.block != "auto", "a recipe has to be resolved for a backbone before it is used"
+        return Intervention(self.block, self.mode, self.coefficient)
+
+    def definite(self, sizes: BackboneSizes) -> dict[str, object]:
+        """As every recipe, and the block."""
+        if not sizes.is_decoder:
+            raise InputError(
+                f"the recipe contrastive changes what the last token of a decoder attends to, but "
+                f"{sizes.model_type} is an encoder, whose sentence vector is not read there; use a "
+                f"decoder or another recipe"
+            )
+        automatic = max(1, round(5 / 32 * sizes.n_layers))
+        block = automatic if self.block == "auto" else self.block
+        if block > sizes.n_layers:
+            raise InputError(
+                f"the recipe contrastive changes block {block}, but the backbone ({sizes.model_type}) has "
+                f"the blocks 1..{sizes.n_layers}; set block to one of them or to auto"
+            )
+        return super().definite(sizes) | {"block": block}
+
+    def encoded(
+        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+    ) -> Encoded:
+        """Both prompts see the same text: what is left of it under the one that leaves less room."""
+        prompts = [words_around(t, TEXT) for t in (self.auxiliary, self.template)]
+        kept = list(texts)
+        while True:
+            pair = []
+            before = kept
+            for words in prompts:
+                pair.append(fill(words, tokenizer, kept, max_length))
+                kept = [x.text for x in pair[-1]]
+            if kept == before:
+                break
+        cut = np.asarray([a != b for a, b in zip(kept, texts, strict=True)], dtype=np.bool_)
+        auxiliary, main = (
+            replace(pack([x.as_input() for x in filled]), truncated=cut) for filled in pair
+        )
+        return replace(main, auxiliary=auxiliary)

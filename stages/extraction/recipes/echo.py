@@ -1,0 +1,36 @@
+"""Echo embeddings: a text said twice, so that its tokens have seen all of it once."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import field_validator
+from transformers import PreTrainedTokenizerBase
+
+from stages.extraction.recipes.base import BaseRecipe
+from stages.extraction.recipes.encoded import Encoded
+from stages.extraction.recipes.filling import fill
+from stages.extraction.recipes.packing import pack
+from stages.extraction.recipes.slots import FIRST, TEXT, require_slots, words_around
+
+
+class EchoRecipe(BaseRecipe):
+    """Echo: the text twice inside a prompt; the span is the second copy.
+
+    The words around the copies are ours; the paper reports several, which differ little.
+    """
+
+    kind: Literal["echo"] = "echo"
+    template: str = "Say the same again. A sentence: {first} The same sentence: {text}"
+    """Contains {first} and after it {text}, once each; both are filled with the text."""
+
+    @field_validator("template")
+    @classmethod
+    def _has_both_slots(cls, template: str) -> str:
+        return require_slots(template, FIRST, TEXT)
+
+    def encoded(
+        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+    ) -> Encoded:
+        """Cuts both copies at the same character."""
+        words = words_around(self.template, FIRST, TEXT)
+        return pack([x.as_input() for x in fill(words, tokenizer, texts, max_length)])

@@ -1,0 +1,110 @@
+"""Hierarchical token prepending: placeholders for every block of a text, before the block and the text."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+from transformers import PreTrainedTokenizerBase
+
+from stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
+from stages.extraction.recipes.filling import Filled, fill
+from stages.extraction.recipes.packing import TextInput, between, pack
+from stages.extraction.recipes.rewired import RewiredRecipe
+from stages.extraction.recipes.sentences import sentence_starts
+from stages.extraction.recipes.slots import TEXT, require_slots, words_around
+
+
+class HtpRecipe(RewiredRecipe):
+    """HTP (section 4, Eq. 3): the end of each block of the text is shown to tokens before it.
+
+    Each block of sentences has a local placeholder directly before it and a global one before the whole
+    text; both take over the state of the block's last token. Where we differ: grouping of sentences and
+    tokens is not in the released code; its sentences come from spaCy; and it cuts the text before it
+    counts global placeholders, so that inputs become too long and lose sentences silently.
+    """
+
+    kind: Literal["htp"] = "htp"
+    block: Literal["sentences", "tokens"] = "sentences"
+    size: Annotated[int, Field(ge=1)] = 1
+    """Sentences, or tokens, per block."""
+    placement: Literal["both", "local", "global"] = "both"
+    template: str = TEXT
+    """Contains {text} exactly once; words before it are the instruction, which is not in the span."""
+    last_source: Literal["text_end", "after_text"] = "text_end"
+    """Whose state stands for the last block: its last token, as in the paper, or the token right behind the
+    text, as in the released code (the last token where there is none behind it)."""
+    span_placeholders: Literal["exclude", "include"] = "exclude"
+    """Whether poolings run over the local placeholders too, as in the released code without global ones."""
+
+    @field_validator("template")
+    @classmethod
+    def _has_one_slot(cls, template: str) -> str:
+        return require_slots(template, TEXT)
+
+    def encoded(
+        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+    ) -> Encoded:
+        """Cuts the text with the blocks, so that no placeholder is lost without its block."""
+        words = words_around(self.template, TEXT)
+        filled = fill(words, tokenizer, texts, max_length, self._needed)
+        return pack([self._input(x) for x in filled])
+
+    def _needed(self, filled: Filled) -> NDArray[np.int64]:
+        n_kinds = 2 if self.placement == "both" else 1
+        return n_kinds * (self._blocks(filled) + 1)
+
+    def _blocks(self, filled: Filled) -> NDArray[np.int64]:
+        """Block of each of the text's tokens, from 0."""
+        if self.block == "tokens":
+            return np.arange(filled.n_own) // self.size
+        starts = sentence_starts(filled.text) + filled.first_char
+        contents = filled.content_starts(filled.start, filled.end)
+        # What comes before the first sentence belongs to it. Sentences without a token do not count.
+        sentences = np.maximum(np.searchsorted(starts, contents, side="right"), 1)
+        return np.cumsum(np.diff(sentences, prepend=sentences[0]) > 0) // self.size
+
+    def _input(self, filled: Filled) -> TextInput:
+        blocks = self._blocks(filled)
+        n_blocks = int(blocks[-1]) + 1
+        n_openings = 0 if self.placement == "local" else n_blocks
+        region = filled.start + n_openings
+        ids = np.asarray(filled.encoding.ids)
+        own, firsts = ids[filled.start : filled.end], np.searchsorted(blocks, np.arange(n_blocks))
+        places = region + np.arange(len(own))
+        locals_ = np.empty(0, dtype=np.int64)
+        if self.placement != "global":
+            own = np.insert(own, firsts, PLACEHOLDER)
+            places += blocks + 1
+            locals_ = places[firsts] - 1
+        openings = np.full(n_openings, OPENING)
+        ids = np.concatenate([ids[: filled.start], openings, own, ids[filled.end :]])
+        end = region + len(own)
+        span = np.isin(np.arange(len(ids)), places)
+        if self.span_placeholders == "include":
+            span |= between(region, end, len(ids))
+        targets = [filled.start + np.arange(n_openings), locals_]
+        return TextInput(
+            ids=ids,
+            span=span,
+            start=region,
+            end=end,
+            truncated=filled.truncated,
+            copies=_copies(self._sources(places, firsts, len(ids)), targets),
+        )
+
+    def _sources(
+        self, places: NDArray[np.int64], firsts: NDArray[np.int64], n_tokens: int
+    ) -> NDArray[np.int64]:
+        """Per block the token whose state stands for it."""
+        sources = places[np.append(firsts[1:], len(places)) - 1]
+        if self.last_source == "after_text":
+            sources[-1] = min(sources[-1] + 1, n_tokens - 1)
+        return sources
+
+
+def _copies(sources: NDArray[np.int64], targets: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Rows of [source, target] for every group of targets that there is."""
+    rows = [np.stack([sources, group], axis=1) for group in targets if len(group)]
+    return np.concatenate(rows)

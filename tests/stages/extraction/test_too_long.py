@@ -1,0 +1,129 @@
+"""Texts longer than max_length: cut by default, refused before anything is written if so set."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from stages.extraction.backbone import Backbone, BackboneConfig, BackboneFiles, load_backbone
+from stages.extraction.capture import parse_capture
+from stages.extraction.extract import ExtractReport, extract
+from stages.extraction.recipes import parse_recipe
+from stages.extraction.target import ExtractConfig, ExtractRuntime, ExtractTarget, resolve_target
+from storage.errors import InputError
+from storage.keys import text_digest
+from storage.progress import SilentProgress
+
+LIMIT = 12
+SHORT = ["ice", "snow !", "cold"]
+LONG = ["the deep lake freezes slowly", "a warm wind is never cold"]
+"""In bytes of which few merge: more than LIMIT tokens."""
+
+
+class Extraction:
+    """An extraction of a tiny decoder with room for LIMIT tokens, counting backbone loads."""
+
+    def __init__(self, files: BackboneFiles, home: Path) -> None:
+        self.files, self.home = files, home
+        self.loads = 0
+
+    def target(self, recipe: str) -> ExtractTarget:
+        backbone = BackboneConfig(source=str(self.files.folder), max_length=LIMIT)
+        return resolve_target(
+            ExtractConfig(
+                backbone=backbone, recipe=parse_recipe(recipe), capture=parse_capture("hidden=1")
+            )
+        )
+
+    def load(self) -> Backbone:
+        self.loads += 1
+        return load_backbone(self.files, "float32", "cpu")
+
+    def __call__(self, texts: list[str], recipe: str = "plain", **runtime: object) -> ExtractReport:
+        settings = ExtractRuntime.model_validate({"device": "cpu", "batch_tokens": 64, **runtime})
+        digests = [text_digest(t) for t in texts]
+        return extract(
+            self.target(recipe),
+            self.home,
+            texts,
+            digests,
+            settings,
+            SilentProgress(),
+            load=self.load,
+        )
+
+
+@pytest.fixture
+def run(tiny_files: Callable[[str], BackboneFiles], tmp_path: Path) -> Extraction:
+    return Extraction(tiny_files("llama"), tmp_path / "home")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_texts_are_cut_and_counted_unless_set_otherwise(run: Extraction) -> None:
+    assert run([*SHORT, *LONG]).n_truncated == 2
+    assert run([*SHORT, *LONG], too_long="cut").n_truncated == 2
+
+
+@pytest.mark.parametrize("block_texts", [1, 2, 100])
+def test_refusing_names_the_texts_and_writes_nothing(run: Extraction, block_texts: int) -> None:
+    # 28 bytes of which "the" is one token, and <s>.
+    with pytest.raises(
+        InputError,
+        match=r"2 of the 5 texts asked for are longer than max_length, which is 12 tokens; the first is "
+        r"text 1 \('the deep lake freezes slowly'\) with 27 tokens .* split or leave out .* 'cut'",
+    ):
+        run(
+            [SHORT[0], *LONG, *SHORT[1:]],
+            too_long="refuse",
+            block_texts=block_texts,
+        )
+    assert not run.home.exists()
+    assert run.loads == 0
+
+
+def test_texts_already_cut_in_the_store_are_refused_too(run: Extraction) -> None:
+    run([*SHORT, *LONG])
+    before, loads = contents(run.home), run.loads
+    with pytest.raises(InputError, match=r"1 of the 2 texts asked for .* text 1 \('a warm wind"):
+        run([SHORT[1], LONG[1]], too_long="refuse")
+    with pytest.raises(InputError, match=r"2 of the 3 texts asked for .* text 0 \('thin blue grey"):
+        run(["thin blue grey ice", SHORT[0], LONG[0]], too_long="refuse")
+    assert contents(run.home) == before
+    assert run.loads == loads
+
+
+def test_refusing_leaves_texts_that_fit_alone(run: Extraction) -> None:
+    run([*LONG, SHORT[0]])
+    report = run(SHORT, too_long="refuse")
+    assert (report.n_truncated, report.n_cells) == (0, 3)
+    again = run(SHORT, too_long="refuse")
+    assert (again.n_truncated, again.n_cells, again.n_tokens) == (0, 0, 0)
+
+
+def test_a_text_of_exactly_the_limit_fits(run: Extraction) -> None:
+    exact = "x" * (LIMIT - 1)
+    assert run([exact], too_long="refuse").n_tokens == LIMIT
+    with pytest.raises(InputError, match=r"1 of the 1 texts .* with 13 tokens"):
+        run([exact + "x"], too_long="refuse")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "length"),
+    [("template:template=so {text}", 1 + 3 + 11), ("htp:block=tokens,size=5", 18)],
+)
+def test_the_prompt_and_placeholders_count(run: Extraction, recipe: str, length: int) -> None:
+    """11 tokens of text; with <s> they would fit alone. Three blocks of 5, two placeholders each."""
+    assert run(["x" * 11], too_long="refuse").n_tokens == LIMIT
+    with pytest.raises(
+        InputError, match=rf"1 of the 1 texts .* with {length} tokens under this recipe"
+    ):
+        run(["x" * 11], recipe, too_long="refuse")
+
+
+def test_there_are_two_ways() -> None:
+    with pytest.raises(ValidationError, match="'cut' or 'refuse'"):
+        ExtractRuntime.model_validate({"too_long": "drop"})
