@@ -2,14 +2,36 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from pydantic import ValidationError
 
-from stages.embed import EmbedConfig, Method, embed_with_head, pool, write_embeddings
-from stages.extraction.capture import CaptureItem
-from stages.extraction.extract import extract
+from stages.corpus.columns import Similarity
+from stages.corpus.corpus import build_corpus
+from stages.corpus.files import FilesCorpus
+from stages.embed import (
+    EmbedConfig,
+    Method,
+    StoredFeatures,
+    choose_layers,
+    combined_layers,
+    embed_ensemble,
+    embed_layers,
+    embed_with_head,
+    finish,
+    layers_of,
+    require_finite,
+    require_place,
+    required_arrays,
+    with_layers,
+    write_embeddings,
+)
+from stages.extraction.backbone import Backbone, load_backbone
+from stages.extraction.extract import ExtractReport, extract
+from stages.extraction.recipes import expand_recipe
 from stages.extraction.target import (
     ExtractConfig,
     ExtractRuntime,
@@ -23,96 +45,220 @@ from storage.errors import InputError
 from storage.features.store import FeatureStore, store_folder
 from storage.keys import text_digest, to_plain
 from storage.progress import Progress
-from storage.readers import open_reader
 
-READER_BYTES = 1 << 30
+DEV_COLUMNS = Similarity(text="text_a", text_pair="text_b", label="score")
+"""Columns of a file of development pairs."""
 
 
 @dataclass(frozen=True)
-class EmbedRequest:
-    """What to embed with: a parameter-free method on a backbone, or a trained head."""
+class ByMethod:
+    """A method without parameters on a backbone."""
 
-    extract: ExtractConfig | None
-    method: str
-    layers: str
-    head: str | None
+    extract: ExtractConfig
+    """Its capture plays no role: the method decides what it reads."""
+    config: EmbedConfig
+    dev: str | None
+    """File of graded pairs on which layers are chosen, for `layers: auto`."""
+
+
+@dataclass(frozen=True)
+class ByHead:
+    """A trained head, on the features it was trained on."""
+
+    artifact: str
     backbone: str | None
-    device: str
-    batch_tokens: int
+    """Where the backbone is now; None for where it was."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where and how features are made."""
+
+    home: Path
+    runtime: ExtractRuntime
+    progress: Callable[[str], Progress]
+
+
+def embed_config(**fields: str) -> EmbedConfig:
+    """The method that the flags of the command line describe.
+
+    Raises:
+        InputError: an unknown method, or fields that do not go together.
+    """
+    if fields["method"] not in get_args(Method):
+        raise InputError(
+            f"--method {fields['method']!r} is unknown; there are {', '.join(get_args(Method))}"
+        )
+    try:
+        return EmbedConfig.model_validate(fields)
+    except ValidationError as error:
+        reasons = [
+            f"{'/'.join(f'--{part}' for part in e['loc']) or '--of'}: {e['msg']} (given: {e['input']!r})"
+            for e in error.errors()
+        ]
+        raise InputError("; ".join(reasons)) from error
 
 
 def embed_texts(
-    request: EmbedRequest,
-    texts: Sequence[str],
-    home: Path,
-    output: Path,
-    progress: Callable[[str], Progress],
+    how: ByMethod | ByHead, texts: Sequence[str], output: Path, place: Workplace
 ) -> dict[str, Any]:
     """Write the embeddings of `texts` to `output` and return a few figures.
 
+    Equal texts are computed once and written as often as they occur.
+
     Raises:
-        InputError: unknown method, layer or head.
+        InputError: unknown layer or head, `auto` without development pairs, non-finite vectors, or an
+            output that cannot be written.
     """
-    head: LoadedHead | None = None
-    if request.head is None:
-        target = _pooling_target(request)
-    else:
-        head, target = _head_target(request, home)
-    by_digest = {text_digest(t): t for t in texts}
-    runtime = ExtractRuntime(device=request.device, batch_tokens=request.batch_tokens)
-    report = extract(
-        target, home, list(by_digest.values()), list(by_digest), runtime, progress("extract")
+    require_place(output)
+    rows = {digest: i for i, digest in enumerate(dict.fromkeys(map(text_digest, texts)))}
+    unique = {text_digest(t): t for t in texts}
+    made = (
+        _by_method(how, unique, place)
+        if isinstance(how, ByMethod)
+        else _by_head(how, unique, place)
     )
-    digests = [text_digest(t) for t in texts]
-    readers = [
-        open_reader(report.store, a, digests, budget_bytes=READER_BYTES) for a in target.arrays
-    ]
-    recipe: dict[str, Any] = {"store": to_plain(target.identity), "arrays": list(target.arrays)}
-    if head is not None:
-        vectors = embed_with_head(head, readers[0], progress("embed"))
-        recipe["head"] = request.head
-    else:
-        config = EmbedConfig.model_validate({"method": request.method, "arrays": target.arrays})
-        vectors = pool(config, readers, progress("embed"))
-        recipe["method"] = request.method
-    if not np.isfinite(vectors).all():
-        raise InputError(
-            f"the embeddings hold {int((~np.isfinite(vectors)).sum())} non-finite numbers"
-        )
-    write_embeddings(output, texts, vectors, recipe)
+    facts = made.facts | {"store_ids": [r.store.store_id for r in made.reports]}
+    vectors = made.vectors[[rows[text_digest(t)] for t in texts]]
+    write_embeddings(output, texts, vectors, facts)
     return {
         "output": str(output),
         "n_texts": len(texts),
         "width": int(vectors.shape[1]),
-        "arrays": list(target.arrays),
-        "store_id": report.store.store_id,
-        "n_tokens_computed": report.n_tokens,
-        "n_truncated": report.n_truncated,
+        **{k: facts[k] for k in ("arrays", "layers", "store_ids") if k in facts},
+        "n_tokens_computed": made.n_tokens_computed,
+        "n_truncated": max(r.n_truncated for r in made.reports),
     }
 
 
-def _pooling_target(request: EmbedRequest) -> ExtractTarget:
-    if request.method not in get_args(Method):
+@dataclass(frozen=True)
+class _Made:
+    vectors: np.ndarray
+    """One row per unique text."""
+    reports: list[ExtractReport]
+    """Of the extractions of the texts, one per member of an ensemble."""
+    facts: dict[str, Any]
+    n_tokens_computed: int
+
+
+def _by_method(how: ByMethod, unique: dict[str, str], place: Workplace) -> _Made:
+    targets = [
+        resolve_target(how.extract.model_copy(update={"recipe": member}))
+        for member in expand_recipe(how.extract.recipe)
+    ]
+    first = targets[0]
+    # The members of an ensemble share the backbone, which is loaded at most once.
+    load = cache(
+        partial(load_backbone, first.files, first.identity.compute_dtype, place.runtime.device)
+    )
+    work = _Extractions(targets, place, load)
+    config, dev_tokens = how.config, 0
+    # A layer that is not there is told before anything runs.
+    layers = layers_of(config, first.sizes)
+    if config.layers == "auto":
+        config, dev_tokens = _choose(config, how.dev, work)
+        layers = layers_of(config, first.sizes)
+    elif how.dev is not None:
         raise InputError(
-            f"--method {request.method!r} is unknown; there are {', '.join(get_args(Method))}"
+            f"--dev {how.dev} is for --layers auto only, but --layers is {config.layers}; leave one out"
         )
-    assert request.extract is not None
-    target = resolve_target(request.extract)
-    if request.layers != "last":
-        return target
-    last = "final" if target.sizes.has_final_norm else str(target.sizes.n_layers)
-    names = CaptureItem(what="hidden", layers=last).names(target.sizes)
-    return replace(target, arrays=tuple(n.text for n in names))
+    members, reports = work.run(config, unique)
+    vectors = embed_ensemble(
+        (combined_layers(config, m, place.progress("embed")) for m in members), config.combine
+    )
+    identities = [to_plain(t.identity) for t in targets]
+    facts = {
+        "method": config.method,
+        "config": config.model_dump(mode="json"),
+        "layers": list(layers),
+        "layers_chosen_on": how.dev,
+        "recipe": to_plain(how.extract.recipe),
+        "arrays": list(required_arrays(config, first.sizes)),
+        **({"store": identities[0]} if len(targets) == 1 else {"stores": identities}),
+    }
+    n_tokens = dev_tokens + sum(r.n_tokens for r in reports)
+    return _Made(finish(config, vectors, members[0].name), reports, facts, n_tokens)
 
 
-def _head_target(request: EmbedRequest, home: Path) -> tuple[LoadedHead, ExtractTarget]:
+@dataclass(frozen=True)
+class _Extractions:
+    """The stores of all members of an ensemble."""
+
+    targets: list[ExtractTarget]
+    place: Workplace
+    load: Callable[[], Backbone]
+
+    def run(
+        self, config: EmbedConfig, texts: dict[str, str]
+    ) -> tuple[list[StoredFeatures], list[ExtractReport]]:
+        """Extract what `config` reads of these texts (digest to text), under every recipe."""
+        members, reports = list[StoredFeatures](), list[ExtractReport]()
+        for target in self.targets:
+            arrays = required_arrays(config, target.sizes)
+            report = _extract(replace(target, arrays=arrays), texts, self.place, self.load)
+            members.append(StoredFeatures(report.store, target.sizes, list(texts)))
+            reports.append(report)
+        return members, reports
+
+
+def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[EmbedConfig, int]:
+    """The config with definite layers, and the tokens that were computed for it."""
+    if dev is None:
+        raise InputError(
+            f"--layers auto chooses layers on graded pairs, and none were given; add --dev FILE with the "
+            f"columns {DEV_COLUMNS.text}, {DEV_COLUMNS.text_pair} and {DEV_COLUMNS.label}, or name the layers"
+        )
+    corpus = build_corpus(FilesCorpus(files={"dev": dev}, task=DEV_COLUMNS))
+    members, reports = work.run(config, dict(zip(corpus.digests, corpus.texts, strict=True)))
+    per_member = [embed_layers(config, m, work.place.progress("choose layers")) for m in members]
+    vectors = {
+        int(layer): embed_ensemble((found[layer] for found in per_member), config.combine)
+        for layer in per_member[0]
+    }
+    pairs = np.stack([corpus.examples.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
+    gold = corpus.examples.column("label").to_numpy()
+    chosen = choose_layers(vectors, pairs, gold, config.combine)
+    return with_layers(config, chosen), sum(r.n_tokens for r in reports)
+
+
+def _by_head(how: ByHead, unique: dict[str, str], place: Workplace) -> _Made:
+    head, target = _head_target(how, place.home)
+    report = _extract(target, unique, place, None)
+    features = StoredFeatures(report.store, target.sizes, list(unique))
+    vectors = embed_with_head(head, features.reader(head.layer, "span"), place.progress("embed"))
+    require_finite(vectors, features.name)
+    facts = {
+        "store": to_plain(target.identity),
+        "arrays": list(target.arrays),
+        "head": how.artifact,
+    }
+    return _Made(vectors, [report], facts, report.n_tokens)
+
+
+def _head_target(how: ByHead, home: Path) -> tuple[LoadedHead, ExtractTarget]:
     artifacts = ArtifactStore(home)
-    assert request.head is not None
-    ref = artifacts.find(request.head)
+    ref = artifacts.find(how.artifact)
     if ref.stage != "fit":
-        raise InputError(f"--head {request.head} is a {ref.stage} artifact; give one of stage fit")
+        raise InputError(f"--head {how.artifact} is a {ref.stage} artifact; give one of stage fit")
     manifest = artifacts.manifest(ref)
     head = load_head(artifacts.open(ref))
     stores = {i.split("/")[1] for i in manifest.spec.inputs if i.startswith("features/")}
     store = FeatureStore.open(store_folder(home, stores.pop()))
-    return head, target_of_store(store.record, (head.layer,), request.backbone)
+    return head, target_of_store(store.record, (head.layer,), how.backbone)
+
+
+def _extract(
+    target: ExtractTarget,
+    texts: dict[str, str],
+    place: Workplace,
+    load: Callable[[], Backbone] | None,
+) -> ExtractReport:
+    return extract(
+        target,
+        place.home,
+        list(texts.values()),
+        list(texts),
+        place.runtime,
+        place.progress("extract"),
+        load=load,
+    )

@@ -1,0 +1,48 @@
+"""Embed: sentence vectors from stored features, by a method without parameters or a trained head."""
+
+from stages.embed.choice import choose_layers
+from stages.embed.config import (
+    EmbedConfig,
+    Method,
+    WhiteningConfig,
+    layers_of,
+    required_arrays,
+    with_layers,
+)
+from stages.embed.corpus import CorpusVectors, embed_corpus
+from stages.embed.features import Features, StoredFeatures
+from stages.embed.finish import finish, require_finite
+from stages.embed.head import embed_with_head
+from stages.embed.layers import (
+    combined_layers,
+    embed,
+    embed_ensemble,
+    embed_layers,
+)
+from stages.embed.whitening import Whitening, fit_whitening
+from stages.embed.write import require_place, write_embeddings
+
+__all__ = [
+    "CorpusVectors",
+    "EmbedConfig",
+    "Features",
+    "Method",
+    "StoredFeatures",
+    "Whitening",
+    "WhiteningConfig",
+    "choose_layers",
+    "combined_layers",
+    "embed",
+    "embed_corpus",
+    "embed_ensemble",
+    "embed_layers",
+    "embed_with_head",
+    "finish",
+    "fit_whitening",
+    "layers_of",
+    "require_finite",
+    "require_place",
+    "required_arrays",
+    "with_layers",
+    "write_embeddings",
+]

@@ -1,0 +1,80 @@
+"""From the rows of a batch of texts to one vector per text: poolings, and sums weighted by attention.
+
+T: tokens of one text; H: attention heads; G: key-value heads; R = H / G heads that share values; D: width
+of a head.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float32
+from scipy import sparse
+
+from stages.embed.config import Pooling
+from storage.ragged import Ragged
+
+Vectors = Float32[np.ndarray, "n _"]
+"""One row per text."""
+
+
+def pool_rows(pooling: Pooling, rows: Ragged) -> Vectors:
+    """Pool each text's rows `[n_tokens, width]` float32; every text has at least one."""
+    return _POOL[pooling](rows)
+
+
+def attention_weighted(rows: Ragged, values: Ragged, n_kv_heads: int) -> Vectors:
+    """Each head's attention row times the values of its key-value head, heads side by side.
+
+    Value Aggregation, section 6.1. Head h reads key-value head h // R, as grouped-query attention shares
+    them; where the paper's table prints the width of the values for a grouped backbone, this is H * D.
+
+    Args:
+        rows: attention rows `[n_tokens, H]` over every token of the input.
+        values: `[n_tokens, G * D]` of the same tokens.
+        n_kv_heads: G.
+
+    Returns:
+        `[n_texts, H * D]`, what the block's output projection reads at the readout token.
+    """
+    n_heads, d_value = rows.data.shape[1], values.data.shape[1]
+    out = np.empty((len(rows), n_heads * d_value // n_kv_heads), dtype=np.float32)
+    shape_GRD = (n_kv_heads, n_heads // n_kv_heads, d_value // n_kv_heads)
+    for i, (row_TH, value_TX) in enumerate(zip(rows, values, strict=True)):
+        row_GRT = row_TH.reshape(-1, *shape_GRD[:2]).transpose(1, 2, 0)
+        value_GTD = value_TX.reshape(-1, n_kv_heads, shape_GRD[2]).transpose(1, 0, 2)
+        np.matmul(row_GRT, value_GTD, out=out[i].reshape(shape_GRD))
+    return out
+
+
+def _weighted_sum(rows: Ragged, weights: Float32[np.ndarray, " t"]) -> Vectors:
+    """Per text the sum of its rows times their weights, as one sparse product: `np.add.reduceat` walks
+    down columns and is about ten times slower."""
+    places = np.arange(len(rows.data))
+    shape = (len(rows), len(rows.data))
+    return sparse.csr_array((weights, places, rows.offsets), shape=shape) @ rows.data
+
+
+def _weighted_mean(rows: Ragged) -> Vectors:
+    lengths = rows.lengths
+    places = np.arange(len(rows.data)) - np.repeat(rows.offsets[:-1], lengths) + 1
+    weights = places / np.repeat(lengths * (lengths + 1) / 2, lengths)
+    return _weighted_sum(rows, weights.astype(np.float32))
+
+
+def _mean(rows: Ragged) -> Vectors:
+    lengths = rows.lengths
+    sums = _weighted_sum(rows, np.ones(len(rows.data), np.float32))
+    return sums / lengths[:, None].astype(np.float32)
+
+
+def _max(rows: Ragged) -> Vectors:
+    return np.stack([row.max(axis=0) for row in rows])
+
+
+_POOL: dict[Pooling, Callable[[Ragged], Vectors]] = {
+    "first": lambda rows: rows.data[rows.offsets[:-1]],
+    "last": lambda rows: rows.data[rows.offsets[1:] - 1],
+    "mean": _mean,
+    "max": _max,
+    "weighted_mean": _weighted_mean,
+}

@@ -1,0 +1,91 @@
+"""Choosing layers on development pairs."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from stages.embed.aggregate import Vectors
+from stages.embed.config import Combine
+from stages.embed.layers import combine_vectors
+from storage.errors import InputError
+
+
+def choose_layers(
+    vectors: Mapping[int, Vectors],
+    pairs: Int64[np.ndarray, "m 2"],
+    gold: Float64[np.ndarray, " m"],
+    combine: Combine = "average",
+) -> tuple[int, ...]:
+    """The layers whose combined vectors agree best with graded development pairs, ascending.
+
+    Every layer is scored alone (Spearman correlation of cosines and gold scores), the layers are ranked by
+    that, and of the prefixes of the ranking the one is taken whose combined vectors score best. Ties go to
+    fewer layers, and in the ranking to the lower layer. The Value Aggregation paper chooses layers on
+    development data (section 5.1) but prints no rule; this is our reading of it.
+
+    Args:
+        vectors: per layer, one vector per development text.
+        pairs: rows of `vectors` that belong together.
+        gold: their graded scores.
+        combine: how layers will be combined.
+
+    Raises:
+        InputError: fewer than two pairs, gold scores that are all equal, a vector of zeros, or cosines that
+            are all equal in every layer.
+    """
+    if len(gold) < 2 or np.all(gold == gold[0]):
+        raise InputError(
+            f"layers are chosen by a rank correlation, but the {len(gold)} development pairs have "
+            f"{len(np.unique(gold))} different score(s); give pairs with at least two"
+        )
+    alone = {k: _score(v, pairs, gold, f"layer {k}") for k, v in vectors.items()}
+    if all(score is None for score in alone.values()):
+        raise InputError(
+            f"no layer of {', '.join(map(str, alone))} tells the {len(gold)} development pairs apart: all "
+            f"their cosines are equal (a first token that is the same in every text, for example); choose "
+            f"another method"
+        )
+    ranking = sorted(vectors, key=lambda k: (-_rank_value(alone[k]), k))
+    best, best_score = 1, -np.inf
+    for n in range(1, len(ranking) + 1):
+        # In the order they will be combined in.
+        chosen = sorted(ranking[:n])
+        together = combine_vectors((vectors[k] for k in chosen), combine)
+        score = _rank_value(_score(together, pairs, gold, f"the layers {chosen} together"))
+        if score > best_score:
+            best, best_score = n, score
+    return tuple(sorted(ranking[:best]))
+
+
+def _rank_value(score: float | None) -> float:
+    """Cosines that are all equal order nothing, which is worse than any order that is not reversed."""
+    return 0.0 if score is None else score
+
+
+def _score(
+    vectors: Vectors, pairs: Int64[np.ndarray, "m 2"], gold: Float64[np.ndarray, " m"], where: str
+) -> float | None:
+    """Spearman correlation of cosines and gold; None where all cosines are equal."""
+    wide = vectors.astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=1)
+    paired = pairs.ravel()
+    usable = np.isfinite(lengths[paired]) & (lengths[paired] > 0)
+    if not usable.all():
+        text = int(paired[usable.argmin()])
+        raise InputError(
+            f"development text {text} has a vector of zeros or of non-finite numbers in {where}, so it has "
+            f"no cosine; choose another method or other layers"
+        )
+    left, right = (wide[pairs[:, side]] / lengths[pairs[:, side], None] for side in (0, 1))
+    # Rounded, so that equal texts do not differ by the order of additions.
+    cosines = np.round(np.sum(left * right, axis=1), 12)
+    if np.all(cosines == cosines[0]):
+        return None
+    return float(np.corrcoef(_ranks(cosines), _ranks(gold))[0, 1])
+
+
+def _ranks(values: Float64[np.ndarray, " m"]) -> Float64[np.ndarray, " m"]:
+    """Ranks from 1; ties share their mean."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[which]

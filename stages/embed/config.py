@@ -1,0 +1,150 @@
+"""How cached rows become one vector per text: method, layers, combination, finishing."""
+
+import re
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from stages.extraction.capture import CaptureItem, Index, What
+from stages.extraction.sizes import BackboneSizes
+from storage.errors import InputError
+
+Pooling = Literal["first", "last", "mean", "max", "weighted_mean"]
+Method = Literal["first", "last", "mean", "max", "weighted_mean", "hs", "va", "wva", "aligned_wva"]
+Combine = Literal["average", "concatenate"]
+
+AUTO = "auto"
+_LAYER = re.compile(r"all|half|last|final|\d+|\d+-\d+")
+_ALONE = ("default", AUTO)
+_POOLINGS: dict[Method, Pooling] = {
+    "first": "first",
+    "last": "last",
+    "mean": "mean",
+    "max": "max",
+    "weighted_mean": "weighted_mean",
+    "hs": "mean",
+    "va": "mean",
+}
+
+
+class WhiteningConfig(BaseModel):
+    """Whitening fitted on the training texts, after Su et al., "Whitening Sentence Representations for
+    Better Semantics and Faster Retrieval", section 3. Unlike there, the floor `eps` keeps directions in
+    which the training texts do not vary from being blown up.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n_components: int | None = Field(default=None, ge=1)
+    """Directions kept, those of the largest variance first; None for all."""
+    eps: float = Field(default=1e-6, gt=0, lt=1)
+    """Directions whose variance is below this share of the largest count as if they had that share."""
+
+
+class EmbedConfig(BaseModel):
+    """How cached rows become one vector per text. Every field changes the vectors.
+
+    `hs`, `va`, `wva` and `aligned_wva` are those of the Value Aggregation paper (sections 4.1, 6.1 and
+    6.2); `hs` is `mean` over hidden states and `va` is `mean` over values, with all blocks as default.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Method = "mean"
+    """`first`: the first token of the span; `last`: the last token of the input, as prompts are read
+    out; `mean`, `max`, `weighted_mean` (token i of n weighs i / (1 + ... + n), as in SGPT): over the
+    span. `wva`: the values of all tokens of the input, weighted by the readout token's attention row,
+    heads side by side; `aligned_wva`: that through the block's output projection, bias included."""
+    layers: str = "default"
+    """`all` (blocks 1..L), `half` (L // 2 .. L), `last` (`final` where there is one, else block L), `final`,
+    indices and ranges, separated by commas; 0, the embedding output, only if it is asked for. `default`
+    is `last` for the poolings and `all` for hs, va, wva and aligned_wva. `auto`: `choose_layers`."""
+    of: Literal["hidden", "values"] = "hidden"
+    """What first, last, mean, max and weighted_mean pool."""
+    combine: Combine = "average"
+    """Over layers, and over the members of a prompt ensemble."""
+    normalise: Literal["none", "l2"] = "none"
+    """Applied last."""
+    whitening: WhiteningConfig | None = None
+
+    @field_validator("layers")
+    @classmethod
+    def _layers_are_known_words(cls, layers: str) -> str:
+        parts = [part.strip() for part in layers.split(",")]
+        if parts[0] in _ALONE and len(parts) == 1:
+            return parts[0]
+        for part in parts:
+            if not _LAYER.fullmatch(part):
+                raise ValueError(
+                    f"{part!r} is no layer; write all, half, last, final, an index such as 4 or a range such "
+                    f"as 4-6, separated by commas, or one of {' and '.join(_ALONE)} alone"
+                )
+        return ",".join(parts)
+
+    @model_validator(mode="after")
+    def _values_are_poolable(self) -> "EmbedConfig":
+        if self.method == "hs" and self.of == "values":
+            raise ValueError(
+                "hs is the mean of hidden states; for the mean of values use method va"
+            )
+        return self
+
+    @property
+    def what(self) -> What:
+        """What is pooled or aggregated."""
+        if self.method == "hs":
+            return "hidden"
+        return "values" if self.method in ("va", "wva", "aligned_wva") else self.of
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """How tokens become one vector per layer; None where an attention row weighs them."""
+        return _POOLINGS.get(self.method)
+
+
+def layers_of(config: EmbedConfig, sizes: BackboneSizes) -> tuple[Index, ...]:
+    """The layers of a backbone of these sizes, ascending, each once; for `auto` the candidates 1..L.
+
+    Raises:
+        InputError: a layer that this backbone does not have.
+    """
+    words = config.layers
+    if words == "default":
+        words = (
+            "last" if config.method in ("first", "last", "mean", "max", "weighted_mean") else "all"
+        )
+    found: set[Index] = {i for part in words.split(",") for i in _indices(part, config.what, sizes)}
+    numbers: list[Index] = [*sorted(i for i in found if i != "final")]
+    return (*numbers, *(["final"] if "final" in found else []))
+
+
+def required_arrays(config: EmbedConfig, sizes: BackboneSizes) -> tuple[str, ...]:
+    """Names of the token-level arrays to capture, by kind and then by layer.
+
+    Raises:
+        InputError: a layer that this backbone does not have.
+    """
+    kinds = [config.what] if config.pooling else ["attention_rows", "values"]
+    return tuple(f"{kind}/{i}" for kind in kinds for i in layers_of(config, sizes))
+
+
+def with_layers(config: EmbedConfig, layers: tuple[int, ...]) -> EmbedConfig:
+    """The config with `auto` replaced by the layers chosen."""
+    return config.model_copy(update={"layers": ",".join(map(str, layers))})
+
+
+def require_definite(config: EmbedConfig) -> None:
+    """Raises: InputError: the layers are still to be chosen."""
+    if config.layers == AUTO:
+        raise InputError(
+            "layers is 'auto', but nothing was chosen yet; choose on development pairs with choose_layers "
+            "and give the result (on the command line: --dev FILE)"
+        )
+
+
+def _indices(part: str, what: What, sizes: BackboneSizes) -> list[Index]:
+    if part in ("all", AUTO):
+        return list(range(1, sizes.n_layers + 1))
+    if part == "last":
+        return ["final" if what == "hidden" and sizes.has_final_norm else sizes.n_layers]
+    return [name.index for name in CaptureItem(what=what, layers=part).names(sizes)]

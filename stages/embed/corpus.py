@@ -1,0 +1,112 @@
+"""Vectors of a corpus: layers chosen on its dev pairs if asked, whitening fitted on its train texts."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from stages.corpus.corpus import Corpus
+from stages.embed.aggregate import Vectors
+from stages.embed.choice import choose_layers
+from stages.embed.config import AUTO, EmbedConfig, layers_of, with_layers
+from stages.embed.features import Features
+from stages.embed.finish import finish
+from stages.embed.layers import combined_layers, embed_ensemble, layer_vectors
+from stages.extraction.capture import Index
+from storage.errors import CorruptDataError, InputError
+from storage.progress import Progress
+
+
+@dataclass(frozen=True)
+class CorpusVectors:
+    """One vector per text of a corpus, and what was chosen to make them."""
+
+    vectors: Vectors
+    """`[n_texts, width]` float32, in the order of the corpus."""
+    layers: tuple[Index, ...]
+
+    @property
+    def choice(self) -> dict[str, str]:
+        """What was chosen, for tables."""
+        return {"layers": ",".join(map(str, self.layers))}
+
+    def save(self, folder: Path) -> None:
+        """Write vectors.npy and vectors.json."""
+        np.save(folder / "vectors.npy", self.vectors)
+        record = {"layers": list(self.layers), "width": int(self.vectors.shape[1])}
+        (folder / "vectors.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> "CorpusVectors":
+        """Read what `save` wrote.
+
+        Raises:
+            CorruptDataError: a file is missing or broken.
+        """
+        try:
+            record: dict[str, Any] = json.loads((folder / "vectors.json").read_text("utf-8"))
+            return cls(np.load(folder / "vectors.npy"), tuple(record["layers"]))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CorruptDataError(
+                f"{folder} holds no vectors of a corpus ({error}); delete the artifact and run again"
+            ) from error
+
+
+def embed_corpus(
+    config: EmbedConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+) -> CorpusVectors:
+    """One vector per text of `corpus`, from stored features alone.
+
+    Args:
+        config: method, layers, combination, finishing. `layers: auto` is chosen on the dev pairs,
+            whitening is fitted on the texts of train; test plays no role in either.
+        members: features of the corpus' texts, one per prompt of an ensemble; one for other recipes.
+        corpus: whose texts these are.
+        progress: told the texts done.
+
+    Raises:
+        InputError: `auto` without graded dev pairs, whitening without a train split, and as of `embed`.
+    """
+    if config.layers == AUTO:
+        config = with_layers(config, _chosen(config, members, corpus, progress))
+    train = None
+    if config.whitening is not None:
+        if "train" not in corpus.splits:
+            raise InputError(
+                f"whitening is fitted on the texts of train, but the corpus has the splits "
+                f"{', '.join(corpus.splits)}; give a train split, or leave whitening out"
+            )
+        train = _texts(corpus, "train")
+    vectors = embed_ensemble(
+        (combined_layers(config, m, progress) for m in members), config.combine
+    )
+    vectors = finish(config, vectors, members[0].name, train=train)
+    return CorpusVectors(vectors, layers_of(config, members[0].sizes))
+
+
+def _chosen(
+    config: EmbedConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+) -> tuple[int, ...]:
+    if corpus.task != "similarity" or "dev" not in corpus.splits:
+        raise InputError(
+            f"layers 'auto' are chosen on graded pairs of a dev split, but this is a {corpus.task} corpus "
+            f"with the splits {', '.join(corpus.splits)}; name the layers"
+        )
+    dev = corpus.split("dev")
+    pairs = np.stack([dev.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
+    by_layer = {
+        int(parts[0][0]): embed_ensemble((v for _, v in parts), config.combine)
+        for parts in zip(*(layer_vectors(config, m, progress) for m in members), strict=True)
+    }
+    return choose_layers(by_layer, pairs, dev.column("label").to_numpy(), config.combine)
+
+
+def _texts(corpus: Corpus, split: str) -> Int64[np.ndarray, " n"]:
+    """Texts of a split, each once."""
+    rows = corpus.split(split)
+    both = [rows.column(c).drop_null().to_numpy() for c in ("text", "text_pair")]
+    return np.unique(np.concatenate(both)).astype(np.int64)

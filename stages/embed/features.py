@@ -1,0 +1,89 @@
+"""Where the rows of an ordered list of texts come from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.extraction.sizes import BackboneSizes
+from storage.features.projections import read_projection
+from storage.features.store import FeatureStore
+from storage.readers import FeatureReader, open_reader
+
+Tokens = Literal["span", "all"]
+Projection = tuple[NDArray[np.float32], NDArray[np.float32] | None]
+"""Weight `[d_heads, d_model]` and bias `[d_model]` of a block's output projection."""
+
+BUDGET_BYTES = 1 << 28
+"""An array is read whole up to this size, in windows of it beyond; one array at a time is open, or two."""
+
+
+@runtime_checkable
+class Features(Protocol):
+    """The rows of an ordered list of texts under one recipe."""
+
+    @property
+    def sizes(self) -> BackboneSizes:
+        """Of the backbone that computed them."""
+        ...
+
+    @property
+    def n_texts(self) -> int:
+        """Texts."""
+        ...
+
+    def reader(self, array: str, tokens: Tokens) -> FeatureReader:
+        """A reader of one array, over the tokens of the span or over all of the input."""
+        ...
+
+    def projection(self, block: int) -> Projection:
+        """The output projection of a block."""
+        ...
+
+    def name(self, text: int) -> str:
+        """What a text is called in messages."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """Features in a store."""
+
+    store: FeatureStore
+    sizes: BackboneSizes
+    digests: Sequence[str]
+    """Content digests of the texts; repeats are allowed, but each is read again."""
+    budget_bytes: int = BUDGET_BYTES
+
+    @property
+    def n_texts(self) -> int:
+        """Texts."""
+        return len(self.digests)
+
+    def reader(self, array: str, tokens: Tokens) -> FeatureReader:
+        """A reader of one array.
+
+        Raises:
+            NotFoundError: a text or the array is not in the store.
+        """
+        return open_reader(
+            self.store, array, self.digests, budget_bytes=self.budget_bytes, tokens=tokens
+        )
+
+    def projection(self, block: int) -> Projection:
+        """The output projection of a block.
+
+        Raises:
+            NotFoundError: not in the store.
+        """
+        return read_projection(self.store, block)
+
+    def name(self, text: int) -> str:
+        """Place and beginning of a text."""
+        where = self.store.locate([self.digests[text]])
+        segment = int(where.segment[0])
+        row = int(where.text_row[0]) - segment * self.store.record.axes.segment_texts
+        content = self.store.segment(segment).table.column("text").slice(row, 1).to_pylist()[0]
+        return f"text {text} ({content!r:.60})"

@@ -1,0 +1,60 @@
+"""What happens to vectors last: checks, whitening, unit length."""
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Int64
+
+from stages.embed.aggregate import Vectors
+from stages.embed.config import EmbedConfig
+from stages.embed.whitening import fit_whitening
+from storage.errors import InputError
+
+
+def finish(
+    config: EmbedConfig,
+    vectors: Vectors,
+    name: Callable[[int], str],
+    *,
+    train: Int64[np.ndarray, " n_train"] | None = None,
+) -> Vectors:
+    """Whiten and normalise as `config` says.
+
+    Args:
+        config: whitening and normalisation.
+        vectors: combined over layers and members.
+        name: what a text is called in messages.
+        train: which texts whitening is fitted on; the others do not touch it.
+
+    Raises:
+        InputError: a non-finite vector, whitening without training texts, or a vector of length 0 to be
+            normalised.
+    """
+    require_finite(vectors, name)
+    if config.whitening is not None:
+        if train is None:
+            raise InputError(
+                "whitening is fitted on training texts, and none were named; give the rows of the training "
+                "split, or leave whitening out"
+            )
+        vectors = fit_whitening(config.whitening, vectors[train]).apply(vectors)
+    if config.normalise == "none":
+        return vectors
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    if zero := np.flatnonzero(lengths == 0).tolist():
+        raise InputError(
+            f"{name(zero[0])} has a vector of zeros ({len(zero)} such of {len(vectors)} texts), which has "
+            f"no direction; leave normalise at 'none', or choose another method or other layers"
+        )
+    return (vectors / lengths).astype(np.float32)
+
+
+def require_finite(vectors: Vectors, name: Callable[[int], str]) -> None:
+    """Raises: InputError: NaN or infinity in a vector; says how many and in which text first."""
+    broken = ~np.isfinite(vectors)
+    if broken.any():
+        text = int(broken.any(axis=1).argmax())
+        raise InputError(
+            f"the embeddings hold {int(broken.sum())} non-finite numbers, the first in {name(text)}; "
+            f"run 'permafrost verify', and extract in a wider type (--dtype float32)"
+        )

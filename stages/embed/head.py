@@ -1,0 +1,25 @@
+"""Vectors of a trained head."""
+
+import numpy as np
+import torch
+
+from stages.embed.aggregate import Vectors
+from stages.embed.layers import MOST_TEXTS
+from stages.fit import LoadedHead
+from storage.progress import Progress
+from storage.readers import FeatureReader
+
+
+def embed_with_head(head: LoadedHead, reader: FeatureReader, progress: Progress) -> Vectors:
+    """Pooled vectors of a trained head for every text `[n_texts, d_out]` float32, before its classifier."""
+    parts: list[Vectors] = []
+    progress.start("embed", reader.n_texts, "texts")
+    try:
+        with torch.inference_mode():
+            for texts, rows in reader.in_order(MOST_TEXTS):
+                tokens, offsets = torch.from_numpy(rows.data), torch.from_numpy(rows.offsets)
+                parts.append(head.embed(tokens, offsets).numpy())
+                progress.advance(len(texts))
+    finally:
+        progress.finish()
+    return np.concatenate(parts)

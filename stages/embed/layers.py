@@ -1,0 +1,164 @@
+"""One vector per text from every layer, in one pass over each stored array, and layers combined."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from jaxtyping import Int64
+
+from stages.embed.aggregate import Vectors, attention_weighted, pool_rows
+from stages.embed.config import Combine, EmbedConfig, Pooling, layers_of, require_definite
+from stages.embed.features import Features
+from stages.embed.finish import finish
+from stages.extraction.capture import Index
+from storage.errors import InputError
+from storage.progress import Progress
+from storage.readers import FeatureReader
+
+MOST_TEXTS = 256
+BATCH_BYTES = 64 << 20
+"""Rows of a batch in float32, at most, unless one text is longer."""
+
+
+def layer_vectors(
+    config: EmbedConfig, features: Features, progress: Progress
+) -> Iterator[tuple[Index, Vectors]]:
+    """The layers of `config` in ascending order, each with its vectors; reads one layer at a time.
+
+    Raises:
+        InputError: a layer that the backbone does not have, or a text whose span is empty.
+    """
+    layers = layers_of(config, features.sizes)
+    progress.start("embed", features.n_texts * len(layers), "texts")
+    try:
+        for layer in layers:
+            yield layer, _one_layer(config, layer, features, progress)
+    finally:
+        progress.finish()
+
+
+def embed_layers(
+    config: EmbedConfig, features: Features, progress: Progress
+) -> dict[Index, Vectors]:
+    """As `layer_vectors`, all at once: `[n_texts, width]` per layer, for sweeps and `choose_layers`."""
+    return dict(layer_vectors(config, features, progress))
+
+
+def combine_vectors(parts: Iterable[Vectors], combine: Combine) -> Vectors:
+    """Average the parts, or put them side by side in their order.
+
+    Raises:
+        InputError: no parts, another number of texts, or an average of different widths.
+    """
+    if combine == "concatenate":
+        return np.concatenate(list(_alike(parts, slice(1))), axis=1)
+    total, n = np.zeros((), dtype=np.float64), 0
+    for part in _alike(parts, slice(2)):
+        total, n = total + part, n + 1
+    return (total / n).astype(np.float32)
+
+
+def embed_ensemble(members: Iterable[Vectors], combine: Combine) -> Vectors:
+    """Combine a text's vectors under several prompts; MetaEOL averages them."""
+    return combine_vectors(members, combine)
+
+
+def combined_layers(config: EmbedConfig, features: Features, progress: Progress) -> Vectors:
+    """Vectors of all layers combined, neither whitened nor normalised: what an ensemble is made from.
+
+    `aligned_wva` projects each layer before the average: a mean over layers with different output
+    projections cannot be projected afterwards.
+
+    Raises:
+        InputError: the layers are still `auto`, or the backbone does not have them.
+    """
+    require_definite(config)
+    return combine_vectors(
+        (v for _, v in layer_vectors(config, features, progress)), config.combine
+    )
+
+
+def embed(
+    config: EmbedConfig,
+    features: Features,
+    progress: Progress,
+    *,
+    train: Int64[np.ndarray, " n_train"] | None = None,
+) -> Vectors:
+    """One vector per text `[n_texts, width]` float32, in the order of `features`.
+
+    Args:
+        config: method, layers, combination, finishing.
+        features: rows of the texts.
+        progress: told the texts done.
+        train: which texts whitening is fitted on.
+
+    Raises:
+        InputError: layers that are not there, non-finite vectors, whitening without training texts, or a
+            vector without length where lengths are normalised.
+    """
+    vectors = combined_layers(config, features, progress)
+    return finish(config, vectors, features.name, train=train)
+
+
+def _alike(parts: Iterable[Vectors], axes: slice) -> Iterator[Vectors]:
+    first = None
+    for i, part in enumerate(parts):
+        first = first or part.shape
+        if part.shape[axes] != first[axes]:
+            raise InputError(
+                f"part {i} (a layer or a prompt) has vectors {list(part.shape)}, the first has "
+                f"{list(first)}; an average needs the same number of texts and the same width, "
+                f"concatenation the same number of texts"
+            )
+        yield part
+    if first is None:
+        raise InputError("there is nothing to combine; give at least one layer or prompt")
+
+
+def _one_layer(
+    config: EmbedConfig, layer: Index, features: Features, progress: Progress
+) -> Vectors:
+    if config.pooling is not None:
+        tokens = "all" if config.pooling == "last" else "span"
+        reader = features.reader(f"{config.what}/{layer}", tokens)
+        return _pooled(config.pooling, reader, features, progress)
+    weighted = _weighted(layer, features, progress)
+    if config.method == "wva":
+        return weighted
+    assert layer != "final"
+    weight, bias = features.projection(layer)
+    aligned = weighted @ weight
+    return aligned if bias is None else aligned + bias
+
+
+def _pooled(
+    pooling: Pooling, reader: FeatureReader, features: Features, progress: Progress
+) -> Vectors:
+    if empty := np.flatnonzero(reader.lengths == 0).tolist():
+        raise InputError(
+            f"{features.name(empty[0])} has no token in its span ({len(empty)} such of "
+            f"{reader.n_texts} texts), so nothing can be pooled; use another recipe"
+        )
+    out = np.empty((reader.n_texts, reader.width), dtype=np.float32)
+    for texts, rows in reader.in_order(_batch_size([reader])):
+        out[texts] = pool_rows(pooling, rows)
+        progress.advance(len(texts))
+    return out
+
+
+def _weighted(layer: Index, features: Features, progress: Progress) -> Vectors:
+    rows = features.reader(f"attention_rows/{layer}", "all")
+    values = features.reader(f"values/{layer}", "all")
+    size = _batch_size([rows, values])
+    parts: list[Vectors] = []
+    for (texts, row), (same, value) in zip(rows.in_order(size), values.in_order(size), strict=True):
+        assert np.array_equal(texts, same), "two readers of the same texts differ in their batches"
+        parts.append(attention_weighted(row, value, features.sizes.n_kv_heads))
+        progress.advance(len(texts))
+    return np.concatenate(parts)
+
+
+def _batch_size(readers: list[FeatureReader]) -> int:
+    row_bytes = 4 * sum(r.width for r in readers)
+    longest = max(int(r.lengths.max()) for r in readers)
+    return max(min(MOST_TEXTS, BATCH_BYTES // (row_bytes * longest)), 1)

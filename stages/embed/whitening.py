@@ -1,0 +1,60 @@
+"""Whitening: directions of the training texts' vectors, each scaled to variance 1."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Float64
+
+from stages.embed.config import WhiteningConfig
+from storage.errors import InputError
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """An affine map fitted on training vectors."""
+
+    mean: Float64[np.ndarray, " width"]
+    matrix: Float64[np.ndarray, "width n_components"]
+    """Columns are directions over their standard deviation, the largest variance first."""
+
+    def apply(
+        self, vectors: Float32[np.ndarray, "n width"]
+    ) -> Float32[np.ndarray, "n n_components"]:
+        """Map vectors of any texts."""
+        return ((vectors - self.mean) @ self.matrix).astype(np.float32)
+
+
+def fit_whitening(
+    config: WhiteningConfig, train: Float32[np.ndarray, "n_train width"]
+) -> Whitening:
+    """Fit on the vectors of the training texts; mean and covariance (divided by n) in float64.
+
+    Raises:
+        InputError: fewer than two texts, all vectors equal, or more components than the training texts
+            can have directions.
+    """
+    n_train, width = train.shape
+    most = min(width, n_train - 1)
+    if n_train < 2 or (config.n_components or 1) > most:
+        raise InputError(
+            f"whitening to {config.n_components or width} components was asked for, but {n_train} training "
+            f"texts with vectors of width {width} have at most {max(most, 0)} directions; give more training "
+            f"texts or a smaller n_components"
+        )
+    wide = train.astype(np.float64)
+    mean = wide.mean(axis=0)
+    centred = wide - mean
+    variances, directions = np.linalg.eigh(centred.T @ centred / n_train)
+    if variances[-1] <= 0:
+        raise InputError(
+            f"the vectors of all {n_train} training texts are equal, so there is no direction to whiten; "
+            f"leave whitening out or choose another method or other layers"
+        )
+    kept = (
+        slice(None, None, -1)
+        if config.n_components is None
+        else slice(-1, -config.n_components - 1, -1)
+    )
+    floor = config.eps * variances[-1]
+    scale = 1 / np.sqrt(np.maximum(variances, floor))
+    return Whitening(mean, (directions * scale)[:, kept])

@@ -1,0 +1,55 @@
+"""Vectors in a file."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stages.embed.aggregate import Vectors
+from storage.durable import disk_errors_named, draft_path
+from storage.errors import InputError
+from storage.keys import canonical_json
+
+
+def require_place(path: Path) -> None:
+    """Check, before anything is computed, that a file can be written to `path`; makes no folder.
+
+    Raises:
+        InputError: a folder has this name, or its own folder cannot be made or written to.
+    """
+    if path.is_dir():
+        raise InputError(
+            f"the embeddings are to be written to {path}, which is a folder; name a file, e.g. "
+            f"{path / 'embeddings.parquet'}"
+        )
+    existing = next(p for p in path.absolute().parents if p.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        why = "may not be written to" if existing.is_dir() else "is no folder"
+        raise InputError(
+            f"the embeddings cannot be written to {path}: {existing} {why}; choose another file"
+        )
+
+
+def write_embeddings(
+    path: Path, texts: Sequence[str], vectors: Vectors, facts: Mapping[str, Any]
+) -> None:
+    """Write one row per text, in order: `text` and `embedding` (fixed-size list of float32).
+
+    `facts` is everything that decides the vectors; it goes into the file's metadata under the key
+    `permafrost` as JSON. The file appears whole or not at all.
+    """
+    values = pa.array(vectors.reshape(-1), pa.float32())
+    embedding = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
+    table = pa.table({"text": pa.array(texts, pa.string()), "embedding": embedding})
+    table = table.replace_schema_metadata({b"permafrost": canonical_json(facts)})
+    with disk_errors_named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = draft_path(path)
+        try:
+            pq.write_table(table, draft)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)

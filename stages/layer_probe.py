@@ -1,0 +1,108 @@
+"""What each layer alone is worth: similarity by layer, or segment matching by layer.
+
+Source: Value Aggregation, figure 2 (recall of a text's second half from its first, hidden states against
+values), and FREEZE!, figure 1 (correlation of cosines with human scores by layer).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict
+
+from stages.corpus.corpus import Corpus
+from stages.embed import EmbedConfig, Features, Method, embed_ensemble
+from stages.embed.aggregate import Vectors
+from stages.embed.layers import layer_vectors
+from stages.extraction.capture import Index
+from stages.segment_matching import match
+from stages.similarity import SimilarityConfig, score_pairs
+from storage.errors import InputError
+from storage.progress import Progress
+
+
+class LayerProbeConfig(BaseModel):
+    """Whose vectors are scored layer by layer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Method = "hs"
+    of: Literal["hidden", "values"] = "hidden"
+    """What first, last, mean, max and weighted_mean pool."""
+    layers: str = "all"
+
+    @property
+    def embed_config(self) -> EmbedConfig:
+        """The method over all layers, whose parts are scored one by one."""
+        return EmbedConfig(method=self.method, of=self.of, layers=self.layers)
+
+
+@dataclass(frozen=True)
+class LayerScores:
+    """Scores by layer."""
+
+    table: pa.Table
+    """score: its name (string), layer (int64), value (float64)."""
+
+    def save(self, folder: Path) -> None:
+        """Write layers.parquet."""
+        pq.write_table(self.table, folder / "layers.parquet")
+
+    @classmethod
+    def load(cls, folder: Path) -> "LayerScores":
+        """Read what `save` wrote."""
+        return cls(pq.read_table(folder / "layers.parquet"))
+
+
+def probe_layers(
+    config: LayerProbeConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+) -> LayerScores:
+    """Score the vectors of every layer alone.
+
+    A similarity corpus gives the Spearman correlation on its test pairs; an unlabelled corpus of pairs
+    gives the recall of the second text among all second texts, and the mean reciprocal rank. Nothing is
+    chosen by these scores: they describe a backbone.
+
+    Raises:
+        InputError: another kind of corpus.
+    """
+    pairs = corpus.examples.column("text_pair")
+    if corpus.task == "similarity":
+        scores = _similarity
+    elif corpus.task == "unlabelled" and not pairs.null_count:
+        scores = _matching
+    else:
+        raise InputError(
+            f"layers are probed on graded pairs or on matching segments, but this is a {corpus.task} "
+            f"corpus; give one of kind similarity or segments"
+        )
+    rows = [
+        (name, int(layer), value)
+        for layer, vectors in _by_layer(config.embed_config, members, progress)
+        for name, value in scores(vectors, corpus).items()
+    ]
+    names, layers, values = zip(*rows, strict=True)
+    columns = {"score": pa.array(names), "layer": pa.array(layers), "value": pa.array(values)}
+    return LayerScores(pa.table(columns))
+
+
+def _by_layer(
+    config: EmbedConfig, members: Sequence[Features], progress: Progress
+) -> Iterator[tuple[Index, Vectors]]:
+    for parts in zip(*(layer_vectors(config, m, progress) for m in members), strict=True):
+        yield parts[0][0], embed_ensemble((v for _, v in parts), config.combine)
+
+
+def _similarity(vectors: Vectors, corpus: Corpus) -> dict[str, float]:
+    return {"Spearman": score_pairs(SimilarityConfig(), vectors, corpus).metrics["test_spearman"]}
+
+
+def _matching(vectors: Vectors, corpus: Corpus) -> dict[str, float]:
+    first, second = (
+        corpus.examples.column(c).to_numpy().astype(np.int64) for c in ("text", "text_pair")
+    )
+    return match(vectors[first], vectors[second])

@@ -1,0 +1,177 @@
+"""Segment matching: does the vector of a text's first half find that of its second half?
+
+Source: Value Aggregation, section 3.2 and figure 2 (recall at 1, 5 and 10 and mean reciprocal rank by
+layer). The paper leaves open how texts are cut and how ties count. Here: at the word in the middle, and
+against the method, so that a layer that maps everything to one point scores nothing.
+
+Axes: P prefixes, S suffixes, D width.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from storage.errors import InputError
+
+RECALL_AT = (1, 5, 10)
+
+_ROWS_AT_A_TIME = 1024
+_ROUNDING = 1e-12
+"""Cosines closer than this are a tie: rounding of equal vectors depends on where a block ends."""
+
+
+class SegmentSplit(BaseModel):
+    """Which texts are cut in two."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n_texts: int = Field(default=1000, ge=2)
+    """At most this many; a hash of seed and text chooses, so the order of the rows plays no role."""
+    min_words: int = Field(default=64, ge=2)
+    """Shorter texts are left out; words are what stands between spaces."""
+    seed: int = 0
+    """Another seed, another choice."""
+
+
+class SegmentMatchingConfig(SegmentSplit):
+    """Which texts are cut, and how the search is scored."""
+
+    k: tuple[PositiveInt, ...] = Field(default=RECALL_AT, min_length=1)
+    """Recall among this many nearest; certain where there are no more texts than that."""
+
+
+def split_segments(
+    texts: Sequence[str], config: SegmentSplit
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Cut long texts before the word in the middle.
+
+    Both halves are as they stand in the text, and all of them differ: a text with a half that occurs
+    already is left out, as nothing could tell the two apart.
+
+    Returns:
+        prefixes and suffixes, in the order in which the texts first appear.
+
+    Raises:
+        InputError: fewer than two texts can be cut.
+    """
+    wanted = [t for t in dict.fromkeys(texts) if len(t.split()) >= config.min_words]
+    seen: set[str] = set()
+    chosen: dict[str, tuple[str, str]] = {}
+    for text in sorted(wanted, key=lambda t: _hash(config.seed, t)):
+        halves = _halves(text)
+        if len(chosen) < config.n_texts and len({*halves} - seen) == 2:
+            seen.update(halves)
+            chosen[text] = halves
+    if len(chosen) < 2:
+        raise InputError(
+            f"segment matching needs two texts or more, but of {len(texts)} texts {len(chosen)} can be "
+            f"cut: different from the others and of at least {config.min_words} words; lower min_words "
+            "or give longer texts"
+        )
+    pairs = [chosen[text] for text in wanted if text in chosen]
+    return tuple(prefix for prefix, _ in pairs), tuple(suffix for _, suffix in pairs)
+
+
+def match(
+    prefixes: Float[np.ndarray, "n_prefixes d_prefix"],
+    suffixes: Float[np.ndarray, "n_suffixes d_suffix"],
+    k: Sequence[int] = RECALL_AT,
+) -> dict[str, float]:
+    """`recall@k` for every k, and `mrr`, of finding the own suffix by cosine; row i belongs to row i.
+
+    Raises:
+        InputError: as of `suffix_ranks`.
+    """
+    ranks = suffix_ranks(prefixes, suffixes)
+    return {
+        **{f"recall@{n}": float(np.mean(ranks <= n)) for n in k},
+        "mrr": float(np.mean(1 / ranks)),
+    }
+
+
+def suffix_ranks(
+    prefixes: Float[np.ndarray, "n_prefixes d_prefix"],
+    suffixes: Float[np.ndarray, "n_suffixes d_suffix"],
+) -> Int64[np.ndarray, " n_prefixes"]:
+    """Rank (from 1) of every prefix's own suffix among all suffixes, by cosine in float64.
+
+    A suffix that is as near as the own one stands before it. Needs a few blocks of memory, whatever
+    the number of texts.
+
+    Raises:
+        InputError: other numbers or widths, fewer than two, a vector that is zero or not finite.
+    """
+    if prefixes.shape != suffixes.shape or len(prefixes) < 2:
+        raise InputError(
+            f"prefixes are {list(prefixes.shape)} and suffixes {list(suffixes.shape)}; give equally many, "
+            "at least two, of one width, made by one method"
+        )
+    ranks = np.zeros(len(prefixes), dtype=np.int64)
+    for start in range(0, len(prefixes), _ROWS_AT_A_TIME):
+        prefix_PD = _directions(prefixes, start, "prefix")
+        own_P = np.einsum("pd,pd->p", prefix_PD, _directions(suffixes, start, "suffix"))
+        for other in range(0, len(suffixes), _ROWS_AT_A_TIME):
+            cosine_PS = prefix_PD @ _directions(suffixes, other, "suffix").T
+            near_PS = cosine_PS >= own_P[:, None] - _ROUNDING
+            ranks[start : start + _ROWS_AT_A_TIME] += near_PS.sum(axis=1)
+    return ranks
+
+
+def layer_curve(
+    what: str,
+    layers: Iterable[tuple[int, NDArray[np.floating], NDArray[np.floating]]],
+    k: Sequence[int] = RECALL_AT,
+) -> pa.Table:
+    """Match layer by layer.
+
+    Args:
+        what: names the vectors, for example the method.
+        layers: (layer, vectors of prefixes, vectors of suffixes); one is held at a time.
+        k: as of `match`.
+
+    Returns:
+        what, layer, recall@k for every k, mrr: one row per layer. The paper's final figure of a method
+        is its best layer.
+
+    Raises:
+        InputError: no layers, or as of `suffix_ranks`.
+    """
+    found = [(layer, match(prefixes, suffixes, k)) for layer, prefixes, suffixes in layers]
+    if not found:
+        raise InputError(f"segment matching of {what!r} got 0 layers; give it at least one")
+    columns = {
+        "what": pa.array([what] * len(found), pa.string()),
+        "layer": pa.array([layer for layer, _ in found], pa.int64()),
+    }
+    columns |= {name: pa.array([scores[name] for _, scores in found]) for name in found[0][1]}
+    return pa.table(columns)
+
+
+def _hash(seed: int, text: str) -> str:
+    return hashlib.sha256(f"{seed}:{text}".encode()).hexdigest()
+
+
+def _halves(text: str) -> tuple[str, str]:
+    # \S+ and split() agree on what a space is.
+    starts = [word.start() for word in re.finditer(r"\S+", text)]
+    middle = starts[len(starts) // 2]
+    return text[:middle].strip(), text[middle:].strip()
+
+
+def _directions(vectors: NDArray[np.floating], start: int, what: str) -> Float[np.ndarray, "p d"]:
+    block = vectors[start : start + _ROWS_AT_A_TIME].astype(np.float64)
+    norms = np.linalg.norm(block, axis=1, keepdims=True)
+    broken = ~np.isfinite(norms[:, 0]) | (norms[:, 0] == 0)
+    if broken.any():
+        row = int(broken.argmax())
+        raise InputError(
+            f"the vector of {what} {start + row} has norm {norms[row, 0]:g}, so it has no direction; check "
+            "the method that made it, or leave the text out"
+        )
+    return block / norms

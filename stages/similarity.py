@@ -1,0 +1,208 @@
+"""Score vectors on graded pairs: how the cosine of two texts goes with the label people gave them.
+
+Source: the STS convention of mteb, whose main score is the Spearman correlation of the cosines; FREEZE!,
+section 4.2, reports Pearson next to it, and so do we. Labels are compared as they are, never rounded.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float32, Float64
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from stages.corpus.corpus import Corpus
+from stages.embed.corpus import CorpusVectors
+from storage.errors import InputError
+
+_SPLITS = ("dev", "test")
+_PAIRS_AT_A_TIME = 1024
+_ROUNDING = 1e-12
+"""Cosines of float32 vectors that differ by less differ by rounding only."""
+
+
+class SimilarityConfig(BaseModel):
+    """How cosines are held against labels."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    metric: Literal["spearman", "pearson"] = "spearman"
+    """Which of the two is the result; both are recorded."""
+
+
+@dataclass(frozen=True)
+class SimilarityResult:
+    """Metrics, and one cosine per pair."""
+
+    metrics: dict[str, Any]
+    """As of `stages.score`, and `{dev,test}_{spearman,pearson}`; null for a split that is not there."""
+    predictions: pa.Table
+    """split, text, text_b, label, prediction: the cosine."""
+
+    def save(self, folder: Path) -> None:
+        """Write metrics.json and predictions.parquet."""
+        text = json.dumps(self.metrics, indent=2, allow_nan=False) + "\n"
+        (folder / "metrics.json").write_text(text, encoding="utf-8")
+        pq.write_table(self.predictions, folder / "predictions.parquet")
+
+
+def score_pairs(
+    config: SimilarityConfig,
+    vectors: Float32[np.ndarray, "n_texts d"],
+    corpus: Corpus,
+    *,
+    choice: Mapping[str, str | int | float | bool | None] | None = None,
+    n_parameters: int = 0,
+) -> SimilarityResult:
+    """Correlate the cosines of the dev and test pairs with their labels.
+
+    Args:
+        config: which correlation is the result.
+        vectors: one per text of the corpus, in its order.
+        corpus: a corpus of kind `similarity`.
+        choice: what was chosen on dev to make the vectors, for the report.
+        n_parameters: trained to make the vectors; none for a training-free method.
+
+    Raises:
+        InputError: another kind of corpus, neither dev nor test, another number of vectors, a vector
+            that is zero or not finite, or a split whose cosines or labels are all equal.
+    """
+    _check(vectors, corpus)
+    scores: dict[str, dict[str, float | None]] = {}
+    tables: list[pa.Table] = []
+    for split in _SPLITS:
+        scores[split] = {"spearman": None, "pearson": None}
+        if split in corpus.splits:
+            table = _predictions(split, vectors, corpus)
+            tables.append(table)
+            cosines, labels = (table.column(c).to_numpy() for c in ("prediction", "label"))
+            _check_spread(cosines, _ROUNDING, "cosines", split)
+            _check_spread(labels, 0.0, "labels", split)
+            scores[split] = {
+                "spearman": spearman(cosines, labels),
+                "pearson": pearson(cosines, labels),
+            }
+    predictions = pa.concat_tables(tables)
+    sizes = Counter(predictions.column("split").to_pylist())
+    metrics = {
+        "metric": config.metric,
+        **{split: scores[split][config.metric] for split in _SPLITS},
+        **{f"n_{split}": sizes[split] for split in _SPLITS},
+        "majority": None,
+        "choice": dict(choice or {}),
+        "n_parameters": n_parameters,
+        **{f"{split}_{name}": v for split in _SPLITS for name, v in scores[split].items()},
+    }
+    return SimilarityResult(metrics, predictions)
+
+
+def score_vectors(config: SimilarityConfig, folder: Path, corpus: Corpus) -> SimilarityResult:
+    """`score_pairs` of the vectors that the stage `embed` published in `folder`."""
+    found = CorpusVectors.load(folder)
+    return score_pairs(config, found.vectors, corpus, choice=found.choice)
+
+
+def spearman(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> float:
+    """Rank correlation; equal values share the mean of their ranks. Neither side may be constant."""
+    return pearson(_ranks(a), _ranks(b))
+
+
+def pearson(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> float:
+    """Linear correlation. Neither side may be constant."""
+    return float(np.clip(_direction(a) @ _direction(b), -1, 1))
+
+
+def _direction(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    # By the largest value first: squares of a huge or tiny scale would leave the range of floats.
+    scaled = values / np.abs(values).max()
+    centred = scaled - scaled.mean()
+    return centred / np.linalg.norm(centred)
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(sizes) - (sizes - 1) / 2)[group]
+
+
+def _predictions(split: str, vectors: NDArray[np.float32], corpus: Corpus) -> pa.Table:
+    pairs = corpus.split(split)
+    first, second = (pairs.column(c).to_numpy() for c in ("text", "text_pair"))
+    return pa.table(
+        {
+            "split": pa.array([split] * len(first), pa.string()),
+            "text": pa.array(first, pa.int64()),
+            "text_b": pa.array(second, pa.int64()),
+            "label": pairs.column("label"),
+            "prediction": pa.array(_cosines(vectors, first, second, corpus), pa.float64()),
+        }
+    )
+
+
+def _cosines(
+    vectors: NDArray[np.float32],
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+    corpus: Corpus,
+) -> NDArray[np.float64]:
+    parts: list[NDArray[np.float64]] = []
+    for start in range(0, len(first), _PAIRS_AT_A_TIME):
+        chosen = slice(start, start + _PAIRS_AT_A_TIME)
+        a_PD = vectors[first[chosen]].astype(np.float64)
+        b_PD = vectors[second[chosen]].astype(np.float64)
+        aa, bb, ab = (
+            np.einsum("pd,pd->p", x, y) for x, y in ((a_PD, a_PD), (b_PD, b_PD), (a_PD, b_PD))
+        )
+        for texts, squares in ((first[chosen], aa), (second[chosen], bb)):
+            broken = ~np.isfinite(squares) | (squares == 0)
+            if broken.any():
+                _refuse_vector(int(texts[broken.argmax()]), vectors, corpus)
+        # One root of the product: a text with itself then has a cosine of exactly 1, so that pairs of
+        # equal texts share their rank.
+        parts.append(ab / np.sqrt(aa * bb))
+    return np.concatenate(parts)
+
+
+def _check(vectors: NDArray[np.float32], corpus: Corpus) -> None:
+    if corpus.task != "similarity":
+        raise InputError(
+            f"cosines are scored on a task of kind 'similarity', the corpus is of kind {corpus.task!r}; "
+            "name a corpus with graded pairs"
+        )
+    if not set(_SPLITS) & set(corpus.splits):
+        raise InputError(
+            f"the corpus has the splits {', '.join(corpus.splits)} and neither dev nor test; name one "
+            "of its files or splits so"
+        )
+    if len(vectors) != len(corpus.texts):
+        raise InputError(
+            f"there are {len(vectors)} vectors for {len(corpus.texts)} texts; embed the texts of this "
+            "corpus, in its order"
+        )
+
+
+def _refuse_vector(text: int, vectors: NDArray[np.float32], corpus: Corpus) -> None:
+    problem = "zero" if np.isfinite(vectors[text]).all() else "not finite"
+    raise InputError(
+        f"the vector of text {text} ({corpus.texts[text][:60]!r}) is {problem}, so it has no cosine with "
+        "any other; check the method that made it, or remove the text"
+    )
+
+
+def _check_spread(values: NDArray[np.float64], rounding: float, what: str, split: str) -> None:
+    if np.ptp(values) <= rounding:
+        advice = (
+            "the method does not tell texts apart"
+            if what == "cosines"
+            else "use a split with different labels"
+        )
+        raise InputError(
+            f"all {what} of the {len(values)} {split} pairs are {values[0]:.6g}, so they correlate with "
+            f"nothing; {advice}"
+        )
