@@ -1,28 +1,16 @@
 """What a fit is: a head, its data and how it is trained, and the grid it chooses from on dev."""
 
 import itertools
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from stages.fit.grid import flat, replaced
+from stages.fit.losses import CrossEntropy, LossConfig
+from stages.fit.metrics import Metric
+from stages.fit.optim import OptimConfig
 from stages.heads import HeadConfig
 from storage.errors import InputError
-
-
-class OptimConfig(BaseModel):
-    """How a head is trained. The defaults are GLOT's (section 4.1)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    optimizer: Literal["adam", "adamw"] = "adam"
-    lr: float = Field(default=2e-4, gt=0, allow_inf_nan=False)
-    """Learning rate, constant."""
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    batch_size: int = Field(default=32, ge=1)
-    """Texts per step."""
-    max_epochs: int = Field(default=2, ge=1)
-    """Passes over train; the epoch that is kept is chosen on dev."""
 
 
 class FitConfig(BaseModel):
@@ -34,14 +22,22 @@ class FitConfig(BaseModel):
     layer: str = "hidden/6"
     """The stored array that the head reads."""
     optim: OptimConfig = OptimConfig()
+    loss: LossConfig = CrossEntropy()
+    """Goes with the kind of the corpus: `cross_entropy` for classes, `cosine_mse` for graded pairs,
+    `contrastive` for pairs without labels."""
     seed: int = Field(ge=0)
     """Initial weights, order of the batches, and the permutation of `labels="shuffled"`."""
     labels: Literal["true", "shuffled"] = "true"
-    """`shuffled` is the control: the labels of train and of dev are permuted, test is untouched."""
-    metric: Literal["accuracy", "mcc", "f1"] = "accuracy"
-    """What is compared on dev and reported. `f1` is that of class 1 of two."""
+    """`shuffled` is the control: the labels of train and of dev are permuted (of pairs without labels,
+    the second texts), test is untouched."""
+    metric: Metric = "accuracy"
+    """What is compared on dev and reported. `f1` is that of class 1 of two, `spearman_pearson` the mean
+    of both (GLOT's choice), `mrr` the mean reciprocal rank of the partner of a pair."""
     grid: dict[str, tuple[JsonValue, ...]] = {}
     """Dotted field to the values to try, for example `{"layer": ["hidden/1"], "head.tau": [0.3]}`."""
+    grid_patience: int | None = Field(default=None, ge=1)
+    """A candidate ends after this many epochs if none of them beats, on dev, every epoch of the
+    candidates before it; None never. It may miss a candidate that is slow to start."""
 
     def candidates(self) -> tuple["FitConfig", ...]:
         """Every combination of the grid, without a grid of its own; this config when there is none.
@@ -61,7 +57,7 @@ class FitConfig(BaseModel):
         for values in itertools.product(*(self.grid[field] for field in fields)):
             changed: dict[str, Any] = plain
             for field, value in zip(fields, values, strict=True):
-                changed = _replaced(changed, field, value)
+                changed = replaced(changed, field, value)
             try:
                 found.append(FitConfig.model_validate(changed))
             except ValidationError as error:
@@ -78,44 +74,6 @@ class FitConfig(BaseModel):
         return tuple(dict.fromkeys(candidate.layer for candidate in self.candidates()))
 
     def choice(self) -> dict[str, JsonValue]:
-        """Layer and head settings by dotted name, for tables."""
-        plain = self.model_dump(mode="json", exclude={"grid"})
-        return {"layer": self.layer} | {
-            name: value for name, value in _flat(plain) if name.startswith(("head.", "optim."))
-        }
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            pairs += _flat(value, f"{prefix}{name}.")
-        else:
-            pairs.append((prefix + name, value))
-    return pairs
-
-
-def _replaced(tree: dict[str, Any], field: str, value: JsonValue) -> dict[str, Any]:
-    """A copy of the tree with one existing field changed."""
-    copy = dict(tree)
-    branch = copy
-    *path, last = field.split(".")
-    for name in path:
-        inner = branch.get(name)
-        if not isinstance(inner, dict):
-            raise _unknown(tree, field)
-        branch[name] = dict(inner)
-        branch = branch[name]
-    if last not in branch:
-        raise _unknown(tree, field)
-    branch[last] = value
-    return copy
-
-
-def _unknown(tree: dict[str, Any], field: str) -> InputError:
-    names = [name for name, _ in _flat(tree)]
-    groups = [name for name, value in tree.items() if isinstance(value, dict)]
-    return InputError(
-        f"grid names the field {field!r}, which this fit does not have; it has "
-        f"{', '.join(sorted(names + groups))}"
-    )
+        """Layer and settings of head, training and loss by dotted name, for tables."""
+        plain = self.model_dump(mode="json", include={"head", "optim", "loss"})
+        return {"layer": self.layer} | dict(flat(plain))

@@ -2,40 +2,51 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from stages.corpus.columns import TaskKind
 from storage.errors import InputError, NotFoundError
 from storage.readers import FeatureReader
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """The examples of one split: which text `[n]` int64 and its class `[n]` int64."""
+class Examples:
+    """The examples of one split: texts `[n]` int64 of each side, one or two, and labels `[n]`."""
 
     split: str
-    texts: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    sides: tuple[NDArray[np.int64], ...]
+    labels: NDArray[Any]
+    """Class indices int64, graded scores float64, or, for pairs without labels, int64 ones: the rank
+    that the second text should have among all second texts, seen from the first."""
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self.labels)
+
+    @property
+    def texts(self) -> NDArray[np.int64]:
+        """The (first) text of each example."""
+        return self.sides[0]
 
 
 @dataclass(frozen=True)
 class FitData:
-    """Features and examples of one classification corpus.
+    """Features and examples of one corpus.
 
     `readers[array]` counts texts as the corpus does; `examples` has the columns split, text,
-    text_pair and label; `label_names[c]` names class c; `digests[i]` identifies text i.
+    text_pair and label; `label_names[c]` names class c and is empty where labels are no classes;
+    `digests[i]` identifies text i; `task` is the kind of the corpus.
     """
 
     readers: Mapping[str, FeatureReader]
     examples: pa.Table
     label_names: tuple[str, ...]
     digests: tuple[str, ...]
+    task: TaskKind = "classification"
 
     def reader(self, array: str) -> FeatureReader:
         """The features of one array.
@@ -61,38 +72,76 @@ class FitData:
             )
         return reader
 
-    def split(self, name: str) -> Labelled:
+    def split(self, name: str) -> Examples:
         """The examples of a split.
 
         Raises:
-            InputError: none, pairs instead of single texts, or a label that is not a class.
+            InputError: none, single texts instead of pairs or the reverse, a label that is no class or
+                no score.
         """
         rows = self.examples.filter(pc.field("split") == name)
-        if not len(rows):
+        if not rows.num_rows:
             have = ", ".join(sorted(self.examples.column("split").unique().to_pylist())) or "none"
             raise InputError(
                 f"the corpus has no {name} examples (its splits: {have}); a head is trained on train, "
                 "chosen on dev and scored on test"
             )
-        pairs = len(rows) - rows.column("text_pair").null_count
-        if pairs:
+        return Examples(name, self._sides(name, rows), self._labels(name, rows))
+
+    def _sides(self, split: str, rows: pa.Table) -> tuple[NDArray[np.int64], ...]:
+        n_rows = rows.num_rows
+        pairs = n_rows - rows.column("text_pair").null_count
+        if self.task == "classification":
+            if pairs:
+                raise InputError(
+                    f"{pairs} of {n_rows} {split} examples are pairs of texts; a task of kind "
+                    "'classification' has single texts, so use 'pair_classification'"
+                )
+            return (_indices(rows, "text"),)
+        if pairs < n_rows:
             raise InputError(
-                f"{pairs} of {len(rows)} {name} examples are pairs of texts; this head classifies "
-                "single texts"
+                f"{n_rows - pairs} of {n_rows} {split} examples have no second text, but a head is "
+                f"trained on pairs for a task of kind {self.task!r}; give every example a text_pair"
             )
-        n_classes = len(self.label_names)
-        missing = rows.column("label").null_count
-        if missing or n_classes < 2:
-            raise InputError(
-                f"{missing} of {len(rows)} {name} examples have no label and the corpus names "
-                f"{n_classes} classes; a classification corpus with at least two is needed"
-            )
-        values = rows.column("label").to_numpy()
-        labels = values.astype(np.int64)
-        wrong = np.flatnonzero((labels != values) | (labels < 0) | (labels >= n_classes))
-        if len(wrong):
-            raise InputError(
-                f"{len(wrong)} {name} examples have a label that is no class index (the first is "
-                f"{values[wrong[0]]}); the {n_classes} classes are 0 to {n_classes - 1}"
-            )
-        return Labelled(name, rows.column("text").to_numpy().astype(np.int64), labels)
+        return _indices(rows, "text"), _indices(rows, "text_pair")
+
+    def _labels(self, split: str, rows: pa.Table) -> NDArray[Any]:
+        if self.task == "unlabelled":
+            return np.ones(rows.num_rows, np.int64)
+        column = rows.column("label")
+        if self.task == "similarity":
+            return _scores(split, column)
+        return _classes(split, column, len(self.label_names))
+
+
+def _indices(rows: pa.Table, column: str) -> NDArray[np.int64]:
+    return rows.column(column).to_numpy().astype(np.int64)
+
+
+def _scores(split: str, column: pa.ChunkedArray) -> NDArray[np.float64]:
+    scores = column.cast(pa.float64()).to_numpy()
+    wrong = np.flatnonzero(~np.isfinite(scores))
+    if len(wrong):
+        raise InputError(
+            f"{len(wrong)} of {len(scores)} {split} examples have no finite score (the first is example "
+            f"{wrong[0]}); a similarity needs one for every pair"
+        )
+    return scores
+
+
+def _classes(split: str, column: pa.ChunkedArray, n_classes: int) -> NDArray[np.int64]:
+    missing = column.null_count
+    if missing or n_classes < 2:
+        raise InputError(
+            f"{missing} of {column.length()} {split} examples have no label and the corpus names "
+            f"{n_classes} classes; a classification corpus with at least two is needed"
+        )
+    values = column.to_numpy()
+    labels = values.astype(np.int64)
+    wrong = np.flatnonzero((labels != values) | (labels < 0) | (labels >= n_classes))
+    if len(wrong):
+        raise InputError(
+            f"{len(wrong)} {split} examples have a label that is no class index (the first is "
+            f"{values[wrong[0]]}); the {n_classes} classes are 0 to {n_classes - 1}"
+        )
+    return labels

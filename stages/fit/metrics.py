@@ -1,26 +1,62 @@
-"""Classification metrics on class indices."""
+"""Metrics on class indices, graded scores and ranks."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stages.corpus.columns import TaskKind
+from stages.fit.correlations import pearson, spearman
 from storage.errors import InputError
 
-Metric = Literal["accuracy", "mcc", "f1"]
+Metric = Literal["accuracy", "mcc", "f1", "spearman", "pearson", "spearman_pearson", "mrr"]
+
+_CLASSES: tuple[Metric, ...] = ("accuracy", "mcc", "f1")
+METRICS: dict[TaskKind, tuple[Metric, ...]] = {
+    "classification": _CLASSES,
+    "pair_classification": _CLASSES,
+    "similarity": ("spearman", "pearson", "spearman_pearson"),
+    "unlabelled": ("mrr",),
+}
+"""Kind of task to the metrics that mean something for it."""
 
 
-def evaluate(metric: Metric, labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> float:
+def evaluate(metric: Metric, labels: NDArray[Any], predictions: NDArray[Any]) -> float:
     """A metric, 1 at best.
 
     `mcc` is Matthews' correlation for any number of classes, 0 where a side is constant (as in
-    scikit-learn); `f1` is that of class 1 of two, 0 where it is neither predicted nor present.
+    scikit-learn), as are the correlations `spearman` and `pearson`; `f1` is that of class 1 of two, 0
+    where it is neither predicted nor present; `mrr` is the mean of 1 / prediction, a prediction being
+    the rank of the right answer.
+
+    Args:
+        metric: which.
+        labels: class indices, or graded scores; `mrr` does not look at them.
+        predictions: class indices, scores or ranks, one per label.
 
     Raises:
         InputError: f1 of more than two classes.
     """
-    if metric == "accuracy":
-        return float(np.mean(labels == predictions))
+    match metric:
+        case "accuracy":
+            return float(np.mean(labels == predictions))
+        case "mcc" | "f1":
+            return _from_counts(metric, labels, predictions)
+        case "mrr":
+            return float(np.mean(1 / predictions))
+    a, b = labels.astype(np.float64), predictions.astype(np.float64)
+    match metric:
+        case "spearman":
+            return spearman(a, b)
+        case "pearson":
+            return pearson(a, b)
+        case "spearman_pearson":
+            return (spearman(a, b) + pearson(a, b)) / 2
+
+
+def _from_counts(
+    metric: Literal["mcc", "f1"], labels: NDArray[np.int64], predictions: NDArray[np.int64]
+) -> float:
     n_classes = max(2, int(max(labels.max(), predictions.max())) + 1)
     counts = np.zeros((n_classes, n_classes))
     np.add.at(counts, (labels, predictions), 1)

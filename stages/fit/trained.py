@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float, Int
@@ -15,34 +15,46 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stages.fit.config import FitConfig
-from stages.heads import Classifier, build_head
-from storage.errors import CorruptDataError, NotFoundError
+from stages.fit.history import EpochRecord, StepRecord, history_table, log_csv
+from stages.fit.models import TaskFacts, build_model
+from stages.heads import Pooling
+from storage.errors import CorruptDataError, InputError, NotFoundError
 
-FORMAT = 1
+FORMAT = 2
 
 
 class LoadedHead(torch.nn.Module):
-    """A head with its classifier, on the CPU until moved, without gradients.
+    """A head with what its task adds, on the CPU until moved, without gradients.
 
     Tokens are packed float32 `[n_tokens, d_in]`, text i is `offsets[i]:offsets[i + 1]`.
     """
 
     def __init__(
-        self, config: FitConfig, d_in: int, label_names: tuple[str, ...], epoch: int, dev: float
+        self, config: FitConfig, d_in: int, facts: TaskFacts, epoch: int, dev: float
     ) -> None:
         super().__init__()
         self.config = config
         """The chosen candidate."""
         self.d_in = d_in
-        self.label_names = label_names
+        self.facts = facts
+        """What it knows of the corpus it was trained on."""
         self.epoch = epoch
         """The chosen epoch, from 1."""
         self.dev = dev
         """Its metric on dev, with the labels that the fit saw."""
-        draw = torch.Generator().manual_seed(config.seed)
-        self.pooling = build_head(config.head, d_in, draw)
-        self.classifier = Classifier(self.pooling.d_out, len(label_names), draw)
+        self.model = build_model(config, facts, d_in)
         self.requires_grad_(False)
+        self.eval()
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the classes; empty where it knows none."""
+        return self.facts.label_names
+
+    @property
+    def pooling(self) -> Pooling:
+        """The pooling alone."""
+        return self.model.pooling
 
     @property
     def layer(self) -> str:
@@ -51,7 +63,7 @@ class LoadedHead(torch.nn.Module):
 
     @property
     def n_parameters(self) -> int:
-        """Trained numbers, pooling and classifier."""
+        """Trained numbers, the pooling's and those that the task adds."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
@@ -63,15 +75,24 @@ class LoadedHead(torch.nn.Module):
     def embed(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, "n d_out"]:
-        """One vector per text."""
-        return self.pooling(tokens, offsets)
+        """One vector per text: pooled, and projected if the head was trained on graded pairs."""
+        return self.model.vectors(tokens, offsets)
 
     @torch.no_grad()
     def logits(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, "n c"]:
-        """Class scores per text."""
-        return self.classifier(self.pooling(tokens, offsets))
+        """Class scores per text.
+
+        Raises:
+            InputError: the head was not trained to classify single texts.
+        """
+        if self.facts.task != "classification":
+            raise InputError(
+                f"this head was trained on a corpus of kind {self.facts.task!r}, so a single text has no "
+                "class scores; use its vectors, or a head trained on 'classification'"
+            )
+        return self.model(tokens, offsets)
 
     @torch.no_grad()
     def token_weights(
@@ -82,16 +103,6 @@ class LoadedHead(torch.nn.Module):
 
 
 @dataclass(frozen=True)
-class EpochRecord:
-    """One candidate after one epoch."""
-
-    candidate: int
-    epoch: int
-    train_loss: float
-    dev_metric: float
-
-
-@dataclass(frozen=True)
 class FitResult:
     """The best head of a fit and how it was found."""
 
@@ -99,22 +110,21 @@ class FitResult:
     candidates: tuple[FitConfig, ...]
     best: EpochRecord
     history: tuple[EpochRecord, ...]
+    log: tuple[StepRecord, ...]
     d_in: int
-    label_names: tuple[str, ...]
+    facts: TaskFacts
     state: Mapping[str, Tensor]
-    """Parameters of the best epoch by name."""
+    """Parameters and buffers of the best epoch by name."""
 
     def head(self) -> LoadedHead:
         """The trained head."""
         chosen = self.candidates[self.best.candidate]
-        head = LoadedHead(
-            chosen, self.d_in, self.label_names, self.best.epoch, self.best.dev_metric
-        )
-        head.load_state_dict(dict(self.state))
+        head = LoadedHead(chosen, self.d_in, self.facts, self.best.epoch, self.best.dev_metric)
+        head.model.load_state_dict(dict(self.state))
         return head
 
     def save(self, folder: Path) -> None:
-        """Write head.safetensors, head.json and history.parquet."""
+        """Write head.safetensors, head.json, history.parquet and log.csv."""
         head = self.head()
         save_file(dict(self.state), folder / "head.safetensors")
         record = {
@@ -125,25 +135,16 @@ class FitResult:
             "epoch": self.best.epoch,
             "dev_metric": self.best.dev_metric,
             "d_in": self.d_in,
-            "n_classes": len(self.label_names),
-            "label_names": list(self.label_names),
+            "task": self.facts.task,
+            "n_classes": len(self.facts.label_names),
+            "label_names": list(self.facts.label_names),
+            "label_range": list(self.facts.label_range),
             "n_parameters": head.n_parameters,
             "n_pooling_parameters": head.pooling.n_parameters,
         }
         (folder / "head.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        table = pa.table(
-            {
-                "candidate": pa.array([r.candidate for r in self.history], pa.int64()),
-                "candidate_json": pa.array(
-                    [self.candidates[r.candidate].model_dump_json() for r in self.history],
-                    pa.string(),
-                ),
-                "epoch": pa.array([r.epoch for r in self.history], pa.int64()),
-                "train_loss": pa.array([r.train_loss for r in self.history], pa.float64()),
-                "dev_metric": pa.array([r.dev_metric for r in self.history], pa.float64()),
-            }
-        )
-        pq.write_table(table, folder / "history.parquet")
+        pq.write_table(history_table(self.history, self.candidates), folder / "history.parquet")
+        (folder / "log.csv").write_text(log_csv(self.log, self.history), encoding="utf-8")
 
 
 def load_head(folder: Path) -> LoadedHead:
@@ -158,11 +159,11 @@ def load_head(folder: Path) -> LoadedHead:
         head = LoadedHead(
             FitConfig.model_validate(record["chosen"]),
             record["d_in"],
-            tuple(record["label_names"]),
+            _facts(record),
             record["epoch"],
             record["dev_metric"],
         )
-        head.load_state_dict(load_file(folder / "head.safetensors"))
+        head.model.load_state_dict(load_file(folder / "head.safetensors"))
     except FileNotFoundError as error:
         raise NotFoundError(
             f"{folder} holds no trained head: {error.filename} is missing"
@@ -173,3 +174,10 @@ def load_head(folder: Path) -> LoadedHead:
             "run the fit again"
         ) from error
     return head
+
+
+def _facts(record: Mapping[str, Any]) -> TaskFacts:
+    if record["format"] == 1:  # knew single texts with classes only
+        return TaskFacts("classification", tuple(record["label_names"]))
+    low, high = record["label_range"]
+    return TaskFacts(record["task"], tuple(record["label_names"]), (low, high))

@@ -1,207 +1,184 @@
 """Train heads on stored features and keep the best (candidate, epoch) on dev.
 
-Source: GLOT, section 4.1 (Adam, constant rate, cross-entropy, argmax). We differ in the selection:
-the released code reports the best epoch of the very set it selects on; here dev selects and test is
-never read.
+Source: GLOT, section 4.1 (Adam, constant rate, argmax; the losses are those of `models`). We differ in
+the selection: the released code reports the best epoch of the very set it selects on; here dev
+selects and test is never read.
 
-A fit depends on its config and data alone. Nothing is drawn from torch's global generator, so fits
-may run side by side in threads.
+A fit depends on its config and data alone.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional
 
-from stages.fit.batches import per_text, to_tensors
-from stages.fit.config import FitConfig, OptimConfig
-from stages.fit.data import FitData, Labelled
+from stages.fit.checkpoint import Saved, checkpoint_of
+from stages.fit.config import FitConfig
+from stages.fit.data import Examples, FitData
+from stages.fit.history import EpochRecord, StepRecord, Trace
 from stages.fit.metrics import evaluate
-from stages.fit.trained import EpochRecord, FitResult
-from stages.heads import Classifier, FirstHead, HeadConfig, Pooling, build_head
-from storage.errors import InputError, PermafrostError
+from stages.fit.models import PARAMETERLESS, TaskFacts
+from stages.fit.run import Run, predict, start_run, train_epoch
+from stages.fit.sources import Source, pooled, source_of, with_reader
+from stages.fit.splits import Splits, require_fitting, splits
+from stages.fit.trained import FitResult
+from stages.heads import FirstHead, HeadConfig
 from storage.progress import Progress
-from storage.ragged import Ragged
-from storage.readers import FeatureReader, InMemoryReader
+from storage.readers import FeatureReader
 
 
-@dataclass(frozen=True)
-class Source:
-    """One split as a candidate sees it: features of each example, in order, and their classes."""
-
-    reader: FeatureReader
-    labels: np.ndarray
-
-
-@dataclass(frozen=True)
-class _Run:
-    """The model of a candidate while it is trained."""
-
-    pooling: Pooling
-    classifier: Classifier
-    optimizer: torch.optim.Optimizer
-
-    def state(self) -> dict[str, Tensor]:
-        """A copy of the parameters, named as in `LoadedHead`."""
-        return {
-            f"{name}.{key}": value.detach().cpu().clone()
-            for name in ("pooling", "classifier")
-            for key, value in getattr(self, name).state_dict().items()
-        }
-
-
-def _optimizer(config: OptimConfig, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    # Fused: one pass over each parameter instead of a dozen small operations per step.
-    return kinds[config.optimizer](
-        parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True
-    )
-
-
-def start_run(config: FitConfig, d_in: int, n_classes: int, device: torch.device) -> _Run:
-    """A fresh model of a candidate; the same seed gives the same weights on every device."""
-    draw = torch.Generator().manual_seed(config.seed)
-    pooling = build_head(config.head, d_in, draw)
-    classifier = Classifier(pooling.d_out, n_classes, draw)
-    pooling.to(device)
-    classifier.to(device)
-    return _Run(
-        pooling,
-        classifier,
-        _optimizer(config.optim, [*pooling.parameters(), *classifier.parameters()]),
-    )
-
-
-def train_epoch(
-    run: _Run, config: FitConfig, train: Source, epoch: int, device: torch.device
-) -> Iterator[tuple[float, int]]:
-    """One pass over train; yields the loss of each step and its number of texts."""
-    batches = train.reader.shuffled(config.optim.batch_size, config.seed, epoch)
-    for step, (picked, rows) in enumerate(batches):
-        logits = run.classifier(run.pooling(*to_tensors(rows, device)))
-        labels = torch.from_numpy(train.labels[picked]).to(device)
-        loss = functional.cross_entropy(logits, labels)
-        value = loss.item()
-        if not np.isfinite(value):
-            raise PermafrostError(
-                f"the loss is {value} at epoch {epoch}, step {step} of the candidate "
-                f"{config.model_dump_json(exclude={'grid'})} with optim.lr {config.optim.lr}; lower "
-                "optim.lr, or check the features with 'permafrost verify'"
-            )
-        run.optimizer.zero_grad()
-        loss.backward()
-        run.optimizer.step()
-        yield value, len(picked)
-
-
-def predict(run: _Run, reader: FeatureReader, batch_size: int, device: torch.device) -> np.ndarray:
-    """The most probable class of every text, `[n]` int64."""
-    logits = per_text(reader, batch_size, device, lambda t, o: run.classifier(run.pooling(t, o)))
-    return logits.argmax(dim=1).numpy()
-
-
-def pooled(head: HeadConfig, source: Source, batch_size: int, device: torch.device) -> Source:
-    """The same split with every text replaced by its pooled vector, for heads without parameters."""
-    pooling = build_head(head, source.reader.width, torch.Generator()).to(device)
-    vectors = per_text(source.reader, batch_size, device, pooling).numpy()
-    offsets = np.arange(len(vectors) + 1, dtype=np.int64)
-    return Source(InMemoryReader(source.reader.array, Ragged(vectors, offsets)), source.labels)
-
-
-def _shuffled(split: Labelled, seed: int, stream: int) -> Labelled:
-    # A stream of its own, so that the permutation is not the one that orders the batches.
-    order = np.random.default_rng([seed, 1 << 32, stream]).permutation(len(split))
-    return replace(split, labels=split.labels[order])
-
-
-def _splits(config: FitConfig, data: FitData) -> tuple[Labelled, Labelled]:
-    train, dev = data.split("train"), data.split("dev")
-    classes = np.unique(train.labels)
-    if len(classes) < 2:
-        raise InputError(
-            f"all {len(train)} train examples have the label {data.label_names[int(classes[0])]!r}; "
-            "there is nothing to learn, give examples of at least two classes"
-        )
-    if config.metric == "f1" and len(data.label_names) != 2:
-        raise InputError(
-            f"metric f1 is that of class 1 of two, but the corpus has {len(data.label_names)} classes; "
-            "use accuracy or mcc"
-        )
-    if config.labels == "shuffled":
-        return _shuffled(train, config.seed, 0), _shuffled(dev, config.seed, 1)
-    return train, dev
-
-
-def fit(config: FitConfig, data: FitData, progress: Progress, device: str = "cpu") -> FitResult:
+def fit(
+    config: FitConfig,
+    data: FitData,
+    progress: Progress,
+    device: str = "cpu",
+    checkpoint: Path | None = None,
+    checkpoint_every_s: float = 0.0,
+) -> FitResult:
     """Train every candidate, evaluate dev after every epoch, keep the best (candidate, epoch).
 
     Ties go to the first candidate and the earliest epoch. Poolings without parameters are applied
-    once per layer and their classifier trained on the vectors, which gives the same result.
+    once per layer and what stands on them is trained on the vectors, which gives the same result.
 
     Args:
         config: one head or a grid.
         data: features and examples; test is not read.
-        progress: told about every step.
+        progress: told about every step; the steps that a candidate is spared count as done.
         device: where to compute, for example "cuda"; not part of the config because it may not
             change the result beyond rounding.
+        checkpoint: file that is written after an epoch and removed at the end. If it is there, from a
+            killed fit of the same config and data, that one is continued, with the result it would
+            have had. Another fit needs another file, and so does other code.
+        checkpoint_every_s: seconds between two writes, at least.
 
     Raises:
-        InputError: no train or dev examples, one class only, unknown grid field, array not given.
-        PermafrostError: the loss is not finite.
+        InputError: no train or dev examples, nothing to learn, a loss or metric of another task, unknown
+            grid field, array not given.
+        PermafrostError: the loss or an answer is not finite.
+        CorruptDataError: the checkpoint is damaged.
     """
     candidates = config.candidates()
-    place = torch.device(device)
-    splits: dict[tuple[int, str], tuple[Labelled, Labelled]] = {}
-    steps = 0
+    found: dict[tuple[int, str], Splits] = {}
+    steps: list[int] = []
     for candidate in candidates:
         data.reader(candidate.layer)
-        seen = (candidate.seed, candidate.labels)
-        if seen not in splits:
-            splits[seen] = _splits(candidate, data)
-        per_epoch = -(-len(splits[seen][0]) // candidate.optim.batch_size)
-        steps += per_epoch * candidate.optim.max_epochs
-    history: list[EpochRecord] = []
-    best: tuple[EpochRecord, dict[str, Tensor]] | None = None
-    progress.start(f"fit {config.head.kind}", steps, "steps")
+        require_fitting(candidate, data)
+        kind = (candidate.seed, candidate.labels)
+        if kind not in found:
+            found[kind] = splits(*kind, data)
+        steps.append(-(-len(found[kind][0]) // candidate.optim.batch_size))
+    keeper = None if checkpoint is None else checkpoint_of(checkpoint, config, data)
+    saved = None if keeper is None else keeper.load()
+    trace = Trace() if saved is None else saved.trace
+    sources = _Sources(data, found, torch.device(device))
+    facts = _facts(data, next(iter(found.values()))[0])
+    total = sum(n * c.optim.max_epochs for n, c in zip(steps, candidates, strict=True))
+    written = time.monotonic()
+    progress.start(f"fit {config.head.kind}", total, "steps")
     try:
-        pools: dict[tuple[HeadConfig, str], tuple[Source, Source]] = {}
         for number, candidate in enumerate(candidates):
-            train, dev = (
-                Source(data.reader(candidate.layer).subset(split.texts), split.labels)
-                for split in splits[candidate.seed, candidate.labels]
-            )
-            trained = candidate
-            if candidate.head.kind in ("first", "mean", "max"):
-                key = (candidate.head, candidate.layer)
-                if key not in pools:
-                    size = candidate.optim.batch_size
-                    pools[key] = (
-                        pooled(candidate.head, train, size, place),
-                        pooled(candidate.head, dev, size, place),
-                    )
-                train, dev = (
-                    replace(pool, labels=split.labels)
-                    for pool, split in zip(pools[key], (train, dev), strict=True)
-                )
-                # A pooled text is a text of one token.
-                trained = candidate.model_copy(update={"head": FirstHead()})
-            run = start_run(trained, train.reader.width, len(data.label_names), place)
-            for epoch in range(1, candidate.optim.max_epochs + 1):
-                total = 0.0
-                for loss, texts in train_epoch(run, trained, train, epoch, place):
-                    total += loss * texts
-                    progress.advance(1, f"loss {loss:.4f}")
-                guesses = predict(run, dev.reader, candidate.optim.batch_size, place)
-                score = evaluate(candidate.metric, dev.labels, guesses)
-                record = EpochRecord(number, epoch, total / len(train.labels), score)
-                history.append(record)
-                if best is None or score > best[0].dev_metric:
-                    best = record, run.state()
+            progress.advance(steps[number] * len(trace.epochs(number)))
+            if not trace.is_over(number, candidate):
+                training = _start(number, candidate, facts, sources, trace, saved)
+                while not trace.is_over(number, candidate):
+                    _epoch(training, trace, progress)
+                    if keeper is not None and time.monotonic() - written >= checkpoint_every_s:
+                        keeper.save(trace, training.run)
+                        written = time.monotonic()
+            spared = candidate.optim.max_epochs - len(trace.epochs(number))
+            progress.advance(steps[number] * spared)
     finally:
         progress.finish()
-    assert best is not None, "there is at least one candidate and one epoch"
-    width = data.reader(candidates[best[0].candidate].layer).width
-    return FitResult(config, candidates, best[0], tuple(history), width, data.label_names, best[1])
+    assert trace.best is not None, "there is at least one candidate and one epoch"
+    best, state = trace.best
+    width = data.reader(candidates[best.candidate].layer).width
+    if keeper is not None:
+        keeper.remove()
+    return FitResult(
+        config, candidates, best, tuple(trace.history), tuple(trace.log), width, facts, state
+    )
+
+
+def _facts(data: FitData, train: Examples) -> TaskFacts:
+    if data.task == "similarity":
+        return TaskFacts(data.task, (), (float(train.labels.min()), float(train.labels.max())))
+    return TaskFacts(data.task, data.label_names)
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Train and dev as candidates see them."""
+
+    data: FitData
+    splits: dict[tuple[int, str], Splits]
+    """By seed and labels."""
+    device: torch.device
+    pools: dict[tuple[HeadConfig, str, int], FeatureReader] = field(default_factory=dict)
+    """Pooled texts by head without parameters, layer and split."""
+
+    def of(self, candidate: FitConfig) -> tuple[FitConfig, Source, Source]:
+        """The candidate as it is trained, with its train and dev."""
+        reader = self.data.reader(candidate.layer)
+        examples = self.splits[candidate.seed, candidate.labels]
+        train, dev = (source_of(split, reader) for split in examples)
+        if candidate.head.kind not in PARAMETERLESS:
+            return candidate, train, dev
+        # A pooled text is a text of one token.
+        trained = candidate.model_copy(update={"head": FirstHead()})
+        return trained, self._pooled(candidate, 0, train), self._pooled(candidate, 1, dev)
+
+    def _pooled(self, candidate: FitConfig, split: int, source: Source) -> Source:
+        key = (candidate.head, candidate.layer, split)
+        if key not in self.pools:
+            self.pools[key] = pooled(
+                candidate.head, source.reader, candidate.optim.batch_size, self.device
+            )
+        return with_reader(source, self.pools[key])
+
+
+@dataclass(frozen=True)
+class _Training:
+    """A candidate between two epochs."""
+
+    number: int
+    config: FitConfig
+    run: Run
+    train: Source
+    dev: Source
+    device: torch.device
+
+
+def _start(
+    number: int,
+    candidate: FitConfig,
+    facts: TaskFacts,
+    sources: _Sources,
+    trace: Trace,
+    saved: Saved | None,
+) -> _Training:
+    trained, train, dev = sources.of(candidate)
+    run = start_run(trained, facts, train.reader.width, sources.device)
+    if saved is not None and trace.epochs(number):
+        saved.restore(run)
+    return _Training(number, trained, run, train, dev, sources.device)
+
+
+def _epoch(training: _Training, trace: Trace, progress: Progress) -> None:
+    """Train for one epoch, evaluate, record."""
+    number, config, run = training.number, training.config, training.run
+    epoch = len(trace.epochs(number)) + 1
+    total, log = 0.0, list[StepRecord]()
+    first = -(-len(training.train.labels) // config.optim.batch_size) * (epoch - 1) + 1
+    for step in train_epoch(run, config, training.train, epoch, training.device):
+        total += step.loss * step.examples
+        log.append(StepRecord(number, epoch, first + len(log), step.loss, step.lr))
+        progress.advance(1, f"loss {step.loss:.4f}")
+    dev = training.dev
+    answers = predict(run.model, dev, config.optim.batch_size, training.device)
+    score = evaluate(config.metric, dev.labels, answers.values)
+    record = EpochRecord(number, epoch, total / len(training.train.labels), score)
+    trace.history.append(record)
+    trace.log += log
+    if trace.best is None or score > trace.best[0].dev_metric:
+        trace.best = record, run.state()

@@ -2,23 +2,29 @@
 
 from stages.heads.build import Classifier, build_head
 from stages.heads.config import (
+    AdaPoolHead,
     FirstHead,
     GlotHead,
     HeadConfig,
     MaxHead,
     MeanHead,
+    MlpHead,
     ScorerHead,
 )
+from stages.heads.mlp import matched_hidden
 from stages.heads.pooling import Pooling
 
 __all__ = [
+    "AdaPoolHead",
     "Classifier",
     "FirstHead",
     "GlotHead",
     "HeadConfig",
     "MaxHead",
     "MeanHead",
+    "MlpHead",
     "Pooling",
     "ScorerHead",
     "build_head",
+    "matched_hidden",
 ]

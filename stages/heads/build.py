@@ -4,16 +4,31 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from stages.heads.config import FirstHead, GlotHead, HeadConfig, MaxHead, MeanHead, ScorerHead
+from stages.heads.adapool import AdaPooling
+from stages.heads.config import (
+    AdaPoolHead,
+    FirstHead,
+    GlotHead,
+    HeadConfig,
+    MaxHead,
+    MeanHead,
+    MlpHead,
+    ScorerHead,
+)
 from stages.heads.glot import GlotPooling
 from stages.heads.initialise import linear
+from stages.heads.mlp import MlpPooling
 from stages.heads.pooling import Pooling
 from stages.heads.poolings import FirstPooling, MaxPooling, MeanPooling
 from stages.heads.scorer import ScorerPooling
 
 
 def build_head(config: HeadConfig, d_in: int, generator: torch.Generator) -> Pooling:
-    """A head for tokens `d_in` wide, its weights drawn from `generator` (on the CPU)."""
+    """A head for tokens `d_in` wide, its weights drawn from `generator` (on the CPU).
+
+    Raises:
+        InputError: the attention heads of an AdaPool do not divide `d_in`.
+    """
     match config:
         case FirstHead():
             return FirstPooling(d_in)
@@ -25,6 +40,10 @@ def build_head(config: HeadConfig, d_in: int, generator: torch.Generator) -> Poo
             return ScorerPooling(d_in, hidden, generator)
         case GlotHead():
             return GlotPooling(config, d_in, generator)
+        case MlpHead():
+            return MlpPooling(config, d_in, generator)
+        case AdaPoolHead():
+            return AdaPooling(config, d_in, generator)
 
 
 class Classifier(nn.Module):

@@ -37,10 +37,10 @@ class ScorerHead(_Config):
 
 
 class GlotHead(_Config):
-    """Graph attention over the cosine graph of the tokens, then a scorer (GLOT)."""
+    """Graph convolutions over the cosine graph of the tokens, then a scorer (GLOT)."""
 
     kind: Literal["glot"] = "glot"
-    conv: Literal["gat"] = "gat"
+    conv: Literal["gat", "gcn", "gin"] = "gat"
     """Graph convolution; the paper's main results use graph attention."""
     n_convs: int = Field(default=2, ge=0)
     """Graph convolutions, K in the paper (appendix B: 2)."""
@@ -52,6 +52,25 @@ class GlotHead(_Config):
     jumping: Literal["cat", "max", "mean", "none"] = "cat"
     """How the layers are fused: `cat` keeps the input beside every convolution, `max` and `mean`
     combine the convolutions element-wise, `none` takes the last one."""
+    heads: int = Field(default=1, ge=1)
+    """Attention heads of a graph attention, concatenated: each is `hidden / heads` wide."""
+    project: int | None = Field(default=None, ge=1)
+    """Width that the tokens are projected to before the convolutions (W_in of section 3.2); None as
+    in the released code. The graph is that of the raw tokens, `cat` keeps the projected ones."""
+
+    @model_validator(mode="after")
+    def _heads_that_fit(self) -> "GlotHead":
+        if self.heads > 1 and self.conv != "gat":
+            raise ValueError(
+                f"heads is {self.heads} and conv is {self.conv!r}, which has no attention heads; "
+                "leave heads at 1 or use conv 'gat'"
+            )
+        if self.hidden % self.heads:
+            raise ValueError(
+                f"hidden is {self.hidden} and heads is {self.heads}; attention heads are "
+                "concatenated, so hidden has to be a multiple of heads"
+            )
+        return self
 
     @model_validator(mode="after")
     def _something_to_fuse(self) -> "GlotHead":
@@ -63,6 +82,34 @@ class GlotHead(_Config):
         return self
 
 
+class MlpHead(_Config):
+    """A perceptron on every token, then their mean (the baseline of GLOT's table 15)."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: int = Field(default=128, ge=1)
+    """Width of every layer, and of the pooled vector. `matched_hidden` finds the one for a number of
+    parameters."""
+    n_layers: int = Field(default=2, ge=1)
+    """Linear layers; batch normalisation and ReLU stand between them."""
+
+
+class AdaPoolHead(_Config):
+    """Multi-head attention of one query, made of the tokens, to all tokens (Brothers' AdaPool).
+
+    What GLOT calls AdaPool is `ScorerHead`.
+    """
+
+    kind: Literal["adapool"] = "adapool"
+    query: Literal["mean", "first", "last"] = "mean"
+    """What asks: the mean of the tokens, or one token, which is then added to the answer."""
+    heads: int = Field(default=8, ge=1)
+    """Attention heads."""
+    d_head: int | None = Field(default=None, ge=1)
+    """Width of an attention head; None for the tokens' width divided by `heads`, as in the source,
+    where it has to divide."""
+
+
 HeadConfig = Annotated[
-    FirstHead | MeanHead | MaxHead | ScorerHead | GlotHead, Field(discriminator="kind")
+    FirstHead | MeanHead | MaxHead | ScorerHead | GlotHead | MlpHead | AdaPoolHead,
+    Field(discriminator="kind"),
 ]

@@ -1,12 +1,11 @@
 """GLOT: a small graph network over the cosine graph of a frozen backbone's tokens.
 
 Source: GLOT (ICLR 2026), sections 3.2-3.3, as its released code runs it. Where text and code
-differ we follow the code: no input projection, plain graph attention instead of the concatenating
-update of equation 2, and the readout pools the fused vectors, not the input. `jumping="none"` is
-in table 6 but not in the code; here it pools the last convolution.
+differ we follow the code: plain graph attention instead of the concatenating update of equation 2,
+and the readout pools the fused vectors, not the input. Not in the code, and off unless asked for:
+GCN and GIN convolutions, several attention heads, the input projection W_in (section 3.2, table 6),
+and `jumping="none"` (table 6), which here pools the last convolution.
 """
-
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
@@ -14,25 +13,42 @@ from torch import Tensor, nn
 
 from stages.heads.config import GlotHead
 from stages.heads.graph_attention import GraphAttention
+from stages.heads.graph_convolution import GraphConvolution
+from stages.heads.graph_isomorphism import GraphIsomorphism
+from stages.heads.initialise import projection
 from stages.heads.pooling import Pooling
 from stages.heads.scorer import Readout
 from stages.heads.token_graph import build_blocks
 
 
+def _convolution(config: GlotHead, d_in: int, generator: torch.Generator) -> nn.Module:
+    match config.conv:
+        case "gat":
+            return GraphAttention(d_in, config.hidden, generator, config.heads)
+        case "gcn":
+            return GraphConvolution(d_in, config.hidden, generator)
+        case "gin":
+            return GraphIsomorphism(d_in, config.hidden, generator)
+
+
 class GlotPooling(Pooling):
     """Token graph, K convolutions with ReLU, jumping knowledge D wide, readout of max(128, D // 2).
 
+    With an input projection the graph is still that of the raw tokens, while the convolutions, and
+    `cat`, see projected ones.
+
     Memory beyond the activations: 4 bytes per token pair inside a text (see token_graph), for all
-    convolutions together.
+    convolutions together, whichever they are.
     """
 
     def __init__(self, config: GlotHead, d_in: int, generator: torch.Generator) -> None:
         super().__init__()
         self.config = config
-        widths = [d_in] + [config.hidden] * config.n_convs
-        self.convs = nn.ModuleList(
-            GraphAttention(d_from, d_to, generator) for d_from, d_to in pairwise(widths)
-        )
+        self.projection = None
+        if config.project is not None:
+            self.projection = projection(d_in, config.project, generator)
+        widths = [config.project or d_in] + [config.hidden] * config.n_convs
+        self.convs = nn.ModuleList(_convolution(config, width, generator) for width in widths[:-1])
         self.d_out = sum(widths) if config.jumping == "cat" else config.hidden
         self.readout = Readout(self.d_out, max(128, self.d_out // 2), generator)
 
@@ -41,7 +57,7 @@ class GlotPooling(Pooling):
     ) -> list[Float[Tensor, "t _"]]:
         """The fused token vectors u, as blocks of columns."""
         blocks = build_blocks(tokens, offsets, self.config.tau) if len(self.convs) else []
-        layers = [tokens]
+        layers = [tokens if self.projection is None else self.projection(tokens)]
         for conv in self.convs:
             layers.append(torch.relu_(conv(layers[-1], blocks)))
         match self.config.jumping:

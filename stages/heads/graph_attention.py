@@ -1,8 +1,11 @@
 """Graph attention on dense token graphs, equal to torch-geometric's GATConv.
 
-Source: GAT (arXiv:1710.10903) as GLOT's released code runs it: one attention head, edge_dim 1 with
-every edge attribute 1, LeakyReLU 0.2, bias, self loops.
+Source: GAT (arXiv:1710.10903) as GLOT's released code runs it: edge_dim 1 with every edge attribute
+1, LeakyReLU 0.2, bias, self loops. The released code has one attention head; further ones are those
+of GATConv, concatenated.
 Axes: t tokens of all texts, b texts of a block, l longest of them, h width.
+Memory: W x and the result, `[t, h]` each, and two numbers per token and attention head;
+`[b, l, l]` tensors live for one block and one attention head at a time, forward and backward.
 """
 
 from collections.abc import Sequence
@@ -83,28 +86,46 @@ class _Aggregate(torch.autograd.Function):
 
 class GraphAttention(nn.Module):
     """h_i = sum_j alpha_ij W x_j + b, alpha = softmax over neighbours j of
-    LeakyReLU(a_s . W x_j + a_d . W x_i + c).
+    LeakyReLU(a_s . W x_j + a_d . W x_i + c), for each attention head on its share of the h columns.
 
-    Has d * h + 5 h parameters. c is one number per convolution, kept as the product of two vectors
-    of width h (torch-geometric's lin_edge and att_edge), so that weights and counts carry over:
-    there, every edge attribute is 1 and a self loop gets the mean of a token's incoming ones,
-    which is 1 again, or without effect where the self loop is the only edge.
+    Has d * h + 5 h parameters, however many attention heads. c is one number per attention head,
+    kept as the product of two vectors (torch-geometric's lin_edge and att_edge), so that weights and
+    counts carry over: there, every edge attribute is 1 and a self loop gets the mean of a token's
+    incoming ones, which is 1 again, or without effect where the self loop is the only edge.
+
+    Args:
+        d_in: width of a token.
+        d_out: width of the result, all attention heads together.
+        generator: draws the weights.
+        heads: attention heads; has to divide d_out.
     """
 
-    def __init__(self, d_in: int, d_out: int, generator: torch.Generator) -> None:
+    def __init__(self, d_in: int, d_out: int, generator: torch.Generator, heads: int = 1) -> None:
         super().__init__()
+        self.heads = heads
+        fans = heads + d_out // heads
         self.weight = glorot(d_out, d_in, fans=d_in + d_out, generator=generator)
-        self.sends = glorot(d_out, fans=1 + d_out, generator=generator)
-        self.receives = glorot(d_out, fans=1 + d_out, generator=generator)
+        self.sends = glorot(d_out, fans=fans, generator=generator)
+        self.receives = glorot(d_out, fans=fans, generator=generator)
         self.edge = glorot(d_out, fans=1 + d_out, generator=generator)
-        self.edge_attends = glorot(d_out, fans=1 + d_out, generator=generator)
+        self.edge_attends = glorot(d_out, fans=fans, generator=generator)
         self.bias = nn.Parameter(torch.zeros(d_out))
 
     def forward(
         self, tokens: Float[Tensor, "t d"], blocks: Sequence[Block]
     ) -> Float[Tensor, "t h"]:
         """New vectors of the tokens, before any activation."""
-        rows = tokens @ self.weight.t()
-        received = rows @ self.receives + self.edge @ self.edge_attends
-        out: Tensor = _Aggregate.apply(rows, rows @ self.sends, received, blocks)  # pyright: ignore[reportAssignmentType] # apply is untyped
-        return out + self.bias
+        rows = (tokens @ self.weight.t()).chunk(self.heads, dim=1)
+        vectors = torch.stack([self.sends, self.receives, self.edge, self.edge_attends])
+        parts = [
+            self._attend(mine, four, blocks)
+            for mine, four in zip(rows, vectors.chunk(self.heads, dim=1), strict=True)
+        ]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)) + self.bias
+
+    def _attend(self, rows: Tensor, four: Tensor, blocks: Sequence[Block]) -> Tensor:
+        """One attention head on its columns of W x and of the four vectors."""
+        sends, receives, edge, edge_attends = four
+        received = rows @ receives + edge @ edge_attends
+        out: Tensor = _Aggregate.apply(rows, rows @ sends, received, blocks)  # pyright: ignore[reportAssignmentType] # apply is untyped
+        return out

@@ -20,6 +20,14 @@ def linear(d_in: int, d_out: int, generator: torch.Generator) -> nn.Linear:
     return layer
 
 
+def projection(d_in: int, d_out: int, generator: torch.Generator) -> nn.Linear:
+    """The same without a bias."""
+    layer = nn.Linear(d_in, d_out, bias=False, device="meta").to_empty(device="cpu")
+    bound = 1 / math.sqrt(d_in)
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    return layer
+
+
 def glorot(*shape: int, fans: int, generator: torch.Generator) -> nn.Parameter:
     """A parameter uniform within sqrt(6 / fans), fans being the sum of fan-in and fan-out."""
     bound = math.sqrt(6 / fans)

@@ -9,14 +9,13 @@ Memory: 4 bytes for each of the b * l * l pairs of every block, kept for the bat
 most `max(PAIRS, l * l)` pairs in work at a time.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
+
+from stages.heads.layout import Layout, lay_out
 
 PAIRS = {"cpu": 1 << 17, "cuda": 1 << 26}
 """Token pairs worked on at a time: half a megabyte on a CPU, so that the few tensors in work stay in
@@ -45,25 +44,8 @@ class Block:
     """Row that each slot writes: the same, or t (one past the last) for padding."""
 
 
-def _plan(lengths: NDArray[np.int64], pairs: int) -> Iterator[NDArray[np.int64]]:
-    """Texts of each block, longest first, so that padding at most doubles the pairs."""
-    order = np.argsort(-lengths, kind="stable")
-    falling = -lengths[order]
-    at = 0
-    while at < len(order):
-        longest = -int(falling[at])
-        # Short texts go together whatever their ratio: there a block costs more than its padding.
-        shortest = min(longest * 3 // 4, longest - 16)
-        alike = int(np.searchsorted(falling, -shortest, side="right"))
-        stop = min(alike, at + max(1, pairs // longest**2))
-        yield order[at:stop]
-        at = stop
-
-
-def _penalty(
-    tokens: Tensor, source: Tensor, padding: Tensor | None, shape: tuple[int, int], tau: float
-) -> Tensor:
-    n_texts, longest = shape
+def _penalty(tokens: Tensor, layout: Layout, tau: float) -> Tensor:
+    n_texts, longest = layout.shape
     if tau >= 1:  # cosines end at 1, rounding aside
         cosine = tokens.new_zeros(n_texts, longest, longest)
     elif tau < -1:
@@ -72,13 +54,13 @@ def _penalty(
         cosine = tokens.new_empty(n_texts, longest, longest)
         step = max(1, COPIED[tokens.device.type] // (longest * tokens.shape[1]))
         for text in range(0, n_texts, step):
-            rows = tokens.index_select(0, source[text * longest : (text + step) * longest])
+            rows = tokens.index_select(0, layout.source[text * longest : (text + step) * longest])
             rows /= torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=1e-12)
             unit = rows.view(-1, longest, tokens.shape[1])
             torch.bmm(unit, unit.transpose(1, 2), out=cosine[text : text + step])
         cosine.gt_(tau)
-    if padding is not None:
-        real = (~padding).to(cosine.dtype)
+    if layout.padding is not None:
+        real = (~layout.padding).to(cosine.dtype)
         cosine.mul_(real[:, :, None]).mul_(real[:, None, :])
     cosine.diagonal(dim1=1, dim2=2).fill_(1.0)
     return cosine.sub_(1.0).mul_(-MASKED)
@@ -89,19 +71,10 @@ def build_blocks(
     tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"], tau: float
 ) -> list[Block]:
     """The token graphs of a batch; built without gradient, as the paper's are."""
-    n_tokens = len(tokens)
-    lengths = offsets.diff().cpu().numpy()
     blocks: list[Block] = []
-    for texts in _plan(lengths, PAIRS[tokens.device.type]):
-        longest, shortest = int(lengths[texts[0]]), int(lengths[texts[-1]])
-        picked = torch.from_numpy(texts).to(offsets.device)
-        starts, ends = offsets[:-1][picked, None], offsets[1:][picked, None]
-        slots = starts + torch.arange(longest, device=offsets.device)
-        padding = slots >= ends if shortest < longest else None
-        source = torch.minimum(slots, ends - 1).flatten()
-        target = source if padding is None else slots.masked_fill_(padding, n_tokens).flatten()
-        shape = (len(texts), longest)
-        blocks.append(Block(_penalty(tokens, source, padding, shape, tau), source, target))
+    for layout in lay_out(offsets, PAIRS[tokens.device.type]):
+        penalty = _penalty(tokens, layout, tau)
+        blocks.append(Block(penalty, layout.source, layout.target(len(tokens))))
     return blocks
 
 

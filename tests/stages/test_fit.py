@@ -1,25 +1,24 @@
 """Run as a script to write the golden losses again."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from sklearn import metrics as sklearn_metrics
 
-from stages.fit import FitConfig, OptimConfig, evaluate, fit, load_head, majority_rate
-from stages.fit.training import Source, start_run, train_epoch
+from stages.fit import FitConfig, OptimConfig, evaluate, fit
+from stages.fit.models import TaskFacts
+from stages.fit.run import start_run, train_epoch
+from stages.fit.sources import Singles
 from stages.heads import FirstHead, GlotHead, MaxHead, MeanHead, ScorerHead
-from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
+from storage.errors import InputError, NotFoundError, PermafrostError
 from storage.progress import SilentProgress
 from storage.ragged import Ragged
 from storage.readers import InMemoryReader
-from tests.stages.synthetic_fit import WIDTH, features, make_data
+from tests.stages.synthetic_fit import WIDTH, make_data, same_fit, with_column
 
 HEADS = {
     "first": FirstHead(),
@@ -30,6 +29,7 @@ HEADS = {
 }
 GOLDEN = Path(__file__).parents[1] / "golden" / "losses"
 CPU = torch.device("cpu")
+FACTS = TaskFacts("classification", ("class 0", "class 1"))
 
 
 @pytest.fixture(autouse=True)
@@ -47,14 +47,6 @@ def _config(kind="glot", **settings):
 
 def _fit(config, data=None):
     return fit(config, make_data() if data is None else data, SilentProgress())
-
-
-def _same(one, other):
-    assert one.history == other.history
-    assert one.best == other.best
-    assert one.state.keys() == other.state.keys()
-    for name, value in one.state.items():
-        assert torch.equal(value, other.state[name]), name
 
 
 class _Recorder:
@@ -139,7 +131,7 @@ def test_a_fit_never_reads_test():
         data, readers={"hidden/6": InMemoryReader("hidden/6", Ragged(broken, rows.offsets))}
     )
     for kind in ("mean", "glot"):
-        _same(_fit(_config(kind), data), _fit(_config(kind), blind))
+        same_fit(_fit(_config(kind), data), _fit(_config(kind), blind))
 
 
 def test_candidates_do_not_depend_on_the_order_in_which_the_grid_is_written():
@@ -180,7 +172,7 @@ def test_a_wrong_grid_names_the_field_and_what_exists(grid, says):
 
 @pytest.mark.parametrize("kind", list(HEADS))
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(kind):
-    _same(_fit(_config(kind)), _fit(_config(kind)))
+    same_fit(_fit(_config(kind)), _fit(_config(kind)))
     assert _fit(_config(kind, seed=4)).history != _fit(_config(kind)).history
 
 
@@ -191,7 +183,7 @@ def test_fits_side_by_side_in_threads_equal_fits_alone():
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda config: _fit(config, data), configs * 2))
     for one, other in zip(alone * 2, together, strict=True):
-        _same(one, other)
+        same_fit(one, other)
 
 
 def test_the_global_generator_is_neither_read_nor_moved():
@@ -200,7 +192,7 @@ def test_the_global_generator_is_neither_read_nor_moved():
     one = _fit(_config())
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(12)
-    _same(one, _fit(_config()))
+    same_fit(one, _fit(_config()))
 
 
 @pytest.mark.parametrize("kind", ["first", "mean", "max"])
@@ -209,74 +201,15 @@ def test_pooling_once_equals_training_through_the_head(kind):
     data = make_data()
     quick = _fit(config, data)
     train = data.split("train")
-    run = start_run(config, WIDTH, 2, CPU)
-    source = Source(data.reader("hidden/6").subset(train.texts), train.labels)
+    run = start_run(config, FACTS, WIDTH, CPU)
+    source = Singles(data.reader("hidden/6").subset(train.texts), train.labels)
     for record in quick.history:
         steps = list(train_epoch(run, config, source, record.epoch, CPU))
-        loss = sum(value * texts for value, texts in steps) / len(train)
+        loss = sum(step.loss * step.examples for step in steps) / len(train)
         assert loss == pytest.approx(record.train_loss, rel=1e-6)
 
 
-# Files
-
-
-@pytest.mark.parametrize("kind", list(HEADS))
-def test_a_saved_head_computes_the_same_after_loading(kind, tmp_path):
-    result = _fit(_config(kind, grid={"layer": ("hidden/1", "hidden/6")}))
-    result.save(tmp_path)
-    loaded, head = load_head(tmp_path), result.head()
-    rows = features(5, 9)
-    batch = torch.from_numpy(rows.data), torch.from_numpy(rows.offsets)
-    assert torch.equal(loaded.logits(*batch), head.logits(*batch))
-    assert torch.equal(loaded.embed(*batch), head.embed(*batch))
-    one, other = loaded.token_weights(*batch), head.token_weights(*batch)
-    assert (one is None and other is None) or torch.equal(one, other)
-    assert loaded.config == head.config
-    assert loaded.choice == head.choice
-    assert loaded.choice["layer"] in ("hidden/1", "hidden/6")
-    assert loaded.label_names == ("class 0", "class 1")
-
-
-def test_the_files_hold_the_config_the_choice_and_the_history(tmp_path):
-    result = _fit(_config("scorer", grid={"head.hidden": (4, 8)}))
-    result.save(tmp_path)
-    record = json.loads((tmp_path / "head.json").read_text())
-    assert FitConfig.model_validate(record["config"]) == result.config
-    assert FitConfig.model_validate(record["chosen"]) == result.candidates[record["candidate"]]
-    hidden = record["chosen"]["head"]["hidden"]
-    assert record["n_pooling_parameters"] == WIDTH * hidden + 2 * hidden + 1
-    assert record["n_parameters"] == record["n_pooling_parameters"] + 2 * WIDTH + 2
-    history = pq.read_table(tmp_path / "history.parquet")
-    assert history.column_names == [
-        "candidate",
-        "candidate_json",
-        "epoch",
-        "train_loss",
-        "dev_metric",
-    ]
-    assert history["epoch"].to_pylist() == [1, 2, 3, 1, 2, 3]
-    assert history["dev_metric"].to_pylist() == [r.dev_metric for r in result.history]
-    assert FitConfig.model_validate_json(history["candidate_json"][5].as_py()).head.hidden == 8
-
-
-def test_missing_and_damaged_head_files_are_told_apart(tmp_path):
-    with pytest.raises(NotFoundError, match=r"head\.json"):
-        load_head(tmp_path)
-    _fit(_config("scorer")).save(tmp_path)
-    whole = (tmp_path / "head.safetensors").read_bytes()
-    (tmp_path / "head.safetensors").write_bytes(whole[:50])
-    with pytest.raises(CorruptDataError, match="run the fit again"):
-        load_head(tmp_path)
-
-
 # Refusals
-
-
-def _without(data, **changes):
-    table = data.examples
-    for name, values in changes.items():
-        table = table.set_column(table.column_names.index(name), name, values)
-    return replace(data, examples=table)
 
 
 def test_a_corpus_that_cannot_be_fitted_is_refused():
@@ -284,16 +217,19 @@ def test_a_corpus_that_cannot_be_fitted_is_refused():
     n = len(data.examples)
     splits = data.examples["split"].to_pylist()
     cases = [
-        (_without(data, label=pa.array([1.0] * n)), "all 96 train examples.*class 1"),
-        (_without(data, label=pa.array([0.5] * n)), "no class index.*0.5"),
-        (_without(data, label=pa.array([0.0, 2.0] * (n // 2))), "first is 2.0"),
-        (_without(data, label=pa.nulls(n, pa.float64())), "96 of 96 train examples have no label"),
-        (_without(data, text_pair=data.examples["text"]), "pairs of texts"),
+        (with_column(data, label=pa.array([1.0] * n)), "all 96 train examples.*class 1"),
+        (with_column(data, label=pa.array([0.5] * n)), "no class index.*0.5"),
+        (with_column(data, label=pa.array([0.0, 2.0] * (n // 2))), "first is 2.0"),
         (
-            _without(data, split=pa.array([s.replace("dev", "test") for s in splits])),
+            with_column(data, label=pa.nulls(n, pa.float64())),
+            "96 of 96 train examples have no label",
+        ),
+        (with_column(data, text_pair=data.examples["text"]), "pairs of texts"),
+        (
+            with_column(data, split=pa.array([s.replace("dev", "test") for s in splits])),
             "no dev examples.*test, train",
         ),
-        (_without(data, split=pa.array(["dev"] * n)), "no train examples"),
+        (with_column(data, split=pa.array(["dev"] * n)), "no train examples"),
         (replace(data, digests=data.digests[:-1]), "176 texts and the corpus 175"),
     ]
     for broken, says in cases:
@@ -339,28 +275,6 @@ def test_progress_adds_up_and_finishes_also_when_the_fit_fails():
     assert failing.finished == 1
 
 
-# Metrics
-
-
-def test_metrics_equal_scikit_learn():
-    rng = np.random.default_rng(0)
-    for classes in (2, 4):
-        labels, guesses = rng.integers(0, classes, (2, 200))
-        assert evaluate("accuracy", labels, guesses) == sklearn_metrics.accuracy_score(
-            labels, guesses
-        )
-        assert evaluate("mcc", labels, guesses) == pytest.approx(
-            sklearn_metrics.matthews_corrcoef(labels, guesses)
-        )
-    labels, guesses = rng.integers(0, 2, (2, 50))
-    assert evaluate("f1", labels, guesses) == pytest.approx(
-        sklearn_metrics.f1_score(labels, guesses)
-    )
-    assert evaluate("mcc", labels, np.zeros(50, np.int64)) == 0.0
-    assert evaluate("f1", np.zeros(3, np.int64), np.zeros(3, np.int64)) == 0.0
-    assert majority_rate(np.array([0, 1, 1, 2])) == 0.5
-
-
 def test_f1_needs_two_classes():
     with pytest.raises(InputError, match="3 classes"):
         _fit(_config("mean", metric="f1"), make_data(classes=3))
@@ -375,9 +289,9 @@ def _ten_losses(kind):
     data = make_data(n_train=160)
     train = data.split("train")
     config = _config(kind)
-    run = start_run(config, WIDTH, 2, CPU)
-    source = Source(data.reader("hidden/6").subset(train.texts), train.labels)
-    return [value for value, _ in train_epoch(run, config, source, 1, CPU)]
+    run = start_run(config, FACTS, WIDTH, CPU)
+    source = Singles(data.reader("hidden/6").subset(train.texts), train.labels)
+    return [step.loss for step in train_epoch(run, config, source, 1, CPU)]
 
 
 @pytest.mark.parametrize("kind", list(HEADS))

@@ -2,9 +2,12 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
 
 from stages.fit import FitConfig, OptimConfig, fit
 from stages.heads import GlotHead, MaxHead, MeanHead, ScorerHead
@@ -12,7 +15,7 @@ from stages.score import ScoreConfig, score
 from storage.errors import InputError
 from storage.progress import SilentProgress
 from storage.readers import InMemoryReader
-from tests.stages.synthetic_fit import make_data
+from tests.stages.synthetic_fit import PAIR_TASKS, make_data, make_pairs, with_column
 
 
 def _trained(head=None, data=None, **settings):
@@ -110,3 +113,185 @@ def test_features_or_classes_of_something_else_are_refused():
     untested = data.examples.filter(np.array(data.examples["split"].to_pylist()) != "test")
     with pytest.raises(InputError, match="no test examples"):
         score(ScoreConfig(), head, replace(data, examples=untested))
+
+
+# Every metric of a task, and how test is made
+
+
+def test_every_class_metric_is_recorded_and_the_balance_of_test():
+    data = make_data()
+    result = score(ScoreConfig(), _trained(data=data, metric="mcc").head(), data)
+    for name in ("dev", "test"):
+        mine = [row for row in result.predictions.to_pylist() if row["split"] == name]
+        labels, guesses = ([row[k] for row in mine] for k in ("label", "prediction"))
+        f1 = sklearn_metrics.f1_score(labels, guesses)
+        mcc = sklearn_metrics.matthews_corrcoef(labels, guesses)
+        assert result.metrics[f"{name}_f1"] == pytest.approx(f1)
+        assert result.metrics[f"{name}_mcc"] == pytest.approx(mcc)
+        assert result.metrics[f"{name}_accuracy"] == np.mean(np.equal(labels, guesses))
+        assert result.metrics[name] == result.metrics[f"{name}_mcc"]
+    ones = np.mean(data.split("test").labels)
+    assert result.metrics["class_balance"] == {"class 0": 1 - ones, "class 1": ones}
+    three = make_data(classes=3)
+    metrics = score(ScoreConfig(), _trained(data=three).head(), three).metrics
+    assert "test_f1" not in metrics
+    assert sum(metrics["class_balance"].values()) == pytest.approx(1)
+
+
+def _overlapping(data, n):
+    """The first `n` test examples get a text that train has."""
+    texts = data.examples["text"].to_numpy().copy()
+    splits = np.array(data.examples["split"].to_pylist())
+    texts[np.flatnonzero(splits == "test")[:n]] = texts[np.flatnonzero(splits == "train")[:n]]
+    return with_column(data, text=pa.array(texts))
+
+
+def test_overlap_with_train_is_counted_and_left_out_of_the_clean_score():
+    data = _overlapping(make_data(), 10)
+    result = score(ScoreConfig(), _trained(data=data).head(), data)
+    assert result.metrics["overlap"] == 10 / 40
+    assert result.metrics["n_clean_test"] == 30
+    train = set(data.split("train").texts.tolist())
+    rows = [row for row in result.predictions.to_pylist() if row["split"] == "test"]
+    clean = [row["label"] == row["prediction"] for row in rows if row["text"] not in train]
+    assert result.metrics["clean_test"] == np.mean(clean)
+    disjoint = make_data()
+    metrics = score(ScoreConfig(), _trained(data=disjoint).head(), disjoint).metrics
+    assert metrics["overlap"] == 0
+    assert metrics["clean_test"] == metrics["test"]
+
+
+def test_without_train_or_without_a_clean_part_there_is_no_clean_score():
+    data = make_data()
+    head = _trained(data=data).head()
+    untrained = data.examples.filter(np.array(data.examples["split"].to_pylist()) != "train")
+    metrics = score(ScoreConfig(), head, replace(data, examples=untrained)).metrics
+    assert [metrics[k] for k in ("overlap", "n_clean_test", "clean_test")] == [None] * 3
+    metrics = score(ScoreConfig(), head, _overlapping(data, 40)).metrics
+    assert [metrics[k] for k in ("overlap", "n_clean_test", "clean_test")] == [1.0, 0, None]
+
+
+# Pairs
+
+
+def _trained_pairs(task, data):
+    optim = OptimConfig(lr=1e-2, batch_size=16, max_epochs=3)
+    config = FitConfig(head=ScorerHead(hidden=8), seed=1, optim=optim, **PAIR_TASKS[task])
+    return fit(config, data, SilentProgress())
+
+
+def _vectors(head, data):
+    rows = data.readers["hidden/6"].features
+    return head.embed(torch.from_numpy(rows.data), torch.from_numpy(rows.offsets)).double()
+
+
+@pytest.mark.parametrize("task", list(PAIR_TASKS))
+def test_pairs_are_scored_as_they_were_chosen_on_dev(task, tmp_path):
+    data = make_pairs(task)
+    result = _trained_pairs(task, data)
+    score(ScoreConfig(batch_size=7), result.head(), data).save(tmp_path)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    # Texts are pooled in batches of another size.
+    assert metrics["dev"] == pytest.approx(result.best.dev_metric, abs=1e-3)
+    assert metrics["metric"] == result.config.metric
+    assert (metrics["n_dev"], metrics["n_test"]) == (32, 32)
+    table = pq.read_table(tmp_path / "predictions.parquet")
+    assert table.column_names == ["split", "text", "text_b", "label", "prediction", "score"]
+    test = table.filter(np.array(table["split"].to_pylist()) == "test")
+    first, second = data.split("test").sides
+    assert test["text"].to_pylist() == first.tolist()
+    assert test["text_b"].to_pylist() == second.tolist()
+    is_classes = task == "pair_classification"
+    assert (metrics["majority"] is not None) == is_classes
+    assert (metrics["class_balance"] is not None) == is_classes
+    weights = pq.read_table(tmp_path / "token_weights.parquet")["text"].to_pylist()
+    assert weights == np.stack([first, second], axis=1).ravel()[:8].tolist()
+
+
+def test_predictions_of_graded_pairs_are_the_cosines_of_the_vectors():
+    data = make_pairs("similarity")
+    head = _trained_pairs("similarity", data).head()
+    result = score(ScoreConfig(), head, data)
+    z = _vectors(head, data)
+    for name in ("dev", "test"):
+        split = data.split(name)
+        a, b = (z[torch.from_numpy(side)] for side in split.sides)
+        cosines = torch.nn.functional.cosine_similarity(a, b).numpy()
+        rows = [row for row in result.predictions.to_pylist() if row["split"] == name]
+        # Vectors are float32 and pooled in batches of another size.
+        np.testing.assert_allclose([row["prediction"] for row in rows], cosines, atol=1e-5)
+        assert [row["label"] for row in rows] == split.labels.tolist()
+        found = np.array([row["prediction"] for row in rows])
+        rho, r = stats.spearmanr(found, split.labels)[0], stats.pearsonr(found, split.labels)[0]
+        assert result.metrics[f"{name}_spearman"] == pytest.approx(rho, rel=1e-12)
+        assert result.metrics[f"{name}_pearson"] == pytest.approx(r, rel=1e-12)
+        assert result.metrics[name] == pytest.approx((rho + r) / 2, rel=1e-12)
+    assert result.predictions["score"].null_count == 64
+
+
+def test_predictions_of_class_pairs_are_those_of_both_vectors_side_by_side():
+    data = make_pairs("pair_classification")
+    head = _trained_pairs("pair_classification", data).head()
+    table = score(ScoreConfig(), head, data).predictions
+    z = _vectors(head, data).float()
+    linear = head.model.classifier.linear
+    sides = [torch.from_numpy(table[name].to_numpy()) for name in ("text", "text_b")]
+    logits = torch.cat([z[side] for side in sides], dim=1) @ linear.weight.T + linear.bias
+    # No two logits of the winner and the next are as near as rounding.
+    top = logits.topk(2, dim=1).values
+    assert float((top[:, 0] - top[:, 1]).min()) > 1e-4
+    assert table["prediction"].to_pylist() == logits.argmax(dim=1).tolist()
+
+
+def test_predictions_of_partners_are_their_ranks_in_the_split():
+    data = make_pairs("unlabelled")
+    head = _trained_pairs("unlabelled", data).head()
+    result = score(ScoreConfig(), head, data)
+    z = _vectors(head, data)
+    z = z / z.norm(dim=1, keepdim=True)
+    first, second = (z[torch.from_numpy(side)] for side in data.split("test").sides)
+    near = first @ second.T
+    ranks = (near >= near.diagonal()[:, None] - 1e-6).sum(dim=1).tolist()
+    rows = [row for row in result.predictions.to_pylist() if row["split"] == "test"]
+    assert [row["prediction"] for row in rows] == ranks
+    np.testing.assert_allclose([row["score"] for row in rows], near.diagonal(), atol=1e-5)
+    assert result.metrics["test"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
+    assert {row["label"] for row in rows} == {1.0}
+
+
+def test_a_pair_overlaps_if_train_has_one_of_its_texts_on_either_side():
+    data = make_pairs("similarity")
+    train, test = data.split("train"), data.split("test")
+    texts = data.examples["text"].to_numpy().copy()
+    texts[96] = train.sides[1][0]  # the first text of the first test pair is a second text of train
+    pairs = data.examples["text_pair"].to_numpy().copy()
+    pairs[97:99] = train.sides[0][1:3]
+    mixed = with_column(data, text=pa.array(texts), text_pair=pa.array(pairs))
+    result = score(ScoreConfig(), _trained_pairs("similarity", mixed).head(), mixed)
+    assert result.metrics["overlap"] == 3 / 32
+    assert result.metrics["n_clean_test"] == 29
+    rows = result.predictions.to_pylist()[32 + 3 :]
+    found, labels = ([row[k] for row in rows] for k in ("prediction", "label"))
+    assert labels == test.labels[3:].tolist()
+    expected = (stats.spearmanr(found, labels)[0] + stats.pearsonr(found, labels)[0]) / 2
+    assert result.metrics["clean_test"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_corpus_of_another_kind_or_without_spread_is_refused():
+    data = make_pairs("similarity")
+    head = _trained_pairs("similarity", data).head()
+    with pytest.raises(InputError, match="kind 'similarity', this one is of kind 'unlabelled'"):
+        score(ScoreConfig(), head, replace(data, task="unlabelled"))
+    labels = data.examples["label"].to_numpy().copy()
+    labels[96:] = 3.0
+    with pytest.raises(InputError, match="all 32 test labels are 3"):
+        score(ScoreConfig(), head, with_column(data, label=pa.array(labels)))
+    pairs = make_pairs("unlabelled")
+    seconds = pairs.examples["text_pair"].to_numpy().copy()
+    seconds[96:] = seconds[96]
+    with pytest.raises(InputError, match="32 test pairs have one second text"):
+        score(
+            ScoreConfig(),
+            _trained_pairs("unlabelled", pairs).head(),
+            with_column(pairs, text_pair=pa.array(seconds)),
+        )

@@ -1,22 +1,37 @@
 """GLOT written with torch-geometric, one sentence at a time, as the independent reference.
 
-Edges by explicit cosine per sentence, `GATConv` for the convolutions, the readout as in the paper.
+Edges by explicit cosine per sentence, its layers for the convolutions, the readout as in the paper.
 """
 
 import warnings
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from stages.heads.glot import GlotPooling
 from stages.heads.graph_attention import GraphAttention
+from stages.heads.graph_convolution import GraphConvolution
+from stages.heads.graph_isomorphism import GraphIsomorphism
 
 with warnings.catch_warnings():
     # torch-geometric 2.8.1 calls the deprecated torch.jit.script when it is imported.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from torch_geometric.nn import GATConv
+    from torch_geometric.nn import MLP, GATConv, GCNConv, GINConv, global_mean_pool
+    from torch_geometric.utils import remove_self_loops
+
+__all__ = [
+    "MLP",
+    "convolve",
+    "edge_index",
+    "gat_conv",
+    "global_mean_pool",
+    "pool_sentence",
+    "pyg_layer",
+    "sentences",
+    "weights",
+]
 
 
 def sentences(tokens: Tensor, offsets: Tensor) -> Iterator[Tensor]:
@@ -33,28 +48,86 @@ def edge_index(tokens: Tensor, tau: float) -> Tensor:
 def gat_conv(conv: GraphAttention) -> GATConv:
     """torch-geometric's layer with the same weights."""
     d_out, d_in = conv.weight.shape
-    layer = GATConv(d_in, d_out, heads=1, edge_dim=1).to(conv.weight.dtype)
+    layer = GATConv(d_in, d_out // conv.heads, heads=conv.heads, edge_dim=1).to(conv.weight.dtype)
     with torch.no_grad():
         layer.lin.weight.copy_(conv.weight)
-        layer.att_src.copy_(conv.sends.view(1, 1, -1))
-        layer.att_dst.copy_(conv.receives.view(1, 1, -1))
+        layer.att_src.copy_(conv.sends.view(1, conv.heads, -1))
+        layer.att_dst.copy_(conv.receives.view(1, conv.heads, -1))
         layer.lin_edge.weight.copy_(conv.edge.view(-1, 1))
-        layer.att_edge.copy_(conv.edge_attends.view(1, 1, -1))
+        layer.att_edge.copy_(conv.edge_attends.view(1, conv.heads, -1))
         layer.bias.copy_(conv.bias)
     return layer
 
 
-def convolve(layer: GATConv, tokens: Tensor, edges: Tensor) -> Tensor:
-    """The layer on one graph, every edge attribute 1."""
-    return layer(tokens, edges, edge_attr=tokens.new_ones(edges.shape[1], 1))
+def gcn_conv(conv: GraphConvolution) -> GCNConv:
+    """torch-geometric's layer with the same weights."""
+    d_out, d_in = conv.weight.shape
+    layer = GCNConv(d_in, d_out).to(conv.weight.dtype)
+    with torch.no_grad():
+        layer.lin.weight.copy_(conv.weight)
+        layer.bias.copy_(conv.bias)
+    return layer
+
+
+def gin_conv(conv: GraphIsomorphism) -> GINConv:
+    """torch-geometric's layer with the same weights."""
+    d_out, d_in = conv.first.weight.shape
+    inner = nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU(), nn.Linear(d_out, d_out))
+    layer = GINConv(inner).to(conv.first.weight.dtype)
+    with torch.no_grad():
+        for mine, yours in zip(inner.parameters(), conv.parameters(), strict=True):
+            mine.copy_(yours)
+    return layer
+
+
+def pyg_layer(conv: nn.Module) -> nn.Module:
+    """torch-geometric's layer with the same weights."""
+    match conv:
+        case GraphAttention():
+            return gat_conv(conv)
+        case GraphConvolution():
+            return gcn_conv(conv)
+        case GraphIsomorphism():
+            return gin_conv(conv)
+        case _:
+            raise AssertionError(type(conv))
+
+
+def weights(layer: nn.Module) -> list[nn.Parameter]:
+    """Its parameters in the order of ours."""
+    match layer:
+        case GATConv():
+            return [
+                layer.lin.weight,
+                layer.att_src,
+                layer.att_dst,
+                layer.lin_edge.weight,
+                layer.att_edge,
+                layer.bias,
+            ]
+        case GCNConv():
+            return [layer.lin.weight, layer.bias]
+        case _:
+            return list(layer.parameters())
+
+
+def convolve(layer: nn.Module, tokens: Tensor, edges: Tensor) -> Tensor:
+    """The layer on one graph: every edge attribute 1, no self loops where it adds the token itself."""
+    match layer:
+        case GATConv():
+            return layer(tokens, edges, edge_attr=tokens.new_ones(edges.shape[1], 1))
+        case GINConv():
+            return layer(tokens, remove_self_loops(edges)[0])
+        case _:
+            return layer(tokens, edges)
 
 
 def pool_sentence(
-    head: GlotPooling, layers: list[GATConv], tokens: Tensor, tau: float
+    head: GlotPooling, layers: list[nn.Module], tokens: Tensor, tau: float
 ) -> tuple[Tensor, Tensor]:
     """The vector and the token weights of one sentence."""
     edges = edge_index(tokens, tau)
-    hidden = [tokens]
+    hidden = [tokens if head.projection is None else tokens @ head.projection.weight.t()]
     for layer in layers:
         hidden.append(torch.relu(convolve(layer, hidden[-1], edges)))
     match head.config.jumping:

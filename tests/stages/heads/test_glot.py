@@ -4,9 +4,11 @@ import torch
 from stages.heads import Classifier, GlotHead, ScorerHead, build_head
 from stages.heads.token_graph import edges
 from tests.stages.heads.batches import make_batch
-from tests.stages.heads.pyg_reference import gat_conv, pool_sentence, sentences
+from tests.stages.heads.pyg_reference import pool_sentence, pyg_layer, sentences, weights
 
 LENGTHS = [14, 1, 30, 9, 30]
+CONVS = [{"conv": "gat"}, {"conv": "gat", "heads": 2}, {"conv": "gcn"}, {"conv": "gin"}]
+each_conv = pytest.mark.parametrize("conv", CONVS, ids=["gat", "gat-2", "gcn", "gin"])
 
 
 def _head(width=6, seed=2, **settings):
@@ -14,26 +16,56 @@ def _head(width=6, seed=2, **settings):
     return build_head(config, width, torch.Generator().manual_seed(seed)).double()
 
 
-@pytest.mark.parametrize("jumping", ["cat", "max", "mean", "none"])
-def test_vectors_weights_and_gradients_equal_glot_on_torch_geometric(jumping):
+@pytest.mark.parametrize(
+    "settings",
+    [{"jumping": jumping} for jumping in ("cat", "max", "mean", "none")]
+    + [conv | {"tau": tau} for conv in CONVS for tau in (-1.1, 0.3, 0.8, 1.1)]
+    + [{"project": 3}, {"project": 9, "conv": "gcn", "jumping": "max"}],
+    ids=lambda settings: " ".join(str(value) for value in settings.values()),
+)
+def test_vectors_weights_and_every_gradient_equal_glot_on_torch_geometric(settings):
     tokens, offsets = make_batch(LENGTHS, 6)
-    head = _head(jumping=jumping)
-    layers = [gat_conv(conv) for conv in head.convs]
-    theirs = [pool_sentence(head, layers, s, 0.3) for s in sentences(tokens, offsets)]
+    head = _head(**settings)
+    layers = [pyg_layer(conv) for conv in head.convs]
+    theirs = [pool_sentence(head, layers, s, head.config.tau) for s in sentences(tokens, offsets)]
     expected = torch.stack([vector for vector, _ in theirs])
     found = head(tokens, offsets)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(
-        head.token_weights(tokens, offsets), torch.cat([weights for _, weights in theirs])
+        head.token_weights(tokens, offsets), torch.cat([shares for _, shares in theirs])
     )
-    readout = list(head.readout.parameters())
-    convs = [conv.weight for conv in head.convs]
-    mine = torch.autograd.grad(found.square().sum(), readout + convs)
+    shared = list(head.readout.parameters())
+    if head.projection is not None:
+        shared += list(head.projection.parameters())
+    convs = [parameter for conv in head.convs for parameter in conv.parameters()]
+    assert len(shared + convs) == len(list(head.parameters()))
+    mine = torch.autograd.grad(found.square().sum(), shared + convs)
     yours = torch.autograd.grad(
-        expected.square().sum(), readout + [layer.lin.weight for layer in layers]
+        expected.square().sum(),
+        shared + [parameter for layer in layers for parameter in weights(layer)],
+        # Without edges torch-geometric drops the edge attributes.
+        materialize_grads=True,
+        allow_unused=True,
     )
     for one, other in zip(mine, yours, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(one, other.reshape(one.shape), rtol=1e-8, atol=1e-10)
+
+
+def test_the_graph_of_a_projecting_head_is_that_of_the_raw_tokens():
+    tokens, offsets = make_batch([12], 6)
+    tokens[:, 0] = 1.0
+    degrees = torch.bincount(edges(tokens, offsets, 0.5)[1], minlength=12)
+    assert len(degrees.unique()) > 1, "not the complete graph that equal rows would have"
+    # Projected to (1, 0), all tokens are equal; a GIN that hands through the sums counts neighbours.
+    head = _head(conv="gin", n_convs=1, project=2, tau=0.5)
+    for parameter in (head.projection.weight, *head.convs.parameters()):
+        torch.nn.init.zeros_(parameter)
+    head.projection.weight.data[0, 0] = 1.0
+    head.convs[0].first.weight.data[0, 0] = 1.0
+    head.convs[0].second.weight.data[0, 0] = 1.0
+    projected, counted = head.token_vectors(tokens, offsets)
+    assert projected.tolist() == [[1.0, 0.0]] * 12, "cat keeps the projected tokens"
+    assert counted[:, 0].tolist() == degrees.tolist()
 
 
 def test_the_whole_head_passes_gradcheck():
@@ -52,16 +84,18 @@ def test_without_convolutions_glot_is_the_scorer_with_the_same_weights():
     assert torch.equal(glot(tokens, offsets), scorer(tokens, offsets))
 
 
-def test_a_batch_equals_its_texts_one_by_one():
+@each_conv
+def test_a_batch_equals_its_texts_one_by_one(conv):
     tokens, offsets = make_batch(LENGTHS, 6)
-    head = _head()
+    head = _head(**conv)
     single = [head(s, torch.tensor([0, len(s)])) for s in sentences(tokens, offsets)]
     torch.testing.assert_close(head(tokens, offsets), torch.cat(single))
 
 
-def test_permuting_tokens_permutes_token_vectors_and_keeps_the_text_vector():
+@each_conv
+def test_permuting_tokens_permutes_token_vectors_and_keeps_the_text_vector(conv):
     tokens, offsets = make_batch([25], 6)
-    head = _head()
+    head = _head(**conv)
     order = torch.randperm(25, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(head(tokens[order], offsets), head(tokens, offsets))
     mine = torch.cat(head.token_vectors(tokens[order], offsets), dim=1)
@@ -69,9 +103,11 @@ def test_permuting_tokens_permutes_token_vectors_and_keeps_the_text_vector():
     torch.testing.assert_close(mine, yours[order])
 
 
-def test_from_tau_one_on_tokens_do_not_influence_each_other():
+@each_conv
+@pytest.mark.parametrize("tau", [1.0, 1.1])
+def test_from_tau_one_on_tokens_do_not_influence_each_other(conv, tau):
     tokens, offsets = make_batch([10, 4], 6)
-    head = _head(tau=1.0)
+    head = _head(tau=tau, **conv)
     before = torch.cat(head.token_vectors(tokens, offsets), dim=1)
     tokens[3] = 50.0
     after = torch.cat(head.token_vectors(tokens, offsets), dim=1)
@@ -79,20 +115,22 @@ def test_from_tau_one_on_tokens_do_not_influence_each_other():
     torch.testing.assert_close(after[others], before[others], rtol=0, atol=0)
 
 
-def test_a_token_reaches_exactly_as_many_steps_as_there_are_convolutions():
+@each_conv
+@pytest.mark.parametrize("n_convs", [1, 2, 3])
+def test_a_token_reaches_exactly_as_many_steps_as_there_are_convolutions(conv, n_convs):
     # A path: each token is near its two neighbours only. Lengthening one keeps the graph.
     angles = torch.arange(9, dtype=torch.float64) * 0.5
     tokens = torch.stack([angles.cos(), angles.sin()], dim=1)
     offsets = torch.tensor([0, 9])
     tau = 0.8  # cos 0.5 = 0.88, cos 1.0 = 0.54
     assert edges(tokens, offsets, tau).shape[1] == 9 + 2 * 8
-    head = _head(width=2, hidden=64, n_convs=2, tau=tau)
+    head = _head(width=2, hidden=64, n_convs=n_convs, tau=tau, **conv)
     before = torch.cat(head.token_vectors(tokens, offsets), dim=1)
     longer = tokens.clone()
     longer[2] *= 3
     after = torch.cat(head.token_vectors(longer, offsets), dim=1)
     moved = (after != before).any(dim=1).tolist()
-    assert moved == [True] * 5 + [False] * 4
+    assert moved == [abs(token - 2) <= n_convs for token in range(9)]
 
 
 def test_widths_follow_the_jumping_mode():
@@ -101,6 +139,9 @@ def test_widths_follow_the_jumping_mode():
         for jumping in ("cat", "max", "mean", "none")
     }
     assert widths == {"cat": 6 + 3 * 4, "max": 4, "mean": 4, "none": 4}
+    assert _head(project=5, n_convs=3).d_out == 5 + 3 * 4
+    assert _head(project=5, n_convs=3, jumping="max").d_out == 4
+    assert _head(project=5, n_convs=0).d_out == 5
 
 
 @pytest.mark.parametrize(
@@ -120,14 +161,24 @@ def test_parameter_counts_are_those_of_the_paper(d_in, hidden, n_convs, expected
     assert head.n_parameters == expected
 
 
+def test_attention_heads_add_no_parameters_and_a_projection_adds_a_matrix():
+    plain = _head(width=40, hidden=12).n_parameters
+    assert _head(width=40, hidden=12, heads=4).n_parameters == plain
+    # Jumping 'max' keeps the readout: the matrix comes, the first convolution reads 10 columns.
+    narrow = _head(width=40, hidden=12, jumping="max", project=10).n_parameters
+    whole = _head(width=40, hidden=12, jumping="max").n_parameters
+    assert narrow == whole + 40 * 10 - 12 * (40 - 10)
+
+
 def test_a_classifier_for_two_classes_on_4096_has_8194_parameters():
     classifier = Classifier(4096, 2, torch.Generator())
     assert sum(p.numel() for p in classifier.parameters()) == 8_194
 
 
-def test_training_never_needs_the_gradient_of_the_tokens():
+@each_conv
+def test_training_never_needs_the_gradient_of_the_tokens(conv):
     tokens, offsets = make_batch(LENGTHS, 6)
-    head = _head()
+    head = _head(**conv)
     head(tokens, offsets).sum().backward()
     assert tokens.grad is None
     assert all(parameter.grad is not None for parameter in head.parameters())

@@ -3,12 +3,20 @@ import torch
 from jaxtyping import TypeCheckError
 from pydantic import TypeAdapter, ValidationError
 
-from stages.heads import GlotHead, HeadConfig, MeanHead, ScorerHead, build_head
+from stages.heads import (
+    AdaPoolHead,
+    GlotHead,
+    HeadConfig,
+    MeanHead,
+    MlpHead,
+    ScorerHead,
+    build_head,
+)
 
 CONFIGS = TypeAdapter(HeadConfig)
 
 
-@pytest.mark.parametrize("kind", ["first", "mean", "max", "scorer", "glot"])
+@pytest.mark.parametrize("kind", ["first", "mean", "max", "scorer", "glot", "mlp", "adapool"])
 def test_a_kind_alone_is_a_complete_config_and_survives_json(kind):
     config = CONFIGS.validate_python({"kind": kind})
     assert config.kind == kind
@@ -18,6 +26,7 @@ def test_a_kind_alone_is_a_complete_config_and_survives_json(kind):
 def test_defaults_are_those_of_the_papers_appendix():
     head = GlotHead()
     assert (head.n_convs, head.hidden, head.tau, head.jumping) == (2, 128, 0.6, "cat")
+    assert (head.conv, head.heads, head.project) == ("gat", 1, None)
     assert ScorerHead().hidden == 256
 
 
@@ -29,7 +38,14 @@ def test_defaults_are_those_of_the_papers_appendix():
         {"kind": "glot", "tau": float("nan")},
         {"kind": "glot", "n_convs": -1},
         {"kind": "glot", "n_convs": 0, "jumping": "max"},
+        {"kind": "glot", "conv": "sage"},
+        {"kind": "glot", "conv": "gcn", "heads": 2},
+        {"kind": "glot", "hidden": 6, "heads": 4},
+        {"kind": "glot", "project": 0},
         {"kind": "scorer", "hidden": 0},
+        {"kind": "mlp", "n_layers": 0},
+        {"kind": "adapool", "query": "median"},
+        {"kind": "adapool", "heads": 0},
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(wrong):
@@ -37,7 +53,17 @@ def test_a_setting_that_makes_no_sense_is_refused(wrong):
         CONFIGS.validate_python(wrong)
 
 
-@pytest.mark.parametrize("config", [GlotHead(), ScorerHead()])
+@pytest.mark.parametrize(
+    "config",
+    [
+        GlotHead(),
+        GlotHead(conv="gcn", project=8),
+        GlotHead(conv="gin"),
+        ScorerHead(),
+        MlpHead(),
+        AdaPoolHead(),
+    ],
+)
 def test_a_head_depends_on_its_generator_alone(config):
     torch.manual_seed(1)
     one = build_head(config, 16, torch.Generator().manual_seed(5))
@@ -49,7 +75,8 @@ def test_a_head_depends_on_its_generator_alone(config):
     assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
     for name, value in one.state_dict().items():
         assert torch.equal(value, two.state_dict()[name])
-    assert not torch.equal(one.readout.first.weight, other.readout.first.weight)
+        if name.endswith("weight") and value.ndim == 2:
+            assert not torch.equal(value, other.state_dict()[name])
 
 
 def test_shapes_are_checked_in_tests():

@@ -1,12 +1,8 @@
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from stages.heads import token_graph
 from stages.heads.token_graph import build_blocks, edges
 from tests.stages.heads.batches import make_batch
 from tests.stages.heads.pyg_reference import edge_index, sentences
@@ -62,18 +58,6 @@ def test_a_zero_token_is_connected_to_nothing_but_itself():
     tokens[2] = 0
     found = edges(tokens, offsets, 0.1)
     assert found[:, (found == 2).any(dim=0)].tolist() == [[2], [2]]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.sampled_from([1, 2000, 1 << 19]))
-def test_a_plan_holds_every_text_once_and_bounds_pairs_and_padding(lengths, pairs):
-    lengths = np.array(lengths)
-    blocks = list(token_graph._plan(lengths, pairs))
-    assert sorted(np.concatenate(blocks).tolist()) == list(range(len(lengths)))
-    for texts in blocks:
-        longest, shortest = lengths[texts].max(), lengths[texts].min()
-        assert len(texts) * longest**2 <= max(pairs, longest**2)
-        assert shortest >= min(longest * 3 // 4, longest - 16)
 
 
 def test_the_graph_carries_no_gradient():

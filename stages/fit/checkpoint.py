@@ -1,0 +1,112 @@
+"""A fit that was killed goes on where it was: its state after the last whole epoch, in one file."""
+
+import hashlib
+import io
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from stages.fit.config import FitConfig
+from stages.fit.data import FitData
+from stages.fit.history import EpochRecord, StepRecord, Trace
+from stages.fit.run import Run
+from storage.durable import remove, write_durably
+from storage.errors import CorruptDataError
+from storage.keys import digest
+
+_CHECKSUM = hashlib.sha256().digest_size
+"""Bytes before the content."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds."""
+
+    trace: Trace
+    model: dict[str, Any]
+    """Of the candidate of the last epoch."""
+    optimizer: dict[str, Any]
+
+    def restore(self, run: Run) -> None:
+        """Bring a fresh run of that candidate to where it was."""
+        run.model.load_state_dict(self.model)
+        run.optimizer.load_state_dict(self.optimizer)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The file of one fit. It is known by config and data, not by code: let its name depend on that."""
+
+    path: Path
+    identity: str
+
+    def save(self, trace: Trace, run: Run) -> None:
+        """Replace the file, at once and durably, after an epoch.
+
+        Raises:
+            DiskFullError: no room; the file is as it was.
+        """
+        assert trace.best is not None, "some epoch is the best so far"
+        record, state = trace.best
+        content = {
+            "identity": self.identity,
+            "history": [astuple(r) for r in trace.history],
+            "log": [astuple(r) for r in trace.log],
+            "best": (astuple(record), state),
+            "model": run.state(),
+            "optimizer": run.optimizer.state_dict(),
+        }
+        file = io.BytesIO()
+        torch.save(content, file)
+        whole = file.getvalue()
+        write_durably(self.path, hashlib.sha256(whole).digest() + whole)
+
+    def load(self) -> Saved | None:
+        """What was saved; None if nothing was, or by a fit of another config or other data.
+
+        Raises:
+            CorruptDataError: the file is not as it was written.
+        """
+        if not self.path.exists():
+            return None
+        written = self.path.read_bytes()
+        checksum, whole = written[:_CHECKSUM], written[_CHECKSUM:]
+        if hashlib.sha256(whole).digest() != checksum:
+            raise CorruptDataError(
+                f"the checkpoint {self.path} is damaged: its {len(written)} bytes do not have the checksum "
+                "they begin with; delete it, and the fit begins anew"
+            )
+        content = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
+        if content["identity"] != self.identity:
+            return None
+        best = content["best"]
+        trace = Trace(
+            [EpochRecord(*r) for r in content["history"]],
+            [StepRecord(*r) for r in content["log"]],
+            (EpochRecord(*best[0]), best[1]),
+        )
+        return Saved(trace, content["model"], content["optimizer"])
+
+    def remove(self) -> None:
+        """The fit is over."""
+        remove(self.path)
+
+
+def checkpoint_of(path: Path, config: FitConfig, data: FitData) -> Checkpoint:
+    """The checkpoint of one fit at `path`."""
+    examples = pa.BufferOutputStream()
+    table = data.examples.combine_chunks()
+    with pa.ipc.new_stream(examples, table.schema) as stream:
+        stream.write_table(table)
+    facts = {
+        "config": config.model_dump(mode="json"),
+        "task": data.task,
+        "label_names": data.label_names,
+        "texts": hashlib.sha256("\n".join(data.digests).encode()).hexdigest(),
+        "examples": hashlib.sha256(examples.getvalue()).hexdigest(),
+        "arrays": {name: reader.width for name, reader in data.readers.items()},
+    }
+    return Checkpoint(path, digest(facts))

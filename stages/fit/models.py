@@ -1,0 +1,217 @@
+"""A pooling and what stands on it: one model per kind of task.
+
+Source: GLOT, section 4.1 and appendix B.3, as its released code runs them: Linear(D, C) on a vector for
+single texts, Linear(2 D, C) on two side by side for pairs with classes, and for graded pairs the cosine
+behind a Linear(D, D), which every pooling gets, those without parameters too. Nothing is normalised, and
+nothing stands on the pooling of pairs without labels.
+
+We differ in that both sides of a batch are pooled together, which makes a difference only to a head
+with batch normalisation: its statistics are those of both sides.
+Axes: t tokens of all texts, n texts, e width of an encoding, u distinct texts, p examples of s sides.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stages.corpus.columns import TaskKind
+from stages.fit.config import FitConfig
+from stages.fit.losses import Contrastive, contrastive, cosine_mse
+from stages.fit.ranks import partner_ranks
+from stages.heads import Classifier, Pooling, build_head
+from stages.heads.initialise import linear
+
+PARAMETERLESS = ("first", "mean", "max")
+"""Heads with nothing to train, so that a text can be pooled once."""
+
+_PAIRS_AT_A_TIME = 1024
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What a model has to know of its corpus."""
+
+    task: TaskKind
+    label_names: tuple[str, ...] = ()
+    """Of the classes; empty where labels are none."""
+    label_range: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest score of train, which become 0 and 1; for graded pairs only."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """One answer per example, comparable with its label: a class, a cosine, or the rank of the partner."""
+
+    values: NDArray[Any]
+    scores: NDArray[np.float64] | None
+    """Probability of class 1 of two, or similarity to the partner; None where there is neither."""
+
+
+class TaskModel(nn.Module, ABC):
+    """A pooling with the parameters that its task adds."""
+
+    def __init__(self, pooling: Pooling) -> None:
+        super().__init__()
+        self.pooling = pooling
+
+    def forward(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, "n e"]:
+        """The encoding of each text: all that losses and predictions need of it."""
+        return self.vectors(tokens, offsets)
+
+    def vectors(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, "n d_out"]:
+        """One vector per text, as other tools should use it."""
+        return self.pooling(tokens, offsets)
+
+    @abstractmethod
+    def loss(
+        self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"] | Float[Tensor, " p"]
+    ) -> Float[Tensor, ""]:
+        """Loss of a batch; of pairs, `encoded` holds the first texts and then the second ones."""
+
+    @abstractmethod
+    def predict(
+        self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "s p"]
+    ) -> Predictions:
+        """Answers to examples whose texts are these rows of `encoded`, which lies on the CPU."""
+
+
+class SingleClasses(TaskModel):
+    """Classes of single texts; an encoding is the logits."""
+
+    def __init__(self, pooling: Pooling, n_classes: int, draw: torch.Generator) -> None:
+        super().__init__(pooling)
+        self.classifier = Classifier(pooling.d_out, n_classes, draw)
+
+    def forward(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, "n c"]:
+        """Logits of each text."""
+        return self.classifier(self.pooling(tokens, offsets))
+
+    def loss(self, encoded: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+        """Cross-entropy."""
+        return functional.cross_entropy(encoded, labels)
+
+    def predict(
+        self, encoded: Float[Tensor, "u c"], sides: Int64[np.ndarray, "1 p"]
+    ) -> Predictions:
+        """The most probable class."""
+        return _most_probable(encoded[torch.from_numpy(sides[0])])
+
+
+class PairClasses(TaskModel):
+    """Classes of pairs: the classifier sees both vectors side by side."""
+
+    def __init__(self, pooling: Pooling, n_classes: int, draw: torch.Generator) -> None:
+        super().__init__(pooling)
+        self.classifier = Classifier(2 * pooling.d_out, n_classes, draw)
+
+    def loss(self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"]) -> Float[Tensor, ""]:
+        """Cross-entropy."""
+        return functional.cross_entropy(self.classifier(torch.cat(encoded.chunk(2), 1)), labels)
+
+    @torch.no_grad()
+    def predict(
+        self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]
+    ) -> Predictions:
+        """The most probable class."""
+        place = self.classifier.linear.weight.device
+        parts: list[Tensor] = []
+        for first, second in zip(
+            *(torch.from_numpy(side).split(_PAIRS_AT_A_TIME) for side in sides), strict=True
+        ):
+            pairs = torch.cat([encoded[first], encoded[second]], dim=1)
+            parts.append(self.classifier(pairs.to(place)).cpu())
+        return _most_probable(torch.cat(parts))
+
+
+class GradedPairs(TaskModel):
+    """Graded pairs: the cosine of two projected vectors."""
+
+    def __init__(
+        self, pooling: Pooling, label_range: tuple[float, float], draw: torch.Generator
+    ) -> None:
+        super().__init__(pooling)
+        self.projection = linear(pooling.d_out, pooling.d_out, draw)
+        self.label_range = label_range
+
+    def vectors(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, "n d_out"]:
+        """Projected vectors, whose cosine is the prediction."""
+        return self.projection(self.pooling(tokens, offsets))
+
+    def loss(self, encoded: Float[Tensor, "n e"], labels: Float[Tensor, " p"]) -> Float[Tensor, ""]:
+        """Squared distance of the cosines to the scaled labels."""
+        low, high = self.label_range
+        wanted = ((labels - low) / (high - low)).to(encoded.dtype)
+        first, second = encoded.chunk(2)
+        return cosine_mse(first, second, wanted)
+
+    def predict(
+        self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]
+    ) -> Predictions:
+        """Cosines, 0 with a vector of zeros; of equal texts exactly 1."""
+        vectors_UE = encoded.double().numpy()
+        parts: list[NDArray[np.float64]] = []
+        for at in range(0, sides.shape[1], _PAIRS_AT_A_TIME):
+            a_PE, b_PE = (vectors_UE[side] for side in sides[:, at : at + _PAIRS_AT_A_TIME])
+            aa, bb, ab = (
+                np.einsum("pe,pe->p", x, y) for x, y in ((a_PE, a_PE), (b_PE, b_PE), (a_PE, b_PE))
+            )
+            # One root of the product, so that a text with itself has exactly 1.
+            lengths = np.sqrt(aa * bb)
+            parts.append(ab / np.where(lengths > 0, lengths, 1))
+        return Predictions(np.concatenate(parts), None)
+
+
+class PartnerSearch(TaskModel):
+    """Pairs without labels: the second text is to be found from the first."""
+
+    def __init__(self, pooling: Pooling, config: Contrastive) -> None:
+        super().__init__(pooling)
+        self.config = config
+
+    def loss(self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"]) -> Float[Tensor, ""]:
+        """Symmetric contrastive loss inside the batch."""
+        first, second = encoded.chunk(2)
+        return contrastive(first, second, self.config)
+
+    def predict(
+        self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]
+    ) -> Predictions:
+        """Ranks of the partners among all second texts."""
+        found = partner_ranks(encoded.double().numpy(), sides, self.config.similarity)
+        return Predictions(*found)
+
+
+def _most_probable(logits: Tensor) -> Predictions:
+    scores = logits.double().softmax(dim=1)[:, 1].numpy() if logits.shape[1] == 2 else None
+    return Predictions(logits.argmax(dim=1).numpy(), scores)
+
+
+def build_model(config: FitConfig, facts: TaskFacts, d_in: int) -> TaskModel:
+    """A fresh model on the CPU; the same seed gives the same weights."""
+    draw = torch.Generator().manual_seed(config.seed)
+    pooling = build_head(config.head, d_in, draw)
+    match facts.task:
+        case "classification":
+            return SingleClasses(pooling, len(facts.label_names), draw)
+        case "pair_classification":
+            return PairClasses(pooling, len(facts.label_names), draw)
+        case "similarity":
+            return GradedPairs(pooling, facts.label_range, draw)
+        case "unlabelled":
+            assert isinstance(config.loss, Contrastive), "checked with the splits"
+            return PartnerSearch(pooling, config.loss)

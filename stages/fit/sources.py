@@ -1,0 +1,84 @@
+"""One split as a candidate sees it: features of its texts, and batches of its examples.
+
+Axes: n examples of s sides.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+
+from stages.fit.batches import per_text
+from stages.fit.data import Examples
+from stages.heads import HeadConfig, build_head
+from storage.ragged import Ragged
+from storage.readers import Batch, FeatureReader, InMemoryReader
+
+
+@dataclass(frozen=True)
+class Singles:
+    """Examples of one text each."""
+
+    reader: FeatureReader
+    """Text i is that of example i."""
+    labels: np.ndarray
+
+    @property
+    def sides(self) -> Int64[np.ndarray, "1 n"]:
+        """Texts of each example, as the reader counts them."""
+        return np.arange(len(self.labels))[None]
+
+    def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """Every example once: their numbers `[b]` and the rows of their texts."""
+        return self.reader.shuffled(batch_size, seed, epoch)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Examples of two texts each."""
+
+    reader: FeatureReader
+    """The distinct texts of both sides."""
+    sides: Int64[np.ndarray, "2 n"]
+    """Texts of each example, as the reader counts them."""
+    labels: np.ndarray
+
+    def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """Every example once: their numbers `[b]` and the rows of b first texts, then of b second ones.
+
+        The order does not depend on the kind of the reader. A reader that reads windows loads the texts
+        of as many batches at a time as its budget allows, at least one.
+        """
+        order = np.random.default_rng([seed, epoch]).permutation(len(self.labels))
+        batches = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+        texts = np.concatenate([self.sides[:, batch].ravel() for batch in batches])
+        rows = self.reader.subset(texts).in_order(2 * batch_size)
+        return ((batch, r) for batch, (_, r) in zip(batches, rows, strict=True))
+
+
+Source = Singles | Pairs
+
+
+def source_of(examples: Examples, reader: FeatureReader) -> Source:
+    """Examples with the features of their texts; `reader` counts texts as the corpus does."""
+    if len(examples.sides) == 1:
+        return Singles(reader.subset(examples.texts), examples.labels)
+    texts, sides = np.unique(np.stack(examples.sides), return_inverse=True)
+    return Pairs(reader.subset(texts), sides.reshape(2, -1), examples.labels)
+
+
+def pooled(
+    head: HeadConfig, reader: FeatureReader, batch_size: int, device: torch.device
+) -> InMemoryReader:
+    """The same texts, each replaced by its pooled vector, for a head without parameters."""
+    pooling = build_head(head, reader.width, torch.Generator()).to(device)
+    vectors = per_text(reader, batch_size, device, pooling).numpy()
+    offsets = np.arange(len(vectors) + 1, dtype=np.int64)
+    return InMemoryReader(reader.array, Ragged(vectors, offsets))
+
+
+def with_reader(source: Source, reader: FeatureReader) -> Source:
+    """The same examples with other features of the same texts."""
+    return replace(source, reader=reader)

@@ -1,0 +1,120 @@
+"""The examples that a fit learns from and chooses on: checked, and shuffled for the control."""
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from stages.fit.config import FitConfig
+from stages.fit.data import Examples, FitData
+from stages.fit.losses import LOSS_OF
+from stages.fit.metrics import METRICS
+from stages.fit.models import PARAMETERLESS
+from storage.errors import InputError
+
+Splits = tuple[Examples, Examples]
+"""Train and dev."""
+
+
+def require_fitting(config: FitConfig, data: FitData) -> None:
+    """Check that a candidate can be trained on a corpus of this kind.
+
+    Raises:
+        InputError: a loss or metric that does not go with it, or nothing to train.
+    """
+    loss, metric = LOSS_OF[data.task], config.metric
+    if config.loss.kind != loss:
+        raise InputError(
+            f"loss {config.loss.kind} does not go with a corpus of kind {data.task!r}; set loss to "
+            f"{{kind: {loss}}}"
+        )
+    if metric not in METRICS[data.task]:
+        raise InputError(
+            f"metric {metric} means nothing for a corpus of kind {data.task!r}; use one of "
+            f"{', '.join(METRICS[data.task])}"
+        )
+    if metric == "f1" and len(data.label_names) != 2:
+        raise InputError(
+            f"metric f1 is that of class 1 of two, but the corpus has {len(data.label_names)} classes; "
+            "use accuracy or mcc"
+        )
+    if data.task == "unlabelled" and config.head.kind in PARAMETERLESS:
+        raise InputError(
+            f"head {config.head.kind} has no parameters and loss {loss} adds none, so there is nothing to "
+            "train; use another head, or a method of kind 'embed'"
+        )
+    if data.task == "unlabelled" and config.optim.batch_size < 2:
+        raise InputError(
+            f"optim.batch_size is {config.optim.batch_size}, but loss {loss} tells the pairs of a batch "
+            "apart; use 2 or more"
+        )
+
+
+def splits(seed: int, labels: Literal["true", "shuffled"], data: FitData) -> Splits:
+    """Train and dev of the candidates with this seed and these labels.
+
+    Raises:
+        InputError: no train or dev examples, or nothing that could be learnt.
+    """
+    train, dev = data.split("train"), data.split("dev")
+    match data.task:
+        case "classification" | "pair_classification":
+            _require_classes(train, data)
+        case "similarity":
+            require_spread(train)
+            require_spread(dev)
+        case "unlabelled":
+            require_rivals(train)
+            require_rivals(dev)
+    if labels == "true":
+        return train, dev
+    shuffled = _other_partners if data.task == "unlabelled" else _other_labels
+    # Streams of their own, so that no permutation is the one that orders the batches.
+    return (
+        shuffled(train, np.random.default_rng([seed, 1 << 32, 0])),
+        shuffled(dev, np.random.default_rng([seed, 1 << 32, 1])),
+    )
+
+
+def require_spread(examples: Examples) -> None:
+    """Check that not all scores are equal.
+
+    Raises:
+        InputError: they are.
+    """
+    if np.ptp(examples.labels) == 0:
+        raise InputError(
+            f"all {len(examples)} {examples.split} labels are {examples.labels[0]:.6g}, so there is nothing "
+            "to learn or to correlate with; use a split with different labels"
+        )
+
+
+def require_rivals(examples: Examples) -> None:
+    """Check that a partner can be told from another.
+
+    Raises:
+        InputError: all second texts are one.
+    """
+    if len(np.unique(examples.sides[1])) < 2:
+        raise InputError(
+            f"the {len(examples)} {examples.split} pairs have one second text, so every rank is 1; give "
+            "pairs with at least two different second texts"
+        )
+
+
+def _require_classes(train: Examples, data: FitData) -> None:
+    classes = np.unique(train.labels)
+    if len(classes) < 2:
+        raise InputError(
+            f"all {len(train)} train examples have the label {data.label_names[int(classes[0])]!r}; "
+            "there is nothing to learn, give examples of at least two classes"
+        )
+
+
+def _other_labels(split: Examples, rng: np.random.Generator) -> Examples:
+    return replace(split, labels=split.labels[rng.permutation(len(split))])
+
+
+def _other_partners(split: Examples, rng: np.random.Generator) -> Examples:
+    first, second = split.sides
+    return replace(split, sides=(first, second[rng.permutation(len(split))]))

@@ -1,0 +1,105 @@
+"""AdaPool: one query made of the tokens attends to all of them.
+
+Source: Brothers, "Robust noise attenuation via adaptive pooling of transformer outputs"
+(arXiv:2506.09215), as released: no biases, no dropout, scores divided by the square root of an
+attention head's width, and the query added to the answer only where it is a single token. The
+method that GLOT calls AdaPool is the scorer. We differ in letting attention heads be narrower than
+the tokens' width allows, which the source ties together.
+Axes: t tokens of all texts, n texts, b texts of a block, l longest of them, d input width, h
+attention heads, k width of one.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from stages.heads.config import AdaPoolHead
+from stages.heads.initialise import projection
+from stages.heads.layout import lay_out
+from stages.heads.pooling import Pooling
+from stages.heads.poolings import MeanPooling
+from stages.heads.token_graph import MASKED, PAIRS
+from storage.errors import InputError
+
+
+def _head_width(config: AdaPoolHead, d_in: int) -> int:
+    if config.d_head is not None:
+        return config.d_head
+    if d_in % config.heads:
+        raise InputError(
+            f"{config.heads} attention heads do not divide the tokens' width of {d_in}, in a head of "
+            "kind 'adapool'; set heads to a divisor, or the width of one with d_head"
+        )
+    return d_in // config.heads
+
+
+class AdaPooling(Pooling):
+    """z = W_o concat_h sum_t alpha_ht W_v,h x_t, alpha_h = softmax over t of
+    (W_q,h q) . (W_k,h x_t) / sqrt(k), plus q where q is a token.
+
+    Has 4 d h k parameters. Keys and values of single tokens are never made: W_k,h is moved to the
+    query's side of the product and W_v,h behind the sum, which leaves 2 h d multiplications per token
+    instead of 2 d h k. Memory: one padded copy of the tokens, 2 h numbers per token, 2 h d per text.
+    """
+
+    def __init__(self, config: AdaPoolHead, d_in: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.config = config
+        self.d_out = d_in
+        self.d_head = _head_width(config, d_in)
+        width = config.heads * self.d_head
+        self.query = projection(d_in, width, generator)
+        self.key = projection(d_in, width, generator)
+        self.value = projection(d_in, width, generator)
+        self.out = projection(width, d_in, generator)
+        self.mean = MeanPooling(d_in)
+
+    def _queries(self, tokens: Tensor, offsets: Tensor) -> Tensor:
+        """q of each text, `[n, d]`."""
+        match self.config.query:
+            case "mean":
+                return self.mean(tokens, offsets)
+            case "first":
+                return tokens[offsets[:-1]]
+            case "last":
+                return tokens[offsets[1:] - 1]
+
+    def _attend(self, tokens: Tensor, offsets: Tensor, queries_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """Weighted sums of each text's tokens, `[n, h, d]`, and the weights, `[t, h]`."""
+        heads, width = self.config.heads, tokens.shape[1]
+        asked_NHK = self.query(queries_ND).view(-1, heads, self.d_head) / math.sqrt(self.d_head)
+        key_HKD = self.key.weight.view(heads, self.d_head, width)
+        asked_NHD = torch.einsum("nhk,hkd->nhd", asked_NHK, key_HKD)
+        sums, weights, texts, slots = [], [], [], []
+        for layout in lay_out(offsets, PAIRS[tokens.device.type]):
+            mine_BLD = tokens.index_select(0, layout.source).view(*layout.shape, width)
+            scores_BHL = asked_NHD.index_select(0, layout.texts) @ mine_BLD.transpose(1, 2)
+            if layout.padding is not None:
+                scores_BHL = scores_BHL.masked_fill(layout.padding[:, None], MASKED)
+            alpha_BHL = scores_BHL.softmax(dim=-1)
+            sums.append(alpha_BHL @ mine_BLD)
+            weights.append(alpha_BHL.transpose(1, 2).reshape(-1, heads))
+            texts.append(layout.texts)
+            slots.append(layout.target(len(tokens)))
+        every = tokens.new_empty(len(tokens) + 1, heads)
+        every = every.index_copy(0, torch.cat(slots), torch.cat(weights))
+        return torch.cat(sums)[torch.cat(texts).argsort()], every[: len(tokens)]
+
+    def forward(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, "n d_out"]:
+        """One vector per text."""
+        queries_ND = self._queries(tokens, offsets)
+        sums_NHD, _ = self._attend(tokens, offsets, queries_ND)
+        value_HKD = self.value.weight.view(self.config.heads, self.d_head, -1)
+        answer_NHK = torch.einsum("nhd,hkd->nhk", sums_NHD, value_HKD)
+        answer_ND = self.out(answer_NHK.flatten(1))
+        return answer_ND if self.config.query == "mean" else queries_ND + answer_ND
+
+    def token_weights(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, " t"]:
+        """The softmax weights, averaged over attention heads."""
+        return self._attend(tokens, offsets, self._queries(tokens, offsets))[1].mean(dim=1)

@@ -1,0 +1,37 @@
+"""Graph convolution on dense token graphs, equal to torch-geometric's GCNConv.
+
+Source: GCN (arXiv:1609.02907). GLOT's released code has graph attention only; this is GCNConv with
+its defaults (symmetric normalisation, self loops, bias) on the same graph.
+Axes: t tokens of all texts, d input width, h output width.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from stages.heads.initialise import glorot
+from stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
+from stages.heads.token_graph import Block
+
+
+class GraphConvolution(nn.Module):
+    """h_i = sum_j W x_j / sqrt(n_i n_j) + b over the n_i neighbours j of i, i itself among them.
+
+    Has d * h + h parameters. Memory: that of a neighbour sum; one number per token is kept for
+    the backward pass.
+    """
+
+    def __init__(self, d_in: int, d_out: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight = glorot(d_out, d_in, fans=d_in + d_out, generator=generator)
+        self.bias = nn.Parameter(torch.zeros(d_out))
+
+    def forward(
+        self, tokens: Float[Tensor, "t d"], blocks: Sequence[Block]
+    ) -> Float[Tensor, "t h"]:
+        """New vectors of the tokens, before any activation."""
+        rows = tokens @ self.weight.t()
+        scale = neighbour_counts(rows, blocks).rsqrt()[:, None]
+        return scale * neighbour_sum(scale * rows, blocks) + self.bias

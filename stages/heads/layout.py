@@ -1,0 +1,70 @@
+"""Dense layouts of ragged texts: blocks of texts of similar length, padded to the longest.
+
+Axes: t tokens of all texts, b texts of a block, l length of a block's longest text.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the b * l slots of a block are in the packed tokens.
+
+    Padding reads its text's own last token, so that it holds finite numbers of the right scale.
+    """
+
+    texts: Int[Tensor, " b"]
+    source: Int[Tensor, " slots"]
+    """Row of the packed tokens that each slot reads."""
+    padding: Bool[Tensor, "b l"] | None
+    """Which slots are padding; None where the texts of the block are equally long."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """b and l."""
+        return len(self.texts), len(self.source) // len(self.texts)
+
+    def target(self, n_tokens: int) -> Int[Tensor, " slots"]:
+        """Row that each slot writes: the one it reads, or one past the last for padding."""
+        if self.padding is None:
+            return self.source
+        return self.source.masked_fill(self.padding.flatten(), n_tokens)
+
+
+def plan(lengths: NDArray[np.int64], pairs: int) -> Iterator[NDArray[np.int64]]:
+    """Texts of each block, longest first, so that padding at most doubles the pairs.
+
+    Args:
+        lengths: tokens of each text.
+        pairs: bound on b * l * l, unless a single text is larger.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    falling = -lengths[order]
+    at = 0
+    while at < len(order):
+        longest = -int(falling[at])
+        # Short texts go together whatever their ratio: there a block costs more than its padding.
+        shortest = min(longest * 3 // 4, longest - 16)
+        alike = int(np.searchsorted(falling, -shortest, side="right"))
+        stop = min(alike, at + max(1, pairs // longest**2))
+        yield order[at:stop]
+        at = stop
+
+
+def lay_out(offsets: Int[Tensor, " n_plus_1"], pairs: int) -> Iterator[Layout]:
+    """Every text in one block, each of at most `max(pairs, l * l)` token pairs."""
+    lengths = offsets.diff().cpu().numpy()
+    for texts in plan(lengths, pairs):
+        longest, shortest = int(lengths[texts[0]]), int(lengths[texts[-1]])
+        picked = torch.from_numpy(texts).to(offsets.device)
+        starts, ends = offsets[:-1][picked, None], offsets[1:][picked, None]
+        slots = starts + torch.arange(longest, device=offsets.device)
+        padding = slots >= ends if shortest < longest else None
+        yield Layout(picked, torch.minimum(slots, ends - 1).flatten(), padding)

@@ -1,0 +1,94 @@
+"""A perceptron on every token, then the mean: GLOT without a graph and without a scorer.
+
+Source: the MLP baseline of GLOT's table 15, as its released code runs it: torch-geometric's MLP of
+widths d, h, ..., h with batch normalisation before the ReLU, and a plain mean over tokens (the paper
+calls it adaptive scoring; the scores are constant). Where a batch in training is a single token,
+which has no variance, we take the running statistics; the released code stops.
+Axes: t tokens of all texts, n texts, d input width, h width.
+"""
+
+from bisect import bisect_right
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stages.heads.config import MlpHead
+from stages.heads.initialise import linear
+from stages.heads.pooling import Pooling
+from stages.heads.poolings import MeanPooling
+from storage.errors import InputError
+
+
+def _normalise(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
+    if len(rows) > 1:
+        return norm(rows)
+    return functional.batch_norm(
+        rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+    )
+
+
+class MlpPooling(Pooling):
+    """Linear, batch normalisation, ReLU, ..., Linear on each token, then the mean over each text.
+
+    The statistics are those of all tokens of a batch in training, and running ones in evaluation, so
+    here alone a text's vector depends on `train()` and `eval()`, and in training on the batch. The
+    last layer is applied after the mean, with which it commutes. Memory: two tensors `[t, h]` per
+    layer but the last.
+    """
+
+    def __init__(self, config: MlpHead, d_in: int, generator: torch.Generator) -> None:
+        super().__init__()
+        widths = [d_in] + [config.hidden] * config.n_layers
+        self.linears = nn.ModuleList(linear(*pair, generator) for pair in pairwise(widths))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths[1:-1])
+        self.mean = MeanPooling(widths[-2])
+        self.d_out = config.hidden
+
+    def forward(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, "n d_out"]:
+        """One vector per text."""
+        *first, last = self.linears
+        rows = tokens
+        for layer, norm in zip(first, self.norms, strict=True):
+            assert isinstance(norm, nn.BatchNorm1d)
+            rows = torch.relu_(_normalise(norm, layer(rows)))
+        return last(self.mean(rows, offsets))
+
+    def token_weights(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, " t"]:
+        """1 / n for each of a text's n tokens."""
+        return self.mean.token_weights(tokens, offsets)
+
+
+def mlp_parameters(d_in: int, hidden: int, n_layers: int) -> int:
+    """Trainable numbers of such a head: weights, biases, and two per width of a normalisation."""
+    return hidden * (d_in + 1) + (n_layers - 1) * hidden * (hidden + 3)
+
+
+def matched_hidden(d_in: int, n_parameters: int, n_layers: int) -> int:
+    """The width whose head is closest to a number of parameters ("MLP of matched size").
+
+    Args:
+        d_in: width of the tokens.
+        n_parameters: of the head to match, its classifier left out; see `Pooling.n_parameters`.
+        n_layers: of the `MlpHead`.
+
+    Raises:
+        InputError: already a width of 1 has more parameters.
+    """
+
+    def count(hidden: int) -> int:
+        return mlp_parameters(d_in, hidden, n_layers)
+
+    below = bisect_right(range(1, n_parameters + 1), n_parameters, key=count)
+    if below == 0:
+        raise InputError(
+            f"an MLP head of {n_layers} layers on tokens {d_in} wide has at least {count(1)} "
+            f"parameters, but {n_parameters} were asked for; match it with a larger head"
+        )
+    return min(below, below + 1, key=lambda hidden: abs(count(hidden) - n_parameters))

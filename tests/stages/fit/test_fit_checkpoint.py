@@ -1,0 +1,201 @@
+"""A fit that is stopped midway and started again ends as if nothing had happened."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stages.fit import FitConfig, OptimConfig, fit
+from stages.heads import GlotHead, MeanHead, MlpHead
+from storage.errors import CorruptDataError
+from storage.progress import SilentProgress
+from tests.stages.synthetic_fit import PAIR_TASKS, make_data, make_pairs, same_fit
+
+GRID = {"head.hidden": (4, 6)}
+
+
+class _Stop(Exception):
+    """Raised in the middle of an epoch."""
+
+
+class _StopsAfter(SilentProgress):
+    def __init__(self, steps):
+        self.left = steps
+
+    def advance(self, amount, note=""):
+        if note:
+            self.left -= 1
+            if self.left < 0:
+                raise _Stop
+
+
+class _Counts(SilentProgress):
+    def __init__(self):
+        self.steps, self.total, self.done = 0, 0.0, 0.0
+
+    def start(self, task, total, unit):
+        self.total = total
+
+    def advance(self, amount, note=""):
+        self.steps += bool(note)
+        self.done += amount
+
+
+def _config(head=None, **settings):
+    optim = OptimConfig(
+        lr=1e-2, batch_size=16, max_epochs=3, optimizer="adamw", schedule="cosine", warmup=0.1
+    )
+    head = GlotHead(hidden=6, tau=0.4) if head is None else head
+    return FitConfig(head=head, **({"seed": 3, "optim": optim} | settings))
+
+
+def _resumed(config, data, path, *stops):
+    for steps in stops:
+        with pytest.raises(_Stop):
+            fit(config, data, _StopsAfter(steps), checkpoint=path)
+        assert path.exists()
+    counts = _Counts()
+    result = fit(config, data, counts, checkpoint=path)
+    assert counts.done == counts.total
+    assert not path.exists(), "removed at the end"
+    return result, counts.steps
+
+
+@pytest.mark.parametrize(
+    "head", [GlotHead(hidden=6, tau=0.4), MlpHead(hidden=6)], ids=["glot", "batch normalisation"]
+)
+# Epochs have 6 steps and candidates 3 epochs; a fit stops in a later epoch, in the second candidate, and
+# twice, the second time in the epoch it had resumed.
+@pytest.mark.parametrize(("stops", "left"), [([8], 30), ([20], 18), ([26], 12), ([8, 3, 20], 12)])
+def test_a_stopped_fit_continues_bit_for_bit(head, stops, left, tmp_path):
+    config, data = _config(head, grid=GRID), make_data()
+    path = tmp_path / "deep" / "fit.checkpoint"
+    result, steps = _resumed(config, data, path, *stops)
+    same_fit(result, fit(config, data, SilentProgress()))
+    assert steps == left, "only the epochs that were not complete are trained"
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("task", list(PAIR_TASKS))
+def test_fits_on_pairs_continue_too(task, tmp_path):
+    config, data = _config(**PAIR_TASKS[task]), make_pairs(task)
+    result, steps = _resumed(config, data, tmp_path / "c", 9)
+    same_fit(result, fit(config, data, SilentProgress()))
+    assert steps == 4
+
+
+def test_early_ends_are_the_same_after_a_stop(tmp_path):
+    optim = OptimConfig(lr=5e-2, batch_size=16, max_epochs=12, patience=2)
+    config = _config(optim=optim, grid=GRID, grid_patience=2)
+    data = make_data()
+    whole = fit(config, data, SilentProgress())
+    assert len(whole.history) < 24
+    result, _ = _resumed(config, data, tmp_path / "c", len(whole.log) - 1)
+    same_fit(result, whole)
+
+
+def test_a_pooled_head_continues(tmp_path):
+    config, data = _config(MeanHead(), grid={"layer": ("hidden/1", "hidden/6")}), make_data()
+    result, _ = _resumed(config, data, tmp_path / "c", 25)
+    same_fit(result, fit(config, data, SilentProgress()))
+
+
+def test_the_checkpoint_of_another_fit_is_not_taken(tmp_path):
+    config, data = _config(), make_data()
+    path = tmp_path / "c"
+    others = [
+        (_config(seed=4), data),
+        (_config(optim=OptimConfig(lr=2e-2, batch_size=16, max_epochs=3)), data),
+        (config, make_data(seed=1)),
+        (config, replace(data, digests=tuple(reversed(data.digests)))),
+    ]
+    for other, of in others:
+        with pytest.raises(_Stop):
+            fit(other, of, _StopsAfter(13), checkpoint=path)
+        counts = _Counts()
+        result = fit(config, data, counts, checkpoint=path)
+        assert counts.steps == 18
+        same_fit(result, fit(config, data, SilentProgress()))
+
+
+def test_a_failed_write_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    config, data, path = _config(), make_data(), tmp_path / "c"
+    with pytest.raises(_Stop):
+        fit(config, data, _StopsAfter(8), checkpoint=path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError("the disk went away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="went away"):
+            fit(config, data, SilentProgress(), checkpoint=path)
+    assert path.read_bytes() == before
+    result, steps = _resumed(config, data, path)
+    assert steps == 12
+    same_fit(result, fit(config, data, SilentProgress()))
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    config, data, path = _config(), make_data(), tmp_path / "c"
+    with pytest.raises(_Stop):
+        fit(config, data, _StopsAfter(8), checkpoint=path)
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for damaged in (b"", b"no checkpoint", whole[: len(whole) // 2], whole + b"x", bytes(flipped)):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptDataError, match=r"is damaged.*delete it"):
+            fit(config, data, SilentProgress(), checkpoint=path)
+        assert path.read_bytes() == damaged
+
+
+def test_a_fit_without_a_checkpoint_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit(_config(), make_data(), SilentProgress())
+    assert list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+import torch
+
+from tests.stages.fit.test_fit_checkpoint import _config, GRID
+from stages.fit import fit
+from storage.progress import SilentProgress
+from tests.stages.synthetic_fit import make_data
+
+torch.set_num_threads(1)
+
+
+class Kills(SilentProgress):
+    left = 20
+
+    def advance(self, amount, note=""):
+        self.left -= bool(note)
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+fit(_config(grid=GRID), make_data(), Kills(), checkpoint=Path(sys.argv[1]))
+"""
+
+
+def test_a_killed_process_is_continued_by_another(tmp_path):
+    path, root = tmp_path / "c", Path(__file__).parents[3]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert killed.returncode == -signal.SIGKILL
+    result, steps = _resumed(_config(grid=GRID), make_data(), path)
+    assert steps == 18
+    same_fit(result, fit(_config(grid=GRID), make_data(), SilentProgress()))
