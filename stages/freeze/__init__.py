@@ -1,0 +1,56 @@
+"""FREEZE!: similarity of two texts from the pooled latents of every layer of a frozen backbone."""
+
+from stages.freeze.build import build_pair_head
+from stages.freeze.config import (
+    AutoencoderConfig,
+    AutoencoderSiameseHead,
+    CosineMlpHead,
+    EncoderSizes,
+    PairFitConfig,
+    PairHeadConfig,
+    SiameseHead,
+    UnifiedHead,
+    UnifiedProjectionHead,
+)
+from stages.freeze.corpus import fit_corpus, graded_pairs, score_corpus
+from stages.freeze.encoders import LayerAutoencoders
+from stages.freeze.fit_pairs import fit_pairs, predict
+from stages.freeze.latents import read_latents
+from stages.freeze.losses import log_variance, mse
+from stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult, load_pair_fit
+from stages.freeze.pair_heads import EncodedHead, PairHead, Unified
+from stages.freeze.pretrain import pretrain
+from stages.freeze.pretrained import AutoencoderResult, LayerEpoch, load_autoencoders
+
+__all__ = [
+    "AutoencoderConfig",
+    "AutoencoderResult",
+    "AutoencoderSiameseHead",
+    "CosineMlpHead",
+    "EncodedHead",
+    "EncoderSizes",
+    "GradedPairs",
+    "LayerAutoencoders",
+    "LayerEpoch",
+    "PairEpoch",
+    "PairFitConfig",
+    "PairFitResult",
+    "PairHead",
+    "PairHeadConfig",
+    "SiameseHead",
+    "Unified",
+    "UnifiedHead",
+    "UnifiedProjectionHead",
+    "build_pair_head",
+    "fit_corpus",
+    "fit_pairs",
+    "graded_pairs",
+    "load_autoencoders",
+    "load_pair_fit",
+    "log_variance",
+    "mse",
+    "predict",
+    "pretrain",
+    "read_latents",
+    "score_corpus",
+]

@@ -1,0 +1,125 @@
+"""Pair heads on a corpus: its graded pairs in, scores on dev and test out."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32
+from pydantic import JsonValue
+
+from stages.corpus.corpus import Corpus
+from stages.freeze.config import PairFitConfig
+from stages.freeze.encoders import LayerAutoencoders
+from stages.freeze.fit_pairs import fit_pairs, predict
+from stages.freeze.pair_fit import GradedPairs, PairFitResult, load_pair_fit
+from stages.similarity import SimilarityConfig, SimilarityResult, pearson, spearman
+from storage.errors import InputError
+from storage.progress import Progress
+
+_CORRELATIONS = {"spearman": spearman, "pearson": pearson}
+
+
+def graded_pairs(corpus: Corpus, split: str, label_range: tuple[float, float]) -> GradedPairs:
+    """The pairs of a split, their labels carried from `label_range` to 0..1.
+
+    Raises:
+        InputError: not a similarity corpus.
+        NotFoundError: no such split.
+    """
+    if corpus.task != "similarity":
+        raise InputError(
+            f"pair heads are trained on graded pairs, the corpus is of kind {corpus.task}; name one of kind "
+            f"similarity"
+        )
+    rows = corpus.split(split)
+    low, high = label_range
+    pairs = np.stack([rows.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
+    labels = (rows.column("label").to_numpy() - low) / (high - low)
+    return GradedPairs(pairs.astype(np.int64), labels.astype(np.float64))
+
+
+def fit_corpus(
+    config: PairFitConfig,
+    latents: Float32[np.ndarray, "n l d"],
+    corpus: Corpus,
+    label_range: tuple[float, float],
+    autoencoders: LayerAutoencoders | None,
+    progress: Progress,
+    device: str = "cpu",
+) -> PairFitResult:
+    """Train a pair head on train, its epoch chosen on dev; test is not read.
+
+    Raises:
+        InputError: no graded pairs, or as of `fit_pairs`.
+    """
+    train, dev = (graded_pairs(corpus, split, label_range) for split in ("train", "dev"))
+    return fit_pairs(config, latents, train, dev, autoencoders, progress, device)
+
+
+def score_corpus(
+    config: SimilarityConfig,
+    folder: Path,
+    latents: Float32[np.ndarray, "n l d"],
+    corpus: Corpus,
+) -> SimilarityResult:
+    """Correlate the predictions of the head in `folder` with the labels of dev and test.
+
+    `metrics` also holds the score on the test pairs of which neither text occurs in train, and their
+    number (`clean_test`, `n_clean_test`): STS-B shares texts between its splits.
+
+    Raises:
+        InputError: predictions that are all equal.
+    """
+    result = load_pair_fit(folder)
+    head = result.head()
+    seen = _texts(corpus, "train")
+    correlate = _CORRELATIONS[config.metric]
+    metrics: dict[str, Any] = {"metric": config.metric}
+    tables: list[pa.Table] = []
+    for split in ("dev", "test"):
+        rows = corpus.split(split)
+        pairs = np.stack([rows.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
+        labels = rows.column("label").to_numpy().astype(np.float64)
+        predicted = predict(head, latents, pairs.astype(np.int64)).astype(np.float64)
+        if np.ptp(predicted) == 0:
+            raise InputError(
+                f"the head predicts {predicted[0]:.6g} for all {len(predicted)} {split} pairs, which "
+                f"correlates with nothing; train it with a lower rate or longer"
+            )
+        metrics[split] = correlate(predicted, labels)
+        metrics[f"n_{split}"] = len(labels)
+        for name, measure in _CORRELATIONS.items():
+            metrics[f"{split}_{name}"] = measure(predicted, labels)
+        tables.append(
+            pa.table(
+                {
+                    "split": pa.array([split] * len(labels), pa.string()),
+                    "text": pa.array(pairs[:, 0], pa.int64()),
+                    "text_b": pa.array(pairs[:, 1], pa.int64()),
+                    "label": pa.array(labels, pa.float64()),
+                    "prediction": pa.array(predicted, pa.float64()),
+                }
+            )
+        )
+        if split == "test":
+            clean = ~np.isin(pairs, seen).any(axis=1)
+            usable = clean.sum() > 1 and np.ptp(predicted[clean]) > 0 and np.ptp(labels[clean]) > 0
+            metrics["clean_test"] = correlate(predicted[clean], labels[clean]) if usable else None
+            metrics["n_clean_test"] = int(clean.sum())
+    metrics |= {
+        "majority": None,
+        "choice": _choice(result.config, result.best.epoch),
+        "n_parameters": head.n_parameters,
+    }
+    return SimilarityResult(metrics, pa.concat_tables(tables))
+
+
+def _texts(corpus: Corpus, split: str) -> np.ndarray:
+    rows = corpus.split(split)
+    return np.concatenate([rows.column(c).to_numpy() for c in ("text", "text_pair")])
+
+
+def _choice(config: PairFitConfig, epoch: int) -> Mapping[str, JsonValue]:
+    return {"head": config.head.kind, "loss": config.loss, "epoch": epoch}

@@ -1,0 +1,42 @@
+"""Pooled rows of several layers, from stored arrays to one block of numbers.
+
+Axes: n texts, l layers, d d_model.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float32
+
+from storage.errors import InputError
+from storage.readers import FeatureReader
+
+_TEXTS_AT_A_TIME = 1024
+
+
+def read_latents(readers: Sequence[FeatureReader]) -> Float32[np.ndarray, "n l d"]:
+    """One row per text and layer, in the order of the readers: `pooled/hidden_last/1` and so on.
+
+    Raises:
+        InputError: no readers, different texts or widths, or an array with other than one row per text.
+    """
+    if not readers:
+        raise InputError("there are no layers to read; name at least one pooled array")
+    first = readers[0]
+    for reader in readers:
+        if (reader.n_texts, reader.width) != (first.n_texts, first.width):
+            raise InputError(
+                f"{reader.array} has {reader.n_texts} texts of width {reader.width} and {first.array} "
+                f"{first.n_texts} of width {first.width}; open every layer for the same texts of one store"
+            )
+        wrong = np.flatnonzero(reader.lengths != 1)
+        if len(wrong):
+            raise InputError(
+                f"{reader.array} has {reader.lengths[wrong[0]]} rows for text {wrong[0]}, but a latent is "
+                "one row per text; name a pooled array such as pooled/hidden_last/6"
+            )
+    latents_NLD = np.empty((first.n_texts, len(readers), first.width), np.float32)
+    for layer, reader in enumerate(readers):
+        for texts, rows in reader.in_order(_TEXTS_AT_A_TIME):
+            latents_NLD[texts, layer] = rows.data
+    return latents_NLD

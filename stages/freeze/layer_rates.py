@@ -1,0 +1,41 @@
+"""AdamW with one learning rate per layer on parameters that hold all layers."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from stages.freeze.encoders import LayerAutoencoders
+
+
+class LayerwiseAdamW:
+    """The update that one AdamW per autoencoder would make.
+
+    A torch optimiser has one rate per parameter, so it is given each layer's row as a parameter of its
+    own, which shares memory with the whole in value and in gradient.
+    """
+
+    def __init__(
+        self, autoencoders: LayerAutoencoders, rates: Sequence[float], weight_decay: float
+    ) -> None:
+        self._gradients = {
+            parameter: torch.zeros_like(parameter) for parameter in autoencoders.parameters()
+        }
+        for parameter, gradient in self._gradients.items():
+            parameter.grad = gradient
+        groups = [
+            {"params": [self._row(whole, row) for whole in wholes], "lr": rate}
+            for (wholes, row), rate in zip(autoencoders.by_layer(), rates, strict=True)
+        ]
+        self._optimizer = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True)
+
+    def _row(self, whole: nn.Parameter, row: int) -> nn.Parameter:
+        part = nn.Parameter(whole.detach()[row])
+        part.grad = self._gradients[whole][row]
+        return part
+
+    def step(self) -> None:
+        """Update every layer from the gradients, then clear them."""
+        self._optimizer.step()
+        for gradient in self._gradients.values():
+            gradient.zero_()

@@ -1,0 +1,147 @@
+"""A trained pair head: the pairs it learns from, what a fit returns, and its files."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Float64, Int64
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from stages.freeze.build import build_pair_head
+from stages.freeze.config import PairFitConfig
+from stages.freeze.pair_heads import PairHead
+from storage.errors import CorruptDataError, InputError, NotFoundError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class GradedPairs:
+    """Pairs of texts, by their rows in the latents, and how similar they are."""
+
+    pairs: Int64[np.ndarray, "n 2"]
+    labels: Float64[np.ndarray, " n"]
+    """Between 0 and 1."""
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def require(self, split: str, n_texts: int) -> None:
+        """Check the pairs of a split against the number of texts.
+
+        Raises:
+            InputError: fewer than two pairs, a label outside 0 to 1, labels that are all equal, or a text
+                that is not there.
+        """
+        if len(self) < 2:
+            raise InputError(
+                f"{split} has {len(self)} pairs; give at least 2, since one pair has no variance and no "
+                "correlation"
+            )
+        wrong = np.flatnonzero(~((self.labels >= 0) & (self.labels <= 1)))
+        if len(wrong):
+            raise InputError(
+                f"{len(wrong)} of {len(self)} {split} labels lie outside 0 to 1 (the first is "
+                f"{self.labels[wrong[0]]:.6g}); divide them by the top of their scale"
+            )
+        if np.ptp(self.labels) == 0:
+            raise InputError(
+                f"all {len(self)} {split} labels are {self.labels[0]:.6g}, so there is nothing to learn or "
+                "to correlate with; use a split with different labels"
+            )
+        if self.pairs.min() < 0 or self.pairs.max() >= n_texts:
+            raise InputError(
+                f"{split} pairs name texts {self.pairs.min()} to {self.pairs.max()}, but there are latents "
+                f"for {n_texts}; read the latents of this corpus"
+            )
+
+
+@dataclass(frozen=True)
+class PairEpoch:
+    """A head after one epoch, counted from 1."""
+
+    epoch: int
+    train_loss: float
+    """Mean over the epoch's pairs, dropout on."""
+    dev_metric: float | None
+    """None in an epoch without evaluation, or where all predictions are equal."""
+
+
+@dataclass(frozen=True)
+class PairFitResult:
+    """The best head of a fit and how it was found."""
+
+    config: PairFitConfig
+    n_layers: int
+    d_model: int
+    best: PairEpoch
+    history: tuple[PairEpoch, ...]
+    """Every epoch; the last one is what a fit without a choice on dev would give."""
+    state: Mapping[str, Tensor]
+    """Parameters and buffers of the best epoch by name."""
+
+    def head(self) -> PairHead:
+        """The trained head on the CPU, dropout off, without gradients."""
+        draw = torch.Generator().manual_seed(self.config.seed)
+        head = build_pair_head(self.config.head, self.n_layers, self.d_model, draw)
+        head.load_state_dict(dict(self.state))
+        return head.requires_grad_(False).eval()
+
+    def save(self, folder: Path) -> None:
+        """Write pair_head.safetensors, pair_head.json and history.parquet."""
+        save_file(dict(self.state), folder / "pair_head.safetensors")
+        record = {
+            "format": FORMAT,
+            "config": self.config.model_dump(mode="json"),
+            "n_layers": self.n_layers,
+            "d_model": self.d_model,
+            "best": asdict(self.best),
+            "n_parameters": self.head().n_parameters,
+        }
+        text = json.dumps(record, indent=2) + "\n"
+        (folder / "pair_head.json").write_text(text, encoding="utf-8")
+        table = pa.table(
+            {
+                "epoch": pa.array([e.epoch for e in self.history], pa.int64()),
+                "train_loss": pa.array([e.train_loss for e in self.history], pa.float64()),
+                "dev_metric": pa.array([e.dev_metric for e in self.history], pa.float64()),
+            }
+        )
+        pq.write_table(table, folder / "history.parquet")
+
+
+def load_pair_fit(folder: Path) -> PairFitResult:
+    """Read a fit that `PairFitResult.save` wrote.
+
+    Raises:
+        NotFoundError: the folder holds no pair head.
+        CorruptDataError: its files do not describe one.
+    """
+    try:
+        record = json.loads((folder / "pair_head.json").read_text(encoding="utf-8"))
+        rows = pq.read_table(folder / "history.parquet").to_pylist()
+        result = PairFitResult(
+            PairFitConfig.model_validate(record["config"]),
+            record["n_layers"],
+            record["d_model"],
+            PairEpoch(**record["best"]),
+            tuple(PairEpoch(**row) for row in rows),
+            load_file(folder / "pair_head.safetensors"),
+        )
+        result.head()
+    except FileNotFoundError as error:
+        missing = error.filename or "history.parquet"
+        raise NotFoundError(f"{folder} holds no trained pair head: {missing} is missing") from error
+    except (ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+        raise CorruptDataError(
+            f"the pair head in {folder} is damaged ({type(error).__name__}: {error}); delete the artifact "
+            "and run the fit again"
+        ) from error
+    return result

@@ -1,0 +1,108 @@
+"""Pretrained layer autoencoders: what `pretrain` returns, and its files."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from stages.freeze.config import AutoencoderConfig
+from stages.freeze.encoders import LayerAutoencoders
+from storage.errors import CorruptDataError, NotFoundError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class LayerEpoch:
+    """One layer after one epoch. Layers count from 0 in the order of the latents, epochs from 1."""
+
+    epoch: int
+    layer: int
+    train_mse: float
+    """Mean over the epoch's steps, dropout on."""
+    dev_mse: float
+    """After the epoch, dropout off."""
+
+
+@dataclass(frozen=True)
+class AutoencoderResult:
+    """The autoencoders of a run, each layer at its own best epoch, and how they were found."""
+
+    config: AutoencoderConfig
+    n_layers: int
+    d_model: int
+    best: tuple[LayerEpoch, ...]
+    """The epoch kept of each layer."""
+    history: tuple[LayerEpoch, ...]
+    state: Mapping[str, Tensor]
+    """Parameters by name."""
+
+    def autoencoders(self) -> LayerAutoencoders:
+        """The pretrained autoencoders on the CPU, dropout off, without gradients."""
+        return _restored(self.config, self.n_layers, self.d_model, self.state)
+
+    def save(self, folder: Path) -> None:
+        """Write autoencoders.safetensors, autoencoders.json and history.parquet."""
+        save_file(dict(self.state), folder / "autoencoders.safetensors")
+        record = {
+            "format": FORMAT,
+            "config": self.config.model_dump(mode="json"),
+            "n_layers": self.n_layers,
+            "d_model": self.d_model,
+            "best": [asdict(epoch) for epoch in self.best],
+            "n_parameters": sum(value.numel() for value in self.state.values()),
+        }
+        text = json.dumps(record, indent=2) + "\n"
+        (folder / "autoencoders.json").write_text(text, encoding="utf-8")
+        table = pa.table(
+            {
+                "epoch": pa.array([e.epoch for e in self.history], pa.int64()),
+                "layer": pa.array([e.layer for e in self.history], pa.int64()),
+                "train_mse": pa.array([e.train_mse for e in self.history], pa.float64()),
+                "dev_mse": pa.array([e.dev_mse for e in self.history], pa.float64()),
+            }
+        )
+        pq.write_table(table, folder / "history.parquet")
+
+
+def _restored(
+    config: AutoencoderConfig, n_layers: int, d_model: int, state: Mapping[str, Tensor]
+) -> LayerAutoencoders:
+    made = LayerAutoencoders(
+        config.encoders, n_layers, d_model, torch.Generator().manual_seed(config.seed)
+    )
+    made.load_state_dict(dict(state))
+    return made.requires_grad_(False).eval()
+
+
+def load_autoencoders(folder: Path) -> LayerAutoencoders:
+    """Read autoencoders that `AutoencoderResult.save` wrote, dropout off, without gradients.
+
+    Raises:
+        NotFoundError: the folder holds none.
+        CorruptDataError: its files do not describe any.
+    """
+    try:
+        record = json.loads((folder / "autoencoders.json").read_text(encoding="utf-8"))
+        return _restored(
+            AutoencoderConfig.model_validate(record["config"]),
+            record["n_layers"],
+            record["d_model"],
+            load_file(folder / "autoencoders.safetensors"),
+        )
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"{folder} holds no pretrained autoencoders: {error.filename} is missing"
+        ) from error
+    except (ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+        raise CorruptDataError(
+            f"the autoencoders in {folder} are damaged ({type(error).__name__}: {error}); delete the "
+            "artifact and pretrain again"
+        ) from error

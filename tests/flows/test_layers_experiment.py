@@ -1,0 +1,159 @@
+"""An experiment of FREEZE!'s heads: autoencoders once, pair heads on the latents of every layer."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from flows.dag import build_dag
+from flows.experiment import load_experiment
+from flows.pipeline import PipelineResult, run_embedded
+from stages.freeze import load_pair_fit
+from storage.durable import read_json
+from storage.errors import InputError
+from tests.flows.test_embed_experiment import pairs, write
+from tests.stages.extraction.tiny_models import WORDS, save_model
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+SIZES = {"early": 8, "late": 12}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("freeze")
+    rng = random.Random(3)
+    generic = sorted({" ".join(rng.choices(WORDS[:30], k=7)) for _ in range(60)})
+    (folder / "generic.txt").write_text("\n".join(generic))
+    found = {
+        split: str(pairs(folder / f"{split}.parquet", 40, seed))
+        for seed, split in enumerate(("train", "dev", "test"))
+    }
+    return {
+        **found,
+        "generic": str(folder / "generic.txt"),
+        "gpt2": str(save_model("gpt2", folder / "gpt2")),
+    }
+
+
+def experiment(files: dict[str, str]) -> dict[str, Any]:
+    training = {"max_epochs": 4, "evaluate_every": 2, "batch_size": 16, "lr": 0.003}
+    wide = {"kind": "autoencoder_siamese", "encoders": SIZES, "hidden": 16}
+    return {
+        "name": "freeze",
+        "backbone": {"source": files["gpt2"]},
+        "tasks": {
+            "pairs": {
+                "kind": "files",
+                "files": {s: files[s] for s in ("train", "dev", "test")},
+                "task": {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"},
+            },
+            "generic": {
+                "kind": "files",
+                "files": {"all": files["generic"]},
+                "task": {"kind": "unlabelled"},
+            },
+        },
+        "pretrainings": {
+            "encoders": {
+                "task": "generic",
+                "autoencoder": {"encoders": SIZES, "max_epochs": 3, "batch_size": 16, "seed": 0},
+            }
+        },
+        "methods": {
+            "cosine MLP": {"kind": "layers", "head": {"kind": "cosine_mlp"}, **training},
+            "from scratch": {"kind": "layers", "head": wide, **training},
+            "pretrained": {"kind": "layers", "head": wide, "encoders": "encoders", **training},
+        },
+        "seeds": [0, 1],
+        "report": {"title": "Heads on every layer"},
+    }
+
+
+@pytest.fixture(scope="module")
+def first_run(
+    files: dict[str, str], prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, PipelineResult]:
+    folder = tmp_path_factory.mktemp("run")
+    path = write(folder / "experiment.yaml", experiment(files))
+    return path, folder / "home", run_embedded(str(path), str(folder / "home"), [])
+
+
+def test_pretraining_runs_once_and_is_used_by_the_heads_that_name_it(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, result = first_run
+    assert result.computed == {
+        "corpus": 2,
+        "extract": 1,
+        "pretrain": 1,
+        "fit": 6,
+        "score": 6,
+        "report": 1,
+    }
+    dag = build_dag(load_experiment(path), home)
+    encoders = str(dag.pretrain_nodes["encoders"].spec.ref)
+    for (name, _, _), node in dag.fit_nodes.items():
+        assert (encoders in node.spec.inputs) == (name == "pretrained")
+    trained, fresh = (
+        load_pair_fit(dag.artifacts.open(dag.fit_nodes[name, "pairs", 0].spec.ref)).state
+        for name in ("pretrained", "from scratch")
+    )
+    assert trained.keys() == fresh.keys()
+    assert any(not torch.equal(trained[k], fresh[k]) for k in trained), "same seed, same start"
+
+
+def test_scores_tell_the_clean_part_of_test(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, result = first_run
+    dag = build_dag(load_experiment(path), home)
+    corpus = dag.corpus("pairs")
+    sides = ("text", "text_pair")
+    seen = {t for side in sides for t in corpus.split("train").column(side).to_pylist()}
+    test = [corpus.split("test").column(side).to_pylist() for side in sides]
+    clean = sum(a not in seen and b not in seen for a, b in zip(*test, strict=True))
+    rows = pq.read_table(result.report.with_name("results.parquet")).to_pylist()
+    assert len(rows) == 6
+    for node in dag.score_nodes.values():
+        metrics = read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")
+        assert metrics["n_clean_test"] == clean
+        assert -1 <= metrics["test_pearson"] <= 1
+
+
+def test_a_change_of_one_head_leaves_the_pretraining_alone(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    again = run_embedded(str(path), str(home), [])
+    assert not again.computed
+    changed = run_embedded(str(path), str(home), ["methods.pretrained.loss=mse"])
+    assert changed.computed == {"fit": 2, "score": 2, "report": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            {"methods.pretrained.encoders": "other"},
+            "starts from the pretraining 'other'; there are encoders",
+        ),
+        ({"pretrainings.encoders.task": "other"}, "names the task 'other'"),
+        ({"methods.pretrained.latents": "{layers: '9'}"}, "hidden=9"),
+        (
+            {"recipes.two": "meta_eol", "methods.pretrained.latents": "{recipe: two}"},
+            "ensemble of 8 prompts",
+        ),
+    ],
+)
+def test_wrong_experiments_say_what_is_wrong(
+    files: dict[str, str], tmp_path: Path, change: dict[str, str], says: str
+) -> None:
+    path = write(tmp_path / "experiment.yaml", experiment(files))
+    overrides = [f"{field}={value}" for field, value in change.items()]
+    with pytest.raises(InputError) as caught:
+        build_dag(load_experiment(path, overrides), tmp_path / "home")
+    assert says in str(caught.value)

@@ -1,0 +1,284 @@
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from pydantic import ValidationError
+from scipy import stats
+
+from stages.freeze import (
+    AutoencoderConfig,
+    AutoencoderSiameseHead,
+    CosineMlpHead,
+    EncoderSizes,
+    GradedPairs,
+    PairFitConfig,
+    SiameseHead,
+    UnifiedHead,
+    UnifiedProjectionHead,
+    fit_pairs,
+    load_pair_fit,
+    predict,
+    pretrain,
+)
+from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
+from storage.progress import SilentProgress
+from tests.stages.freeze.planted_pairs import make_latents, make_pairs
+
+SIZES = EncoderSizes(early=6, late=8)
+HEADS = {
+    "cosine_mlp": CosineMlpHead(hidden=8),
+    "siamese": SiameseHead(d_code=16, hidden=16),
+    "autoencoder_siamese": AutoencoderSiameseHead(encoders=SIZES, hidden=64),
+    "unified": UnifiedHead(encoders=SIZES),
+    "unified_projection": UnifiedProjectionHead(encoders=SIZES, d_embed=16),
+}
+LATENTS, TOPICS = make_latents()
+TRAIN = make_pairs(TOPICS, range(300), 500, 1)
+DEV, TEST = (make_pairs(TOPICS, range(300, 400), 150, seed) for seed in (2, 3))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _config(kind="autoencoder_siamese", **settings):
+    given = {"lr": 3e-3, "batch_size": 32, "max_epochs": 4, "evaluate_every": 1, "seed": 3}
+    return PairFitConfig(head=HEADS[kind], **(given | settings))
+
+
+def _fit(config, train=TRAIN, dev=DEV, autoencoders=None, latents=LATENTS):
+    return fit_pairs(config, latents, train, dev, autoencoders, SilentProgress())
+
+
+def _autoencoders(sizes=SIZES, max_epochs=1):
+    config = AutoencoderConfig(
+        encoders=sizes, max_epochs=max_epochs, batch_size=32, lr=2e-3, seed=0
+    )
+    return pretrain(config, LATENTS[:300], SilentProgress()).autoencoders()
+
+
+# Learning
+
+
+def _unexplained(result):
+    """Share of the variance of unseen pairs' labels that is left; the mean predictor leaves 1."""
+    residual = predict(result.head(), LATENTS, TEST.pairs) - TEST.labels
+    # log_variance leaves the mean of the residuals open, so it is the variance that must fall.
+    mse = result.config.loss == "mse"
+    return (np.mean(residual**2) if mse else np.var(residual)) / np.var(TEST.labels)
+
+
+@pytest.mark.parametrize("loss", ["mse", "log_variance"])
+@pytest.mark.parametrize("kind", ["siamese", "autoencoder_siamese", "unified_projection"])
+def test_a_planted_similarity_of_unseen_texts_is_predicted_better_than_by_the_mean(kind, loss):
+    result = _fit(_config(kind, loss=loss, max_epochs=20))
+    assert _unexplained(result) < 0.6
+    assert result.history[-1].train_loss < result.history[0].train_loss
+
+
+def test_pretraining_then_training_on_pairs_predicts_unseen_pairs():
+    result = _fit(_config(max_epochs=40), autoencoders=_autoencoders(max_epochs=40))
+    assert _unexplained(result) < 0.6
+
+
+def test_pretrained_encoders_are_where_training_starts():
+    config, autoencoders = _config(lr=1e-9, max_epochs=1), _autoencoders()
+    started = _fit(config, autoencoders=autoencoders).state
+    for name, value in autoencoders.encoders.named_parameters():
+        # One epoch of 16 Adam steps of 1e-9.
+        torch.testing.assert_close(started[f"encoders.{name}"], value, rtol=0, atol=1e-7)
+    trained = _fit(_config(max_epochs=1), autoencoders=autoencoders).state
+    assert all(
+        not torch.equal(trained[f"encoders.{name}"], value)
+        for name, value in autoencoders.encoders.named_parameters()
+    )
+
+
+def test_cosine_mlp_keeps_the_standardisation_of_train(tmp_path):
+    result = _fit(_config("cosine_mlp"))
+    a, b = (LATENTS[TRAIN.pairs[:, side]].astype(np.float64) for side in (0, 1))
+    raw = (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+    # Float32 cosines near 1 against float64 ones.
+    assert result.state["mean"].item() == pytest.approx(raw.mean(), abs=1e-6)
+    assert result.state["deviation"].item() == pytest.approx(raw.std(ddof=1), rel=1e-4)
+    result.save(tmp_path)
+    assert torch.equal(load_pair_fit(tmp_path).state["mean"], result.state["mean"])
+
+
+# Selection
+
+
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+def test_the_best_evaluated_epoch_on_dev_is_kept(metric):
+    result = _fit(_config(metric=metric, max_epochs=7, evaluate_every=3, lr=3e-2))
+    evaluated = [record for record in result.history if record.dev_metric is not None]
+    assert [record.epoch for record in evaluated] == [3, 6, 7]
+    assert [record.epoch for record in result.history] == list(range(1, 8))
+    assert result.best == max(evaluated, key=lambda record: (record.dev_metric, -record.epoch))
+    found = predict(result.head(), LATENTS, DEV.pairs).astype(np.float64)
+    reference = stats.pearsonr if metric == "pearson" else stats.spearmanr
+    expected = reference(found, DEV.labels)[0]
+    assert result.best.dev_metric == pytest.approx(expected, abs=1e-9)
+
+
+def test_dev_chooses_but_does_not_train():
+    config = _config(max_epochs=3)
+    one, other = _fit(config, dev=DEV), _fit(config, dev=TEST)
+    assert [r.train_loss for r in one.history] == [r.train_loss for r in other.history]
+    assert [r.dev_metric for r in one.history] != [r.dev_metric for r in other.history]
+
+
+def test_a_head_that_tells_no_pairs_apart_is_an_error():
+    same = GradedPairs(np.repeat([[0, 0], [1, 1]], 8, axis=0), np.linspace(0, 1, 16))
+    with pytest.raises(PermafrostError, match="gives all 16 dev pairs the same similarity"):
+        _fit(_config("unified"), dev=same)
+
+
+# Determinism
+
+
+def _same(one, other):
+    assert one.history == other.history
+    assert one.best == other.best
+    for name, value in one.state.items():
+        assert torch.equal(value, other.state[name]), name
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_fit_depends_on_its_seed_alone(kind):
+    before = torch.get_rng_state()
+    one = _fit(_config(kind, max_epochs=2))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(99)
+    _same(one, _fit(_config(kind, max_epochs=2)))
+    assert _fit(_config(kind, max_epochs=2, seed=4)).history != one.history
+
+
+def test_fits_side_by_side_do_not_disturb_each_other():
+    configs = [_config(max_epochs=2, seed=seed) for seed in (1, 2, 3)]
+    alone = [_fit(config) for config in configs]
+    with ThreadPoolExecutor(3) as pool:
+        for one, other in zip(alone, pool.map(_fit, configs), strict=True):
+            _same(one, other)
+
+
+def test_the_optimisers_differ_by_decoupled_weight_decay():
+    adam, adamw = (
+        _fit(_config(optimizer=name, weight_decay=0.5, max_epochs=1)) for name in ("adam", "adamw")
+    )
+    assert adam.history != adamw.history
+
+
+# Relation 70: the backbone gets no gradient
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_latents_get_no_gradient_and_stay_as_they_are(kind, monkeypatch):
+    seen = []
+    original = torch.from_numpy
+    monkeypatch.setattr(torch, "from_numpy", lambda x: seen.append(original(x)) or seen[-1])
+    latents = LATENTS.copy()
+    _fit(_config(kind, max_epochs=1), latents=latents)
+    assert len(seen) > 20
+    assert all(tensor.grad is None and not tensor.requires_grad for tensor in seen)
+    assert np.array_equal(latents, LATENTS)
+
+
+def test_a_last_pair_alone_joins_the_batch_before_it():
+    train = GradedPairs(TRAIN.pairs[:33], TRAIN.labels[:33])
+    result = _fit(_config(max_epochs=2), train=train)
+    assert all(np.isfinite(record.train_loss) for record in result.history)
+    with pytest.raises(ValidationError, match="greater than or equal to 2"):
+        _config(batch_size=1)
+
+
+# Prediction and files
+
+
+def test_predictions_are_those_of_pairs_one_by_one():
+    head = _fit(_config(max_epochs=1)).head()
+    pairs = np.concatenate([TEST.pairs, DEV.pairs])
+    found = predict(head, LATENTS, pairs)
+    assert found.shape == (300,)
+    for k in (0, 255, 256, 299):
+        a, b = (torch.from_numpy(LATENTS[pairs[k, side]])[None] for side in (0, 1))
+        # One row against a batch of 256.
+        assert found[k] == pytest.approx(head(a, b).item(), abs=1e-5)
+    assert predict(head, LATENTS, np.empty((0, 2), np.int64)).shape == (0,)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_saved_fit_predicts_the_same(kind, tmp_path):
+    result = _fit(_config(kind, max_epochs=2))
+    result.save(tmp_path)
+    loaded = load_pair_fit(tmp_path)
+    _same(result, loaded)
+    assert loaded.config == result.config
+    one, other = (predict(fit.head(), LATENTS, TEST.pairs) for fit in (result, loaded))
+    assert np.array_equal(one, other)
+    record = json.loads((tmp_path / "pair_head.json").read_text())
+    assert record["n_parameters"] == sum(p.numel() for p in result.head().parameters())
+    table = pq.read_table(tmp_path / "history.parquet")
+    assert table.column("train_loss").to_pylist() == [r.train_loss for r in result.history]
+
+
+def test_missing_and_damaged_pair_heads_are_named(tmp_path):
+    with pytest.raises(NotFoundError, match=r"pair_head\.json is missing"):
+        load_pair_fit(tmp_path)
+    _fit(_config(max_epochs=1)).save(tmp_path)
+    text = (tmp_path / "pair_head.json").read_text()
+    (tmp_path / "pair_head.json").write_text(text.replace('"d_model": 12', '"d_model": 13'))
+    with pytest.raises(CorruptDataError, match="run the fit again"):
+        load_pair_fit(tmp_path)
+    (tmp_path / "history.parquet").unlink()
+    with pytest.raises(NotFoundError, match=r"history\.parquet is missing"):
+        load_pair_fit(tmp_path)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": DEV.labels * 5}, "lie outside 0 to 1"),
+        ({"labels": np.where(np.arange(150) == 7, np.nan, DEV.labels)}, "1 of 150 dev labels"),
+        ({"labels": np.full(150, 0.5)}, "all 150 dev labels are 0.5"),
+        ({"pairs": DEV.pairs + 300}, "but there are latents for 400"),
+        ({"pairs": DEV.pairs[:1], "labels": DEV.labels[:1]}, "has 1 pairs; give at least 2"),
+    ],
+)
+def test_unusable_pairs_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        _fit(_config(), dev=replace(DEV, **change))
+
+
+def test_autoencoders_are_refused_by_a_head_without_encoders():
+    with pytest.raises(InputError, match="head cosine_mlp, which has no encoders"):
+        _fit(_config("cosine_mlp"), autoencoders=_autoencoders())
+
+
+def test_autoencoders_of_other_widths_are_refused():
+    with pytest.raises(InputError, match=r"2 layers of 5 and 2 layers of 7.*2 layers of 6"):
+        _fit(_config(), autoencoders=_autoencoders(EncoderSizes(early=5, late=7)))
+
+
+def test_latents_that_are_not_finite_are_named():
+    broken = LATENTS.copy()
+    broken[TRAIN.pairs[0, 0], 1, 0] = np.nan
+    with pytest.raises(PermafrostError, match="the loss log_variance is nan at epoch 1"):
+        _fit(_config(), latents=broken)
+    head = _fit(_config(max_epochs=1)).head()
+    text = TEST.pairs[4, 0]
+    wrong = LATENTS.copy()
+    wrong[text, 2] = np.nan
+    with pytest.raises(PermafrostError, match=f"the first is that of the texts .*{text}"):
+        predict(head, wrong, TEST.pairs[4:5])
