@@ -4,50 +4,50 @@ A node's key is made of its config, the keys of its inputs and the code it reach
 can be drawn, explained and checked against the artifact store without loading a backbone.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
 
-from flows.experiment import Experiment, HeadMethod, MethodConfig
+from flows.experiment import (
+    DEFAULT_RECIPE,
+    SEEDED,
+    EmbedMethod,
+    Experiment,
+    HeadMethod,
+    LayersMethod,
+    MethodConfig,
+)
+from flows.layer_nodes import layers_fit_node, layers_score_node, pretrain_node
+from flows.nodes import Node, code_of
+from flows.report_inputs import layer_curves, report_cells, report_provenance, token_strings
+from flows.stores import RecipeStores, SharedBackbone, resolve_stores
 from stages.controls import run_control
 from stages.corpus.config import CorpusConfig, corpus_facts
 from stages.corpus.corpus import Corpus, build_corpus
+from stages.embed import StoredFeatures, embed_corpus, required_arrays
+from stages.extraction.backbone import choose_device
 from stages.extraction.extract import extract
 from stages.extraction.planning import ExtractionPlan, plan_extraction
-from stages.extraction.target import ExtractTarget, resolve_target
+from stages.extraction.sizes import BackboneSizes
+from stages.extraction.target import ExtractTarget
 from stages.fit import FitData, fit, load_head
+from stages.layer_probe import LayerProbeConfig, probe_layers
 from stages.report.html import page_digest
 from stages.report.report import write_report
-from stages.report.tables import Cell
 from stages.score import ScoreConfig, score
+from stages.similarity import SimilarityConfig, score_vectors
 from storage.artifacts import ArtifactSpec, ArtifactStore, Draft
-from storage.durable import write_json
-from storage.errors import InputError
+from storage.durable import DRAFT_PREFIX, write_json
 from storage.features.layout import TOKEN_IDS
 from storage.features.store import FeatureStore, store_folder
-from storage.fingerprint import CodeFingerprint, fingerprint
 from storage.keys import to_plain
 from storage.progress import Progress
 from storage.readers import open_reader
 
-PACKAGES = ("stages", "storage")
-"""Packages whose functions count in a code fingerprint; flows only wire."""
-
-Level = Literal["corpus", "extract", "fit", "score", "report"]
-LEVELS: tuple[Level, ...] = ("corpus", "extract", "fit", "score", "report")
-"""Order of execution; nodes of one level are independent of each other."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """One stage run: what it is, what its key is made of, and how to make it."""
-
-    level: Level
-    label: str
-    spec: ArtifactSpec
-    make: Callable[[Draft, Progress], None]
+CHECKPOINT_EVERY_S = 15.0
+"""Work that a killed fit loses, at most, beyond the epoch it was in."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class Dag:
 
     experiment: Experiment
     home: Path
-    target: ExtractTarget
+    stores: dict[str, RecipeStores]
+    """By recipe."""
+    backbone: SharedBackbone = field(default_factory=SharedBackbone)
 
     @cached_property
     def artifacts(self) -> ArtifactStore:
@@ -70,7 +72,7 @@ class Dag:
 
     def _corpus_node(self, task: str, config: CorpusConfig) -> Node:
         spec = ArtifactSpec(
-            stage="corpus", config=corpus_facts(config), code=_code(build_corpus).definitions
+            stage="corpus", config=corpus_facts(config), code=code_of(build_corpus).definitions
         )
 
         def make(draft: Draft, progress: Progress) -> None:
@@ -99,29 +101,37 @@ class Dag:
     def _corpora(self) -> dict[str, Corpus]:
         return {}
 
-    def unique_texts(self) -> tuple[list[str], list[str]]:
-        """Texts of all tasks and their digests, each once, in order of first appearance."""
+    def unique_texts(self, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Texts of these tasks and their digests, each once, in order of first appearance."""
         by_digest: dict[str, str] = {}
-        for task in self.experiment.tasks:
+        for task in tasks:
             corpus = self.corpus(task)
             for digest, text in zip(corpus.digests, corpus.texts, strict=True):
                 by_digest.setdefault(digest, text)
         return list(by_digest.values()), list(by_digest)
 
     @cached_property
-    def extract_node(self) -> Node:
-        """One extraction for all tasks: the backbone is loaded once."""
+    def extract_nodes(self) -> list[Node]:
+        """One extraction per store, for all tasks that read it."""
+        return [
+            self._extract_node(stores, target, label)
+            for stores in self.stores.values()
+            for target, label in zip(stores.targets, stores.labels(), strict=True)
+        ]
+
+    def _extract_node(self, stores: RecipeStores, target: ExtractTarget, label: str) -> Node:
         spec = ArtifactSpec(
             stage="extract",
             # No code: hours of compute are not lost to a refactor; `verify --recompute` guards it instead.
-            config={"store": to_plain(self.target.identity), "arrays": list(self.target.arrays)},
-            inputs=tuple(str(n.spec.ref) for n in self.corpus_nodes.values()),
+            config={"store": to_plain(target.identity), "arrays": list(target.arrays)},
+            inputs=tuple(str(self.corpus_nodes[task].spec.ref) for task in stores.tasks),
         )
 
         def make(draft: Draft, progress: Progress) -> None:
-            texts, digests = self.unique_texts()
+            texts, digests = self.unique_texts(stores.tasks)
             runtime = self.experiment.runtime.extract
-            report = extract(self.target, self.home, texts, digests, runtime, progress)
+            load = partial(self.backbone.load, target, runtime.device)
+            report = extract(target, self.home, texts, digests, runtime, progress, load=load)
             draft.summary = {
                 "store_id": report.store.store_id,
                 "n_texts": len(texts),
@@ -131,23 +141,40 @@ class Dag:
             }
             write_json(draft.folder / "view.json", draft.summary)
 
-        return Node("extract", "extract", spec, make)
+        return Node("extract", label, spec, make)
 
-    def plan_extraction(self) -> ExtractionPlan:
-        """What the feature store lacks for this experiment."""
-        return plan_extraction(self.target, self.home, *self.unique_texts())
+    def plan_extractions(self) -> list[ExtractionPlan]:
+        """What the feature stores lack for this experiment, in the order of `extract_nodes`."""
+        return [
+            plan_extraction(target, self.home, *self.unique_texts(stores.tasks))
+            for stores in self.stores.values()
+            for target in stores.targets
+        ]
 
-    def store(self) -> FeatureStore:
-        """The feature store, once extracted."""
-        return FeatureStore.open(
-            store_folder(self.home, self.target.identity.store_id), expect=self.target.identity
-        )
+    def open_stores(self, recipe: str = DEFAULT_RECIPE) -> list[FeatureStore]:
+        """The feature stores of a recipe, once extracted."""
+        return [
+            FeatureStore.open(store_folder(self.home, t.identity.store_id), expect=t.identity)
+            for t in self.stores[recipe].targets
+        ]
+
+    def _members(self, recipe: str, task: str) -> list[StoredFeatures]:
+        """Features of a task's texts, one per prompt of an ensemble."""
+        stores = zip(self.open_stores(recipe), self.stores[recipe].targets, strict=True)
+        digests = self.corpus(task).digests
+        return [StoredFeatures(store, target.sizes, digests) for store, target in stores]
+
+    @cached_property
+    def sizes(self) -> BackboneSizes:
+        """Of the experiment's backbone."""
+        return next(iter(self.stores.values())).targets[0].sizes
 
     def _feature_input(self, array: str) -> str:
-        return f"features/{self.target.identity.store_id}/{array}"
+        (key,) = self.stores[DEFAULT_RECIPE].inputs([array])
+        return key
 
     def _fit_data(self, task: str, arrays: Sequence[str]) -> FitData:
-        corpus, store = self.corpus(task), self.store()
+        corpus, (store,) = self.corpus(task), self.open_stores()
         budget = self.experiment.runtime.memory_bytes
         readers = {a: open_reader(store, a, corpus.digests, budget_bytes=budget) for a in arrays}
         return FitData(
@@ -155,6 +182,7 @@ class Dag:
             examples=corpus.examples,
             label_names=corpus.label_names,
             digests=corpus.digests,
+            task=corpus.task,
         )
 
     @cached_property
@@ -165,22 +193,32 @@ class Dag:
             (name, task, seed, method)
             for task in e.tasks
             for name, method in e.methods.items()
-            for seed in (e.seeds if isinstance(method, HeadMethod) else e.seeds[:1])
+            if task in e.tasks_of(method)
+            for seed in (e.seeds if isinstance(method, SEEDED) else e.seeds[:1])
         ]
 
     @cached_property
+    def pretrain_nodes(self) -> dict[str, Node]:
+        """What several heads start from."""
+        return {name: pretrain_node(self, name) for name in self.experiment.pretrainings}
+
+    @cached_property
     def fit_nodes(self) -> dict[tuple[str, str, int], Node]:
-        """Trained heads, and baselines that need no features."""
+        """Trained heads, vectors without training, and baselines that need no features."""
         return {(n, t, s): self._fit_node(n, t, s, m) for n, t, s, m in self.cells}
 
     def _fit_node(self, name: str, task: str, seed: int, method: MethodConfig) -> Node:
         corpus_key = str(self.corpus_nodes[task].spec.ref)
+        if isinstance(method, EmbedMethod):
+            return self._embed_node(name, task, method)
+        if isinstance(method, LayersMethod):
+            return layers_fit_node(self, name, task, seed, method)
         if not isinstance(method, HeadMethod):
             spec = ArtifactSpec(
                 stage="control",
                 config=to_plain(method),
                 inputs=(corpus_key,),
-                code=_code(run_control).definitions,
+                code=code_of(run_control).definitions,
             )
 
             def make_control(draft: Draft, progress: Progress) -> None:
@@ -193,23 +231,107 @@ class Dag:
             stage="fit",
             config=to_plain(config),
             inputs=(corpus_key, *(self._feature_input(a) for a in config.arrays())),
-            code=_code(fit).definitions,
+            code=code_of(fit).definitions,
         )
 
         def make_fit(draft: Draft, progress: Progress) -> None:
-            result = fit(config, self._fit_data(task, config.arrays()), progress)
+            data = self._fit_data(task, config.arrays())
+            # By the artifact's key, which code is part of; a draft, so that it stays on this machine and
+            # garbage collection finds what a killed run left.
+            kept = self.artifacts.root / "fit" / f"{DRAFT_PREFIX}{spec.ref.key}-checkpoint"
+            result = fit(config, data, progress, self.device, kept / "fit.pt", CHECKPOINT_EVERY_S)
             result.save(draft.folder)
+            shutil.rmtree(kept, ignore_errors=True)
 
         return Node("fit", f"fit {name} · {task} · seed {seed}", spec, make_fit)
 
+    @property
+    def device(self) -> str:
+        """Where heads are trained and scored."""
+        return str(choose_device(self.experiment.runtime.device))
+
+    def _embed_node(self, name: str, task: str, method: EmbedMethod) -> Node:
+        config, recipe = method.config, method.recipe
+        arrays = required_arrays(config, self.sizes)
+        spec = ArtifactSpec(
+            stage="embed",
+            config=to_plain(config),
+            inputs=(
+                str(self.corpus_nodes[task].spec.ref),
+                *self.stores[recipe].inputs(arrays),
+            ),
+            code=code_of(embed_corpus).definitions,
+        )
+
+        def make(draft: Draft, progress: Progress) -> None:
+            found = embed_corpus(config, self._members(recipe, task), self.corpus(task), progress)
+            found.save(draft.folder)
+            draft.summary = {"method": name, "task": task, **found.choice}
+
+        return Node("fit", f"embed {name} · {task}", spec, make)
+
+    @cached_property
+    def probe_nodes(self) -> dict[tuple[str, str], Node]:
+        """Scores by layer: one node per (curve, task)."""
+        return {
+            (curve, task): self._probe_node(curve, task, probe.recipe, config)
+            for probe in self.experiment.probes.values()
+            for curve, config in probe.methods.items()
+            for task in probe.tasks
+        }
+
+    def _probe_node(self, curve: str, task: str, recipe: str, config: LayerProbeConfig) -> Node:
+        arrays = required_arrays(config.embed_config, self.sizes)
+        spec = ArtifactSpec(
+            stage="probe",
+            config=to_plain(config),
+            inputs=(
+                str(self.corpus_nodes[task].spec.ref),
+                *self.stores[recipe].inputs(arrays),
+            ),
+            code=code_of(probe_layers).definitions,
+        )
+
+        def make(draft: Draft, progress: Progress) -> None:
+            members = self._members(recipe, task)
+            probe_layers(config, members, self.corpus(task), progress).save(draft.folder)
+            draft.summary = {"curve": curve, "task": task}
+
+        return Node("fit", f"probe {curve} · {task}", spec, make)
+
     @cached_property
     def score_nodes(self) -> dict[tuple[str, str, int], Node]:
-        """Trained heads applied to dev and test."""
-        return {
-            (n, t, s): self._score_node(n, t, s, m)
-            for n, t, s, m in self.cells
-            if isinstance(m, HeadMethod)
-        }
+        """Trained heads and vectors, applied to dev and test."""
+        found: dict[tuple[str, str, int], Node] = {}
+        for name, task, seed, method in self.cells:
+            if isinstance(method, HeadMethod):
+                found[name, task, seed] = self._score_node(name, task, seed, method)
+            elif isinstance(method, EmbedMethod):
+                found[name, task, seed] = self._similarity_node(name, task, method)
+            elif isinstance(method, LayersMethod):
+                found[name, task, seed] = layers_score_node(self, name, task, seed, method)
+        return found
+
+    def _similarity_node(self, name: str, task: str, method: EmbedMethod) -> Node:
+        made = self.fit_nodes[name, task, self.experiment.seeds[0]].spec.ref
+        config = SimilarityConfig(metric=method.metric)
+        spec = ArtifactSpec(
+            stage="score",
+            config=to_plain(config),
+            inputs=(str(made), str(self.corpus_nodes[task].spec.ref)),
+            code=code_of(score_vectors).definitions,
+        )
+
+        def make(draft: Draft, progress: Progress) -> None:
+            result = score_vectors(config, self.artifacts.open(made), self.corpus(task))
+            result.save(draft.folder)
+            draft.summary = {
+                "method": name,
+                "task": task,
+                **{k: result.metrics[k] for k in ("metric", "dev", "test")},
+            }
+
+        return Node("score", f"score {name} · {task}", spec, make)
 
     def _score_node(self, name: str, task: str, seed: int, method: HeadMethod) -> Node:
         fit_ref = self.fit_nodes[name, task, seed].spec.ref
@@ -223,12 +345,12 @@ class Dag:
                 str(self.corpus_nodes[task].spec.ref),
                 *(self._feature_input(a) for a in arrays),
             ),
-            code=_code(score).definitions,
+            code=code_of(score).definitions,
         )
 
         def make(draft: Draft, progress: Progress) -> None:
             head = load_head(self.artifacts.open(fit_ref))
-            result = score(config, head, self._fit_data(task, [head.layer]))
+            result = score(config, head, self._fit_data(task, [head.layer]), self.device)
             result.save(draft.folder)
             draft.summary = {
                 "method": name,
@@ -262,65 +384,34 @@ class Dag:
             inputs=(
                 *(str(n.spec.ref) for n in self.result_nodes.values()),
                 *(str(n.spec.ref) for n in self.corpus_nodes.values()),
-                self._feature_input(TOKEN_IDS.name),
+                *(str(n.spec.ref) for n in self.probe_nodes.values()),
+                next(iter(self.stores.values())).inputs([TOKEN_IDS.name])[0],
             ),
-            code=_code(write_report).definitions,
+            code=code_of(write_report).definitions,
         )
 
         def make(draft: Draft, progress: Progress) -> None:
             write_report(
                 self.experiment.report,
-                [self._report_cell(*cell) for cell in self.cells],
+                report_cells(self),
                 {task: self.corpus(task) for task in self.experiment.tasks},
-                self._token_strings,
-                self._provenance(),
+                partial(token_strings, self),
+                report_provenance(self),
                 draft.folder,
+                layer_curves=layer_curves(self),
             )
 
         return Node("report", "report", spec, make)
-
-    def _report_cell(self, name: str, task: str, seed: int, method: MethodConfig) -> Cell:
-        ref = self.result_nodes[name, task, seed].spec.ref
-        trained = isinstance(method, HeadMethod)
-        is_control = not trained or method.labels == "shuffled"
-        return Cell(
-            method=name,
-            task=task,
-            seed=seed,
-            role="control" if is_control else "method",
-            folder=self.artifacts.open(ref),
-            history=self.artifacts.open(self.fit_nodes[name, task, seed].spec.ref)
-            / "history.parquet"
-            if trained
-            else None,
-            key=str(ref),
-        )
-
-    def _token_strings(self, digest: str) -> list[str] | None:
-        reader = open_reader(
-            self.store(), TOKEN_IDS.name, [digest], budget_bytes=1 << 20, precision="stored"
-        )
-        _, rows = next(reader.in_order(1))
-        return list(self.target.tokenizer.convert_ids_to_tokens(rows.data.reshape(-1).tolist()))
-
-    def _provenance(self) -> dict[str, str]:
-        store = self.store()
-        receipt = store.checked_receipt(store.segments()[0], TOKEN_IDS.name)
-        return {
-            "backbone": f"{self.target.files.source} (weights sha256 {self.target.files.weights_digest})",
-            "tokenizer": f"sha256 {self.target.files.tokenizer_digest}",
-            "recipe": str(self.target.recipe.model_dump(mode="json")),
-            "feature store": store.store_id,
-            **{f"extracted with {k}": v for k, v in receipt.provenance.items()},
-        }
 
     @cached_property
     def nodes(self) -> list[Node]:
         """Every node, in an order in which it can run."""
         return [
             *self.corpus_nodes.values(),
-            self.extract_node,
+            *self.extract_nodes,
+            *self.pretrain_nodes.values(),
             *self.fit_nodes.values(),
+            *self.probe_nodes.values(),
             *self.score_nodes.values(),
             self.report_node,
         ]
@@ -331,30 +422,20 @@ class Dag:
         return {str(n.spec.ref): n.spec for n in self.nodes}
 
     def is_done(self, node: Node) -> bool:
-        """Published; and for the extraction, the feature store still holds every cell."""
+        """Published; and for an extraction, the feature store still holds every cell."""
         if not self.artifacts.is_done(node.spec.ref):
             return False
-        return node.level != "extract" or self.plan_extraction().nothing_to_do
+        if node.level != "extract":
+            return True
+        at = [n.spec.ref for n in self.extract_nodes].index(node.spec.ref)
+        return self.plan_extractions()[at].nothing_to_do
 
 
 def build_dag(experiment: Experiment, home: Path) -> Dag:
     """Resolve the experiment's names to facts and lay out its DAG.
 
     Raises:
-        InputError: the backbone, recipe, capture or a task's files are wrong, or a method reads an array
-            that is not captured.
+        InputError: the backbone, a recipe, the capture or a task's files are wrong, or a method reads an
+            array that is not captured.
     """
-    dag = Dag(experiment, home, resolve_target(experiment.extract_config))
-    captured = set(dag.target.arrays)
-    for name, method in experiment.methods.items():
-        for array in method.fit_config(0).arrays() if isinstance(method, HeadMethod) else ():
-            if array not in captured:
-                raise InputError(
-                    f"method {name!r} reads {array}, but the experiment captures only "
-                    f"{', '.join(sorted(captured))}; add it to 'capture' or change the method's layer"
-                )
-    return dag
-
-
-def _code(entry: Callable[..., Any]) -> CodeFingerprint:
-    return fingerprint(entry, PACKAGES)
+    return Dag(experiment, home, resolve_stores(experiment))

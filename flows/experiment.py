@@ -7,16 +7,30 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
 
 from stages.controls import BagOfWordsControl, LengthControl
-from stages.corpus.config import CorpusConfig
+from stages.corpus.columns import TaskKind
+from stages.corpus.config import CorpusConfig, task_kind
+from stages.embed import EmbedConfig
 from stages.extraction.backbone import BackboneConfig
-from stages.extraction.capture import Capture
-from stages.extraction.recipe import PlainRecipe, Recipe
-from stages.extraction.target import ExtractConfig, ExtractRuntime
-from stages.fit import FitConfig, Metric, OptimConfig
+from stages.extraction.capture import Capture, CaptureItem, in_order
+from stages.extraction.recipes import PlainRecipe, Recipe, parse_recipe
+from stages.extraction.sizes import BackboneSizes
+from stages.extraction.target import ExtractRuntime
+from stages.fit import CrossEntropy, FitConfig, LossConfig, Metric, OptimConfig
+from stages.fit.losses import LOSS_OF
+from stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
 from stages.heads import HeadConfig
+from stages.layer_probe import LayerProbeConfig
 from stages.report.config import ReportConfig
 from storage.errors import InputError
 from storage.features.identity import FloatName
@@ -38,16 +52,137 @@ class HeadMethod(BaseModel):
     grid: dict[str, tuple[JsonValue, ...]] = {}
     """Dotted field to candidate values; the best on dev is kept."""
     metric: Metric = "accuracy"
+    loss: LossConfig = CrossEntropy()
+    """Goes with the kind of task: `cross_entropy` for classes, `cosine_mse` for graded pairs, `contrastive`
+    for pairs without labels."""
+    grid_patience: int | None = Field(default=None, ge=1)
+    tasks: tuple[str, ...] | None = None
+    """Only these tasks; every task that goes with the loss if not given."""
 
     def fit_config(self, seed: int) -> FitConfig:
         """The complete config of one fit."""
-        fields = {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
+        fields = {name: getattr(self, name) for name in FitConfig.model_fields if name != "seed"}
         return FitConfig(**fields, seed=seed)
 
 
+DEFAULT_RECIPE = "default"
+"""Name of the experiment's own `recipe` beside those in `recipes`."""
+
+
+class EmbedMethod(EmbedConfig):
+    """Vectors from cached features without training, compared by their cosine."""
+
+    kind: Literal["embed"] = "embed"
+    recipe: str = DEFAULT_RECIPE
+    """Its name in the experiment."""
+    tasks: tuple[str, ...] | None = None
+    """Only these tasks; every task with graded pairs if not given."""
+    metric: Literal["spearman", "pearson"] = "spearman"
+
+    @property
+    def config(self) -> EmbedConfig:
+        """How the vectors are made."""
+        return EmbedConfig(**{name: getattr(self, name) for name in EmbedConfig.model_fields})
+
+
+class Latents(BaseModel):
+    """One row per text and layer: what the layer-wise heads of FREEZE! read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    recipe: str = DEFAULT_RECIPE
+    layers: str = "all"
+    """Hidden states: `all` (blocks 1..L), `half`, indices and ranges."""
+    at: Literal["last", "readout", "mean"] = "last"
+    """FREEZE! reads the last token."""
+
+    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """Pooled arrays, one per layer.
+
+        Raises:
+            InputError: a layer that the backbone does not have.
+        """
+        layers = f"1-{sizes.n_layers}" if self.layers == "all" else self.layers
+        item = CaptureItem(what="hidden", layers=layers, at=self.at)
+        return in_order(name.text for name in item.names(sizes))
+
+
+class Pretraining(BaseModel):
+    """Layer autoencoders, trained once on generic texts and used by every head that names them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str
+    latents: Latents = Latents()
+    autoencoder: AutoencoderConfig = AutoencoderConfig(seed=0)
+
+
+class LayersMethod(BaseModel):
+    """A pair head on the latents of every layer (FREEZE!), once per task and seed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["layers"] = "layers"
+    head: PairHeadConfig
+    latents: Latents = Latents()
+    encoders: str | None = None
+    """Name of a pretraining whose encoders the head starts from."""
+    label_range: tuple[float, float] = (0.0, 5.0)
+    """Lowest and highest label; predictions lie between 0 and 1."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    batch_size: int = Field(default=128, ge=2)
+    max_epochs: int = Field(default=150, ge=1)
+    loss: Literal["mse", "log_variance"] = "log_variance"
+    metric: Literal["pearson", "spearman"] = "pearson"
+    evaluate_every: int = Field(default=10, ge=1)
+
+    @property
+    def recipe(self) -> str:
+        """Whose latents it reads."""
+        return self.latents.recipe
+
+    def fit_config(self, seed: int) -> PairFitConfig:
+        """The complete config of one fit."""
+        fields = {n: getattr(self, n) for n in PairFitConfig.model_fields if n != "seed"}
+        return PairFitConfig(**fields, seed=seed)
+
+
 MethodConfig = Annotated[
-    HeadMethod | LengthControl | BagOfWordsControl, Field(discriminator="kind")
+    HeadMethod | EmbedMethod | LayersMethod | LengthControl | BagOfWordsControl,
+    Field(discriminator="kind"),
 ]
+SEEDED = HeadMethod | LayersMethod
+"""Methods that are trained, once per seed."""
+
+
+def _task_kinds(method: MethodConfig) -> tuple[TaskKind, ...]:
+    """Kinds of task that a method is scored on."""
+    if isinstance(method, HeadMethod):
+        return tuple(kind for kind, loss in LOSS_OF.items() if loss == method.loss.kind)
+    if isinstance(method, EmbedMethod | LayersMethod):
+        return ("similarity",)
+    return ("classification",)
+
+
+class LayerProbe(BaseModel):
+    """Scores of every layer alone, drawn as curves."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tasks: tuple[str, ...] = Field(min_length=1)
+    recipe: str = DEFAULT_RECIPE
+    methods: dict[str, LayerProbeConfig] = Field(min_length=1)
+    """By the name that the curve gets."""
+
+
+def _named_recipe(value: Any) -> Any:
+    return parse_recipe(value) if isinstance(value, str) else value
+
+
+RecipeField = Annotated[Recipe, BeforeValidator(_named_recipe)]
+"""A recipe with its fields, or as on the command line: `prompt_eol:spelling=plain`."""
 
 
 class RunRuntime(BaseModel):
@@ -59,6 +194,8 @@ class RunRuntime(BaseModel):
     """Stages side by side; 0 means one per CPU core."""
     memory_bytes: int = 1 << 30
     """Features of one reader held in memory, at most; beyond, windows of segments are streamed."""
+    device: str = "auto"
+    """Where heads are trained and scored: auto, cpu, cuda, cuda:1, ..."""
     extract: ExtractRuntime = ExtractRuntime()
 
     @property
@@ -74,26 +211,86 @@ class Experiment(BaseModel):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     backbone: BackboneConfig
-    recipe: Recipe = PlainRecipe()
-    capture: Capture
+    recipe: RecipeField = PlainRecipe()
+    recipes: dict[str, RecipeField] = {}
+    """More recipes by name; methods and probes say which one they read."""
+    capture: Capture | None = None
+    """What heads may read under `recipe`. What embed methods and probes read is added by itself."""
     store_dtype: FloatName = "float16"
     codec: Codec = "none"
     tasks: dict[str, CorpusConfig] = Field(min_length=1)
     methods: dict[str, MethodConfig] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    pretrainings: dict[str, Pretraining] = {}
+    probes: dict[str, LayerProbe] = {}
     report: ReportConfig
     runtime: RunRuntime = RunRuntime()
 
+    @model_validator(mode="after")
+    def _names_exist(self) -> "Experiment":
+        named = [(f"methods.{n}", m.recipe) for n, m in self.embed_methods.items()]
+        named += [(f"methods.{n}", m.recipe) for n, m in self.layers_methods.items()]
+        named += [(f"pretrainings.{n}", p.latents.recipe) for n, p in self.pretrainings.items()]
+        named += [(f"probes.{n}", p.recipe) for n, p in self.probes.items()]
+        for where, recipe in named:
+            if recipe not in self.all_recipes:
+                raise ValueError(
+                    f"{where} reads the recipe {recipe!r}; there are {', '.join(self.all_recipes)}"
+                )
+        if DEFAULT_RECIPE in self.recipes:
+            raise ValueError(
+                f"{DEFAULT_RECIPE!r} is the name of 'recipe'; rename that in 'recipes'"
+            )
+        tasks = [(f"probes.{n}", p.tasks) for n, p in self.probes.items()]
+        tasks += [(f"pretrainings.{n}", (p.task,)) for n, p in self.pretrainings.items()]
+        tasks += [
+            (f"methods.{n}", m.tasks or ())
+            for n, m in self.methods.items()
+            if isinstance(m, EmbedMethod | HeadMethod)
+        ]
+        for where, names in tasks:
+            if unknown := [task for task in names if task not in self.tasks]:
+                raise ValueError(
+                    f"{where} names the task {unknown[0]!r}; there are {', '.join(self.tasks)}"
+                )
+        for name, method in self.layers_methods.items():
+            if method.encoders is not None and method.encoders not in self.pretrainings:
+                raise ValueError(
+                    f"methods.{name} starts from the pretraining {method.encoders!r}; there are "
+                    f"{', '.join(self.pretrainings) or 'none'}"
+                )
+        for name, method in self.methods.items():
+            if not self.tasks_of(method):
+                kind = " or ".join(_task_kinds(method))
+                found = ", ".join(f"{t} ({task_kind(c)})" for t, c in self.tasks.items())
+                raise ValueError(
+                    f"methods.{name} is scored on tasks of kind {kind}, and there is none; the tasks are "
+                    f"{found}"
+                )
+        return self
+
     @property
-    def extract_config(self) -> ExtractConfig:
-        """The part that the extraction depends on."""
-        return ExtractConfig(
-            backbone=self.backbone,
-            recipe=self.recipe,
-            capture=self.capture,
-            store_dtype=self.store_dtype,
-            codec=self.codec,
-        )
+    def embed_methods(self) -> dict[str, EmbedMethod]:
+        """Methods without training."""
+        return {n: m for n, m in self.methods.items() if isinstance(m, EmbedMethod)}
+
+    @property
+    def layers_methods(self) -> dict[str, LayersMethod]:
+        """Pair heads on the latents of every layer."""
+        return {n: m for n, m in self.methods.items() if isinstance(m, LayersMethod)}
+
+    @property
+    def all_recipes(self) -> dict[str, Recipe]:
+        """Every recipe by name, the experiment's own first."""
+        return {DEFAULT_RECIPE: self.recipe, **self.recipes}
+
+    def tasks_of(self, method: MethodConfig) -> tuple[str, ...]:
+        """The tasks that a method is scored on."""
+        kinds = _task_kinds(method)
+        fitting = tuple(task for task, config in self.tasks.items() if task_kind(config) in kinds)
+        if not isinstance(method, EmbedMethod | HeadMethod) or method.tasks is None:
+            return fitting
+        return tuple(task for task in fitting if task in method.tasks)
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:

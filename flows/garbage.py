@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flows.runs import latest_runs
 from storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
+from storage.durable import remove_tree
 from storage.errors import InputError, NotFoundError
 from storage.features.store import FeatureStore, all_stores
 from storage.features.writing import writing
@@ -41,8 +42,7 @@ class Garbage:
             self.artifacts.remove(ref)
         for store in self.stores:
             with writing(store):
-                (store.root / "store.json").unlink()
-                shutil.rmtree(store.root)
+                remove_tree(store.root, first="store.json")
         for draft in self.drafts:
             shutil.rmtree(draft, ignore_errors=True)
 

@@ -1,5 +1,6 @@
 """The pipeline flow: corpus -> extract -> fit -> score -> report, over methods x tasks x seeds."""
 
+import base64
 import datetime
 import time
 from collections import Counter
@@ -10,7 +11,11 @@ from uuid import UUID
 
 import torch
 from prefect import flow
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.artifacts import (
+    create_image_artifact,
+    create_link_artifact,
+    create_markdown_artifact,
+)
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.sorting import TaskRunSort
@@ -20,9 +25,11 @@ from prefect.utilities.annotations import quote
 from rich.console import Console
 from rich.table import Table
 
-from flows.board import Board
-from flows.dag import LEVELS, Dag, Node, build_dag
+from flows.board import Board, StageProgress
+from flows.dag import Dag, build_dag
 from flows.experiment import load_experiment
+from flows.home import open_home
+from flows.nodes import LEVELS, Node
 from flows.results_table import render
 from flows.run_stage import run_stage
 from flows.runs import RunRecord, write_run
@@ -58,11 +65,13 @@ def pipeline(
 
     Args:
         experiment: path of the experiment file.
-        home: where features and artifacts are kept.
+        home: where features and artifacts are kept: a folder, or the URL of an object store.
         overrides: `path.to.field=value` each.
     """
-    dag = build_dag(load_experiment(Path(experiment), overrides or []), Path(home))
-    return run_dag(dag, Console())
+    console = Console()
+    with Board(console) as board:
+        folder = open_home(home, StageProgress(board, f"pull {home}"))
+    return run_dag(build_dag(load_experiment(Path(experiment), overrides or []), folder), console)
 
 
 def run_embedded(experiment: str, home: str, overrides: list[str]) -> PipelineResult:
@@ -95,20 +104,28 @@ def run_dag(dag: Dag, console: Console) -> PipelineResult:
     Raises:
         PermafrostError: a node failed; the others of its level were still run.
     """
-    report = dag.artifacts.folder(dag.report_node.spec.ref) / "report.html"
-    result = PipelineResult(dag.experiment.report.title, report)
+    report = dag.report_node.spec.ref
+    result = PipelineResult(
+        dag.experiment.report.title, dag.artifacts.folder(report) / "report.html"
+    )
     runner = ThreadPoolTaskRunner(max_workers=dag.experiment.runtime.n_workers)
     with Board(console) as board, runner:
         for level in LEVELS:
             nodes = [n for n in dag.nodes if n.level == level]
-            _run_level(dag, nodes, runner, board, result)
+            # Extractions one after the other: they share the backbone and the device.
+            for together in [[n] for n in nodes] if level == "extract" else [nodes]:
+                if together:
+                    _run_level(dag, together, runner, board, result)
+            if level == "extract":
+                dag.backbone.drop()
+    dag.artifacts.open(report)  # fetched, if another machine made it
     write_run(
         dag.home,
         RunRecord(
             experiment=dag.experiment.name,
             finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             artifacts=tuple(str(n.spec.ref) for n in dag.nodes),
-            stores=(dag.target.identity.store_id,),
+            stores=tuple(t.identity.store_id for s in dag.stores.values() for t in s.targets),
         ),
     )
     _show_in_prefect(dag, result)
@@ -184,3 +201,11 @@ def _show_in_prefect(dag: Dag, result: PipelineResult) -> None:
         key=f"{name}-report",
         description="The whole report, with figures",
     )
+    for picture in sorted((folder / "figures").glob("*.png")):
+        # Inside the URL: a server elsewhere cannot read this machine's files.
+        content = base64.b64encode(picture.read_bytes()).decode()
+        create_image_artifact(
+            f"data:image/png;base64,{content}",
+            key=f"{name}-{picture.stem.replace('_', '-')}",
+            description=f"Figure of the report: {picture.stem.replace('_', ' ')}",
+        )

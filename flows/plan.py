@@ -5,7 +5,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from flows.dag import Dag, Node
+from flows.dag import Dag
+from flows.nodes import Node
 from stages.extraction.extract import DISK_MARGIN
 from stages.extraction.planning import ExtractionPlan
 from storage.errors import NotFoundError
@@ -27,21 +28,32 @@ class Plan:
     """What a run of an experiment would do."""
 
     rows: tuple[PlanRow, ...]
-    extraction: ExtractionPlan
+    extractions: tuple[ExtractionPlan, ...]
+    """One per feature store."""
     free_bytes: int
     tokens_per_s: float | None
     """Measured in earlier extractions under this home; None if there was none."""
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes that all extractions will write."""
+        return sum(e.n_bytes for e in self.extractions)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that will go through the backbone."""
+        return sum(e.n_tokens for e in self.extractions)
+
+    @property
     def fits(self) -> bool:
         """Whether the extraction has room on the disk."""
-        need = self.extraction.n_bytes
+        need = self.n_bytes
         return need == 0 or need + DISK_MARGIN <= self.free_bytes
 
     @property
     def seconds(self) -> float | None:
         """Estimated extraction time."""
-        return self.extraction.n_tokens / self.tokens_per_s if self.tokens_per_s else None
+        return self.n_tokens / self.tokens_per_s if self.tokens_per_s else None
 
     def time_text(self) -> str:
         """The estimate in words."""
@@ -51,16 +63,27 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        e = self.extraction
+        stores = [
+            {
+                "store_id": e.store_id,
+                "n_texts": e.n_texts,
+                "n_new_texts": e.n_new_texts,
+                "n_tokens": e.n_tokens,
+                "tokens_exact": e.exact,
+                "bytes": e.n_bytes,
+                "bytes_per_array": e.bytes_per_array,
+            }
+            for e in self.extractions
+        ]
         return {
             "stages": [vars(r) for r in self.rows],
-            "store_id": e.store_id,
-            "n_texts": e.n_texts,
-            "n_new_texts": e.n_new_texts,
-            "n_tokens": e.n_tokens,
-            "tokens_exact": e.exact,
-            "bytes": e.n_bytes,
-            "bytes_per_array": e.bytes_per_array,
+            "stores": stores,
+            # Over all stores; a text under two recipes counts twice.
+            "n_texts": sum(e.n_texts for e in self.extractions),
+            "n_new_texts": sum(e.n_new_texts for e in self.extractions),
+            "n_tokens": self.n_tokens,
+            "tokens_exact": all(e.exact for e in self.extractions),
+            "bytes": self.n_bytes,
             "free_bytes": self.free_bytes,
             "fits": self.fits,
             "seconds": self.seconds,
@@ -69,13 +92,14 @@ class Plan:
 
 def make_plan(dag: Dag) -> Plan:
     """Compare every node with what is published."""
-    extraction = dag.plan_extraction()
+    extractions = dag.plan_extractions()
+    by_node = dict(zip((n.spec.ref for n in dag.extract_nodes), extractions, strict=True))
     reuse: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
     for node in {n.spec.ref: n for n in dag.nodes}.values():
         stage = node.spec.stage
         reasons.setdefault(stage, Counter())
-        why = reason(dag, node, extraction)
+        why = reason(dag, node, by_node.get(node.spec.ref))
         if why is None:
             reuse[stage] += 1
         else:
@@ -88,13 +112,13 @@ def make_plan(dag: Dag) -> Plan:
             rows.append(PlanRow(stage, n, 0 if i else reuse[stage], why))
     existing = next(p for p in (dag.home, *dag.home.absolute().parents) if p.exists())
     free = shutil.disk_usage(existing).free
-    return Plan(tuple(rows), extraction, free, _measured_speed(dag))
+    return Plan(tuple(rows), tuple(extractions), free, _measured_speed(dag))
 
 
-def reason(dag: Dag, node: Node, extraction: ExtractionPlan) -> str | None:
-    """Why a node would run; None if it would be reused."""
+def reason(dag: Dag, node: Node, extraction: ExtractionPlan | None) -> str | None:
+    """Why a node would run (with its plan, if it extracts); None if it would be reused."""
     published = dag.artifacts.is_done(node.spec.ref)
-    if node.level == "extract" and published and not extraction.nothing_to_do:
+    if published and extraction is not None and not extraction.nothing_to_do:
         n_cells = sum(map(len, extraction.cells.values()))
         return f"{extraction.n_new_texts} texts and {n_cells} cells are not in the feature store (any more)"
     return None if published else explain(dag.artifacts, node.spec, planned=dag.specs).headline

@@ -27,5 +27,6 @@ def render(title: str, summary: dict[str, Any]) -> Table:
             style="dim" if is_control else None,
             end_section=ends,
         )
-    table.add_row("majority class", *(m["text"] for m in summary["majority"]), style="dim")
+    if any(m["value"] is not None for m in summary["majority"]):
+        table.add_row("majority class", *(m["text"] for m in summary["majority"]), style="dim")
     return table

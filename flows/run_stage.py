@@ -8,10 +8,11 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
 from flows.board import Board, StageProgress
-from flows.dag import Dag, Node
+from flows.dag import Dag
+from flows.nodes import Node
 from flows.provenance import provenance
 from storage.artifacts import ArtifactRef
-from storage.errors import StoreBusyError
+from storage.errors import ObjectStoreError, StoreBusyError
 
 
 def make(dag: Dag, node: Node, progress: StageProgress) -> ArtifactRef:
@@ -21,7 +22,13 @@ def make(dag: Dag, node: Node, progress: StageProgress) -> ArtifactRef:
     return node.spec.ref
 
 
-CURABLE = (StoreBusyError, OSError, torch.OutOfMemoryError, torch.AcceleratorError)
+CURABLE = (
+    StoreBusyError,
+    ObjectStoreError,
+    OSError,
+    torch.OutOfMemoryError,
+    torch.AcceleratorError,
+)
 """What another try can cure: a busy store, a flaky file system, a lost device. Not wrong input, not
 damaged data, not our own bugs."""
 

@@ -8,13 +8,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from storage.errors import InputError
+from flows.board import Board, StageProgress
+from flows.home import open_home
 
 DEFAULT_HOME = ".permafrost"
 
 HomeFlag = Annotated[
     str,
-    typer.Option("--home", envvar="PERMAFROST_HOME", help="Where features and artifacts are kept."),
+    typer.Option(
+        "--home",
+        envvar="PERMAFROST_HOME",
+        help="Where features and artifacts are kept: a folder, or a URL such as s3://bucket/prefix.",
+    ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 SetFlag = Annotated[
@@ -26,20 +31,13 @@ console = Console()
 
 
 def home_folder(home: str) -> Path:
-    """The folder of a home.
+    """The folder of a home; a home on an object store is mirrored in a folder first.
 
     Raises:
-        InputError: the home is a URL or a file.
+        InputError: the home is a file, or a URL that cannot be used.
     """
-    if "://" in home:
-        raise InputError(
-            f"--home {home}: homes on an object store are not supported by this version; give a folder "
-            f"(a mounted bucket works if it supports rename and flock)"
-        )
-    path = Path(home)
-    if path.exists() and not path.is_dir():
-        raise InputError(f"--home {home} is a file; give a folder")
-    return path
+    with Board(console) as board:
+        return open_home(home, StageProgress(board, f"pull {home}"))
 
 
 def emit(value: Any) -> None:

@@ -87,23 +87,25 @@ def plan(
     for row in planned.rows:
         steps.add_row(row.stage, str(row.n_run), str(row.n_reuse), row.why)
     console.print(steps)
-    extraction = planned.extraction
-    if extraction.nothing_to_do:
-        console.print(
-            f"\nextraction: nothing missing in store {extraction.store_id[:12]}; no backbone is loaded"
-        )
-    else:
+    missing = [e for e in planned.extractions if not e.nothing_to_do]
+    if not missing:
+        stores = ", ".join(e.store_id[:12] for e in planned.extractions)
+        where = f"store {stores}" if len(planned.extractions) == 1 else f"stores {stores}"
+        console.print(f"\nextraction: nothing missing in {where}; no backbone is loaded")
+    for extraction in missing:
         about = "" if extraction.exact else "about "
         console.print(
             f"\nextraction into store {extraction.store_id[:12]}: {extraction.n_new_texts:,} new of "
-            f"{extraction.n_texts:,} texts, {about}{extraction.n_tokens:,} tokens, {planned.time_text()}"
+            f"{extraction.n_texts:,} texts, {about}{extraction.n_tokens:,} tokens"
         )
         arrays = table("", "array", "size")
         for name, n_bytes in extraction.bytes_per_array.items():
             arrays.add_row(name, size(n_bytes))
         console.print(arrays)
+    if missing:
+        console.print(f"{planned.n_tokens:,} tokens in all, {planned.time_text()}")
     fits = "fits" if planned.fits else "[bold red]does not fit[/bold red]"
-    console.print(f"to write {size(extraction.n_bytes)}, free {size(planned.free_bytes)}: {fits}")
+    console.print(f"to write {size(planned.n_bytes)}, free {size(planned.free_bytes)}: {fits}")
 
 
 def report(

@@ -17,10 +17,12 @@ from flows.cli.common import (
     table,
 )
 from storage.artifacts import ArtifactStore, Manifest
+from storage.durable import bytes_under
 from storage.errors import InputError
 from storage.explain import explain
 from storage.features.store import FeatureStore, all_stores
 from storage.keys import to_plain
+from storage.replica import public_name
 
 IdArgument = Annotated[str, typer.Argument(help="Store id, artifact key, or the beginning of one.")]
 
@@ -103,12 +105,15 @@ def show(name: IdArgument, home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False
         value = {
             **_store_json(store),
             **store.record.model_dump(mode="json"),
-            "path": str(store.root),
+            "path": public_name(store.root),
         }
     else:
         artifacts = ArtifactStore(root)
         manifest = artifacts.manifest(artifacts.find(name))
-        value = {**manifest.model_dump(mode="json"), "path": str(artifacts.folder(manifest.ref))}
+        value = {
+            **manifest.model_dump(mode="json"),
+            "path": public_name(artifacts.folder(manifest.ref)),
+        }
     if json:
         emit(value)
     else:
@@ -170,11 +175,11 @@ def du(home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False) -> None:
     rows: list[tuple[str, str, int]] = []
     for store in all_stores(root):
         where = f"features/{store.store_id[:12]}"
-        rows += [(where, array, disk_use(store.zarr_path / array)) for array in store.arrays()]
-        rows += [(where, name, disk_use(store.root / name)) for name in ("segments", "receipts")]
+        rows += [(where, array, bytes_under(store.zarr_path / array)) for array in store.arrays()]
+        rows += [(where, name, bytes_under(store.root / name)) for name in ("segments", "receipts")]
     stages = sorted(p for p in (root / "artifacts").glob("*") if p.is_dir())
-    rows += [("artifacts", p.name, disk_use(p)) for p in stages]
-    total = disk_use(root) if root.exists() else 0
+    rows += [("artifacts", p.name, bytes_under(p)) for p in stages]
+    total = bytes_under(root) if root.exists() else 0
     if json:
         emit({"rows": [{"where": w, "what": n, "bytes": b} for w, n, b in rows], "total": total})
         return
@@ -182,12 +187,7 @@ def du(home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False) -> None:
     for where, what, n_bytes in rows:
         listing.add_row(where, what, size(n_bytes))
     console.print(listing)
-    console.print(f"total {size(total)} in {root}")
-
-
-def disk_use(folder: Path) -> int:
-    """Bytes allocated by the files under a folder."""
-    return sum(p.lstat().st_blocks * 512 for p in folder.rglob("*") if not p.is_dir())
+    console.print(f"total {size(total)} in {public_name(root)}")
 
 
 def _store_json(store: FeatureStore) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _store_json(store: FeatureStore) -> dict[str, Any]:
         "n_segments": len(numbers),
         "n_texts": sum(store.segment(s).n_texts for s in numbers),
         "n_tokens": sum(store.segment(s).n_tokens for s in numbers),
-        "bytes": disk_use(store.root),
+        "bytes": bytes_under(store.root),
         "arrays": store.arrays(),
         "incomplete_cells": sum(map(len, store.missing_cells(numbers, store.arrays()).values())),
     }

@@ -16,9 +16,10 @@ from flows.cli.common import (
     size,
     table,
 )
-from flows.cli.inspection import disk_use, find_store
+from flows.cli.inspection import find_store
 from flows.garbage import collect
 from storage.artifacts import ArtifactRef, ArtifactStore
+from storage.durable import bytes_under
 from storage.features.store import FeatureStore, all_stores
 from storage.features.verification import discard
 from storage.features.verification import verify as verify_store
@@ -188,7 +189,7 @@ def gc(
     """Remove what no experiment's latest run used: artifacts, drafts, and feature stores."""
     root = home_folder(home)
     garbage = collect(root, keep or [])
-    freed = {str(path.relative_to(root)): disk_use(path) for path in garbage.folders}
+    freed = {str(path.relative_to(root)): bytes_under(path) for path in garbage.folders}
     if not dry_run:
         garbage.remove()
     if json:

@@ -2,13 +2,14 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from flows.board import Board, StageProgress
 from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder
 from storage.errors import InputError
+from storage.replica import public_name
 
 TextsArgument = Annotated[
     str,
@@ -31,6 +32,9 @@ MaxLengthFlag = Annotated[
 ]
 RevisionFlag = Annotated[str, typer.Option(help="Branch, tag or commit of a hub backbone.")]
 DeviceFlag = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+TooLongFlag = Annotated[
+    str, typer.Option(help="Texts longer than max_length: cut (and count), or refuse.")
+]
 BatchFlag = Annotated[int, typer.Option(min=1, help="Padded tokens per batch.")]
 
 
@@ -55,16 +59,18 @@ def extract(
     revision: RevisionFlag = "main",
     device: DeviceFlag = "auto",
     batch_tokens: BatchFlag = 8192,
+    too_long: TooLongFlag = "cut",
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
 ) -> None:
-    """Fill the feature store with what is missing for these texts."""
+    """Fill the feature store with what is missing for these texts; an ensemble fills one per prompt."""
+    from flows.extraction import extract_texts
+    from stages.corpus.texts import read_texts
+
     started = time.monotonic()
-    report, n_texts = _extract(
-        texts,
-        home=home,
-        device=device,
-        batch_tokens=batch_tokens,
+    root = home_folder(home)
+    rows = read_texts(texts)
+    config = _config(
         backbone=backbone,
         revision=revision,
         recipe=recipe,
@@ -74,53 +80,45 @@ def extract(
         codec=codec,
         max_length=max_length,
     )
-    seconds = time.monotonic() - started
-    value = {
-        "store_id": report.store.store_id,
-        "path": str(report.store.zarr_path),
-        "n_texts": n_texts,
-        "n_tokens_computed": report.n_tokens,
-        "n_cells_computed": report.n_cells,
-        "n_truncated": report.n_truncated,
-        "seconds": round(seconds, 3),
-    }
-    if json:
-        emit(value)
-        return
-    what = (
-        f"computed {report.n_cells} cells ({report.n_tokens:,} tokens)"
-        if report.n_cells
-        else "nothing was missing"
-    )
-    console.print(f"{n_texts:,} texts: {what} in {seconds:.1f} s", highlight=False)
-    if report.n_truncated:
-        console.print(
-            f"{report.n_truncated:,} texts are longer than max_length and were cut", highlight=False
-        )
-    typer.echo(report.store.zarr_path)
-
-
-def _extract(texts: str, *, home: str, device: str, batch_tokens: int, **fields: Any):
-    from stages.corpus.texts import read_texts
-    from stages.extraction.extract import extract as fill_store
-    from stages.extraction.target import ExtractRuntime, resolve_target
-    from storage.keys import text_digest
-
-    root = home_folder(home)
-    rows = read_texts(texts)
-    target = resolve_target(_config(**fields))
-    by_digest = {text_digest(t): t for t in rows}
-    runtime = ExtractRuntime(device=device, batch_tokens=batch_tokens)
+    runtime = _runtime(device, batch_tokens, too_long)
     with Board(console) as board:
-        report = fill_store(
-            target,
-            root,
-            list(by_digest.values()),
-            list(by_digest),
-            runtime,
-            StageProgress(board, f"extract {len(by_digest):,} texts"),
+        reports = extract_texts(config, rows, root, runtime, lambda x: StageProgress(board, x))
+    stores = [
+        {"store_id": r.store.store_id, "path": public_name(r.store.zarr_path)} for r in reports
+    ]
+    n_cells, n_tokens = sum(r.n_cells for r in reports), sum(r.n_tokens for r in reports)
+    n_truncated = max(r.n_truncated for r in reports)
+    seconds = time.monotonic() - started
+    if json:
+        emit(
+            {
+                # The first store; there are more only for an ensemble of prompts.
+                **stores[0],
+                "stores": stores,
+                "n_texts": len(rows),
+                "n_tokens_computed": n_tokens,
+                "n_cells_computed": n_cells,
+                "n_truncated": n_truncated,
+                "seconds": round(seconds, 3),
+            }
         )
-    return report, len(rows)
+        return
+    what = f"computed {n_cells} cells ({n_tokens:,} tokens)" if n_cells else "nothing was missing"
+    console.print(f"{len(rows):,} texts: {what} in {seconds:.1f} s", highlight=False)
+    if n_truncated:
+        console.print(
+            f"{n_truncated:,} texts are longer than max_length and were cut", highlight=False
+        )
+    for store in stores:
+        typer.echo(store["path"])
+
+
+def _runtime(device: str, batch_tokens: int, too_long: str):
+    from stages.extraction.target import ExtractRuntime
+
+    if too_long not in ("cut", "refuse"):
+        raise InputError(f"--too-long {too_long!r} is unknown; there are cut and refuse")
+    return ExtractRuntime(device=device, batch_tokens=batch_tokens, too_long=too_long)
 
 
 def _config(
@@ -137,7 +135,7 @@ def _config(
     from pydantic import ValidationError
 
     from stages.extraction.capture import parse_capture
-    from stages.extraction.recipe import parse_recipe
+    from stages.extraction.recipes import parse_recipe
     from stages.extraction.target import ExtractConfig
 
     parsed = {"recipe": parse_recipe(recipe), "capture": parse_capture(capture)}
@@ -170,7 +168,11 @@ def embed(
         typer.Option(help="Alias, folder or hub id; with --head: where it is now, if it moved."),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="first, last, mean or max over the recipe's span.")
+        str,
+        typer.Option(
+            help="first, mean, max or weighted_mean over the recipe's span; last (token of the input); hs, "
+            "va, wva or aligned_wva of Value Aggregation."
+        ),
     ] = "mean",
     head: Annotated[
         str | None,
@@ -179,9 +181,21 @@ def embed(
     layers: Annotated[
         str,
         typer.Option(
-            help="Hidden states to pool: last, all, half, final, 4-6,9; several are averaged."
+            help="all (blocks 1..L), half, last, final, 4-6,9, or auto with --dev. Default: last, and all "
+            "for hs, va, wva, aligned_wva."
         ),
-    ] = "last",
+    ] = "default",
+    of: Annotated[str, typer.Option(help="What is pooled: hidden or values.")] = "hidden",
+    combine: Annotated[
+        str, typer.Option(help="Layers and prompts of an ensemble: average or concatenate.")
+    ] = "average",
+    normalise: Annotated[str, typer.Option(help="none, or l2 for vectors of length 1.")] = "none",
+    dev: Annotated[
+        str | None,
+        typer.Option(
+            help="Graded pairs for --layers auto: a file with the columns text_a, text_b and score."
+        ),
+    ] = None,
     recipe: RecipeFlag = "plain",
     dtype: DtypeFlag = None,
     store_dtype: StoreDtypeFlag = None,
@@ -189,36 +203,43 @@ def embed(
     revision: RevisionFlag = "main",
     device: DeviceFlag = "auto",
     batch_tokens: BatchFlag = 8192,
+    too_long: TooLongFlag = "cut",
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
 ) -> None:
     """Write one embedding per text, in input order, from cached features (extracted if missing)."""
-    from flows.embedding import EmbedRequest, embed_texts
+    from flows.embedding import ByHead, ByMethod, Workplace, embed_config, embed_texts
     from stages.corpus.texts import read_texts
 
-    if head is None and backbone is None:
-        raise InputError(
-            "give --backbone (with --method), or --head with the artifact of a trained head"
+    if head is not None:
+        if dev is not None:
+            raise InputError(f"--dev {dev} has no use with --head {head}; leave one out")
+        how = ByHead(head, backbone)
+    elif backbone is not None:
+        config = embed_config(
+            method=method, layers=layers, of=of, combine=combine, normalise=normalise
         )
-    root = home_folder(home)
-    config = None
-    if head is None:
-        assert backbone is not None
-        config = _config(
+        extraction = _config(
             backbone=backbone,
             revision=revision,
             recipe=recipe,
-            capture=f"hidden={'all' if layers == 'last' else layers}@tokens",
+            # What is captured follows from the method.
+            capture="hidden=all@tokens",
             dtype=dtype,
             store_dtype=store_dtype,
             codec="none",
             max_length=max_length,
         )
-    request = EmbedRequest(config, method, layers, head, backbone, device, batch_tokens)
-    with Board(console) as board:
-        done = embed_texts(
-            request, read_texts(texts), root, output, lambda label: StageProgress(board, label)
+        how = ByMethod(extraction, config, dev)
+    else:
+        raise InputError(
+            "give --backbone (with --method), or --head with the artifact of a trained head"
         )
+    root = home_folder(home)
+    runtime = _runtime(device, batch_tokens, too_long)
+    with Board(console) as board:
+        place = Workplace(root, runtime, lambda label: StageProgress(board, label))
+        done = embed_texts(how, read_texts(texts), output, place)
     if json:
         emit(done)
     else:
@@ -227,4 +248,15 @@ def embed(
             f"({done['n_tokens_computed']:,} tokens computed)",
             highlight=False,
         )
+        if done["n_truncated"]:
+            console.print(
+                f"{done['n_truncated']:,} texts are longer than max_length and were cut",
+                highlight=False,
+            )
+        if layers == "auto":
+            console.print(
+                f"layers chosen on {dev}: {', '.join(map(str, done['layers']))}",
+                highlight=False,
+                soft_wrap=True,
+            )
         typer.echo(output)

@@ -43,7 +43,8 @@ class Metrics(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     metric: str
-    dev: float
+    dev: float | None
+    """None where the corpus has no dev split: nothing was chosen on it."""
     test: float
     n_dev: int
     n_test: int
@@ -66,8 +67,8 @@ def read_results(cells: Sequence[Cell]) -> tuple[CellResult, ...]:
     """Read the metrics of all cells, in their order.
 
     Raises:
-        InputError: there are no cells, one occurs twice, or the cells of a task were scored on
-            different test sets.
+        InputError: there are no cells, one occurs twice, one has no test score, or the cells of a task
+            were scored on different test sets.
         NotFoundError: a folder has no metrics.json.
         CorruptDataError: a metrics.json has not the fields it should.
         PermafrostError: a metric is not a finite number.
@@ -97,7 +98,13 @@ def read_results(cells: Sequence[Cell]) -> tuple[CellResult, ...]:
 def _read_metrics(cell: Cell) -> Metrics:
     path = cell.folder / "metrics.json"
     try:
-        metrics = Metrics.model_validate(read_json(path))
+        found = read_json(path)
+        if isinstance(found, dict) and found.get("test", 0.0) is None:
+            raise InputError(
+                f"{cell.label} was scored on a corpus without a test split ({path}), so a report has nothing "
+                "to show of it; name one of the corpus' splits test"
+            )
+        metrics = Metrics.model_validate(found)
     except FileNotFoundError as error:
         raise NotFoundError(
             f"the results of {cell.label} have no metrics.json in {cell.folder}; "

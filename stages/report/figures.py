@@ -1,4 +1,4 @@
-"""The figures of results: metric along a dial or by task, and learning curves.
+"""The figures of results: metric along a dial or by task, learning curves, and curves over layers.
 
 A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points; numbers are shown times 100.
 """
@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from stages.report.canvas import drawable
 from stages.report.config import CurveAxis
 from stages.report.history import LearningCurve
+from stages.report.layer_curves import LayerCurve
 from stages.report.palette import INK, MUTED, PAPER, Mark
 from stages.report.tables import ResultsTable, Row
 
@@ -28,7 +29,9 @@ def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) 
         (axis.values[c.task], i) for i, c in enumerate(table.columns) if c.task in axis.values
     )
     x = np.array([value for value, _ in placed])
-    figure, top = _figure(height=270.0 + 5 * len(marks), marks=marks, with_majority=True)
+    figure, top = _figure(
+        height=270.0 + 5 * len(marks), marks=marks, with_majority=table.has_majority
+    )
     axes = figure.add_axes((0.1, 0.135, 0.88, top - 0.135))
     gap = min((b - a for a, b in pairwise(sorted(set(x.tolist())))), default=1.0)
     for place, row in enumerate(_back_to_front(table)):
@@ -57,7 +60,7 @@ def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
     """Test metric by task, one mark per method and control, bars of one sd over seeds."""
     n_tasks = len(table.columns)
     height = 90.0 + n_tasks * (22 + 7 * len(table.rows))
-    figure, top = _figure(height=height, marks=marks, with_majority=True)
+    figure, top = _figure(height=height, marks=marks, with_majority=table.has_majority)
     axes = figure.add_axes((0.24, 46 / height, 0.74, top - 46 / height))
     offsets = np.linspace(-0.34, 0.34, len(table.rows)) if len(table.rows) > 1 else np.zeros(1)
     for offset, row in zip(offsets, table.rows, strict=True):
@@ -83,29 +86,9 @@ def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
 
 def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> Figure:
     """Dev metric by epoch, one panel per task, mean over seeds inside the range of the seeds."""
-    tasks = list(dict.fromkeys(c.task for c in curves))
-    names = {c.method for c in curves}
-    n_across = min(2, len(tasks))
-    n_down = -(-len(tasks) // n_across)
-    shown = {name: mark for name, mark in marks.items() if name in names}
-    legend_height = 16 * -(-len(shown) // 3) + 14
-    height = legend_height + n_down * 190 + 24.0
-    figure, top = _figure(height=height, marks=shown, with_majority=False)
-    grid = figure.add_gridspec(
-        n_down,
-        n_across,
-        left=0.085,
-        right=0.985,
-        top=top - 16 / height,
-        bottom=42 / height,
-        hspace=0.3,
-        wspace=0.1,
-    )
-    first: Axes | None = None
-    for i, task in enumerate(tasks):
-        axes = figure.add_subplot(grid[i // n_across, i % n_across], sharex=first, sharey=first)
-        first = first or axes
-        axes.set_title(drawable(task, 30), color=INK)
+    shown = _of(marks, {c.method for c in curves})
+    figure, panels = _panels([c.task for c in curves], shown, "epoch")
+    for task, axes in panels.items():
         by_method = {c.method: c for c in curves if c.task == task}
         for name in reversed([name for name in shown if name in by_method]):
             curve, mark = by_method[name], marks[name]
@@ -119,10 +102,57 @@ def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> 
             )
             axes.add_line(_line(mark, curve.epochs, 100 * curve.mean, small=True))
         axes.autoscale_view()
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        axes.tick_params(labelleft=i % n_across == 0, labelbottom=i >= len(tasks) - n_across)
-    figure.supxlabel("epoch", y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
     return figure
+
+
+def layer_figure(curves: Sequence[LayerCurve], marks: dict[str, Mark]) -> Figure:
+    """Score by layer, one panel per task, one line per method; scores of tasks share an axis."""
+    shown = _of(marks, {c.method for c in curves})
+    figure, panels = _panels([c.task for c in curves], shown, "layer")
+    for task, axes in panels.items():
+        by_method = {c.method: c for c in curves if c.task == task}
+        for name in reversed([name for name in shown if name in by_method]):
+            curve = by_method[name]
+            axes.add_line(_line(marks[name], curve.layers, 100 * curve.scores, small=True))
+        axes.autoscale_view()
+    return figure
+
+
+def _of(marks: dict[str, Mark], names: set[str]) -> dict[str, Mark]:
+    return {name: mark for name, mark in marks.items() if name in names}
+
+
+def _panels(
+    tasks: Sequence[str], shown: dict[str, Mark], below: str
+) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with one panel per task, two across, all of one scale."""
+    unique = list(dict.fromkeys(tasks))
+    n_across = min(2, len(unique))
+    n_down = -(-len(unique) // n_across)
+    legend_height = 16 * -(-len(shown) // 3) + 14
+    height = legend_height + n_down * 190 + 24.0
+    figure, top = _figure(height=height, marks=shown, with_majority=False)
+    grid = figure.add_gridspec(
+        n_down,
+        n_across,
+        left=0.085,
+        right=0.985,
+        top=top - 16 / height,
+        bottom=42 / height,
+        hspace=0.3,
+        wspace=0.1,
+    )
+    panels: dict[str, Axes] = {}
+    first: Axes | None = None
+    for i, task in enumerate(unique):
+        axes = figure.add_subplot(grid[i // n_across, i % n_across], sharex=first, sharey=first)
+        first = first or axes
+        axes.set_title(drawable(task, 30), color=INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        axes.tick_params(labelleft=i % n_across == 0, labelbottom=i >= len(unique) - n_across)
+        panels[task] = axes
+    figure.supxlabel(below, y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
+    return figure, panels
 
 
 def _back_to_front(table: ResultsTable) -> list[Row]:

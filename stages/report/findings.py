@@ -66,7 +66,8 @@ class ChoiceRow:
     seeds: tuple[int, ...]
     choices: dict[str, str]
     """Field to the value chosen; `a, b, c` by seed where the seeds differ."""
-    dev: Entry
+    dev: Entry | None
+    """None where a seed has no dev score."""
     test: Entry
     majority: float | None
 
@@ -80,6 +81,7 @@ def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
     rows: list[ChoiceRow] = []
     for (task, method, metric, role), group in groups.items():
         group.sort(key=lambda r: r.cell.seed)
+        devs = [r.metrics.dev for r in group if r.metrics.dev is not None]
         fields = dict.fromkeys(name for r in group for name in r.metrics.choice)
         rows.append(
             ChoiceRow(
@@ -89,7 +91,7 @@ def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
                 metric=metric,
                 seeds=tuple(r.cell.seed for r in group),
                 choices={f: _by_seed([r.metrics.choice.get(f) for r in group]) for f in fields},
-                dev=entry([r.metrics.dev for r in group]),
+                dev=entry(devs) if len(devs) == len(group) else None,
                 test=entry([r.metrics.test for r in group]),
                 majority=group[0].metrics.majority if metric == "accuracy" else None,
             )

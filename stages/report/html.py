@@ -15,6 +15,7 @@ from stages.report.canvas import InlineSvg, shortened
 from stages.report.cells import CellResult
 from stages.report.config import CurveAxis, ReportConfig
 from stages.report.findings import choice_rows, control_findings
+from stages.report.layer_curves import LayerCurve, layer_tables
 from stages.report.prose import prose
 from stages.report.tables import DASH, ResultsTable, hundredths
 from stages.report.token_weights import MAX_TOKENS, Example, Piece, TaskCorpus
@@ -34,6 +35,8 @@ class Page:
     corpora: Mapping[str, TaskCorpus]
     metric_svg: InlineSvg
     learning_svg: InlineSvg | None
+    layers_svg: InlineSvg | None
+    layer_curves: Sequence[LayerCurve]
     examples: Sequence[Example]
     provenance: Mapping[str, str]
 
@@ -60,7 +63,8 @@ def render(page: Page) -> str:
         "table": page.table,
         "methods": page.table.of_role("method"),
         "controls": page.table.of_role("control"),
-        "has_majority": any(c.majority is not None for c in page.table.columns),
+        "has_majority": page.table.has_majority,
+        "is_trained": any(r.metrics.n_parameters for r in page.results),
         "n_seeds": len({r.cell.seed for r in page.results}),
         "seeds": sorted({r.cell.seed for r in page.results}),
         "data": _data_rows(page),
@@ -70,6 +74,8 @@ def render(page: Page) -> str:
         "choice_fields": list(dict.fromkeys(field for row in choices for field in row.choices)),
         "metric_svg": page.metric_svg,
         "learning_svg": page.learning_svg,
+        "layers_svg": page.layers_svg,
+        "layer_tables": layer_tables(page.layer_curves),
         "examples": page.examples,
         "max_tokens": MAX_TOKENS,
         "levels": ("¼× or less", "½×", "1× = uniform", "2×", "4×", "8×", "16× or more"),

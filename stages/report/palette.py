@@ -55,6 +55,13 @@ def marks(table: ResultsTable) -> dict[str, Mark]:
     }
 
 
+def extended(marks: dict[str, Mark], methods: Sequence[str]) -> dict[str, Mark]:
+    """The marks, and further ones for methods that have none yet."""
+    new = [name for name in dict.fromkeys(methods) if name not in marks]
+    n_taken = sum(mark.colour != CONTROL for mark in marks.values())
+    return {**marks, **{name: _method(n_taken + i) for i, name in enumerate(new)}}
+
+
 def _method(i: int) -> Mark:
     turn = i // len(SERIES)
     return Mark(_turning(SERIES, i), _turning(_MARKERS, i + turn), (), filled=turn % 2 == 0)

@@ -4,16 +4,18 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
 from stages.report import canvas
 from stages.report.cells import Cell, CellResult, read_results
 from stages.report.config import CurveAxis, ReportConfig
-from stages.report.figures import learning_figure, metric_figure, tasks_figure
+from stages.report.figures import layer_figure, learning_figure, metric_figure, tasks_figure
 from stages.report.history import learning_curves
 from stages.report.html import Page, render
-from stages.report.palette import Mark, marks
+from stages.report.layer_curves import layer_description, read_layer_curves
+from stages.report.palette import Mark, extended, marks
 from stages.report.tables import ResultsTable, results_arrow, tabulate
 from stages.report.token_picture import token_picture
 from stages.report.token_weights import TaskCorpus, TokenStrings, token_examples
@@ -28,6 +30,8 @@ def write_report(
     tokens: TokenStrings,
     provenance: Mapping[str, str],
     folder: Path,
+    *,
+    layer_curves: pa.Table | None = None,
 ) -> None:
     """Write report.html, results.parquet, results.md, summary.json and figures/*.png into `folder`.
 
@@ -40,10 +44,12 @@ def write_report(
         tokens: digest of a text to its tokens, one per token weight; None where they are not known.
         provenance: shown as it is; the entry "command" is what makes the report again.
         folder: made if it is not there.
+        layer_curves: scores by layer, columns of `LAYER_CURVES`; drawn, tabulated, and written as
+            layer_curves.parquet.
 
     Raises:
-        InputError: no cells, a cell given twice, a task without a corpus, or a task on the axis that
-            no cell is of.
+        InputError: no cells, a cell given twice, a task without a corpus, a task on the axis that no
+            cell is of, or layer curves that are not what they should be.
         NotFoundError: a result file is not there.
         CorruptDataError: a result file has not the content it should.
         PermafrostError: a metric is not a finite number.
@@ -52,12 +58,16 @@ def write_report(
     _check_tasks(config, results, texts)
     table = tabulate(results)
     curves = learning_curves(results)
+    by_layer = () if layer_curves is None else read_layer_curves(layer_curves)
     examples = token_examples(results, texts, tokens, config.n_examples)
     row_marks = marks(table)
     with canvas.drawing():
         pictures = {"metric": _main_figure(config, table, row_marks)}
         if curves:
             pictures["learning_curves"] = learning_figure(curves, row_marks)
+        if by_layer:
+            all_marks = extended(row_marks, [c.method for c in by_layer])
+            pictures["layer_curves"] = layer_figure(by_layer, all_marks)
         if examples:
             pictures["token_weights"] = token_picture(examples[0])
         for name, figure in pictures.items():
@@ -66,13 +76,35 @@ def write_report(
         learning_svg = (
             canvas.svg(pictures["learning_curves"], "l", _LEARNING_DESCRIPTION) if curves else None
         )
-    parquet = io.BytesIO()
-    pq.write_table(results_arrow(results), parquet)
-    write_durably(folder / "results.parquet", parquet.getvalue())
+        layers_svg = (
+            canvas.svg(pictures["layer_curves"], "y", layer_description(by_layer))
+            if by_layer
+            else None
+        )
+    _write_parquet(folder / "results.parquet", results_arrow(results))
+    if layer_curves is not None:
+        _write_parquet(folder / "layer_curves.parquet", layer_curves)
     write_durably(folder / "results.md", table.to_markdown().encode())
     write_json(folder / "summary.json", {"title": config.title, **table.summary()})
-    page = Page(config, results, table, texts, metric_svg, learning_svg, examples, provenance)
+    page = Page(
+        config=config,
+        results=results,
+        table=table,
+        corpora=texts,
+        metric_svg=metric_svg,
+        learning_svg=learning_svg,
+        layers_svg=layers_svg,
+        layer_curves=by_layer,
+        examples=examples,
+        provenance=provenance,
+    )
     write_durably(folder / "report.html", render(page).encode())
+
+
+def _write_parquet(path: Path, table: pa.Table) -> None:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    write_durably(path, buffer.getvalue())
 
 
 _LEARNING_DESCRIPTION = (

@@ -94,13 +94,31 @@ class ResultsTable:
         others = [e.mean for r in self.of_role("method") if (e := r.entries[column]) is not None]
         return hundredths(entry.mean) == hundredths(max(others))
 
+    @property
+    def has_majority(self) -> bool:
+        """Some column has a majority rate to compare with."""
+        return any(c.majority is not None for c in self.columns)
+
+    @property
+    def has_spread(self) -> bool:
+        """Some method was run with several seeds; otherwise there is no spread to speak of."""
+        return any(e is not None and e.sd is not None for row in self.rows for e in row.entries)
+
+    def text(self, entry: Entry) -> str:
+        """The entry as it is printed: with its spread, unless no entry has one."""
+        return entry.text if self.has_spread else hundredths(entry.mean)
+
     def to_markdown(self) -> str:
-        """A pipe table; best in bold, controls named so, majority rate last."""
+        """A pipe table; best in bold, controls named so, majority rate (if there is one) last."""
         body = [
             [
                 _cell(f"{row.method} (control)" if row.role == "control" else row.method),
                 *(
-                    DASH if e is None else f"**{e.text}**" if self.is_best(row, i) else e.text
+                    DASH
+                    if e is None
+                    else f"**{self.text(e)}**"
+                    if self.is_best(row, i)
+                    else self.text(e)
                     for i, e in enumerate(row.entries)
                 ),
                 str(row.n_seeds),
@@ -114,7 +132,8 @@ class ResultsTable:
             "seeds",
         ]
         rule = [":---", *("---:" for _ in self.columns), "---:"]
-        lines = [header, rule, *body, ["majority class", *majority, DASH]]
+        last = [["majority class", *majority, DASH]] if self.has_majority else []
+        lines = [header, rule, *body, *last]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def summary(self) -> dict[str, Any]:
@@ -142,7 +161,7 @@ class ResultsTable:
                             "mean": e.mean,
                             "sd": e.sd,
                             "n": e.n,
-                            "text": e.text,
+                            "text": self.text(e),
                             "best": self.is_best(row, i),
                         }
                         for i, e in enumerate(row.entries)
@@ -220,7 +239,7 @@ SCHEMA = pa.schema(
         pa.field("seed", pa.int64(), nullable=False),
         pa.field("role", pa.string(), nullable=False),
         pa.field("metric", pa.string(), nullable=False),
-        pa.field("dev", pa.float64(), nullable=False),
+        pa.field("dev", pa.float64()),
         pa.field("test", pa.float64(), nullable=False),
         pa.field("majority", pa.float64()),
         pa.field("n_dev", pa.int64(), nullable=False),

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -265,22 +264,3 @@ def test_wrong_experiment_names_the_field_and_the_value(
     path.write_text(json.dumps({**tiny_experiment(tiny_bert), **change}))
     assert says in cli("plan", str(path), code=2)
     assert not cli.home.exists()
-
-
-def test_home_on_an_object_store_is_refused(cli: Cli, texts: Path) -> None:
-    cli.home = Path("s3://bucket/prefix")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from flows.cli import main; main()",
-            "ls",
-            "--home",
-            "s3://bucket/prefix",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "object store" in done.stderr

@@ -1,12 +1,16 @@
 """The whole DAG on a tiny backbone: it runs, reuses, and re-runs exactly what changed."""
 
+import base64
 import shutil
 from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.sorting import ArtifactSort
 
+from flows import stores
 from flows.dag import build_dag
 from flows.experiment import load_experiment
 from flows.garbage import collect
@@ -26,7 +30,7 @@ class Backbones:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loads = self.forwards = 0
-        load, forward = extract_module.load_backbone, extract_module.forward
+        load, forward = stores.load_backbone, extract_module.forward
 
         def counted_load(*args: object, **kwargs: object) -> object:
             self.loads += 1
@@ -36,7 +40,7 @@ class Backbones:
             self.forwards += 1
             return forward(*args, **kwargs)
 
-        monkeypatch.setattr(extract_module, "load_backbone", counted_load)
+        monkeypatch.setattr(stores, "load_backbone", counted_load)
         monkeypatch.setattr(extract_module, "forward", counted_forward)
 
 
@@ -170,7 +174,7 @@ def test_plan_says_what_will_run_and_writes_nothing(experiment_file: Path, tmp_p
         "report": 1,
     }
     assert {r.why for r in plan.rows} == {"never ran before"}
-    assert plan.extraction.n_new_texts == 88
+    assert [e.n_new_texts for e in plan.extractions] == [88]
     assert plan.fits
     assert not home.exists()
 
@@ -193,7 +197,7 @@ def test_why_names_the_identity_field_of_another_store(experiment_file: Path, ho
     pipeline(str(experiment_file), str(home), ["store_dtype=float32", "seeds=[0]"])
     dag = build_dag(changed.model_copy(update={"seeds": (1,)}), home)
     plan = make_plan(dag)
-    assert plan.extraction.nothing_to_do
+    assert all(e.nothing_to_do for e in plan.extractions)
     fits = [r for r in plan.rows if r.stage == "fit"]
     assert any("storage_dtype" in r.why or "seed" in r.why for r in fits)
 
@@ -230,3 +234,16 @@ def test_method_on_an_array_that_is_not_captured_is_refused(
         InputError, match=r"'mean' reads hidden/3.*captures only hidden/1, hidden/2"
     ):
         build_dag(experiment, tmp_path)
+
+
+def test_table_report_and_figures_are_prefect_artifacts(experiment_file: Path, home: Path) -> None:
+    result = pipeline(str(experiment_file), str(home))
+    with get_client(sync_client=True) as client:
+        latest = client.read_artifacts(limit=50, sort=ArtifactSort.CREATED_DESC)
+    found = {a.key: a for a in reversed(latest) if a.key}
+    assert str(found["tiny-results"].data).startswith("| method")
+    assert result.report.resolve().as_uri() in str(found["tiny-report"].data)
+    picture = result.report.parent / "figures" / "metric.png"
+    encoded = base64.b64encode(picture.read_bytes()).decode()
+    assert found["tiny-metric"].type == "image"
+    assert found["tiny-metric"].data == f"data:image/png;base64,{encoded}"

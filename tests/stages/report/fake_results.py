@@ -36,10 +36,17 @@ class Grid:
     corpora: dict[str, FakeCorpus]
     tokens: dict[str, list[str]]
     provenance: dict[str, str]
+    layer_curves: pa.Table | None = None
 
     def write(self, folder: Path) -> Path:
         write_report(
-            self.config, self.cells, self.corpora, self.tokens.get, self.provenance, folder
+            self.config,
+            self.cells,
+            self.corpora,
+            self.tokens.get,
+            self.provenance,
+            folder,
+            layer_curves=self.layer_curves,
         )
         return folder
 

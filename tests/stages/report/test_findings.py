@@ -33,3 +33,11 @@ def test_choices_are_said_once_where_seeds_agree_and_in_seed_order_where_not(gri
     assert row.seeds == (0, 1, 2)
     assert row.choices == {"layer": "hidden/6", "head.tau": "0.3, 0.6, 0.3", "epoch": "0, 1, 2"}
     assert len(rows) == 10
+
+
+def test_a_choice_without_a_dev_score_has_none(make_grid):
+    grid = make_grid(tasks=["t"], methods=["a", "b"], controls=[], seeds=[0, 1])
+    grid.edit_metrics(1, dev=None, n_dev=0)
+    first, second = choice_rows(read_results(grid.cells))
+    assert first.dev is None, "a mean over the seeds that have one would mislead"
+    assert second.dev is not None

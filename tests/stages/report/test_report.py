@@ -243,6 +243,34 @@ def test_metrics_without_a_majority_have_no_baseline_row(make_grid, tmp_path: Pa
     assert "No control was scored with accuracy" in source
 
 
+def test_correlations_of_one_seed_are_numbers_without_a_spread(make_grid, tmp_path: Path):
+    grid: Grid = make_grid(tasks=["sts"], methods=["mean", "va"], controls=[], seeds=[0])
+    grid.config = ReportConfig(title="t")
+    for i, value in enumerate((-0.0312, 0.7126)):
+        grid.edit_metrics(
+            i, metric="spearman", majority=None, dev=None, n_dev=0, test=value, n_parameters=0
+        )
+        grid.cells[i] = type(grid.cells[i])(**{**vars(grid.cells[i]), "history": None})
+    folder = grid.write(tmp_path / "report")
+    page = Page(folder / "report.html")
+    assert page.row("mean")[1] == "−3.1"
+    assert page.row("va")[1] == "71.3"
+    assert "±" not in page.source
+    assert "spearman, n = 400" in page.source
+    assert "nothing was trained" in page.source
+    (choice,) = [row for row in page.rows if row[:2] == ["sts", "mean"]]
+    assert choice[-3:] == ["–", "−3.1", "–"], "dev, test and majority"
+    markdown = (folder / "results.md").read_text().splitlines()
+    assert markdown[2:] == ["| mean | −3.1 | 1 |", "| va | **71.3** | 1 |"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [row["cells"][0]["text"] for row in summary["rows"]] == ["−3.1", "71.3"]
+    table = pq.read_table(folder / "results.parquet")
+    assert table.column("dev").to_pylist() == [None, None]
+    svg = page.source[page.source.index("<svg") : page.source.index("</svg>")]
+    assert "test spearman × 100" in svg
+    assert "majority class" not in svg
+
+
 def test_controls_above_chance_are_said_with_their_tasks(grid: Grid, tmp_path: Path):
     length = next(i for i, c in enumerate(grid.cells) if c.method == "length")
     grid.edit_metrics(length, test=0.61)

@@ -130,6 +130,14 @@ def test_metrics_without_a_field_are_refused_by_its_name(grid: Grid):
         results_table(grid.cells)
 
 
+def test_a_result_without_a_test_score_is_refused_by_its_name(grid: Grid):
+    grid.edit_metrics(2, test=None, n_test=0)
+    with pytest.raises(
+        InputError, match=r"mean · ratio 0\.2 · seed 2 was scored .* without a test"
+    ):
+        results_table(grid.cells)
+
+
 def test_metrics_that_are_not_json_are_refused(grid: Grid):
     (grid.cells[0].folder / "metrics.json").write_text("{")
     with pytest.raises(CorruptDataError, match="not valid JSON"):

@@ -1,0 +1,47 @@
+"""Features of a file of texts, without an experiment."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from flows.stores import SharedBackbone
+from stages.extraction.extract import ExtractReport, extract
+from stages.extraction.recipes import expand_recipe
+from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from storage.keys import text_digest
+from storage.progress import Progress
+
+
+def extract_texts(
+    config: ExtractConfig,
+    texts: Sequence[str],
+    home: Path,
+    runtime: ExtractRuntime,
+    progress: Callable[[str], Progress],
+) -> list[ExtractReport]:
+    """Fill the store of a recipe, or one per prompt of an ensemble; the backbone is loaded at most once.
+
+    Raises:
+        InputError: the config cannot be resolved, or texts are too long and `runtime` refuses them.
+    """
+    by_digest = {text_digest(t): t for t in texts}
+    backbone, reports = SharedBackbone(), list[ExtractReport]()
+    # All are resolved before the first one runs, so that a wrong prompt costs nothing.
+    targets = [
+        resolve_target(config.model_copy(update={"recipe": member}))
+        for member in expand_recipe(config.recipe)
+    ]
+    for number, target in enumerate(targets, start=1):
+        part = f" ({number} of {len(targets)})" if len(targets) > 1 else ""
+        reports.append(
+            extract(
+                target,
+                home,
+                list(by_digest.values()),
+                list(by_digest),
+                runtime,
+                progress(f"extract {len(by_digest):,} texts{part}"),
+                load=partial(backbone.load, target, runtime.device),
+            )
+        )
+    return reports

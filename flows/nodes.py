@@ -1,0 +1,32 @@
+"""What a DAG is made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from storage.artifacts import ArtifactSpec, Draft
+from storage.fingerprint import CodeFingerprint, fingerprint
+from storage.progress import Progress
+
+PACKAGES = ("stages", "storage")
+"""Packages whose functions count in a code fingerprint; flows only wire."""
+
+Level = Literal["corpus", "extract", "pretrain", "fit", "score", "report"]
+LEVELS: tuple[Level, ...] = ("corpus", "extract", "pretrain", "fit", "score", "report")
+"""Order of execution; nodes of one level are independent of each other. `fit` also holds what is made
+from features without training: controls, vectors and probes."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One stage run: what it is, what its key is made of, and how to make it."""
+
+    level: Level
+    label: str
+    spec: ArtifactSpec
+    make: Callable[[Draft, Progress], None]
+
+
+def code_of(entry: Callable[..., Any]) -> CodeFingerprint:
+    """The project functions that a stage's entry reaches."""
+    return fingerprint(entry, PACKAGES)

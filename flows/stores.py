@@ -1,0 +1,127 @@
+"""Which feature stores an experiment reads: one per recipe, one per prompt of an ensemble."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flows.experiment import DEFAULT_RECIPE, Experiment, HeadMethod
+from stages.embed import required_arrays
+from stages.extraction.backbone import Backbone, load_backbone
+from stages.extraction.capture import in_order
+from stages.extraction.recipes import expand_recipe
+from stages.extraction.target import ExtractTarget, Foundation, lay_foundation
+from storage.errors import InputError
+
+
+@dataclass(frozen=True)
+class RecipeStores:
+    """What is extracted under one recipe of the experiment."""
+
+    recipe: str
+    """Its name in the experiment."""
+    targets: tuple[ExtractTarget, ...]
+    """One; several for the prompts of an ensemble, in their order."""
+    tasks: tuple[str, ...]
+    """Whose texts."""
+
+    def labels(self) -> list[str]:
+        """One per target, for people."""
+        name = "" if self.recipe == DEFAULT_RECIPE else f" {self.recipe}"
+        if len(self.targets) == 1:
+            return [f"extract{name}"]
+        return [f"extract{name}[{i}]" for i in range(1, len(self.targets) + 1)]
+
+    def inputs(self, arrays: Sequence[str]) -> tuple[str, ...]:
+        """Keys of these arrays of every store."""
+        return tuple(f"features/{t.identity.store_id}/{a}" for t in self.targets for a in arrays)
+
+
+def resolve_stores(experiment: Experiment) -> dict[str, RecipeStores]:
+    """The stores by recipe; recipes that nothing reads are left out.
+
+    Raises:
+        InputError: the backbone cannot be used, cannot do what a recipe asks for, has not the layers that
+            are asked for, or a head reads an array that is not captured.
+    """
+    base = lay_foundation(experiment.backbone, experiment.store_dtype, experiment.codec)
+    found: dict[str, RecipeStores] = {}
+    for name, recipe in experiment.all_recipes.items():
+        arrays, tasks = _needs(experiment, base, name)
+        if name == DEFAULT_RECIPE:
+            _require_captured(experiment, arrays)
+        if arrays:
+            members = expand_recipe(recipe)
+            if len(members) > 1 and name in _read_by_heads(experiment):
+                raise InputError(
+                    f"the recipe {name!r} is an ensemble of {len(members)} prompts, which heads cannot read; "
+                    f"use it for embed methods, or take one prompt of it"
+                )
+            targets = tuple(base.target(member, in_order(arrays)) for member in members)
+            found[name] = RecipeStores(
+                name, targets, tuple(t for t in experiment.tasks if t in tasks)
+            )
+    return found
+
+
+def _needs(experiment: Experiment, base: Foundation, name: str) -> tuple[set[str], set[str]]:
+    """Arrays and tasks of everything that reads a recipe."""
+    arrays, tasks = set[str](), set[str]()
+    if name == DEFAULT_RECIPE and experiment.capture is not None:
+        arrays.update(experiment.capture.arrays(base.sizes))
+        tasks.update(experiment.tasks)
+    for method in experiment.embed_methods.values():
+        if method.recipe == name:
+            arrays.update(required_arrays(method.config, base.sizes))
+            tasks.update(experiment.tasks_of(method))
+    for method in experiment.layers_methods.values():
+        if method.recipe == name:
+            arrays.update(method.latents.arrays(base.sizes))
+            tasks.update(experiment.tasks_of(method))
+    for pretraining in experiment.pretrainings.values():
+        if pretraining.latents.recipe == name:
+            arrays.update(pretraining.latents.arrays(base.sizes))
+            tasks.add(pretraining.task)
+    for probe in experiment.probes.values():
+        if probe.recipe == name:
+            tasks.update(probe.tasks)
+            for config in probe.methods.values():
+                arrays.update(required_arrays(config.embed_config, base.sizes))
+    return arrays, tasks
+
+
+def _read_by_heads(experiment: Experiment) -> set[str]:
+    """Recipes under which heads are trained: those have one store."""
+    found = {m.recipe for m in experiment.layers_methods.values()}
+    found.update(p.latents.recipe for p in experiment.pretrainings.values())
+    return found | ({DEFAULT_RECIPE} if experiment.capture is not None else set[str]())
+
+
+def _require_captured(experiment: Experiment, captured: set[str]) -> None:
+    for name, method in experiment.methods.items():
+        for array in method.fit_config(0).arrays() if isinstance(method, HeadMethod) else ():
+            if array not in captured:
+                raise InputError(
+                    f"method {name!r} reads {array}, but the experiment captures only "
+                    f"{', '.join(sorted(captured)) or 'nothing'}; add it to 'capture' or change the "
+                    f"method's layer"
+                )
+
+
+@dataclass
+class SharedBackbone:
+    """A backbone that several extractions use one after the other, loaded when the first one needs it."""
+
+    _loaded: Backbone | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def load(self, target: ExtractTarget, device: str) -> Backbone:
+        """The backbone of `target`; all targets of an experiment have the same one."""
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = load_backbone(target.files, target.identity.compute_dtype, device)
+            return self._loaded
+
+    def drop(self) -> None:
+        """Free its memory."""
+        with self._lock:
+            self._loaded = None

@@ -1,0 +1,137 @@
+"""Curves over the layers of a backbone: one score per (method, task, layer), read from a tidy table."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float64, Int64
+
+from stages.report.tables import hundredths
+from storage.errors import InputError
+
+LAYER_CURVES = pa.schema(
+    [
+        pa.field("method", pa.string()),
+        pa.field("task", pa.string()),
+        pa.field("layer", pa.int64()),
+        pa.field("score", pa.float64()),
+    ]
+)
+"""Columns of a table of layer curves; scores are fractions, more is better."""
+
+
+@dataclass(frozen=True)
+class LayerCurve:
+    """Score by layer of one method on one task."""
+
+    method: str
+    task: str
+    layers: Int64[np.ndarray, " n_layers"]
+    """Ascending, each once."""
+    scores: Float64[np.ndarray, " n_layers"]
+
+    @property
+    def best(self) -> int:
+        """Place of the best layer; the first of several that print the same."""
+        shown = [hundredths(score) for score in self.scores]
+        return shown.index(hundredths(self.scores.max()))
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """The curves of one task, layers down and methods across."""
+
+    task: str
+    curves: tuple[LayerCurve, ...]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers that any method has, ascending."""
+        return tuple(sorted({int(layer) for curve in self.curves for layer in curve.layers}))
+
+    def rows(self) -> list[tuple[int, list[tuple[float | None, bool]]]]:
+        """Layer, and for every curve its score there (None without one) and whether it is its best."""
+        cells = [
+            {
+                int(layer): (float(score), place == curve.best)
+                for place, (layer, score) in enumerate(zip(curve.layers, curve.scores, strict=True))
+            }
+            for curve in self.curves
+        ]
+        return [(layer, [c.get(layer, (None, False)) for c in cells]) for layer in self.layers]
+
+
+def read_layer_curves(table: pa.Table) -> tuple[LayerCurve, ...]:
+    """One curve per (task, method), each in order of first appearance.
+
+    Raises:
+        InputError: no rows, other columns than `LAYER_CURVES`, a value that is missing or not finite,
+            or a layer given twice.
+    """
+    rows = _checked(table)
+    columns = [rows.column(name).to_pylist() for name in LAYER_CURVES.names]
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for method, task, layer, score in zip(*columns, strict=True):
+        found.setdefault(task, {}).setdefault(method, {})[layer] = score
+    return tuple(
+        LayerCurve(
+            method=method,
+            task=task,
+            layers=np.array(sorted(scores), dtype=np.int64),
+            scores=np.array([scores[layer] for layer in sorted(scores)], dtype=np.float64),
+        )
+        for task, methods in found.items()
+        for method, scores in methods.items()
+    )
+
+
+def layer_tables(curves: Sequence[LayerCurve]) -> tuple[LayerTable, ...]:
+    """The curves by task."""
+    tasks = dict.fromkeys(curve.task for curve in curves)
+    return tuple(LayerTable(task, tuple(c for c in curves if c.task == task)) for task in tasks)
+
+
+def layer_description(curves: Sequence[LayerCurve]) -> str:
+    """The figure in words: the best layer of every curve. All numbers are in the tables below it."""
+    best = "; ".join(
+        f"{c.method} on {c.task} {c.scores[c.best]:.1%} at layer {c.layers[c.best]}" for c in curves
+    )
+    return f"Line charts, one per task: score by layer for each method. Best: {best}."
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    names = LAYER_CURVES.names
+    if sorted(table.column_names) != sorted(names) or table.num_rows == 0:
+        raise InputError(
+            f"layer curves have {table.num_rows} rows and the columns {table.column_names}, expected rows "
+            f"with {names}; leave them out of the report, or give them so"
+        )
+    try:
+        rows = table.select(names).cast(LAYER_CURVES)
+    except pa.ArrowException as error:
+        raise InputError(
+            f"layer curves hold {dict(zip(table.column_names, map(str, table.schema.types), strict=True))}, "
+            f"expected texts, a whole number and a number: {error}"
+        ) from error
+    for name in names:
+        if rows.column(name).null_count:
+            raise InputError(f"layer curves lack the {name} of {rows.column(name).null_count} rows")
+    scores = rows.column("score").to_numpy()
+    if not np.isfinite(scores).all():
+        place = int((~np.isfinite(scores)).argmax())
+        raise InputError(
+            f"the score in row {place + 1} of the layer curves is {scores[place]}; find out why, or leave "
+            "this layer out"
+        )
+    points = zip(
+        *(rows.column(name).to_pylist() for name in ("method", "task", "layer")), strict=True
+    )
+    (point, n), *_ = Counter(points).most_common(1)
+    if n > 1:
+        raise InputError(
+            f"layer curves have {n} scores of {point[0]!r} on {point[1]!r} at layer {point[2]}; average "
+            "them, or name one of the methods differently"
+        )
+    return rows

@@ -1,0 +1,117 @@
+"""Heads trained on pairs of texts: graded ones by their cosine, classes by both vectors side by side."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.dag import build_dag
+from flows.experiment import load_experiment
+from flows.pipeline import run_embedded
+from storage.durable import read_json
+from tests.flows.test_embed_experiment import pairs, write
+from tests.stages.extraction.tiny_models import WORDS
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+SPLITS = ("train", "dev", "test")
+
+
+def entailed(path: Path, n: int, seed: int) -> Path:
+    """Pairs of texts that share their first word, or do not."""
+    rng = random.Random(seed)
+    rows: list[dict[str, object]] = []
+    for i in range(n):
+        first, second = (rng.sample(WORDS[:30], 5) for _ in range(2))
+        if i % 2:
+            second[0] = first[0]
+        same = "same" if first[0] == second[0] else "other"
+        rows.append({"a": " ".join(first), "b": " ".join(second), "label": same})
+    pq.write_table(pa.table({k: pa.array([r[k] for r in rows]) for k in rows[0]}), path)
+    return path
+
+
+def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
+    graded = {s: str(pairs(folder / f"{s}.parquet", 24, i)) for i, s in enumerate(SPLITS)}
+    classes = {s: str(entailed(folder / f"c{s}.parquet", 24, i)) for i, s in enumerate(SPLITS)}
+    columns = {"text": "a", "text_pair": "b"}
+    optim = {"lr": 0.01, "batch_size": 8, "max_epochs": 2, "schedule": "linear", "warmup": 0.1}
+    glot = {"kind": "glot", "n_convs": 1, "hidden": 8, "conv": "gin", "tau": 0.3}
+    return {
+        "name": "pairs",
+        "backbone": {"source": str(backbone)},
+        "capture": "hidden=2@tokens",
+        "tasks": {
+            "graded": {
+                "kind": "files",
+                "files": graded,
+                "task": {"kind": "similarity", **columns, "label": "score"},
+            },
+            "classes": {
+                "kind": "files",
+                "files": classes,
+                "task": {"kind": "pair_classification", **columns, "label": "label"},
+            },
+        },
+        "methods": {
+            "GLOT": {
+                "kind": "head",
+                "head": glot,
+                "layer": "hidden/2",
+                "optim": optim,
+                "loss": {"kind": "cosine_mse"},
+                "metric": "spearman",
+            },
+            "GLOT on classes": {
+                "kind": "head",
+                "head": glot,
+                "layer": "hidden/2",
+                "optim": optim,
+                "metric": "f1",
+            },
+            "MLP": {
+                "kind": "head",
+                "head": {"kind": "mlp", "hidden": 8},
+                "layer": "hidden/2",
+                "optim": optim,
+            },
+            "mean": {"kind": "embed"},
+        },
+        "seeds": [0],
+        "report": {"title": "Pairs"},
+    }
+
+
+def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "experiment.yaml", experiment(tmp_path, tiny_bert))
+    home = tmp_path / "home"
+    result = run_embedded(str(path), str(home), [])
+    assert result.computed == {
+        "corpus": 2,
+        "extract": 1,
+        "fit": 3,
+        "embed": 1,
+        "score": 4,
+        "report": 1,
+    }
+    rows = pq.read_table(result.report.with_name("results.parquet")).to_pylist()
+    found = {(r["method"], r["task"]): r["metric"] for r in rows}
+    assert found == {
+        ("GLOT", "graded"): "spearman",
+        ("mean", "graded"): "spearman",
+        ("GLOT on classes", "classes"): "f1",
+        ("MLP", "classes"): "accuracy",
+    }
+    dag = build_dag(load_experiment(path), home)
+    metrics = read_json(
+        dag.artifacts.open(dag.score_nodes["GLOT on classes", "classes", 0].spec.ref)
+        / "metrics.json"
+    )
+    assert {"clean_test", "n_clean_test", "overlap"} <= metrics.keys()
+    assert not list((home / "artifacts" / "fit").glob(".draft-*")), "a checkpoint was left"
+    assert not run_embedded(str(path), str(home), []).computed

@@ -1,0 +1,69 @@
+"""Optional: known scores of a trained decoder on STS-B (PERMAFROST_DATA and PERMAFROST_MODELS)."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stages.corpus.columns import Similarity
+from stages.corpus.corpus import Corpus, build_corpus
+from stages.corpus.files import FilesCorpus
+from stages.embed import EmbedConfig, StoredFeatures, embed
+from stages.extraction.backbone import BackboneConfig
+from stages.extraction.capture import parse_capture
+from stages.extraction.extract import extract
+from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from stages.similarity import SimilarityConfig, score_pairs
+from storage.progress import SilentProgress
+
+DATA, MODELS = os.environ.get("PERMAFROST_DATA"), os.environ.get("PERMAFROST_MODELS")
+
+# Optional by design: neither the data nor the model is part of the project, so a bare clone has neither.
+pytestmark = pytest.mark.skipif(
+    not (DATA and MODELS),
+    reason="PERMAFROST_DATA (stsb) or PERMAFROST_MODELS (mixed6m-gqa) is not set: 2 checks on real data",
+)
+
+
+@dataclass(frozen=True)
+class Extracted:
+    corpus: Corpus
+    features: StoredFeatures
+
+
+@pytest.fixture(scope="module")
+def sts(tmp_path_factory: pytest.TempPathFactory) -> Extracted:
+    task = Similarity(text="sentence1", text_pair="sentence2", label="score")
+    test = Path(str(DATA)) / "stsb" / "test.parquet"
+    corpus = build_corpus(FilesCorpus(files={"test": str(test)}, task=task))
+    config = ExtractConfig(
+        backbone=BackboneConfig(source=str(Path(str(MODELS)) / "mixed6m-gqa")),
+        capture=parse_capture("hidden=final@tokens,values=1-6@tokens"),
+    )
+    target = resolve_target(config)
+    report = extract(
+        target,
+        tmp_path_factory.mktemp("home"),
+        corpus.texts,
+        corpus.digests,
+        ExtractRuntime(device="cpu"),
+        SilentProgress(),
+    )
+    return Extracted(corpus, StoredFeatures(report.store, target.sizes, corpus.digests))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (EmbedConfig(method="mean"), 0.16),
+        (EmbedConfig(method="va"), 0.31),
+    ],
+)
+def test_scores_are_those_measured_when_the_decoder_was_made(
+    sts: Extracted, config: EmbedConfig, expected: float
+) -> None:
+    """Spearman on STS-B test, as printed beside the model: two digits, so within half of the last one."""
+    vectors = embed(config, sts.features, SilentProgress())
+    found = score_pairs(SimilarityConfig(), vectors, sts.corpus).metrics["test"]
+    assert found == pytest.approx(expected, abs=0.005)
