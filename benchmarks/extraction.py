@@ -32,12 +32,13 @@ import torch
 from transformers import AutoModel
 
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
-from stages.embed import EmbedConfig, pool
+from stages.embed import EmbedConfig, StoredFeatures, embed_layers
 from stages.extraction.backbone import Backbone, BackboneConfig, load_backbone
 from stages.extraction.capture import parse_capture
 from stages.extraction.extract import extract
 from stages.extraction.forward import forward
 from stages.extraction.planning import plan_extraction
+from stages.extraction.recipes import Encoded
 from stages.extraction.target import ExtractConfig, ExtractRuntime, ExtractTarget, resolve_target
 from storage.features.segments import build_table
 from storage.features.store import FeatureStore
@@ -45,7 +46,6 @@ from storage.features.writing import writing
 from storage.keys import text_digest
 from storage.progress import SilentProgress
 from storage.ragged import Ragged
-from storage.readers import open_reader
 
 WORDS = (  # noqa: SIM905 # a hundred quoted words read worse
     "the of and to in a is that for it as was with be by on not he his but at are this have from or "
@@ -287,11 +287,20 @@ def _run_rows(target: ExtractTarget, how: str) -> None:
         return
     backbone = load_backbone(target.files, "float32", "cpu")
     n = 8 if how == "rows-model" else LONG
-    offsets = np.array([0, n])
     arrays = [a for a in target.arrays if a.startswith("attention_rows")]
-    span = Ragged(np.ones(n, bool), offsets)
-    out = forward(backbone, Ragged(ids[:n], offsets), span, arrays, "last")
+    out = forward(backbone, _one_text(ids[:n]), arrays, target.recipe)
     assert len(out) == LONG_SIZES["n_layers"]
+
+
+def _one_text(ids: np.ndarray) -> Encoded:
+    offsets = np.array([0, len(ids)])
+    return Encoded(
+        token_ids=Ragged(ids, offsets),
+        span=Ragged(np.ones(len(ids), bool), offsets),
+        span_start=offsets[:1],
+        span_end=offsets[1:],
+        truncated=np.zeros(1, bool),
+    )
 
 
 def rows(args: argparse.Namespace, folder: Path) -> list[Finding]:
@@ -305,13 +314,11 @@ def rows(args: argparse.Namespace, folder: Path) -> list[Finding]:
     target = target_of(str(source))
     backbone, model = load_backbone(target.files, "float32", "cpu"), bare_model(target, "eager")
     ids = np.random.default_rng(0).integers(4, 200, LONG).astype(np.int32)
-    offsets = np.array([0, LONG])
     arrays = [a for a in target.arrays if a.startswith("attention_rows")]
     inputs = torch.from_numpy(ids.astype(np.int64))[None]
 
     def ours() -> None:
-        span = Ragged(np.ones(LONG, bool), offsets)
-        forward(backbone, Ragged(ids, offsets), span, arrays, "last")
+        forward(backbone, _one_text(ids), arrays, target.recipe)
 
     def eager() -> None:
         with torch.no_grad():
@@ -395,14 +402,13 @@ def sweep(args: argparse.Namespace, folder: Path) -> list[Finding]:
     batches = batches_of(ours, backbone)
     root = ours().root
     digests = [text_digest(t) for t in texts]
-    layers = [a for a in target.arrays if a.startswith("hidden")]
+    layers = [a.split("/")[1] for a in target.arrays if a.startswith("hidden")]
+    config = EmbedConfig(method="mean", layers=",".join(layers))
     model = bare_model(target, "sdpa")
 
     def from_store() -> None:
         store = FeatureStore.open(root)
-        for array in layers:
-            reader = open_reader(store, array, digests, budget_bytes=1 << 30)
-            pool(EmbedConfig(arrays=(array,)), [reader], QUIET)
+        embed_layers(config, StoredFeatures(store, target.sizes, digests), QUIET)
 
     def one_pass() -> None:
         with torch.inference_mode():

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 Times = dict[str, list[float]]
-"""Per name, the wall seconds of every round."""
+"""Per name, the seconds of every round."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,20 @@ def interleaved(
     calls: Mapping[str, Callable[[], object]],
     rounds: int,
     before: Callable[[], object] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Times:
-    """Wall seconds of each call, one of each per round, in turns that begin with another one each time.
+    """Seconds of each call, one of each per round, in turns that begin with another one each time.
 
-    `before` runs, untimed, before each call.
+    `before` runs, untimed, before each call. The clock is the wall's unless another one is given.
     """
     times: Times = {name: [] for name in calls}
     names = list(calls)
     for i in range(rounds):
         for name in names[i % len(names) :] + names[: i % len(names)]:
             before()
-            begin = time.perf_counter()
+            begin = clock()
             calls[name]()
-            times[name].append(time.perf_counter() - begin)
+            times[name].append(clock() - begin)
     return times
 
 
@@ -107,7 +109,7 @@ def evict(paths: Sequence[Path]) -> None:
 
 
 def show(title: str, findings: Sequence[Finding], *, as_json: bool) -> None:
-    """Print findings as a table, or as JSON with the machine they were measured on."""
+    """Print findings as a Markdown table, or as JSON, with the machine they were measured on."""
     machine = {
         "cores": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS", "default"),
@@ -120,8 +122,10 @@ def show(title: str, findings: Sequence[Finding], *, as_json: bool) -> None:
         print(json.dumps({"title": title, "machine": machine, "findings": lines}, indent=1))
         return
     words = ", ".join(f"{name} {value}" for name, value in machine.items())
-    table = Table("what", "measured", "target", "met", "detail", title=f"{title} ({words})")
+    print(f"{title} ({words})")
+    table = Table("what", "measured", "target", "met", "detail", box=box.MARKDOWN)
     for f in findings:
         met = {True: "yes", False: "NO", None: ""}[f.met]
         table.add_row(f.what, f"{f.value:.3g}", f.target, met, f.detail)
-    Console(width=150).print(table)
+    # Wide enough that no row is wrapped, which Markdown does not know.
+    Console(width=400).print(table)
