@@ -5,13 +5,14 @@ pairs and the index's crc32c. So the local reader maps the file and, where nothi
 out the raw bytes; a chunk's checksum is verified the first time the chunk is touched.
 """
 
+import abc
 import contextlib
 import mmap
 import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from crc32c import crc32c
@@ -22,7 +23,7 @@ from storage.durable import disk_errors_named, draft_path, publish
 from storage.errors import CorruptDataError
 from storage.features.layout import Codec
 
-_CRC_BYTES = 4
+CRC_BYTES = 4
 _ABSENT = np.uint64(2**64 - 1)
 
 _RUN_BYTES = 2048
@@ -75,9 +76,7 @@ class ShardWriter:
             self._fd = os.open(self._draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
             if codec == "none":
                 n_chunks = -(-n_rows // chunk_rows)
-                size = (
-                    n_chunks * (self._buffer.nbytes + _CRC_BYTES) + self._index.nbytes + _CRC_BYTES
-                )
+                size = n_chunks * (self._buffer.nbytes + CRC_BYTES) + self._index.nbytes + CRC_BYTES
                 # Reserving up front finds a full disk before compute is spent and keeps files unfragmented.
                 with self._closing_on_error():
                     _reserve(self._fd, size)
@@ -120,7 +119,7 @@ class ShardWriter:
                 self._buffer[self._buffered :] = 0
                 self._write_chunk(self._buffer)
             index = self._index.tobytes()
-            self._write(index + crc32c(index).to_bytes(_CRC_BYTES, "little"))
+            self._write(index + crc32c(index).to_bytes(CRC_BYTES, "little"))
             os.ftruncate(self._fd, self._offset)
             os.fsync(self._fd)
             os.close(self._fd)
@@ -138,10 +137,10 @@ class ShardWriter:
     def _write_chunk(self, chunk: NDArray[Any]) -> None:
         encoded = Zstd(level=1).encode(chunk) if self._codec == "zstd" else chunk.data.cast("B")
         crc = crc32c(encoded)
-        self._index[len(self._crcs)] = (self._offset, len(encoded) + _CRC_BYTES)
+        self._index[len(self._crcs)] = (self._offset, len(encoded) + CRC_BYTES)
         self._crcs.append(crc)
         self._write(encoded)
-        self._write(crc.to_bytes(_CRC_BYTES, "little"))
+        self._write(crc.to_bytes(CRC_BYTES, "little"))
 
     def _write(self, data: Any) -> None:
         view = memoryview(data)
@@ -163,47 +162,21 @@ def _reserve(fd: int, size: int) -> None:
 _CANNOT_RESERVE = {95, 22, 38}  # EOPNOTSUPP, EINVAL, ENOSYS
 
 
-class MappedShard:
-    """Rows of one committed shard, through a memory map.
+class ShardRows(abc.ABC):
+    """Rows of one committed shard, in storage order, from decoded chunks of `chunk_rows` rows.
 
     Raises:
-        CorruptDataError: size, index or a chunk's checksum differs from what the receipt recorded.
+        CorruptDataError: from any call; what is on disk differs from what the receipt recorded.
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        seal: ShardSeal,
-        row_shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        chunk_rows: int,
-        shard_rows: int,
-        codec: Codec,
+        self, path: Path, *, row_shape: tuple[int, ...], dtype: np.dtype[Any], chunk_rows: int
     ) -> None:
-        self._path, self._seal, self._codec = path, seal, codec
+        self._path = path
         self._row_shape, self._dtype, self._chunk_rows = row_shape, dtype, chunk_rows
-        try:
-            with path.open("rb") as file:
-                self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (FileNotFoundError, ValueError) as error:
-            raise CorruptDataError(f"{_damaged(path)}: the file is missing or empty") from error
-        self._map = np.frombuffer(self._file, np.uint8)
-        if len(self._map) != seal.n_bytes:
-            raise CorruptDataError(
-                f"{_damaged(path)}: it has {len(self._map):,} bytes, its receipt says {seal.n_bytes:,}"
-            )
-        index_bytes = (shard_rows // chunk_rows) * 16
-        tail = self._map[-(index_bytes + _CRC_BYTES) :].tobytes()
-        if crc32c(tail[:index_bytes]) != int.from_bytes(tail[index_bytes:], "little"):
-            raise CorruptDataError(
-                f"{_damaged(path)}: the checksum of its chunk index does not match"
-            )
-        self._index = np.frombuffer(tail, dtype="<u8", count=index_bytes // 8).reshape(-1, 2)
-        self._verified = np.zeros(len(seal.chunk_crc32c), dtype=bool)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows `[start, stop)` of the shard; a view of the map when they lie in one chunk."""
+        """Rows `[start, stop)` of the shard; a view of its chunk when they lie in one chunk."""
         first, last = start // self._chunk_rows, (stop - 1) // self._chunk_rows
         if first == last:
             at = first * self._chunk_rows
@@ -234,6 +207,58 @@ class MappedShard:
             out[mine] = self._chunk(i)[rows[mine] - i * self._chunk_rows]
         return out
 
+    @abc.abstractmethod
+    def will_need(self) -> None:
+        """Start reading ahead, where that can be asked for."""
+
+    @abc.abstractmethod
+    def verify(self) -> None:
+        """Read every byte: the file's checksum and each chunk's.
+
+        Raises:
+            CorruptDataError: names the file and, where it is known, the first chunk that differs.
+        """
+
+    @abc.abstractmethod
+    def _chunk(self, i: int) -> NDArray[Any]:
+        """Decoded rows of chunk `i`, `[chunk_rows, *row_shape]`, checked against the receipt."""
+
+
+class MappedShard(ShardRows):
+    """Rows of one committed shard, through a memory map.
+
+    Raises:
+        CorruptDataError: size, index or a chunk's checksum differs from what the receipt recorded.
+        CannotMapError: the file is there, but its file system cannot map it; `ZarrShard` reads it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        seal: ShardSeal,
+        row_shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        chunk_rows: int,
+        shard_rows: int,
+        codec: Codec,
+    ) -> None:
+        super().__init__(path, row_shape=row_shape, dtype=dtype, chunk_rows=chunk_rows)
+        self._seal, self._codec = seal, codec
+        try:
+            with path.open("rb") as file:
+                self._file = mapping_of(file)
+        except (FileNotFoundError, ValueError) as error:
+            raise CorruptDataError(f"{damaged(path)}: the file is missing or empty") from error
+        self._map = np.frombuffer(self._file, np.uint8)
+        if len(self._map) != seal.n_bytes:
+            raise CorruptDataError(
+                f"{damaged(path)}: it has {len(self._map):,} bytes, its receipt says {seal.n_bytes:,}"
+            )
+        tail = self._map[-index_bytes(shard_rows // chunk_rows) :].tobytes()
+        self._index = chunk_index(path, tail)
+        self._verified = np.zeros(len(seal.chunk_crc32c), dtype=bool)
+
     def will_need(self) -> None:
         """Have the kernel read the whole file ahead, in pieces larger than a page fault brings."""
         if hasattr(mmap, "MADV_WILLNEED"):
@@ -249,23 +274,67 @@ class MappedShard:
             self._chunk(i)
         if crc32c(self._map.data) != self._seal.crc32c:
             raise CorruptDataError(
-                f"{_damaged(self._path)}: the checksum of the file does not match"
+                f"{damaged(self._path)}: the checksum of the file does not match"
             )
 
     def _chunk(self, i: int) -> NDArray[Any]:
         offset, size = self._index[i].tolist()
-        raw = self._map[offset : offset + size - _CRC_BYTES]
+        raw = self._map[offset : offset + size - CRC_BYTES]
         if not self._verified[i]:
-            # Against the receipt, not the trailer: a whole but foreign shard is damage too.
-            if crc32c(raw.data) != self._seal.chunk_crc32c[i]:
-                raise CorruptDataError(
-                    f"{_damaged(self._path)}: the checksum of chunk {i} does not match"
-                )
+            check_chunk(self._path, self._seal, i, raw.data)
             self._verified[i] = True
         if self._codec == "zstd":
             raw = np.frombuffer(Zstd().decode(raw), np.uint8)
         return raw.view(self._dtype).reshape(-1, *self._row_shape)
 
 
-def _damaged(path: Path) -> str:
+def index_bytes(n_chunks: int) -> int:
+    """Bytes at the end of a shard that hold its chunk index and the index's checksum."""
+    return n_chunks * 16 + CRC_BYTES
+
+
+def chunk_index(path: Path, tail: bytes) -> NDArray[np.uint64]:
+    """Offset and size of each chunk, `[n_chunks, 2]`, from the last `index_bytes` of the shard at `path`.
+
+    Raises:
+        CorruptDataError: the index's checksum does not match.
+    """
+    index, crc = tail[:-CRC_BYTES], tail[-CRC_BYTES:]
+    if crc32c(index) != int.from_bytes(crc, "little"):
+        raise CorruptDataError(f"{damaged(path)}: the checksum of its chunk index does not match")
+    return np.frombuffer(index, dtype="<u8").reshape(-1, 2)
+
+
+def check_chunk(path: Path, seal: ShardSeal, i: int, encoded: memoryview) -> None:
+    """Compare the encoded bytes of chunk `i` with the receipt.
+
+    Not with the trailer in the shard, and not through the file's checksum alone: data followed by its own
+    crc32c has the same crc32c whatever it is, so a whole but foreign shard would pass both.
+
+    Raises:
+        CorruptDataError: they differ.
+    """
+    if crc32c(encoded) != seal.chunk_crc32c[i]:
+        raise CorruptDataError(f"{damaged(path)}: the checksum of chunk {i} does not match")
+
+
+class CannotMapError(Exception):
+    """A file system refused to map a file."""
+
+
+def mapping_of(file: BinaryIO) -> mmap.mmap:
+    """A read-only map of an open file.
+
+    Raises:
+        CannotMapError: its file system has no maps.
+        ValueError: the file is empty.
+    """
+    try:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise CannotMapError(str(error)) from error
+
+
+def damaged(path: Path) -> str:
+    """Beginning of every message about a shard that is not what its receipt says."""
     return f"the shard {path} is damaged (run 'permafrost verify', then 'permafrost repair')"

@@ -31,7 +31,8 @@ from storage.features.layout import (
 )
 from storage.features.receipts import Receipt, committed_arrays, read_receipt
 from storage.features.segments import Segment, read_segment
-from storage.features.shard import MappedShard
+from storage.features.shard import CannotMapError, MappedShard, ShardRows
+from storage.features.zarr_shard import ZarrShard
 from storage.replica import fetch_missing
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
@@ -71,7 +72,7 @@ class FeatureStore:
     def __init__(self, root: Path, record: StoreRecord) -> None:
         self.root, self.record = root, record
         self._segments: dict[int, Segment] = {}
-        self._shards: dict[tuple[int, str], MappedShard] = {}
+        self._shards: dict[tuple[int, str], ShardRows] = {}
 
     @classmethod
     def create_or_open(
@@ -237,15 +238,15 @@ class FeatureStore:
         """File of one cell."""
         return self.zarr_path / shard_key(self.spec(array), segment)
 
-    def open_shard(self, segment: int, array: str) -> MappedShard:
-        """Map a committed cell; mapped once, so that each chunk is verified once.
+    def open_shard(self, segment: int, array: str) -> ShardRows:
+        """Open a committed cell; opened once, so that each chunk is verified once.
 
         Raises:
             NotFoundError: the cell has no receipt.
             CorruptDataError: its receipt or shard is damaged or belongs elsewhere.
         """
         if (segment, array) not in self._shards:
-            self._shards[segment, array] = self.map_shard(segment, array)
+            self._shards[segment, array] = self.reopen_shard(segment, array)
         return self._shards[segment, array]
 
     def checked_receipt(self, segment: int, array: str) -> Receipt:
@@ -273,21 +274,26 @@ class FeatureStore:
             )
         return receipt
 
-    def map_shard(self, segment: int, array: str) -> MappedShard:
-        """As `open_shard`, but mapped afresh: every chunk will be verified again."""
+    def reopen_shard(self, segment: int, array: str) -> ShardRows:
+        """As `open_shard`, but afresh: every chunk will be verified again.
+
+        Mapped; through the Zarr API where the file system has no maps.
+        """
         receipt = self.checked_receipt(segment, array)
         spec, axes = self.spec(array), self.record.axes
         path = self.shard_path(segment, array)
         fetch_missing([path])
-        return MappedShard(
-            path,
-            seal=receipt.seal,
-            row_shape=() if spec.width is None else (spec.width,),
-            dtype=spec.storage,
-            chunk_rows=spec.chunk_rows(axes),
-            shard_rows=spec.segment_rows(axes),
-            codec=self.record.codec,
-        )
+        shape: dict[str, Any] = {
+            "row_shape": () if spec.width is None else (spec.width,),
+            "dtype": spec.storage,
+            "chunk_rows": spec.chunk_rows(axes),
+            "shard_rows": spec.segment_rows(axes),
+        }
+        try:
+            return MappedShard(path, seal=receipt.seal, codec=self.record.codec, **shape)
+        except CannotMapError:
+            folder, first_row = self.zarr_path / array, segment * spec.segment_rows(axes)
+            return ZarrShard(path, folder, first_row=first_row, seal=receipt.seal, **shape)
 
     def array_metadata(self, array: str, n_segments: int) -> dict[str, Any]:
         """The `zarr.json` that `array` has when the store holds `n_segments`."""

@@ -150,7 +150,7 @@ def _verify_cell(store: FeatureStore, segment: int, array: str) -> str | None:
         expected = store.segment(segment).rows(store.spec(array).axis)
         if receipt.n_rows != expected:
             return f"the receipt counts {receipt.n_rows} rows, the segment has {expected}"
-        store.map_shard(segment, array).verify()
+        store.reopen_shard(segment, array).verify()
     except (CorruptDataError, NotFoundError) as error:
         return str(error)
     return None
