@@ -226,7 +226,7 @@ class Dag:
 
             return Node("fit", f"control {name} · {task}", spec, make_control)
 
-        config = method.fit_config(seed)
+        config = self.experiment.fit_config(method, task, seed)
         spec = ArtifactSpec(
             stage="fit",
             config=to_plain(config),
@@ -335,7 +335,7 @@ class Dag:
 
     def _score_node(self, name: str, task: str, seed: int, method: HeadMethod) -> Node:
         fit_ref = self.fit_nodes[name, task, seed].spec.ref
-        arrays = method.fit_config(seed).arrays()
+        arrays = self.experiment.fit_config(method, task, seed).arrays()
         config = ScoreConfig()
         spec = ArtifactSpec(
             stage="score",

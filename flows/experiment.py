@@ -26,8 +26,9 @@ from stages.extraction.capture import Capture, CaptureItem, in_order
 from stages.extraction.recipes import PlainRecipe, Recipe, parse_recipe
 from stages.extraction.sizes import BackboneSizes
 from stages.extraction.target import ExtractRuntime
-from stages.fit import CrossEntropy, FitConfig, LossConfig, Metric, OptimConfig
+from stages.fit import FitConfig, LossConfig, Metric, OptimConfig
 from stages.fit.losses import LOSS_OF
+from stages.fit.metrics import DEFAULT_METRIC, METRICS
 from stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
 from stages.heads import HeadConfig
 from stages.layer_probe import LayerProbeConfig
@@ -51,17 +52,20 @@ class HeadMethod(BaseModel):
     """`shuffled` makes this a control: it must sit at chance."""
     grid: dict[str, tuple[JsonValue, ...]] = {}
     """Dotted field to candidate values; the best on dev is kept."""
-    metric: Metric = "accuracy"
-    loss: LossConfig = CrossEntropy()
+    metric: Metric | None = None
+    """What is compared on dev and reported; the task's own if not given."""
+    loss: LossConfig | None = None
     """Goes with the kind of task: `cross_entropy` for classes, `cosine_mse` for graded pairs, `contrastive`
-    for pairs without labels."""
+    for pairs without labels. Not given, it is that of each task with labels."""
     grid_patience: int | None = Field(default=None, ge=1)
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task that goes with the loss if not given."""
 
-    def fit_config(self, seed: int) -> FitConfig:
-        """The complete config of one fit."""
+    def fit_config(self, kind: TaskKind, metric: Metric, seed: int) -> FitConfig:
+        """The complete config of one fit on a task of this kind, whose own metric is given."""
         fields = {name: getattr(self, name) for name in FitConfig.model_fields if name != "seed"}
+        fields["metric"] = self.metric or metric
+        fields["loss"] = self.loss or {"kind": LOSS_OF[kind]}
         return FitConfig(**fields, seed=seed)
 
 
@@ -160,6 +164,8 @@ SEEDED = HeadMethod | LayersMethod
 def _task_kinds(method: MethodConfig) -> tuple[TaskKind, ...]:
     """Kinds of task that a method is scored on."""
     if isinstance(method, HeadMethod):
+        if method.loss is None:
+            return tuple(kind for kind in LOSS_OF if kind != "unlabelled")
         return tuple(kind for kind, loss in LOSS_OF.items() if loss == method.loss.kind)
     if isinstance(method, EmbedMethod | LayersMethod):
         return ("similarity",)
@@ -219,6 +225,8 @@ class Experiment(BaseModel):
     store_dtype: FloatName = "float16"
     codec: Codec = "none"
     tasks: dict[str, CorpusConfig] = Field(min_length=1)
+    metrics: dict[str, Metric] = {}
+    """What heads are compared by, for tasks where it is not accuracy, or the mean of both correlations."""
     methods: dict[str, MethodConfig] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     pretrainings: dict[str, Pretraining] = {}
@@ -241,7 +249,8 @@ class Experiment(BaseModel):
             raise ValueError(
                 f"{DEFAULT_RECIPE!r} is the name of 'recipe'; rename that in 'recipes'"
             )
-        tasks = [(f"probes.{n}", p.tasks) for n, p in self.probes.items()]
+        tasks = [(f"metrics.{task}", (task,)) for task in self.metrics]
+        tasks += [(f"probes.{n}", p.tasks) for n, p in self.probes.items()]
         tasks += [(f"pretrainings.{n}", (p.task,)) for n, p in self.pretrainings.items()]
         tasks += [
             (f"methods.{n}", m.tasks or ())
@@ -252,6 +261,12 @@ class Experiment(BaseModel):
             if unknown := [task for task in names if task not in self.tasks]:
                 raise ValueError(
                     f"{where} names the task {unknown[0]!r}; there are {', '.join(self.tasks)}"
+                )
+        for task, metric in self.metrics.items():
+            if metric not in METRICS[kind := task_kind(self.tasks[task])]:
+                raise ValueError(
+                    f"metrics.{task} is {metric!r}, which a task of kind {kind} does not have; there are "
+                    f"{', '.join(METRICS[kind])}"
                 )
         for name, method in self.layers_methods.items():
             if method.encoders is not None and method.encoders not in self.pretrainings:
@@ -283,6 +298,11 @@ class Experiment(BaseModel):
     def all_recipes(self) -> dict[str, Recipe]:
         """Every recipe by name, the experiment's own first."""
         return {DEFAULT_RECIPE: self.recipe, **self.recipes}
+
+    def fit_config(self, method: HeadMethod, task: str, seed: int) -> FitConfig:
+        """The complete config of one fit."""
+        kind = task_kind(self.tasks[task])
+        return method.fit_config(kind, self.metrics.get(task, DEFAULT_METRIC[kind]), seed)
 
     def tasks_of(self, method: MethodConfig) -> tuple[str, ...]:
         """The tasks that a method is scored on."""

@@ -98,7 +98,10 @@ def _read_by_heads(experiment: Experiment) -> set[str]:
 
 def _require_captured(experiment: Experiment, captured: set[str]) -> None:
     for name, method in experiment.methods.items():
-        for array in method.fit_config(0).arrays() if isinstance(method, HeadMethod) else ():
+        if not isinstance(method, HeadMethod):
+            continue
+        task = experiment.tasks_of(method)[0]  # what it reads does not depend on the task
+        for array in experiment.fit_config(method, task, 0).arrays():
             if array not in captured:
                 raise InputError(
                     f"method {name!r} reads {array}, but the experiment captures only "

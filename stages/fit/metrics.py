@@ -20,6 +20,14 @@ METRICS: dict[TaskKind, tuple[Metric, ...]] = {
 }
 """Kind of task to the metrics that mean something for it."""
 
+DEFAULT_METRIC: dict[TaskKind, Metric] = {
+    "classification": "accuracy",
+    "pair_classification": "accuracy",
+    "similarity": "spearman_pearson",
+    "unlabelled": "mrr",
+}
+"""Kind of task to what is compared where nothing is said; GLOT chooses STS-B's epoch by the mean of both."""
+
 
 def evaluate(metric: Metric, labels: NDArray[Any], predictions: NDArray[Any]) -> float:
     """A metric, 1 at best.

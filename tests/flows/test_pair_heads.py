@@ -1,6 +1,7 @@
 """Heads trained on pairs of texts: graded ones by their cosine, classes by both vectors side by side."""
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from flows.dag import build_dag
 from flows.experiment import load_experiment
 from flows.pipeline import run_embedded
 from storage.durable import read_json
+from storage.errors import InputError
 from tests.flows.test_embed_experiment import pairs, write
 from tests.stages.extraction.tiny_models import WORDS
 
@@ -56,6 +58,7 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
                 "task": {"kind": "pair_classification", **columns, "label": "label"},
             },
         },
+        "metrics": {"classes": "mcc"},
         "methods": {
             "GLOT": {
                 "kind": "head",
@@ -70,6 +73,7 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
                 "head": glot,
                 "layer": "hidden/2",
                 "optim": optim,
+                "loss": {"kind": "cross_entropy"},
                 "metric": "f1",
             },
             "MLP": {
@@ -85,6 +89,21 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"clases": "mcc"}, "metrics.clases names the task 'clases'; there are graded, classes"),
+        ({"graded": "f1"}, "metrics.graded is 'f1', which a task of kind similarity does not have"),
+    ],
+)
+def test_a_metric_must_go_with_its_task(
+    tiny_bert: Path, tmp_path: Path, metrics: dict[str, str], message: str
+) -> None:
+    wrong = experiment(tmp_path, tiny_bert) | {"metrics": metrics}
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_experiment(write(tmp_path / "experiment.yaml", wrong))
+
+
 def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
     tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -94,9 +113,9 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
     assert result.computed == {
         "corpus": 2,
         "extract": 1,
-        "fit": 3,
+        "fit": 4,
         "embed": 1,
-        "score": 4,
+        "score": 5,
         "report": 1,
     }
     rows = pq.read_table(result.report.with_name("results.parquet")).to_pylist()
@@ -105,7 +124,8 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
         ("GLOT", "graded"): "spearman",
         ("mean", "graded"): "spearman",
         ("GLOT on classes", "classes"): "f1",
-        ("MLP", "classes"): "accuracy",
+        ("MLP", "classes"): "mcc",
+        ("MLP", "graded"): "spearman_pearson",
     }
     dag = build_dag(load_experiment(path), home)
     metrics = read_json(
