@@ -14,11 +14,12 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Float32, Float64
+from jaxtyping import Float32
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from stages.corpus.corpus import Corpus
+from stages.correlations import pearson, spearman
 from stages.embed.corpus import CorpusVectors
 from storage.errors import InputError
 
@@ -107,28 +108,6 @@ def score_vectors(config: SimilarityConfig, folder: Path, corpus: Corpus) -> Sim
     """`score_pairs` of the vectors that the stage `embed` published in `folder`."""
     found = CorpusVectors.load(folder)
     return score_pairs(config, found.vectors, corpus, choice=found.choice)
-
-
-def spearman(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> float:
-    """Rank correlation; equal values share the mean of their ranks. Neither side may be constant."""
-    return pearson(_ranks(a), _ranks(b))
-
-
-def pearson(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> float:
-    """Linear correlation. Neither side may be constant."""
-    return float(np.clip(_direction(a) @ _direction(b), -1, 1))
-
-
-def _direction(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    # By the largest value first: squares of a huge or tiny scale would leave the range of floats.
-    scaled = values / np.abs(values).max()
-    centred = scaled - scaled.mean()
-    return centred / np.linalg.norm(centred)
-
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(sizes) - (sizes - 1) / 2)[group]
 
 
 def _predictions(split: str, vectors: NDArray[np.float32], corpus: Corpus) -> pa.Table:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from stages.correlations import spearman
 from stages.embed.aggregate import Vectors
 from stages.embed.config import Combine
 from stages.embed.layers import combine_vectors
@@ -82,10 +83,4 @@ def _score(
     cosines = np.round(np.sum(left * right, axis=1), 12)
     if np.all(cosines == cosines[0]):
         return None
-    return float(np.corrcoef(_ranks(cosines), _ranks(gold))[0, 1])
-
-
-def _ranks(values: Float64[np.ndarray, " m"]) -> Float64[np.ndarray, " m"]:
-    """Ranks from 1; ties share their mean."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[which]
+    return spearman(cosines, gold)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stages.corpus.columns import TaskKind
-from stages.fit.correlations import pearson, spearman
+from stages.correlations import pearson, spearman
 from storage.errors import InputError
 
 Metric = Literal["accuracy", "mcc", "f1", "spearman", "pearson", "spearman_pearson", "mrr"]

@@ -10,11 +10,12 @@ from jaxtyping import Float32
 from pydantic import JsonValue
 
 from stages.corpus.corpus import Corpus
+from stages.correlations import pearson, spearman
 from stages.freeze.config import PairFitConfig
 from stages.freeze.encoders import LayerAutoencoders
 from stages.freeze.fit_pairs import fit_pairs, predict
 from stages.freeze.pair_fit import GradedPairs, PairFitResult, load_pair_fit
-from stages.similarity import SimilarityConfig, SimilarityResult, pearson, spearman
+from stages.similarity import SimilarityConfig, SimilarityResult
 from storage.errors import InputError
 from storage.progress import Progress
 

@@ -16,6 +16,7 @@ from jaxtyping import Float32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stages.correlations import pearson, spearman
 from stages.freeze.batches import gather, shuffled_batches
 from stages.freeze.build import build_pair_head
 from stages.freeze.config import PairFitConfig
@@ -23,7 +24,6 @@ from stages.freeze.encoders import LayerAutoencoders
 from stages.freeze.losses import LOSSES
 from stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult
 from stages.freeze.pair_heads import CosineMlp, EncodedHead, PairHead, cosines
-from stages.similarity import pearson, spearman
 from storage.errors import InputError, PermafrostError
 from storage.progress import Progress
 

@@ -16,8 +16,9 @@ from scipy.spatial.distance import cosine as cosine_distance
 
 from stages.corpus.columns import TaskKind
 from stages.corpus.corpus import EXAMPLES, Corpus
+from stages.correlations import pearson, spearman
 from stages.report.cells import Cell, read_results
-from stages.similarity import SimilarityConfig, pearson, score_pairs, spearman
+from stages.similarity import SimilarityConfig, score_pairs
 from storage.errors import InputError
 from storage.keys import text_digest
 

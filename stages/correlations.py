@@ -1,4 +1,4 @@
-"""Correlations, 0 where a side is constant (as Matthews' correlation in `metrics`)."""
+"""Correlations, 0 where a side is constant (as Matthews' correlation in `stages.fit.metrics`)."""
 
 import numpy as np
 from jaxtyping import Float64
