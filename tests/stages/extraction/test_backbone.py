@@ -86,6 +86,25 @@ def test_a_loaded_backbone_is_frozen_and_keeps_no_cache(tiny_files: Files) -> No
     assert backbone.model(input_ids=ids).past_key_values is None
 
 
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_running_a_backbone_leaves_its_weights_and_gradients_alone(
+    tiny_files: Files, family: str
+) -> None:
+    """GLOT 4.1: the backbone's checksum is unchanged, and no gradient reaches it."""
+    backbone = load_backbone(tiny_files(family), "float32", "cpu")
+    before = {n: p.clone() for n, p in backbone.model.named_parameters()}
+    recipe = PlainRecipe(readout="last")
+    batch = encode(recipe, backbone.tokenizer, TEXTS, 32)
+    names = ["hidden/2", "values/1", "attention_rows/1"]
+    found = forward(backbone, batch, names, recipe)
+    head = torch.nn.Linear(found["hidden/2"].shape[-1], 1)
+    head(found["hidden/2"].float()).sum().backward()
+    assert head.weight.grad is not None
+    for name, parameter in backbone.model.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+        assert parameter.grad is None, name
+
+
 def test_the_compute_dtype_is_ours_and_not_the_checkpoints(tmp_path: Path) -> None:
     files = files_of(save_model("llama", tmp_path, dtype=torch.bfloat16))
     for name in ("float32", "bfloat16", "float16"):
