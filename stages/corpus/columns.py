@@ -14,7 +14,7 @@ class _Config(BaseModel):
 class _Columns(_Config):
     @model_validator(mode="after")
     def _one_role_per_column(self) -> "_Columns":
-        names = [value for field, value in self if field != "kind"]
+        names = [value for field, value in self if field != "kind" and value is not None]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"the column {twice[0]!r} has two roles; name different columns")
@@ -56,11 +56,25 @@ class Similarity(_Columns):
 
 
 class Unlabelled(_Columns):
-    """Texts only; the splits may have any name."""
+    """Texts, or pairs of texts that belong together, without labels; the splits may have any name."""
 
     kind: Literal["unlabelled"] = "unlabelled"
     text: str = "text"
-    """Column with the text."""
+    """Column with the text, of pairs the first (a query)."""
+    text_pair: str | None = None
+    """Column with the text that belongs to it (a document); None for single texts."""
+    negative: str | None = None
+    """Column with hard negatives, texts that do not belong to the first one though they look it: one text or
+    a list of texts for each row. A row may have none."""
+
+    @model_validator(mode="after")
+    def _negatives_are_of_pairs(self) -> "Unlabelled":
+        if self.negative is not None and self.text_pair is None:
+            raise ValueError(
+                f"negative is the column {self.negative!r}, but text_pair is not given; negatives are told "
+                "from the text that belongs to the first one, so name its column as text_pair"
+            )
+        return self
 
 
 Task = Annotated[

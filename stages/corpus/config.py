@@ -5,13 +5,15 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stages.corpus.columns import TaskKind
+from stages.corpus.concatenated import ConcatenatedCorpus, concatenated_facts
 from stages.corpus.dilution import DilutionCorpus, dilution_facts
 from stages.corpus.files import FilesCorpus, files_facts
 from stages.corpus.hub import HubCorpus, hub_facts
 from stages.corpus.segments import SegmentsCorpus, segments_facts
 
 CorpusConfig = Annotated[
-    FilesCorpus | HubCorpus | DilutionCorpus | SegmentsCorpus, Field(discriminator="kind")
+    FilesCorpus | HubCorpus | DilutionCorpus | SegmentsCorpus | ConcatenatedCorpus,
+    Field(discriminator="kind"),
 ]
 
 
@@ -19,6 +21,8 @@ def task_kind(config: CorpusConfig) -> TaskKind:
     """What a corpus is for, known before it is read."""
     if isinstance(config, FilesCorpus | HubCorpus):
         return config.task.kind
+    if isinstance(config, ConcatenatedCorpus):
+        return config.source.task.kind
     return "unlabelled" if isinstance(config, SegmentsCorpus) else "classification"
 
 
@@ -36,4 +40,6 @@ def corpus_facts(config: CorpusConfig) -> dict[str, Any]:
         return hub_facts(config)
     if isinstance(config, SegmentsCorpus):
         return segments_facts(config)
+    if isinstance(config, ConcatenatedCorpus):
+        return concatenated_facts(config)
     return dilution_facts(config)

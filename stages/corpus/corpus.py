@@ -20,12 +20,14 @@ from stages.corpus.columns import (
     TaskKind,
     Unlabelled,
 )
+from stages.corpus.concatenated import ConcatenatedCorpus, concatenated_rows
 from stages.corpus.config import CorpusConfig
 from stages.corpus.development import carve_dev
 from stages.corpus.dilution import dilution_rows
 from stages.corpus.files import FilesCorpus, files_rows
 from stages.corpus.hub import HubCorpus, hub_rows
 from stages.corpus.labels import label_values
+from stages.corpus.negatives import require_some_negatives
 from stages.corpus.rows import SplitRows
 from stages.corpus.segments import SegmentsCorpus, segments_rows
 from storage.errors import CorruptDataError, NotFoundError
@@ -41,6 +43,9 @@ EXAMPLES = pa.schema(
 )
 """`text` and `text_pair` index into the texts; `label` is a class index or a graded score."""
 
+WITH_NEGATIVES = EXAMPLES.append(pa.field("negatives", pa.list_(pa.int64()), nullable=False))
+"""Of a corpus whose task names a column of hard negatives: none or more texts for each example."""
+
 _FORMAT = 1
 
 
@@ -49,9 +54,10 @@ class Corpus:
     """Texts and examples of one task."""
 
     texts: tuple[str, ...]
-    """Each text once, in order of first appearance: split by split, first texts before second texts."""
+    """Each text once, in order of first appearance: split by split, first texts before second texts before
+    negatives."""
     examples: pa.Table
-    """One row per example, in the order of the source; columns of `EXAMPLES`."""
+    """One row per example, in the order of the source; columns of `EXAMPLES` or `WITH_NEGATIVES`."""
     task: TaskKind
     label_names: tuple[str, ...]
     """Names of the classes; empty unless the labels are classes."""
@@ -97,8 +103,8 @@ class Corpus:
             head = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
             texts = pq.read_table(folder / "texts.parquet")
             examples = pq.read_table(folder / "examples.parquet")
-            is_known = head["format"] == _FORMAT and examples.schema.equals(EXAMPLES)
-            if not is_known:
+            has_known_columns = any(map(examples.schema.equals, (EXAMPLES, WITH_NEGATIVES)))
+            if head["format"] != _FORMAT or not has_known_columns:
                 raise ValueError(f"format {head['format']} with columns {examples.column_names}")
             return cls(
                 texts=tuple(texts.column("text").to_pylist()),
@@ -121,12 +127,14 @@ def build_corpus(config: CorpusConfig) -> Corpus:
         InputError: whatever is wrong with the data: what, in which row of which file, what to do.
     """
     rows, task, dev = _read(config)
+    require_some_negatives([s.negatives for s in rows if s.negatives is not None])
     labels, label_names = label_values(rows, task)
     texts, examples = _number_texts(rows, labels)
     digests = tuple(text_digest(text) for text in texts)
     if isinstance(dev, DevFromTrain):
         examples = carve_dev(examples, digests, dev)
-    return Corpus(texts, examples.cast(EXAMPLES), task.kind, label_names, digests)
+    schema = WITH_NEGATIVES if "negatives" in examples.column_names else EXAMPLES
+    return Corpus(texts, examples.cast(schema), task.kind, label_names, digests)
 
 
 def _read(config: CorpusConfig) -> tuple[list[SplitRows], Task, Dev]:
@@ -136,13 +144,20 @@ def _read(config: CorpusConfig) -> tuple[list[SplitRows], Task, Dev]:
         return hub_rows(config), config.task, config.dev
     if isinstance(config, SegmentsCorpus):
         return segments_rows(config), Unlabelled(), DevAsGiven()
+    if isinstance(config, ConcatenatedCorpus):
+        return concatenated_rows(config), config.source.task, DevAsGiven()
     return dilution_rows(config), Classification(), DevAsGiven()
 
 
 def _number_texts(
     splits: Sequence[SplitRows], labels: Sequence[NDArray[np.float64] | None]
 ) -> tuple[tuple[str, ...], pa.Table]:
-    columns = [c for s in splits for c in (s.text, s.text_pair) if c is not None]
+    columns = [
+        c
+        for s in splits
+        for c in (s.text, s.text_pair, None if s.negatives is None else s.negatives.texts)
+        if c is not None
+    ]
     stacked = pa.chunked_array([chunk for c in columns for chunk in c.chunks], pa.large_string())
     encoded = stacked.combine_chunks().dictionary_encode()
     numbers = encoded.indices.cast(pa.int64())
@@ -156,15 +171,15 @@ def _number_texts(
         if split.text_pair is not None:
             pair = numbers.slice(start, n_rows)
             start += n_rows
-        tables.append(
-            pa.table(
-                [
-                    pa.array([split.split] * n_rows, pa.string()),
-                    text,
-                    pair,
-                    pa.nulls(n_rows, pa.float64()) if label is None else pa.array(label),
-                ],
-                names=EXAMPLES.names,
-            )
-        )
+        found = {
+            "split": pa.array([split.split] * n_rows, pa.string()),
+            "text": text,
+            "text_pair": pair,
+            "label": pa.nulls(n_rows, pa.float64()) if label is None else pa.array(label),
+        }
+        if split.negatives is not None:
+            theirs = numbers.slice(start, len(split.negatives.rows))
+            start += len(theirs)
+            found["negatives"] = split.negatives.numbered(theirs, (text, pair), split.where)
+        tables.append(pa.table(found))
     return tuple(encoded.dictionary.to_pylist()), pa.concat_tables(tables).combine_chunks()

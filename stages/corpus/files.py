@@ -17,6 +17,7 @@ from stages.corpus.rows import (
     SplitRows,
     checked_rows,
     label_columns,
+    negative_columns,
     require_columns,
     text_columns,
 )
@@ -71,10 +72,9 @@ def files_facts(config: FilesCorpus) -> dict[str, Any]:
 def files_rows(config: FilesCorpus) -> list[SplitRows]:
     """Read and check every split, in the order given."""
     task = config.task
+    columns = (text_columns(task), label_columns(task), negative_columns(task))
     return [
-        checked_rows(
-            read_columns(Path(path), text_columns(task), label_columns(task)), task, split, path
-        )
+        checked_rows(read_columns(Path(path), *columns), task, split, path)
         for split, path in config.files.items()
     ]
 
@@ -111,8 +111,12 @@ def file_sha256(path: Path) -> str:
         raise _unreadable(path, error) from error
 
 
-def read_columns(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+def read_columns(
+    path: Path, texts: Sequence[str], labels: Sequence[str], negatives: Sequence[str] = ()
+) -> pa.Table:
     """Read some columns of a file; `texts` come as strings whatever they look like ("2020-01-01").
+
+    `negatives` too, and may be lists of them.
 
     Raises:
         InputError: the file is missing, empty, unreadable or broken, or has no such column.
@@ -120,7 +124,7 @@ def read_columns(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.
     readers = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl, "txt": _txt}
     reader = readers[file_format(path)]
     try:
-        return reader(path, texts, labels)
+        return reader(path, texts, labels, negatives)
     except InputError:
         raise
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
@@ -134,30 +138,39 @@ def _unreadable(path: Path, error: Exception) -> InputError:
     )
 
 
-def _parquet(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+def _parquet(
+    path: Path, texts: Sequence[str], labels: Sequence[str], negatives: Sequence[str]
+) -> pa.Table:
     # memory_map and a plain file: no surprise from folder names such as year=2020 becoming columns.
     with pa.parquet.ParquetFile(path, memory_map=True) as file:
-        require_columns(file.schema_arrow.names, (*texts, *labels), str(path))
-        return file.read(columns=[*texts, *labels])
+        wanted = [*texts, *labels, *negatives]
+        require_columns(file.schema_arrow.names, wanted, str(path))
+        return file.read(columns=wanted)
 
 
-def _csv(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+def _csv(
+    path: Path, texts: Sequence[str], labels: Sequence[str], negatives: Sequence[str]
+) -> pa.Table:
     reading = pa.csv.ReadOptions(block_size=_BLOCK_BYTES)
     parsing = pa.csv.ParseOptions(newlines_in_values=True)
-    as_bytes = {name: pa.large_binary() for name in texts}
+    wanted = [*texts, *labels, *negatives]
+    as_bytes = {name: pa.large_binary() for name in (*texts, *negatives)}
     converting = pa.csv.ConvertOptions(column_types=as_bytes)
     with pa.csv.open_csv(path, reading, parsing, converting) as head:
-        require_columns(head.schema.names, (*texts, *labels), str(path))
+        require_columns(head.schema.names, wanted, str(path))
     # Bytes, not strings: the check for UTF-8 that follows can then name the row.
-    converting = pa.csv.ConvertOptions(column_types=as_bytes, include_columns=[*texts, *labels])
+    converting = pa.csv.ConvertOptions(column_types=as_bytes, include_columns=wanted)
     return pa.csv.read_csv(path, reading, parsing, converting)
 
 
-def _jsonl(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+def _jsonl(
+    path: Path, texts: Sequence[str], labels: Sequence[str], negatives: Sequence[str]
+) -> pa.Table:
     first = _first_object(path)
-    require_columns(list(first), (*texts, *labels), str(path))
+    require_columns(list(first), (*texts, *labels, *negatives), str(path))
     fields = [(name, pa.large_string()) for name in texts]
     fields += [(name, _json_type(first[name], name, path)) for name in labels]
+    fields += [(name, _json_text_type(path, name)) for name in negatives]
     # An explicit schema keeps columns that are not asked for from being parsed, and from failing.
     parsing = pa.json.ParseOptions(
         explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
@@ -195,8 +208,21 @@ def _json_type(value: object, name: str, path: Path) -> pa.DataType:
     )
 
 
-def _txt(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
-    require_columns(["text"], (*texts, *labels), f"{path} (plain text, one text per line)")
+def _json_text_type(path: Path, name: str) -> pa.DataType:
+    """Texts or lists of them, after the first value that is not null."""
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+        values = (json.loads(line).get(name) for line in file if line.strip())
+        first = next((value for value in values if value is not None), None)
+    if first is None:
+        return pa.null()
+    return pa.list_(pa.large_string()) if isinstance(first, list) else pa.large_string()
+
+
+def _txt(
+    path: Path, texts: Sequence[str], labels: Sequence[str], negatives: Sequence[str]
+) -> pa.Table:
+    wanted = (*texts, *labels, *negatives)
+    require_columns(["text"], wanted, f"{path} (plain text, one text per line)")
     lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if not lines[-1]:
         lines.pop()

@@ -14,6 +14,7 @@ from stages.corpus.rows import (
     SplitRows,
     checked_rows,
     label_columns,
+    negative_columns,
     require_columns,
     text_columns,
 )
@@ -73,7 +74,7 @@ def hub_facts(config: HubCorpus) -> dict[str, Any]:
 def hub_rows(config: HubCorpus) -> list[SplitRows]:
     """Read and check every split, in the order given."""
     task = config.task
-    wanted = (*text_columns(task), *label_columns(task))
+    wanted = (*text_columns(task), *label_columns(task), *negative_columns(task))
     revision = _revision_to_read(config.path, config.revision)
     rows: list[SplitRows] = []
     for split, theirs in config.splits.items():

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.corpus.columns import PairClassification, Similarity, Task, Unlabelled
+from stages.corpus.columns import Classification, Task, Unlabelled
+from stages.corpus.negatives import Negatives, checked_negatives
+from stages.corpus.text_column import checked_texts
 from storage.errors import InputError
 
 
@@ -25,18 +27,24 @@ class SplitRows:
     label: pa.ChunkedArray | None
     class_names: tuple[str, ...] | None
     """Names of classes 0, 1, ... where the source declares them."""
+    negatives: Negatives | None = None
+    """Hard negatives; None where the task names no column of them."""
 
 
 def text_columns(task: Task) -> tuple[str, ...]:
     """Columns that must hold text."""
-    if isinstance(task, PairClassification | Similarity):
-        return (task.text, task.text_pair)
-    return (task.text,)
+    pair = None if isinstance(task, Classification) else task.text_pair
+    return (task.text,) if pair is None else (task.text, pair)
 
 
 def label_columns(task: Task) -> tuple[str, ...]:
     """Columns that hold labels: one or none."""
     return () if isinstance(task, Unlabelled) else (task.label,)
+
+
+def negative_columns(task: Task) -> tuple[str, ...]:
+    """Columns that hold hard negatives: one or none."""
+    return (task.negative,) if isinstance(task, Unlabelled) and task.negative is not None else ()
 
 
 def require_columns(available: Sequence[str], wanted: Sequence[str], where: str) -> None:
@@ -51,7 +59,7 @@ def require_columns(available: Sequence[str], wanted: Sequence[str], where: str)
             raise InputError(
                 f"{where} has {problem} {name!r}; its columns are "
                 f"{', '.join(map(repr, available))}. Name one of these in the task's text, "
-                "text_pair or label (on the command line: FILE::COLUMN)"
+                "text_pair, negative or label (on the command line: FILE::COLUMN)"
             )
 
 
@@ -67,9 +75,11 @@ def checked_rows(
     Raises:
         InputError: no rows, a missing column, a text that is missing, blank or not text, a missing label.
     """
-    require_columns(table.column_names, (*text_columns(task), *label_columns(task)), where)
+    others = (*label_columns(task), *negative_columns(task))
+    require_columns(table.column_names, (*text_columns(task), *others), where)
     texts = [checked_texts(table.column(name), name, where) for name in text_columns(task)]
     labels = [_checked_label(table.column(name), name, where) for name in label_columns(task)]
+    negatives = [checked_negatives(table.column(n), n, where) for n in negative_columns(task)]
     return SplitRows(
         split=split,
         where=where,
@@ -77,56 +87,8 @@ def checked_rows(
         text_pair=texts[1] if len(texts) > 1 else None,
         label=labels[0] if labels else None,
         class_names=class_names,
+        negatives=negatives[0] if negatives else None,
     )
-
-
-def checked_texts(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:
-    """The column as valid, non-blank `large_string`.
-
-    Raises:
-        InputError: no rows, not text, invalid UTF-8, or a missing or blank text; with its row number.
-    """
-    if column.length() == 0:
-        raise InputError(f"{where} has no rows; give at least one text")
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if not (is_binary or is_text or pa.types.is_string_view(kind)):
-        raise InputError(
-            f"column {name!r} of {where} holds {column.type}, expected text; name the column that "
-            "has the texts"
-        )
-    try:
-        texts = column.cast(pa.large_string())
-        texts.validate(full=True)
-    except pa.ArrowInvalid as error:
-        row, raw = _first_undecodable(column)
-        raise InputError(
-            f"row {row} of {where}, column {name!r}, is not valid UTF-8: {raw[:60]!r}; save the "
-            "data as UTF-8"
-        ) from error
-    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True)
-    row = pc.index(blank, True).as_py()
-    if row >= 0:
-        value = texts.slice(row, 1).to_pylist()[0]
-        n_blank = pc.sum(blank).as_py()
-        raise InputError(
-            f"row {row + 1} of {where} has "
-            f"{'no text' if value is None else f'the blank text {value[:40]!r}'} in column "
-            f"{name!r} ({n_blank} such of {texts.length()} rows); remove the row or fill it"
-        )
-    return texts
-
-
-def _first_undecodable(column: pa.ChunkedArray) -> tuple[int, bytes]:
-    raw = column.cast(pa.large_binary())
-    for row, value in enumerate(raw, start=1):
-        data: bytes = value.as_py() or b""
-        try:
-            data.decode()
-        except UnicodeDecodeError:
-            return row, data
-    raise AssertionError("Arrow found invalid UTF-8 that Python does not")
 
 
 def _checked_label(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:

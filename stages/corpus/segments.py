@@ -34,6 +34,11 @@ class SegmentsCorpus(SegmentSplit):
                 f"the source of segments has a task of kind {self.source.task.kind!r}; use 'unlabelled' "
                 "and name the column with the texts"
             )
+        if self.source.task.text_pair is not None:
+            raise ValueError(
+                f"the source of segments has pairs (text_pair is {self.source.task.text_pair!r}); both "
+                "segments are cut from one text, so leave text_pair out"
+            )
         if not isinstance(self.source.dev, DevAsGiven):
             raise ValueError("nothing is trained on segments; leave dev of the source out")
         return self

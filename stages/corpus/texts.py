@@ -4,7 +4,7 @@ from pathlib import Path
 
 from stages.corpus.files import read_columns
 from stages.corpus.hub import read_split, resolve_commit
-from stages.corpus.rows import checked_texts
+from stages.corpus.text_column import checked_texts
 from storage.errors import InputError
 
 _HUB = "hf:"

@@ -5,7 +5,7 @@ from stages.fit.config import FitConfig
 from stages.fit.data import Examples, FitData
 from stages.fit.history import EpochRecord, StepRecord
 from stages.fit.losses import Contrastive, CosineMse, CrossEntropy, LossConfig
-from stages.fit.metrics import METRICS, Metric, evaluate, majority_rate
+from stages.fit.metrics import METRICS, Metric, class_balance, evaluate, majority_rate
 from stages.fit.models import Predictions, TaskFacts
 from stages.fit.optim import OptimConfig
 from stages.fit.run import predict
@@ -31,6 +31,7 @@ __all__ = [
     "Predictions",
     "StepRecord",
     "TaskFacts",
+    "class_balance",
     "evaluate",
     "fit",
     "load_head",

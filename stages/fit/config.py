@@ -29,7 +29,7 @@ class FitConfig(BaseModel):
     """Initial weights, order of the batches, and the permutation of `labels="shuffled"`."""
     labels: Literal["true", "shuffled"] = "true"
     """`shuffled` is the control: the labels of train and of dev are permuted (of pairs without labels,
-    the second texts), test is untouched."""
+    the second texts with their negatives), test is untouched."""
     metric: Metric = "accuracy"
     """What is compared on dev and reported. `f1` is that of class 1 of two, `spearman_pearson` the mean
     of both (GLOT's choice), `mrr` the mean reciprocal rank of the partner of a pair."""

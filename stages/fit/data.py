@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stages.corpus.columns import TaskKind
 from storage.errors import InputError, NotFoundError
+from storage.ragged import Ragged, offsets_of
 from storage.readers import FeatureReader
 
 
@@ -23,6 +24,8 @@ class Examples:
     labels: NDArray[Any]
     """Class indices int64, graded scores float64, or, for pairs without labels, int64 ones: the rank
     that the second text should have among all second texts, seen from the first."""
+    negatives: Ragged | None = None
+    """Texts `[n_negatives]` int64, any number for each example; None where the corpus has none."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -38,8 +41,8 @@ class FitData:
     """Features and examples of one corpus.
 
     `readers[array]` counts texts as the corpus does; `examples` has the columns split, text,
-    text_pair and label; `label_names[c]` names class c and is empty where labels are no classes;
-    `digests[i]` identifies text i; `task` is the kind of the corpus.
+    text_pair, label and perhaps negatives; `label_names[c]` names class c and is empty where labels are
+    no classes; `digests[i]` identifies text i; `task` is the kind of the corpus.
     """
 
     readers: Mapping[str, FeatureReader]
@@ -86,7 +89,7 @@ class FitData:
                 f"the corpus has no {name} examples (its splits: {have}); a head is trained on train, "
                 "chosen on dev and scored on test"
             )
-        return Examples(name, self._sides(name, rows), self._labels(name, rows))
+        return Examples(name, self._sides(name, rows), self._labels(name, rows), _negatives(rows))
 
     def _sides(self, split: str, rows: pa.Table) -> tuple[NDArray[np.int64], ...]:
         n_rows = rows.num_rows
@@ -116,6 +119,14 @@ class FitData:
 
 def _indices(rows: pa.Table, column: str) -> NDArray[np.int64]:
     return rows.column(column).to_numpy().astype(np.int64)
+
+
+def _negatives(rows: pa.Table) -> Ragged | None:
+    if "negatives" not in rows.column_names:
+        return None
+    column = rows.column("negatives")
+    counts = pc.list_value_length(column).to_numpy().astype(np.int64)
+    return Ragged(pc.list_flatten(column).to_numpy(), offsets_of(counts))
 
 
 def _scores(split: str, column: pa.ChunkedArray) -> NDArray[np.float64]:

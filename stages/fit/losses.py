@@ -1,6 +1,6 @@
 """What is minimised, told apart by `kind`: one loss per kind of task.
 
-Axes: b pairs of a batch, d width of a vector.
+Axes: b pairs of a batch, m hard negatives of all of them together, d width of a vector.
 """
 
 from typing import Annotated, Literal
@@ -38,15 +38,18 @@ class CosineMse(_Config):
 class Contrastive(_Config):
     """Pairs without labels: each side finds its partner among those of the batch, in both directions.
 
-    As GLOT trains for retrieval (appendix B.3), raw dot products included. Hard negatives have no place
-    in a corpus, and the released code ignores those of its data. The last pair of an epoch, where it
-    is alone in its batch, has nobody to be told from and a loss of 0.
+    As GLOT trains for retrieval (appendix B.3), raw dot products included. The last pair of an epoch,
+    where it is alone in its batch and has no negatives, has nobody to be told from and a loss of 0.
     """
 
     kind: Literal["contrastive"] = "contrastive"
     temperature: float = Field(default=0.07, gt=0, allow_inf_nan=False)
     similarity: VectorSimilarity = "dot"
     """Also what partners are ranked by on dev and test."""
+    hard_negatives: Literal["ignore", "add"] = "ignore"
+    """`add`: from the first text, the partner is to be found among the hard negatives of all pairs of the
+    batch as well, as in the multiple negatives ranking loss of sentence-transformers; nothing changes
+    from the second text, nor on dev and test. GLOT's released code ignores the negatives of its data."""
 
 
 LossConfig = Annotated[CrossEntropy | CosineMse | Contrastive, Field(discriminator="kind")]
@@ -68,12 +71,17 @@ def cosine_mse(
 
 
 def contrastive(
-    first: Float[Tensor, "b d"], second: Float[Tensor, "b d"], config: Contrastive
+    first: Float[Tensor, "b d"],
+    second: Float[Tensor, "b d"],
+    config: Contrastive,
+    negatives: Float[Tensor, "m d"] | None = None,
 ) -> Float[Tensor, ""]:
     """Cross-entropy of finding the partner among the batch's, the mean of both directions."""
+    found = second if negatives is None else torch.cat([second, negatives])
     if config.similarity == "cosine":
-        first, second = functional.normalize(first, dim=1), functional.normalize(second, dim=1)
-    logits_BB = first @ second.t() / config.temperature
+        first, found = functional.normalize(first, dim=1), functional.normalize(found, dim=1)
+    logits_BC = first @ found.t() / config.temperature
     own = torch.arange(len(first), device=first.device)
-    there = functional.cross_entropy(logits_BB, own)
-    return (there + functional.cross_entropy(logits_BB.t(), own)) / 2
+    there = functional.cross_entropy(logits_BC, own)
+    back = functional.cross_entropy(logits_BC[:, : len(first)].t(), own)
+    return (there + back) / 2

@@ -1,5 +1,6 @@
 """Metrics on class indices, graded scores and ranks."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -84,3 +85,9 @@ def _from_counts(
 def majority_rate(labels: NDArray[np.int64]) -> float:
     """Share of the most frequent class: what a constant answer scores."""
     return float(np.bincount(labels).max() / len(labels))
+
+
+def class_balance(labels: NDArray[np.int64], label_names: Sequence[str]) -> dict[str, float]:
+    """Share of each class."""
+    counts = np.bincount(labels, minlength=len(label_names))
+    return dict(zip(label_names, (counts / len(labels)).tolist(), strict=True))

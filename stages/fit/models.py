@@ -5,8 +5,8 @@ single texts, Linear(2 D, C) on two side by side for pairs with classes, and for
 behind a Linear(D, D), which every pooling gets, those without parameters too. Nothing is normalised, and
 nothing stands on the pooling of pairs without labels.
 
-We differ in that both sides of a batch are pooled together, which makes a difference only to a head
-with batch normalisation: its statistics are those of both sides.
+We differ in that both sides of a batch, and its hard negatives, are pooled together, which makes a
+difference only to a head with batch normalisation: its statistics are those of all of them.
 Axes: t tokens of all texts, n texts, e width of an encoding, u distinct texts, p examples of s sides.
 """
 
@@ -77,7 +77,8 @@ class TaskModel(nn.Module, ABC):
     def loss(
         self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"] | Float[Tensor, " p"]
     ) -> Float[Tensor, ""]:
-        """Loss of a batch; of pairs, `encoded` holds the first texts and then the second ones."""
+        """Loss of a batch; of pairs, `encoded` holds the first texts, then the second ones, and of pairs
+        without labels then any number of hard negatives."""
 
     @abstractmethod
     def predict(
@@ -184,9 +185,9 @@ class PartnerSearch(TaskModel):
         self.config = config
 
     def loss(self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"]) -> Float[Tensor, ""]:
-        """Symmetric contrastive loss inside the batch."""
-        first, second = encoded.chunk(2)
-        return contrastive(first, second, self.config)
+        """Contrastive loss inside the batch."""
+        p = len(labels)
+        return contrastive(encoded[:p], encoded[p : 2 * p], self.config, encoded[2 * p :])
 
     def predict(
         self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]

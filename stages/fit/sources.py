@@ -40,22 +40,32 @@ class Pairs:
     """Examples of two texts each."""
 
     reader: FeatureReader
-    """The distinct texts of both sides."""
+    """The distinct texts of both sides, and the negatives."""
     sides: Int64[np.ndarray, "2 n"]
     """Texts of each example, as the reader counts them."""
     labels: np.ndarray
+    negatives: Ragged | None = None
+    """Hard negatives of each example, as the reader counts them."""
 
     def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Every example once: their numbers `[b]` and the rows of b first texts, then of b second ones.
+        """Every example once: their numbers `[b]` and the rows of b first texts, then of b second ones,
+        then of the negatives of all b.
 
         The order does not depend on the kind of the reader. A reader that reads windows loads the texts
-        of as many batches at a time as its budget allows, at least one.
+        of as many batches at a time as its budget allows, at least one; with negatives, one.
         """
         order = np.random.default_rng([seed, epoch]).permutation(len(self.labels))
         batches = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+        if self.negatives is not None:
+            return (self._with_negatives(batch, self.negatives.take(batch)) for batch in batches)
         texts = np.concatenate([self.sides[:, batch].ravel() for batch in batches])
         rows = self.reader.subset(texts).in_order(2 * batch_size)
         return ((batch, r) for batch, (_, r) in zip(batches, rows, strict=True))
+
+    def _with_negatives(self, batch: Int64[np.ndarray, " b"], negatives: Ragged) -> Batch:
+        texts = np.concatenate([self.sides[:, batch].ravel(), negatives.data])
+        _, rows = next(self.reader.subset(texts).in_order(len(texts)))
+        return batch, rows
 
 
 Source = Singles | Pairs
@@ -67,6 +77,20 @@ def source_of(examples: Examples, reader: FeatureReader) -> Source:
         return Singles(reader.subset(examples.texts), examples.labels)
     texts, sides = np.unique(np.stack(examples.sides), return_inverse=True)
     return Pairs(reader.subset(texts), sides.reshape(2, -1), examples.labels)
+
+
+def source_with_negatives(examples: Examples, reader: FeatureReader) -> Pairs:
+    """As `source_of`, for pairs that are told from their hard negatives too."""
+    given = examples.negatives
+    assert given is not None, "checked with the splits"
+    texts, numbers = np.unique(np.concatenate([*examples.sides, given.data]), return_inverse=True)
+    sides, negatives = np.split(numbers, [2 * len(examples)])
+    return Pairs(
+        reader.subset(texts),
+        sides.reshape(2, -1),
+        examples.labels,
+        Ragged(negatives, given.offsets),
+    )
 
 
 def pooled(

@@ -7,8 +7,8 @@ import numpy as np
 
 from stages.fit.config import FitConfig
 from stages.fit.data import Examples, FitData
-from stages.fit.losses import LOSS_OF
-from stages.fit.metrics import METRICS
+from stages.fit.losses import LOSS_OF, Contrastive
+from stages.fit.metrics import METRICS, Metric
 from stages.fit.models import PARAMETERLESS
 from storage.errors import InputError
 
@@ -22,22 +22,13 @@ def require_fitting(config: FitConfig, data: FitData) -> None:
     Raises:
         InputError: a loss or metric that does not go with it, or nothing to train.
     """
-    loss, metric = LOSS_OF[data.task], config.metric
+    loss = LOSS_OF[data.task]
     if config.loss.kind != loss:
         raise InputError(
             f"loss {config.loss.kind} does not go with a corpus of kind {data.task!r}; set loss to "
             f"{{kind: {loss}}}"
         )
-    if metric not in METRICS[data.task]:
-        raise InputError(
-            f"metric {metric} means nothing for a corpus of kind {data.task!r}; use one of "
-            f"{', '.join(METRICS[data.task])}"
-        )
-    if metric == "f1" and len(data.label_names) != 2:
-        raise InputError(
-            f"metric f1 is that of class 1 of two, but the corpus has {len(data.label_names)} classes; "
-            "use accuracy or mcc"
-        )
+    require_metric(config.metric, data)
     if data.task == "unlabelled" and config.head.kind in PARAMETERLESS:
         raise InputError(
             f"head {config.head.kind} has no parameters and loss {loss} adds none, so there is nothing to "
@@ -47,6 +38,24 @@ def require_fitting(config: FitConfig, data: FitData) -> None:
         raise InputError(
             f"optim.batch_size is {config.optim.batch_size}, but loss {loss} tells the pairs of a batch "
             "apart; use 2 or more"
+        )
+
+
+def require_metric(metric: Metric, data: FitData) -> None:
+    """Check that a metric means something for a corpus.
+
+    Raises:
+        InputError: it does not.
+    """
+    if metric not in METRICS[data.task]:
+        raise InputError(
+            f"metric {metric} means nothing for a corpus of kind {data.task!r}; use one of "
+            f"{', '.join(METRICS[data.task])}"
+        )
+    if metric == "f1" and len(data.label_names) != 2:
+        raise InputError(
+            f"metric f1 is that of class 1 of two, but the corpus has {len(data.label_names)} classes; "
+            "use accuracy or mcc"
         )
 
 
@@ -102,6 +111,24 @@ def require_rivals(examples: Examples) -> None:
         )
 
 
+def require_negatives(config: FitConfig, train: Examples) -> None:
+    """Check that there are hard negatives where the loss adds them.
+
+    Raises:
+        InputError: there are none.
+    """
+    if adds_negatives(config) and (train.negatives is None or not len(train.negatives.data)):
+        raise InputError(
+            "loss.hard_negatives is 'add', but no train example of the corpus has one; name the column that "
+            "holds them as 'negative' in the corpus' task, or set hard_negatives to 'ignore'"
+        )
+
+
+def adds_negatives(config: FitConfig) -> bool:
+    """Whether a candidate trains with hard negatives."""
+    return isinstance(config.loss, Contrastive) and config.loss.hard_negatives == "add"
+
+
 def _require_classes(train: Examples, data: FitData) -> None:
     classes = np.unique(train.labels)
     if len(classes) < 2:
@@ -117,4 +144,7 @@ def _other_labels(split: Examples, rng: np.random.Generator) -> Examples:
 
 def _other_partners(split: Examples, rng: np.random.Generator) -> Examples:
     first, second = split.sides
-    return replace(split, sides=(first, second[rng.permutation(len(split))]))
+    moved = rng.permutation(len(split))
+    # With the text that they are told from.
+    negatives = None if split.negatives is None else split.negatives.take(moved)
+    return replace(split, sides=(first, second[moved]), negatives=negatives)

@@ -20,8 +20,14 @@ from stages.fit.history import EpochRecord, StepRecord, Trace
 from stages.fit.metrics import evaluate
 from stages.fit.models import PARAMETERLESS, TaskFacts
 from stages.fit.run import Run, predict, start_run, train_epoch
-from stages.fit.sources import Source, pooled, source_of, with_reader
-from stages.fit.splits import Splits, require_fitting, splits
+from stages.fit.sources import Source, pooled, source_of, source_with_negatives, with_reader
+from stages.fit.splits import (
+    Splits,
+    adds_negatives,
+    require_fitting,
+    require_negatives,
+    splits,
+)
 from stages.fit.trained import FitResult
 from stages.heads import FirstHead, HeadConfig
 from storage.progress import Progress
@@ -67,6 +73,7 @@ def fit(
         kind = (candidate.seed, candidate.labels)
         if kind not in found:
             found[kind] = splits(*kind, data)
+        require_negatives(candidate, found[kind][0])
         steps.append(-(-len(found[kind][0]) // candidate.optim.batch_size))
     keeper = None if checkpoint is None else checkpoint_of(checkpoint, config, data)
     saved = None if keeper is None else keeper.load()
@@ -120,8 +127,9 @@ class _Sources:
     def of(self, candidate: FitConfig) -> tuple[FitConfig, Source, Source]:
         """The candidate as it is trained, with its train and dev."""
         reader = self.data.reader(candidate.layer)
-        examples = self.splits[candidate.seed, candidate.labels]
-        train, dev = (source_of(split, reader) for split in examples)
+        examples, dev_examples = self.splits[candidate.seed, candidate.labels]
+        source = source_with_negatives if adds_negatives(candidate) else source_of
+        train, dev = source(examples, reader), source_of(dev_examples, reader)
         if candidate.head.kind not in PARAMETERLESS:
             return candidate, train, dev
         # A pooled text is a text of one token.
@@ -167,13 +175,15 @@ def _start(
 def _epoch(training: _Training, trace: Trace, progress: Progress) -> None:
     """Train for one epoch, evaluate, record."""
     number, config, run = training.number, training.config, training.run
-    epoch = len(trace.epochs(number)) + 1
+    earlier = trace.epochs(number)
+    epoch = len(earlier) + 1
+    said = f", dev {earlier[-1].dev_metric:.4f}" if earlier else ""
     total, log = 0.0, list[StepRecord]()
     first = -(-len(training.train.labels) // config.optim.batch_size) * (epoch - 1) + 1
     for step in train_epoch(run, config, training.train, epoch, training.device):
         total += step.loss * step.examples
         log.append(StepRecord(number, epoch, first + len(log), step.loss, step.lr))
-        progress.advance(1, f"loss {step.loss:.4f}")
+        progress.advance(1, f"loss {step.loss:.4f}{said}")
     dev = training.dev
     answers = predict(run.model, dev, config.optim.batch_size, training.device)
     score = evaluate(config.metric, dev.labels, answers.values)

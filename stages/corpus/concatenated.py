@@ -1,0 +1,173 @@
+"""Long contexts from short pairs: every text of a labelled pair among other sentences of its split.
+
+The label of a pair stays, so how much of a score survives at a length says how well a vector keeps one
+sentence among others.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from stages.corpus.columns import DevAsGiven, PairClassification, Similarity
+from stages.corpus.files import FilesCorpus, files_facts, files_rows
+from stages.corpus.hub import HubCorpus, hub_facts, hub_rows
+from stages.corpus.rows import SplitRows
+from storage.errors import InputError
+
+
+class ConcatenatedCorpus(BaseModel):
+    """Pairs of files or of a dataset, each text padded with other sentences of its split.
+
+    ```yaml
+    kind: concatenated
+    source: {kind: files, files: {test: data/sts.csv}, task: {kind: similarity, label: score}}
+    n_words: 128
+    ```
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["concatenated"] = "concatenated"
+    source: Annotated[FilesCorpus | HubCorpus, Field(discriminator="kind")]
+    """Where the pairs are; a task of kind `similarity` or `pair_classification`."""
+    n_sentences: int | None = Field(default=None, ge=0)
+    """So many other sentences for every text."""
+    n_words: int | None = Field(default=None, ge=1)
+    """Or as many as it takes until a text has at least so many words; words stand between spaces."""
+    distractors: Literal["own", "shared"] = "own"
+    """`own`: the two texts of a pair have no other sentence in common; `shared`: they have the same ones, in
+    the same order, which makes every pair look alike."""
+    place: Literal["random", "first", "last"] = "random"
+    """Where a text stands among the others; `random` is uniform, and the same for both where they share."""
+    seed: int = 0
+    """Another seed, other sentences and places."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "ConcatenatedCorpus":
+        if (self.n_sentences is None) == (self.n_words is None):
+            raise ValueError(
+                f"n_sentences is {self.n_sentences} and n_words is {self.n_words}; give one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _source_is_pairs_with_labels(self) -> "ConcatenatedCorpus":
+        if not isinstance(self.source.task, Similarity | PairClassification):
+            raise ValueError(
+                f"the source of a concatenation has a task of kind {self.source.task.kind!r}; its pairs need "
+                "labels, so use 'similarity' or 'pair_classification'"
+            )
+        if not isinstance(self.source.dev, DevAsGiven):
+            raise ValueError(
+                "a dev split carved from train would be another one at every length; give the dev split as "
+                "one of the source's own"
+            )
+        return self
+
+
+def concatenated_facts(config: ConcatenatedCorpus) -> dict[str, Any]:
+    """What the source stands for, and how its texts are padded."""
+    source = config.source
+    facts = files_facts(source) if isinstance(source, FilesCorpus) else hub_facts(source)
+    return {**config.model_dump(exclude={"source"}), "source": facts}
+
+
+def concatenated_rows(config: ConcatenatedCorpus) -> list[SplitRows]:
+    """Read the pairs of every split and pad their texts.
+
+    The sentences of a pair follow from the seed, the pair and the set of texts of its split alone, not
+    from the order of the rows; none is one of the pair's own texts, and none occurs twice in it.
+
+    Raises:
+        InputError: as of the source, or a split with too few other sentences.
+    """
+    source = config.source
+    rows = files_rows(source) if isinstance(source, FilesCorpus) else hub_rows(source)
+    return [_padded(split, config) for split in rows]
+
+
+def _padded(split: SplitRows, config: ConcatenatedCorpus) -> SplitRows:
+    assert split.text_pair is not None, "a task of pairs without a second text"
+    firsts, seconds = split.text.to_pylist(), split.text_pair.to_pylist()
+    pool = sorted({*firsts, *seconds})
+    try:
+        padded = [_padded_pair(pair, pool, config) for pair in zip(firsts, seconds, strict=True)]
+    except InputError as error:
+        raise InputError(f"{split.where}: {error}") from error
+    columns = [
+        pa.chunked_array([list(side)], pa.large_string()) for side in zip(*padded, strict=True)
+    ]
+    return replace(
+        split,
+        where=f"the padded pairs of {split.where}",
+        text=columns[0],
+        text_pair=columns[1],
+    )
+
+
+def _padded_pair(
+    pair: tuple[str, str], pool: Sequence[str], config: ConcatenatedCorpus
+) -> tuple[str, str]:
+    # Spelt out here, because a text must not change when the canonical form of keys does.
+    rng = random.Random(f"{config.seed} {pair[0]!r} {pair[1]!r}")
+    others = _others(rng, pool, pair)
+    if config.distractors == "shared":
+        n_own = min(len(text.split()) for text in pair)
+        around = _taken(others, n_own, config, len(pool))
+        at = _place(rng, len(around), config)
+        return _around(pair[0], around, at), _around(pair[1], around, at)
+    found: list[str] = []
+    for text in pair:
+        around = _taken(others, len(text.split()), config, len(pool))
+        found.append(_around(text, around, _place(rng, len(around), config)))
+    return found[0], found[1]
+
+
+def _others(rng: random.Random, pool: Sequence[str], pair: tuple[str, str]) -> Iterator[str]:
+    """Sentences of the pool in random order, each once, without those of the pair."""
+    seen = set(pair)
+    while len(seen) < len(pool):
+        sentence = pool[rng.randrange(len(pool))]
+        if sentence not in seen:
+            seen.add(sentence)
+            yield sentence
+
+
+def _taken(
+    others: Iterator[str], n_own_words: int, config: ConcatenatedCorpus, n_pool: int
+) -> list[str]:
+    if config.n_sentences is not None:
+        taken = list(islice(others, config.n_sentences))
+        missing = f"{config.n_sentences} for a text" if len(taken) < config.n_sentences else ""
+    else:
+        assert config.n_words is not None, "neither length is given"
+        taken, n_words = list[str](), n_own_words
+        while n_words < config.n_words and (sentence := next(others, None)) is not None:
+            taken.append(sentence)
+            n_words += len(sentence.split())
+        missing = f"texts of {config.n_words} words" if n_words < config.n_words else ""
+    if missing:
+        raise InputError(
+            f"its {n_pool} different sentences are too few for {missing}; ask for less, give more pairs, or "
+            "let the two sides share them (distractors: shared)"
+        )
+    return taken
+
+
+def _place(rng: random.Random, n_around: int, config: ConcatenatedCorpus) -> int:
+    match config.place:
+        case "first":
+            return 0
+        case "last":
+            return n_around
+        case "random":
+            return rng.randrange(n_around + 1)
+
+
+def _around(text: str, others: Sequence[str], at: int) -> str:
+    return " ".join([*others[:at], text, *others[at:]])

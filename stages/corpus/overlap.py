@@ -1,0 +1,42 @@
+"""Texts that test shares with train, and scores on the test examples that share none."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+
+def overlap_metrics(
+    examples: pa.Table,
+    sides: Sequence[NDArray[np.int64]],
+    measure: Callable[[NDArray[np.bool_]], float | None],
+) -> dict[str, float | int | None]:
+    """How much of test train has seen, and the score on the rest.
+
+    Args:
+        examples: of a corpus, every split.
+        sides: texts of the test examples, `[n]` each.
+        measure: the score on some test examples, of which it gets the mask; None where they are too few
+            to tell.
+
+    Returns:
+        `overlap`, the share of test examples of which train has a text, as a first text, a second one or
+        a hard negative, whether or not a method reads these; `n_clean_test`, the number of the others;
+        `clean_test`, their score. All None without a train split.
+    """
+    train = examples.filter(pc.field("split") == "train")
+    if not train.num_rows:
+        return {"overlap": None, "n_clean_test": None, "clean_test": None}
+    columns = [train.column(c).drop_null() for c in ("text", "text_pair")]
+    if "negatives" in train.column_names:
+        columns.append(pc.list_flatten(train.column("negatives")))
+    seen = np.concatenate([c.to_numpy() for c in columns])
+    known = np.isin(np.stack(sides), seen)
+    clean = np.asarray(~known.any(axis=0), np.bool_)
+    return {
+        "overlap": float(np.mean(~clean)),
+        "n_clean_test": int(clean.sum()),
+        "clean_test": measure(clean) if clean.any() else None,
+    }

@@ -1,0 +1,108 @@
+"""Which test examples share a text with train, and what scorers make of it."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from stages.controls import LengthControl, run_control
+from stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
+from stages.corpus.overlap import overlap_metrics
+from stages.similarity import SimilarityConfig, score_pairs
+from storage.keys import text_digest
+
+NOTHING = {"overlap": None, "n_clean_test": None, "clean_test": None}
+
+
+def examples(train: list[tuple[int, int | None]], negatives: list[list[int]] | None = None):
+    """The examples of train."""
+    columns = {
+        "split": ["train"] * len(train),
+        "text": [a for a, _ in train],
+        "text_pair": [b for _, b in train],
+        "label": [0.0] * len(train),
+    }
+    schema = EXAMPLES if negatives is None else WITH_NEGATIVES
+    return pa.table(columns | ({} if negatives is None else {"negatives": negatives}), schema)
+
+
+def measured(clean: np.ndarray) -> float:
+    """A score that says which examples it is of."""
+    return float(np.flatnonzero(clean).sum())
+
+
+def test_a_text_on_either_side_of_either_split_counts() -> None:
+    sides = [np.array([0, 1, 2, 3, 9]), np.array([10, 11, 0, 13, 19])]
+    found = overlap_metrics(examples([(0, 13), (5, 6)]), sides, measured)
+    # Test pairs 0 and 2 have text 0, pair 3 has text 13.
+    assert found == {"overlap": 3 / 5, "n_clean_test": 2, "clean_test": 1 + 4}
+
+
+def test_hard_negatives_of_train_are_texts_that_it_has() -> None:
+    sides = [np.array([0, 1, 2]), np.array([10, 11, 12])]
+    plain = examples([(7, 8), (5, 6)])
+    assert overlap_metrics(plain, sides, measured)["overlap"] == 0
+    found = overlap_metrics(examples([(7, 8), (5, 6)], [[11, 4], []]), sides, measured)
+    assert found == {"overlap": 1 / 3, "n_clean_test": 2, "clean_test": 0 + 2}
+
+
+def test_single_texts_have_no_second_side() -> None:
+    found = overlap_metrics(examples([(0, None)]), [np.array([0, 1, 2])], measured)
+    assert found == {"overlap": 1 / 3, "n_clean_test": 2, "clean_test": 1 + 2}
+
+
+def test_without_train_or_without_a_clean_part_there_is_no_score() -> None:
+    sides = [np.array([0, 1])]
+    only_dev = examples([(0, None)]).set_column(0, EXAMPLES.field("split"), [["dev"]])
+    assert overlap_metrics(only_dev, sides, measured) == NOTHING
+    found = overlap_metrics(examples([(0, None), (1, None)]), sides, measured)
+    assert found == {"overlap": 1.0, "n_clean_test": 0, "clean_test": None}
+
+
+def graded(test: list[tuple[int, int, float]], train: list[tuple[int, int]]) -> Corpus:
+    rows = [("train", a, b, float(i)) for i, (a, b) in enumerate(train)]
+    rows += [("test", a, b, g) for a, b, g in test]
+    columns = {n: list(c) for n, c in zip(EXAMPLES.names, zip(*rows, strict=True), strict=True)}
+    texts = tuple(f"text {i}" for i in range(20))
+    table = pa.table(columns, EXAMPLES)
+    return Corpus(texts, table, "similarity", (), tuple(map(text_digest, texts)))
+
+
+def test_cosines_are_also_scored_on_the_clean_pairs() -> None:
+    vectors = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    test = [(i, i + 10, float(i % 4)) for i in range(8)]
+    result = score_pairs(
+        SimilarityConfig(metric="pearson"), vectors, graded(test, [(0, 19), (9, 12)])
+    )
+    cosines = result.predictions["prediction"].to_numpy()
+    clean = [1, 3, 4, 5, 6, 7]  # the first pair has text 0, the third text 12
+    expected = stats.pearsonr(cosines[clean], [test[i][2] for i in clean])[0]
+    assert result.metrics["overlap"] == 2 / 8
+    assert result.metrics["n_clean_test"] == 6
+    assert result.metrics["clean_test"] == pytest.approx(expected, abs=1e-12)
+    no_train = score_pairs(SimilarityConfig(), vectors, graded(test, []))
+    assert NOTHING.items() <= no_train.metrics.items()
+
+
+def test_a_clean_part_with_one_label_has_no_correlation() -> None:
+    vectors = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    test = [(0, 10, 1.0), (1, 11, 2.0), (2, 12, 2.0)]
+    metrics = score_pairs(SimilarityConfig(), vectors, graded(test, [(0, 19)])).metrics
+    assert (metrics["n_clean_test"], metrics["clean_test"]) == (2, None)
+
+
+def test_controls_tell_it_too() -> None:
+    texts = tuple("w " * (1 + i) for i in range(8))
+    rows = [(s, i, None, float(i % 2)) for s in ("train", "dev") for i in range(4)]
+    rows += [("test", i, None, float(i % 2)) for i in (0, 1, 4, 5, 6)]
+    columns = {n: list(c) for n, c in zip(EXAMPLES.names, zip(*rows, strict=True), strict=True)}
+    digests = tuple(map(text_digest, texts))
+    names = ("even", "odd")
+    corpus = Corpus(texts, pa.table(columns, EXAMPLES), "classification", names, digests)
+    result = run_control(LengthControl(), corpus)
+    tested = [r for r in result.predictions.to_pylist() if r["split"] == "test"][2:]
+    assert result.metrics["overlap"] == 2 / 5
+    assert result.metrics["n_clean_test"] == 3
+    right = [r["label"] == r["prediction"] for r in tested]
+    assert result.metrics["clean_test"] == np.mean(right)
+    assert result.metrics["class_balance"] == {"even": 3 / 5, "odd": 2 / 5}
