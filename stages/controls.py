@@ -17,6 +17,9 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 
 from stages.corpus.corpus import Corpus
+from stages.corpus.overlap import overlap_metrics
+from stages.fit.metrics import class_balance, evaluate, majority_rate
+from stages.predictions import PREDICTIONS, predictions_table
 from storage.errors import InputError
 
 SPLITS = ("train", "dev", "test")
@@ -54,15 +57,16 @@ class ControlResult:
     """Metrics and predictions, in the layout that every scored method has."""
 
     metrics: dict[str, object]
-    """metric, dev, test, n_dev, n_test, majority, choice, n_parameters."""
+    """metric, dev, test, n_dev, n_test, majority, class_balance, choice, n_parameters; overlap, n_clean_test
+    and clean_test as of `overlap_metrics`."""
     predictions: pa.Table
-    """split, text int64, label float64, prediction float64, score float64 (null unless binary)."""
+    """As of `predictions_table`, the score being the probability of class 1 of two."""
 
     def save(self, folder: Path) -> None:
         """Write metrics.json and predictions.parquet."""
         text = json.dumps(self.metrics, indent=2, allow_nan=False)
         (folder / "metrics.json").write_text(text + "\n", encoding="utf-8")
-        pq.write_table(self.predictions, folder / "predictions.parquet")
+        pq.write_table(self.predictions, folder / PREDICTIONS)
 
 
 def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
@@ -91,7 +95,9 @@ def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
         "test": float(model.score(features["test"], labels["test"])),
         "n_dev": len(labels["dev"]),
         "n_test": len(labels["test"]),
-        "majority": float(np.bincount(labels["test"]).max() / len(labels["test"])),
+        "majority": majority_rate(labels["test"]),
+        "class_balance": class_balance(labels["test"], corpus.label_names),
+        **_overlap(corpus, np.asarray(model.predict(features["test"])), labels["test"]),
         "choice": {"c": chosen, "n_features": int(model.n_features_in_)},
         "n_parameters": int(model.coef_.size + model.intercept_.size),
     }
@@ -99,20 +105,23 @@ def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
     tables: list[pa.Table] = []
     for split in ("dev", "test"):
         rows = corpus.split(split)
-        n_rows = rows.num_rows
+        sides = [rows.column(side).to_numpy() for side in _sides(corpus)]
         score = np.asarray(model.predict_proba(features[split]))[:, 1] if is_binary else None
-        tables.append(
-            pa.table(
-                {
-                    "split": rows.column("split"),
-                    "text": rows.column("text"),
-                    "label": rows.column("label"),
-                    "prediction": model.predict(features[split]).astype(np.float64),
-                    "score": pa.nulls(n_rows, pa.float64()) if score is None else score,
-                }
-            )
-        )
+        guesses = model.predict(features[split])
+        tables.append(predictions_table(split, sides, labels[split], guesses, score))
     return ControlResult(metrics, pa.concat_tables(tables))
+
+
+def _overlap(
+    corpus: Corpus, guesses: Int[np.ndarray, " n"], labels: Int[np.ndarray, " n"]
+) -> dict[str, float | int | None]:
+    rows = corpus.split("test")
+    sides = [rows.column(side).to_numpy() for side in _sides(corpus)]
+    return overlap_metrics(
+        corpus.examples,
+        sides,
+        lambda clean: evaluate("accuracy", labels[clean], guesses[clean]),
+    )
 
 
 def _labels(corpus: Corpus) -> dict[str, Int[np.ndarray, " n"]]:

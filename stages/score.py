@@ -1,8 +1,6 @@
 """Score a trained head on dev and test, and show where it looks.
 
-Dev and test are scored with their true labels, also for a head that was trained on shuffled ones. Next to
-the score on test stands the one on its clean part: the examples of which no text occurs in train, neither
-as a first nor as a second one (of the 1,379 test pairs of STS-B, 249 are not clean).
+Dev and test are scored with their true labels, also for a head that was trained on shuffled ones.
 """
 
 import copy
@@ -13,30 +11,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from stages.answer_metrics import SPLITS, answer_metrics, answers_table
 from stages.fit import (
-    METRICS,
     Examples,
     FitData,
     LoadedHead,
-    Metric,
     Predictions,
-    evaluate,
-    majority_rate,
     predict,
     require_rivals,
     require_spread,
     source_of,
     to_tensors,
 )
+from stages.predictions import PREDICTIONS
 from storage.errors import InputError
-
-_SPLITS = ("dev", "test")
 
 
 class ScoreConfig(BaseModel):
@@ -44,8 +37,9 @@ class ScoreConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n_weight_texts: int = Field(default=8, ge=0)
-    """Token weights are kept for this many texts, the first of test."""
+    n_weight_texts: int = Field(default=128, ge=0)
+    """Token weights are kept for this many texts at most, those of examples spread evenly over test, which
+    may be in the order of its sources or classes."""
     batch_size: int = Field(default=64, ge=1)
     """Texts at a time; changes results by rounding only (about 1e-6 of a logit)."""
 
@@ -55,12 +49,9 @@ class ScoreResult:
     """Metrics, one prediction per example, and token weights of a few texts."""
 
     metrics: dict[str, Any]
-    """metric, dev, test, n_dev, n_test, choice, n_parameters; majority and class_balance of test, null
-    where labels are no classes; overlap, n_clean_test and clean_test, null without a train split, and
-    the last also where the clean part is too small to tell; `{dev,test}_{metric}` for every metric of
-    the task."""
+    """As of `answer_metrics`, and choice and n_parameters."""
     predictions: pa.Table
-    """split, text, label, prediction, score; of pairs also text_b behind text.
+    """As of `predictions_table`.
 
     By task: the class and, of two, the probability of class 1; the cosine, without a score; the rank of
     the partner (the label is the 1 that is wanted) and its similarity."""
@@ -71,7 +62,7 @@ class ScoreResult:
         """Write metrics.json, predictions.parquet and, where there are weights, token_weights.parquet."""
         text = json.dumps(self.metrics, indent=2, allow_nan=False) + "\n"
         (folder / "metrics.json").write_text(text, encoding="utf-8")
-        pq.write_table(self.predictions, folder / "predictions.parquet")
+        pq.write_table(self.predictions, folder / PREDICTIONS)
         if self.token_weights is not None:
             pq.write_table(self.token_weights, folder / "token_weights.parquet")
 
@@ -94,9 +85,8 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
     place = torch.device(device)
     # A copy: the caller's head stays where it is.
     mover = copy.deepcopy(head).to(place)
-    metric = head.config.metric
     found: dict[str, tuple[Examples, Predictions]] = {}
-    for name in _SPLITS:
+    for name in SPLITS:
         split = data.split(name)
         if data.task == "similarity":
             require_spread(split)
@@ -104,28 +94,14 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
             require_rivals(split)
         source = source_of(split, reader)
         found[name] = split, predict(mover.model, source, config.batch_size, place)
-    test = found["test"][0]
     metrics = {
-        "metric": metric,
-        **{n: evaluate(metric, s.labels, p.values) for n, (s, p) in found.items()},
-        **{f"n_{n}": len(s) for n, (s, _) in found.items()},
-        "majority": majority_rate(test.labels) if data.label_names else None,
-        "class_balance": _balance(test, data),
-        **_overlap(metric, data, *found["test"]),
-        **{
-            f"{n}_{other}": evaluate(other, s.labels, p.values)
-            for n, (s, p) in found.items()
-            for other in METRICS[data.task]
-            if other != "f1" or len(data.label_names) == 2
-        },
+        **answer_metrics(head.config.metric, data, found),
         "choice": head.choice,
         "n_parameters": head.n_parameters,
     }
-    texts = np.stack(test.sides, axis=1).ravel()
-    shown = np.array(list(dict.fromkeys(texts.tolist())), dtype=np.int64)
-    weights = _weights(mover, data, shown[: config.n_weight_texts], place)
-    tables = [_table(examples, answers) for examples, answers in found.values()]
-    return ScoreResult(metrics, pa.concat_tables(tables), weights)
+    texts = _spread(found["test"][0], config.n_weight_texts)
+    weights = _weights(mover, data, texts, config.batch_size, place)
+    return ScoreResult(metrics, answers_table(found), weights)
 
 
 def _require_same(head: LoadedHead, data: FitData) -> None:
@@ -148,65 +124,25 @@ def _require_same(head: LoadedHead, data: FitData) -> None:
         )
 
 
-def _balance(test: Examples, data: FitData) -> dict[str, float] | None:
-    """Share of each class in test."""
-    if not data.label_names:
-        return None
-    counts = np.bincount(test.labels, minlength=len(data.label_names))
-    return dict(zip(data.label_names, (counts / len(test)).tolist(), strict=True))
-
-
-def _overlap(
-    metric: Metric, data: FitData, test: Examples, answers: Predictions
-) -> dict[str, float | int | None]:
-    """Share of test examples with a text that train has, and the metric on the others."""
-    train = data.examples.filter(pc.field("split") == "train")
-    if not train.num_rows:
-        return {"overlap": None, "n_clean_test": None, "clean_test": None}
-    seen = [train.column(side).drop_null().to_numpy() for side in ("text", "text_pair")]
-    known = np.isin(np.stack(test.sides), np.concatenate(seen)).any(axis=0)
-    labels, values = test.labels[~known], answers.values[~known]
-    # Of equal scores there is no correlation, and of none no metric.
-    telling = len(labels) > 0 and (data.task != "similarity" or np.ptp(labels) > 0)
-    return {
-        "overlap": float(known.mean()),
-        "n_clean_test": len(labels),
-        "clean_test": evaluate(metric, labels, values) if telling else None,
-    }
-
-
-def _table(examples: Examples, answers: Predictions) -> pa.Table:
-    n = len(examples)
-    sides = dict(zip(("text", "text_b"), examples.sides, strict=False))
-    return pa.table(
-        {
-            "split": pa.array([examples.split] * n, pa.string()),
-            **{name: pa.array(side, pa.int64()) for name, side in sides.items()},
-            "label": _floats(examples.labels),
-            "prediction": _floats(answers.values),
-            "score": pa.nulls(n, pa.float64())
-            if answers.scores is None
-            else _floats(answers.scores),
-        }
-    )
-
-
-def _floats(values: NDArray[Any]) -> pa.Array:
-    return pa.array(values.astype(np.float64), pa.float64())
+def _spread(test: Examples, n_texts: int) -> NDArray[np.int64]:
+    """Texts of examples that lie evenly over a split, each once, in its order."""
+    n_sides = len(test.sides)
+    picked = np.linspace(0, len(test) - 1, min(n_texts // n_sides, len(test))).round()
+    texts = np.stack(test.sides, axis=1)[picked.astype(np.int64)].ravel()
+    return np.array(list(dict.fromkeys(texts.tolist())), dtype=np.int64)
 
 
 def _weights(
-    head: LoadedHead, data: FitData, texts: np.ndarray, place: torch.device
+    head: LoadedHead, data: FitData, texts: np.ndarray, batch_size: int, place: torch.device
 ) -> pa.Table | None:
     if not len(texts):
         return None
     rows: list[np.ndarray] = []
-    # One text at a time: their number is small, and their batch need not fit.
-    for _, features in data.reader(head.layer).subset(texts).in_order(1):
+    for _, features in data.reader(head.layer).subset(texts).in_order(batch_size):
         weights = head.token_weights(*to_tensors(features, place))
         if weights is None:
             return None
-        rows.append(weights.cpu().numpy())
+        rows += np.split(weights.cpu().numpy(), features.offsets[1:-1])
     return pa.table(
         {
             "text": pa.array(texts, pa.int64()),

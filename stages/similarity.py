@@ -19,12 +19,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from stages.corpus.corpus import Corpus
+from stages.corpus.overlap import overlap_metrics
 from stages.correlations import pearson, spearman
 from stages.embed.corpus import CorpusVectors
+from stages.predictions import PREDICTIONS, predictions_table
 from storage.errors import InputError
 
 _SPLITS = ("dev", "test")
 _PAIRS_AT_A_TIME = 1024
+CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 _ROUNDING = 1e-12
 """Cosines of float32 vectors that differ by less differ by rounding only."""
 
@@ -43,15 +46,16 @@ class SimilarityResult:
     """Metrics, and one cosine per pair."""
 
     metrics: dict[str, Any]
-    """As of `stages.score`, and `{dev,test}_{spearman,pearson}`; null for a split that is not there."""
+    """metric, dev, test, n_dev, n_test, choice, n_parameters; overlap, n_clean_test and clean_test as of
+    `overlap_metrics`; `{dev,test}_{spearman,pearson}`; null for a split that is not there."""
     predictions: pa.Table
-    """split, text, text_b, label, prediction: the cosine."""
+    """As of `predictions_table`, the prediction being the cosine; without scores."""
 
     def save(self, folder: Path) -> None:
         """Write metrics.json and predictions.parquet."""
         text = json.dumps(self.metrics, indent=2, allow_nan=False) + "\n"
         (folder / "metrics.json").write_text(text, encoding="utf-8")
-        pq.write_table(self.predictions, folder / "predictions.parquet")
+        pq.write_table(self.predictions, folder / PREDICTIONS)
 
 
 def score_pairs(
@@ -90,6 +94,7 @@ def score_pairs(
                 "spearman": spearman(cosines, labels),
                 "pearson": pearson(cosines, labels),
             }
+    test = tables[-1] if "test" in corpus.splits else None
     predictions = pa.concat_tables(tables)
     sizes = Counter(predictions.column("split").to_pylist())
     metrics = {
@@ -97,11 +102,30 @@ def score_pairs(
         **{split: scores[split][config.metric] for split in _SPLITS},
         **{f"n_{split}": sizes[split] for split in _SPLITS},
         "majority": None,
+        **({} if test is None else overlap_of_pairs(config, test, corpus)),
         "choice": dict(choice or {}),
         "n_parameters": n_parameters,
         **{f"{split}_{name}": v for split in _SPLITS for name, v in scores[split].items()},
     }
     return SimilarityResult(metrics, predictions)
+
+
+def overlap_of_pairs(
+    config: SimilarityConfig, test: pa.Table, corpus: Corpus
+) -> dict[str, float | int | None]:
+    """As of `overlap_metrics`, for the predictions of the test pairs.
+
+    The clean part has no score where its predictions or its labels are all equal.
+    """
+    first, second, predicted, labels = (
+        test.column(c).to_numpy() for c in ("text", "text_b", "prediction", "label")
+    )
+
+    def measure(clean: NDArray[np.bool_]) -> float | None:
+        is_telling = np.ptp(predicted[clean]) > _ROUNDING and np.ptp(labels[clean]) > 0
+        return CORRELATIONS[config.metric](predicted[clean], labels[clean]) if is_telling else None
+
+    return overlap_metrics(corpus.examples, (first, second), measure)
 
 
 def score_vectors(config: SimilarityConfig, folder: Path, corpus: Corpus) -> SimilarityResult:
@@ -113,15 +137,8 @@ def score_vectors(config: SimilarityConfig, folder: Path, corpus: Corpus) -> Sim
 def _predictions(split: str, vectors: NDArray[np.float32], corpus: Corpus) -> pa.Table:
     pairs = corpus.split(split)
     first, second = (pairs.column(c).to_numpy() for c in ("text", "text_pair"))
-    return pa.table(
-        {
-            "split": pa.array([split] * len(first), pa.string()),
-            "text": pa.array(first, pa.int64()),
-            "text_b": pa.array(second, pa.int64()),
-            "label": pairs.column("label"),
-            "prediction": pa.array(_cosines(vectors, first, second, corpus), pa.float64()),
-        }
-    )
+    labels, cosines = pairs.column("label").to_numpy(), _cosines(vectors, first, second, corpus)
+    return predictions_table(split, (first, second), labels, cosines)
 
 
 def _cosines(

@@ -92,6 +92,10 @@ def test_the_files_have_the_layout_of_every_scored_method(tmp_path: Path) -> Non
         "n_dev": 20,
         "n_test": 20,
         "majority": 0.5,
+        "class_balance": {"no": 0.5, "yes": 0.5},
+        "overlap": 0.0,
+        "n_clean_test": 20,
+        "clean_test": 1.0,
         "choice": {"c": 0.5, "n_features": 22},
         "n_parameters": 23,
     }

@@ -70,15 +70,35 @@ def test_more_than_two_classes_have_predictions_but_no_score():
 
 
 @pytest.mark.parametrize("head", [MeanHead(), ScorerHead(hidden=8), GlotHead(hidden=8, tau=0.4)])
-def test_token_weights_cover_the_first_test_texts_and_sum_to_one(head, tmp_path):
-    data = make_data()
-    score(ScoreConfig(n_weight_texts=5), _trained(head, data).head(), data).save(tmp_path)
+def test_token_weights_are_kept_of_texts_all_over_test_and_sum_to_one(head, tmp_path):
+    data = make_data(n_test=21)
+    config = ScoreConfig(n_weight_texts=5, batch_size=2)
+    trained = _trained(head, data).head()
+    score(config, trained, data).save(tmp_path)
     rows = pq.read_table(tmp_path / "token_weights.parquet").to_pylist()
-    assert [row["text"] for row in rows] == data.split("test").texts[:5].tolist()
+    assert [row["text"] for row in rows] == data.split("test").texts[[0, 5, 10, 15, 20]].tolist()
     for row in rows:
+        alone = data.readers["hidden/6"].subset(np.array([row["text"]]))
+        _, features = next(alone.in_order(1))
+        expected = trained.token_weights(
+            torch.from_numpy(features.data), torch.from_numpy(features.offsets)
+        )
+        # The same weights as without a batch around the text, to rounding.
+        assert row["weights"] == pytest.approx(expected.tolist(), abs=1e-6)
         assert row["digest"] == data.digests[row["text"]]
         assert len(row["weights"]) == data.readers["hidden/6"].lengths[row["text"]]
         assert sum(row["weights"]) == pytest.approx(1, abs=1e-5)
+
+
+def test_pairs_have_the_weights_of_both_texts_kept():
+    data = make_pairs("pair_classification")
+    head = _trained_pairs("pair_classification", data).head()
+    table = score(ScoreConfig(n_weight_texts=7), head, data).token_weights
+    assert table is not None
+    first, second = data.split("test").sides
+    # Three pairs of 32: the first, the middle and the last one.
+    expected = [t for i in (0, 16, 31) for t in (first[i], second[i])]
+    assert table["text"].to_pylist() == list(dict.fromkeys(expected))
 
 
 def test_a_head_without_weights_writes_no_weight_file(tmp_path):
@@ -205,7 +225,8 @@ def test_pairs_are_scored_as_they_were_chosen_on_dev(task, tmp_path):
     assert (metrics["majority"] is not None) == is_classes
     assert (metrics["class_balance"] is not None) == is_classes
     weights = pq.read_table(tmp_path / "token_weights.parquet")["text"].to_pylist()
-    assert weights == np.stack([first, second], axis=1).ravel()[:8].tolist()
+    # Both texts of 64 pairs spread over test at most; here that is every pair.
+    assert weights == list(dict.fromkeys(np.stack([first, second], axis=1).ravel().tolist()))
 
 
 def test_predictions_of_graded_pairs_are_the_cosines_of_the_vectors():

@@ -1,0 +1,76 @@
+"""What is recorded of a method's answers to the dev and test examples of a corpus.
+
+Next to the score on test stands the one on its clean part: the examples of which no text occurs in train,
+neither as a first nor as a second one (of the 1,379 test pairs of STS-B, 249 are not clean).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from stages.corpus.overlap import overlap_metrics
+from stages.fit import (
+    METRICS,
+    Examples,
+    FitData,
+    Metric,
+    Predictions,
+    class_balance,
+    evaluate,
+    majority_rate,
+)
+from stages.predictions import predictions_table
+
+SPLITS = ("dev", "test")
+"""What is scored."""
+
+Found = Mapping[str, tuple[Examples, Predictions]]
+"""Examples and answers of `SPLITS`."""
+
+
+def answers_table(found: Found) -> pa.Table:
+    """The answers, one row per example, as of `predictions_table`."""
+    return pa.concat_tables(
+        predictions_table(s.split, s.sides, s.labels, p.values, p.scores) for s, p in found.values()
+    )
+
+
+def answer_metrics(metric: Metric, data: FitData, found: Found) -> dict[str, Any]:
+    """The metrics of answers, by name.
+
+    Args:
+        metric: the one that counts.
+        data: the corpus.
+        found: the answers.
+
+    Returns:
+        metric, dev, test, n_dev, n_test; majority and class_balance of test, None where labels are no
+        classes; overlap, n_clean_test and clean_test as of `overlap_metrics`; `{dev,test}_{metric}` for
+        every metric of the task.
+    """
+    test, answers = found["test"]
+
+    def measure(clean: NDArray[np.bool_]) -> float | None:
+        labels = test.labels[clean]
+        # Of equal scores there is no correlation.
+        if data.task == "similarity" and np.ptp(labels) == 0:
+            return None
+        return evaluate(metric, labels, answers.values[clean])
+
+    return {
+        "metric": metric,
+        **{n: evaluate(metric, s.labels, p.values) for n, (s, p) in found.items()},
+        **{f"n_{n}": len(s) for n, (s, _) in found.items()},
+        "majority": majority_rate(test.labels) if data.label_names else None,
+        "class_balance": class_balance(test.labels, data.label_names) if data.label_names else None,
+        **overlap_metrics(data.examples, test.sides, measure),
+        **{
+            f"{n}_{other}": evaluate(other, s.labels, p.values)
+            for n, (s, p) in found.items()
+            for other in METRICS[data.task]
+            if other != "f1" or len(data.label_names) == 2
+        },
+    }

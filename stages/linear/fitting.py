@@ -1,0 +1,176 @@
+"""Fit a linear classifier on frozen vectors, choose on dev, score dev and test.
+
+Nothing is drawn but the permutation of the shuffled labels: the same config and features give the same
+classifier, up to the rounding of sums on another machine.
+Axes: n examples, d width of a vector.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+from scipy.special import expit
+
+from stages.answer_metrics import SPLITS, answer_metrics, answers_table
+from stages.corpus.corpus import Corpus
+from stages.embed import CorpusVectors, EmbedConfig, Features, embed_corpus
+from stages.fit import Examples, FitData, Predictions, evaluate
+from stages.fit.splits import require_metric, splits
+from stages.linear.config import LinearConfig
+from stages.linear.features import inputs
+from stages.linear.model import LinearModel
+from stages.score import ScoreResult
+from storage.errors import InputError
+from storage.progress import Progress
+
+
+@dataclass(frozen=True)
+class LinearResult:
+    """A classifier, and its scores in the layout of every scored method."""
+
+    model: LinearModel
+    scores: ScoreResult
+    """Metrics also hold `converged`, whether the solver stopped by itself, and `n_iter`, its steps."""
+
+    def save(self, folder: Path) -> None:
+        """Write metrics.json, predictions.parquet, linear.safetensors and linear.json."""
+        self.scores.save(folder)
+        self.model.save(folder)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    model: LinearModel
+    made: CorpusVectors
+    n_iter: int
+    dev: float
+    """Its metric on dev, with the labels that it is chosen by."""
+
+
+def run_linear(
+    config: LinearConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+) -> LinearResult:
+    """Fit every candidate on train, keep the best on dev, and score it with true labels.
+
+    Memory: one float32 vector per text, and about two float64 copies of what the classifier sees of train.
+
+    Args:
+        config: vectors, classifier and candidates.
+        members: features of the corpus' texts, one per prompt of an ensemble; one for other recipes.
+        corpus: a task with classes.
+        progress: told the texts done, then the candidates.
+
+    Raises:
+        InputError: a task without classes, a split that is missing, one class only in train, f1 of more
+            than two classes, or as of `embed_corpus`.
+    """
+    data = _data(corpus)
+    require_metric(config.metric, data)
+    train, dev = splits(config.seed, config.labels, data)
+    scored = {name: data.split(name) for name in SPLITS}
+    best: _Fitted | None = None
+    for vectors in config.vectors:
+        made = embed_corpus(vectors, members, corpus, progress)
+        for fitted in _candidates(config, vectors, made, (train, dev), data, progress):
+            if best is None or fitted.dev > best.dev:
+                best = fitted
+    assert best is not None, "there is at least one candidate"
+    return _scored(config, best, scored, data)
+
+
+def _data(corpus: Corpus) -> FitData:
+    if not corpus.label_names:
+        raise InputError(
+            f"a linear method needs classes, but the task is {corpus.task!r}; leave the method out for "
+            "this task"
+        )
+    # Without readers: vectors are read through their own stage.
+    return FitData({}, corpus.examples, corpus.label_names, corpus.digests, corpus.task)
+
+
+def _candidates(
+    config: LinearConfig,
+    vectors: EmbedConfig,
+    made: CorpusVectors,
+    learnt: tuple[Examples, Examples],
+    data: FitData,
+    progress: Progress,
+) -> list[_Fitted]:
+    """The classifiers on one kind of vectors, by ascending c."""
+    # Imported here: scikit-learn takes a second, which `plan` and a run of cached stages should not pay.
+    from sklearn.preprocessing import StandardScaler
+
+    train, dev = learnt
+    scaler = StandardScaler(copy=False)
+    rows = scaler.fit_transform(inputs(_sides(made.vectors, train), config.pair_features))
+    found: list[_Fitted] = []
+    progress.start("linear", len(config.c), "candidates")
+    try:
+        for c in sorted(config.c):
+            solver = _solver(config, c).fit(rows, train.labels)
+            model = LinearModel(
+                task=data.task,
+                label_names=data.label_names,
+                vectors=vectors,
+                classifier=config.classifier,
+                c=c,
+                pair_features=config.pair_features,
+                classes=solver.classes_.astype(np.int64),
+                coef=np.ascontiguousarray(solver.coef_),
+                intercept=solver.intercept_,
+                mean=np.asarray(scaler.mean_),
+                scale=np.asarray(scaler.scale_),
+            )
+            answers = model.predict(*_sides(made.vectors, dev))
+            score = evaluate(config.metric, dev.labels, answers)
+            found.append(_Fitted(model, made, int(np.max(solver.n_iter_)), score))
+            progress.advance(1, f"dev {score:.4f}")
+    finally:
+        progress.finish()
+    return found
+
+
+def _solver(config: LinearConfig, c: float) -> Any:
+    """Not fitted; warns, as scikit-learn does, where it does not converge."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.svm import LinearSVC
+
+    if config.classifier == "logistic":
+        return LogisticRegression(C=c, max_iter=config.max_iter)
+    # The primal problem, whose solver draws nothing. Pyright takes the type of `dual` from its default.
+    dual: Any = False
+    return LinearSVC(C=c, dual=dual, max_iter=config.max_iter)
+
+
+def _scored(
+    config: LinearConfig, best: _Fitted, scored: dict[str, Examples], data: FitData
+) -> LinearResult:
+    model = best.model
+    found = {n: (s, _answers(model, best.made.vectors, s)) for n, s in scored.items()}
+    metrics = {
+        **answer_metrics(config.metric, data, found),
+        "choice": {**best.made.choice, "c": model.c},
+        "n_parameters": model.n_parameters,
+        "converged": best.n_iter < config.max_iter,
+        "n_iter": best.n_iter,
+    }
+    return LinearResult(model, ScoreResult(metrics, answers_table(found), None))
+
+
+def _answers(
+    model: LinearModel, vectors: Float32[np.ndarray, "n_texts d"], examples: Examples
+) -> Predictions:
+    """Classes; of two, the logistic regression also has a probability."""
+    sides = _sides(vectors, examples)
+    has_probability = model.classifier == "logistic" and len(model.label_names) == 2
+    scores = expit(model.decide(*sides)[:, 0]) if has_probability else None
+    return Predictions(model.predict(*sides), scores)
+
+
+def _sides(
+    vectors: Float32[np.ndarray, "n_texts d"], examples: Examples
+) -> list[Float32[np.ndarray, "n d"]]:
+    return [vectors[side] for side in examples.sides]

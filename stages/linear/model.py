@@ -1,0 +1,129 @@
+"""A fitted linear classifier, its files, and using it.
+
+Axes: n examples, f width of what is seen, k decision values (1 for two classes, else one per class).
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Float64, Int64
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from stages.corpus.columns import TaskKind
+from stages.embed import EmbedConfig
+from stages.linear.config import Classifier, PairFeatures
+from stages.linear.features import inputs
+from storage.errors import CorruptDataError, InputError, NotFoundError
+
+FORMAT = 1
+_ARRAYS = ("classes", "coef", "intercept", "mean", "scale")
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """Classes from vectors that were made as `vectors` says."""
+
+    task: TaskKind
+    label_names: tuple[str, ...]
+    vectors: EmbedConfig
+    classifier: Classifier
+    c: float
+    pair_features: PairFeatures
+    classes: Int64[np.ndarray, " n_classes"]
+    """Those that train has, ascending: indices into `label_names`."""
+    coef: Float64[np.ndarray, "k f"]
+    intercept: Float64[np.ndarray, " k"]
+    mean: Float64[np.ndarray, " f"]
+    """Of train, as `scale`."""
+    scale: Float64[np.ndarray, " f"]
+    """Standard deviation, 1 where a column is constant."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Fitted weights and intercepts."""
+        return int(self.coef.size + self.intercept.size)
+
+    def decide(self, *sides: Float[np.ndarray, "n d"]) -> Float64[np.ndarray, "n k"]:
+        """Decision values: of two classes one, above 0 for the second; of more, the highest wins.
+
+        Raises:
+            InputError: two vectors for a classifier of single texts or the reverse, or another width.
+        """
+        n_sides = 1 if self.task == "classification" else 2
+        if len(sides) != n_sides:
+            raise InputError(
+                f"{len(sides)} arrays of vectors were given, but a classifier for a task of kind "
+                f"{self.task!r} takes {n_sides}"
+            )
+        rows = inputs(sides, self.pair_features)
+        if rows.shape[1] != self.coef.shape[1]:
+            raise InputError(
+                f"the vectors are {sides[0].shape[1]} wide, which makes {rows.shape[1]} columns, but the "
+                f"classifier was fitted on {self.coef.shape[1]}; make them as its config says: "
+                f"{self.vectors.model_dump_json()}"
+            )
+        return (rows - self.mean) / self.scale @ self.coef.T + self.intercept
+
+    def predict(self, *sides: Float[np.ndarray, "n d"]) -> Int64[np.ndarray, " n"]:
+        """Class indices.
+
+        Args:
+            sides: one vector per text; of pairs, those of the first and those of the second texts.
+
+        Raises:
+            InputError: as of `decide`.
+        """
+        values = self.decide(*sides)
+        best = values[:, 0] > 0 if values.shape[1] == 1 else values.argmax(axis=1)
+        return self.classes[best.astype(np.int64)]
+
+    def save(self, folder: Path) -> None:
+        """Write linear.safetensors and linear.json."""
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
+        save_file(arrays, folder / "linear.safetensors")
+        record = {
+            "format": FORMAT,
+            "task": self.task,
+            "label_names": list(self.label_names),
+            "vectors": self.vectors.model_dump(mode="json"),
+            "classifier": self.classifier,
+            "c": self.c,
+            "pair_features": self.pair_features,
+            "n_parameters": self.n_parameters,
+        }
+        (folder / "linear.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def load_linear(folder: Path) -> LinearModel:
+    """Read a classifier that `LinearModel.save` wrote.
+
+    Raises:
+        NotFoundError: the folder holds none.
+        CorruptDataError: its files do not describe one.
+    """
+    try:
+        record = json.loads((folder / "linear.json").read_text(encoding="utf-8"))
+        if record["format"] != FORMAT:
+            raise ValueError(f"format {record['format']}")
+        arrays = load_file(folder / "linear.safetensors")
+        return LinearModel(
+            task=record["task"],
+            label_names=tuple(record["label_names"]),
+            vectors=EmbedConfig.model_validate(record["vectors"]),
+            classifier=record["classifier"],
+            c=record["c"],
+            pair_features=record["pair_features"],
+            **{name: arrays[name] for name in _ARRAYS},
+        )
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"{folder} holds no linear classifier: {error.filename} is missing"
+        ) from error
+    except (ValueError, TypeError, KeyError, SafetensorError) as error:
+        raise CorruptDataError(
+            f"the linear classifier in {folder} is damaged ({type(error).__name__}: {error}); delete the "
+            "artifact and run again"
+        ) from error

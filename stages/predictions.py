@@ -1,0 +1,99 @@
+"""One prediction per example: the table that every scored method writes, and reading it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from storage.errors import CorruptDataError
+
+PREDICTIONS = "predictions.parquet"
+
+
+def predictions_table(
+    split: str,
+    sides: Sequence[NDArray[np.int64]],
+    labels: NDArray[Any],
+    predictions: NDArray[Any],
+    scores: NDArray[Any] | None = None,
+) -> pa.Table:
+    """Predictions of one split: split, text, (of pairs) text_b, label, prediction, score.
+
+    Args:
+        split: its name.
+        sides: `[n]` each, indices of the first and, of pairs, of the second text in the corpus.
+        labels: `[n]`.
+        predictions: `[n]`, comparable with the labels.
+        scores: `[n]`, what the predictions were made of; None where there is nothing to add.
+    """
+    n = len(labels)
+    texts = dict(zip(("text", "text_b"), sides, strict=False))
+    return pa.table(
+        {
+            "split": pa.array([split] * n, pa.string()),
+            **{name: pa.array(side, pa.int64()) for name, side in texts.items()},
+            "label": _floats(labels),
+            "prediction": _floats(predictions),
+            "score": pa.nulls(n, pa.float64()) if scores is None else _floats(scores),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Predictions of one split, in an order that depends on the texts and labels alone."""
+
+    sides: tuple[NDArray[np.int64], ...]
+    """`[n]` each: the first and, of pairs, the second text."""
+    labels: NDArray[np.float64]
+    predictions: NDArray[np.float64]
+    scores: NDArray[np.float64] | None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def same_examples(self, other: "Answers") -> bool:
+        """Whether both answer the same texts with the same labels."""
+        mine, others = ((*a.sides, a.labels) for a in (self, other))
+        return len(mine) == len(others) and all(map(np.array_equal, mine, others))
+
+
+def read_answers(folder: Path, split: str = "test") -> Answers | None:
+    """The predictions in a folder of results; None where none were kept.
+
+    Raises:
+        CorruptDataError: the file cannot be read, or lacks a column.
+    """
+    path = folder / PREDICTIONS
+    if not path.exists():
+        return None
+    try:
+        table = pq.read_table(path)
+        rows = table.filter(pc.equal(table.column("split"), split))
+        sides = [rows.column(n).to_numpy() for n in ("text", "text_b") if n in rows.column_names]
+        labels, predictions = (
+            rows.column(n).to_numpy().astype(np.float64) for n in ("label", "prediction")
+        )
+        given = rows.column("score") if "score" in rows.column_names else None
+    except (pa.ArrowException, KeyError) as error:
+        raise CorruptDataError(
+            f"{path} holds no predictions ({error}); delete the artifact and score it again"
+        ) from error
+    scores = None if given is None or given.null_count else given.to_numpy().astype(np.float64)
+    order = np.lexsort((labels, *reversed(sides)))
+    return Answers(
+        sides=tuple(side[order].astype(np.int64) for side in sides),
+        labels=labels[order],
+        predictions=predictions[order],
+        scores=None if scores is None else scores[order],
+    )
+
+
+def _floats(values: NDArray[Any]) -> pa.Array:
+    return pa.array(values.astype(np.float64), pa.float64())
