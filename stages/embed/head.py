@@ -5,20 +5,23 @@ import torch
 
 from stages.embed.aggregate import Vectors
 from stages.embed.layers import MOST_TEXTS
-from stages.fit import LoadedHead
+from stages.fit import LoadedHead, to_tensors
 from storage.progress import Progress
 from storage.readers import FeatureReader
 
 
 def embed_with_head(head: LoadedHead, reader: FeatureReader, progress: Progress) -> Vectors:
-    """Pooled vectors of a trained head for every text `[n_texts, d_out]` float32, before its classifier."""
+    """Pooled vectors of a trained head for every text `[n_texts, d_out]` float32, before its classifier.
+
+    Computed where the head's parameters are.
+    """
+    device = next((p.device for p in head.parameters()), torch.device("cpu"))
     parts: list[Vectors] = []
     progress.start("embed", reader.n_texts, "texts")
     try:
         with torch.inference_mode():
             for texts, rows in reader.in_order(MOST_TEXTS):
-                tokens, offsets = torch.from_numpy(rows.data), torch.from_numpy(rows.offsets)
-                parts.append(head.embed(tokens, offsets).numpy())
+                parts.append(head.embed(*to_tensors(rows, device)).cpu().numpy())
                 progress.advance(len(texts))
     finally:
         progress.finish()

@@ -181,7 +181,7 @@ def load_backbone(
 def _load_model(files: BackboneFiles, family: Family, dtype: torch.dtype) -> PreTrainedModel:
     config = _config(files)
     config.use_cache = False
-    with _quiet_loading():
+    with quiet_loading():
         try:
             model, info = cast(
                 tuple[PreTrainedModel, dict[str, Any]],
@@ -260,7 +260,7 @@ def choose_device(name: str) -> torch.device:
 
 
 @contextmanager
-def _quiet_loading() -> Iterator[None]:
+def quiet_loading() -> Iterator[None]:
     """Keep transformers' progress bar and load report off the output; what matters of it is raised."""
     logs = transformers.utils.logging
     with _LOADING:

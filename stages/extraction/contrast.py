@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -26,6 +26,15 @@ from storage.errors import PermafrostError
 
 TINY = 1e-7
 """Added to the norm of a difference before dividing by it, as in the release of CP."""
+
+
+@runtime_checkable
+class HeadsWatcher(Protocol):
+    """Sees what the output projections read, and may replace it."""
+
+    def project(self, block: int, heads_BTZ: Tensor) -> Tensor:
+        """What the output projection of `block` (1-based) reads in place of `heads_BTZ`."""
+        ...
 
 
 class _HeadsKeptError(Exception):
@@ -95,11 +104,11 @@ def contrasted(
     return (difference * before.norm(dim=-1, keepdim=True) / lengths).to(positive.dtype)
 
 
-_heads: ContextVar[Auxiliary | Contrast | None] = ContextVar("permafrost_heads", default=None)
+_heads: ContextVar[HeadsWatcher | None] = ContextVar("permafrost_heads", default=None)
 
 
 @contextmanager
-def contrasting(heads: Auxiliary | Contrast | None) -> Iterator[None]:
+def contrasting(heads: HeadsWatcher | None) -> Iterator[None]:
     """Show the heads' outputs in the body of the `with` to `heads`; None for a pass as usual."""
     token = _heads.set(heads)
     try:

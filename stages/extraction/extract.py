@@ -9,7 +9,7 @@ import platform
 import queue
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from stages.extraction.forward import forward
 from stages.extraction.planning import ExtractionPlan, plan_extraction
 from stages.extraction.recipes import Encoded, encode
 from stages.extraction.target import ExtractRuntime, ExtractTarget
+from stages.extraction.token_budget import batch_tokens, batches
 from stages.extraction.too_long import refuse_too_long, stored_as_cut
 from storage.errors import (
     CorruptDataError,
@@ -34,7 +35,7 @@ from storage.errors import (
     OverflowRangeError,
     PermafrostError,
 )
-from storage.features.layout import SPAN, TOKEN_IDS, Axes, array_spec
+from storage.features.layout import SPAN, TOKEN_IDS, Axes
 from storage.features.projections import has_projection, write_projection
 from storage.features.receipts import Statistics
 from storage.features.segments import Segment, build_table, pack
@@ -44,10 +45,6 @@ from storage.progress import Progress
 from storage.readers import read_rows
 
 LoadBackbone = Callable[[], Backbone]
-
-CPU_BATCH_TOKENS = 2048
-"""Padded tokens of a batch on a CPU, at most: larger ones fall out of its caches and are slower, also
-for the bare backbone (benchmarks/extraction.py)."""
 
 DISK_MARGIN = 64 << 20
 """Bytes that stay free beyond what an extraction is predicted to write."""
@@ -248,8 +245,8 @@ class _SegmentWork:
         for spec, values in ((TOKEN_IDS, encoded.token_ids), (SPAN, encoded.span)):
             if spec.name in self.arrays:
                 fill.append(spec.name, values.data.astype(spec.storage))
-        budget = _batch_tokens(self.target, captured, self.runtime, backbone.device)
-        for members in _batches(segment.lengths, budget):
+        budget = batch_tokens(self.target, captured, self.runtime, backbone.device)
+        for members in batches(segment.lengths, budget):
             batch = encoded.take(members)
             if captured:
                 outputs = forward(backbone, batch, captured, self.target.recipe)
@@ -286,29 +283,6 @@ def _encode_segment(store: FeatureStore, target: ExtractTarget, segment: Segment
             f"--home, or the library version in the segment's receipts"
         )
     return encoded
-
-
-def _batch_tokens(
-    target: ExtractTarget, captured: Sequence[str], runtime: ExtractRuntime, device: torch.device
-) -> int:
-    """Padded tokens per batch, so that three batches of captured rows (one being computed, one queued,
-    one being written) stay under `buffer_bytes`."""
-    specs = [array_spec(a, target.store_sizes, "float32") for a in captured]
-    row_bytes = sum(s.row_bytes for s in specs)
-    bound = runtime.buffer_bytes // max(3 * row_bytes, 1)
-    fitting = CPU_BATCH_TOKENS if device.type == "cpu" else runtime.batch_tokens
-    return max(min(runtime.batch_tokens, bound, fitting), 1)
-
-
-def _batches(lengths: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int64]]:
-    """Contiguous runs of texts whose padded size stays under `budget` tokens."""
-    start, longest = 0, 0
-    for i, n in enumerate(lengths.tolist()):
-        longest = max(longest, n)
-        if i > start and longest * (i + 1 - start) > budget:
-            yield np.arange(start, i)
-            start, longest = i, n
-    yield np.arange(start, len(lengths))
 
 
 def _provenance(backbone: Backbone) -> dict[str, str]:

@@ -35,6 +35,8 @@ class Family:
     """Causal attention."""
     positions_after_padding: bool = False
     """Learned positions are counted from the padding index on (RoBERTa), so that many are never used."""
+    embedding: str | None = None
+    """The input embedding, from the model; of decoders, whose unembedding may be tied to it."""
     load_options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Keyword arguments of the model class that switch off parts nobody reads."""
 
@@ -81,6 +83,7 @@ _LLAMA = Family(
     output_projection="self_attn.o_proj",
     final_norm="norm",
     is_decoder=True,
+    embedding="embed_tokens",
 )
 
 FAMILIES: dict[str, Family] = {
@@ -107,6 +110,7 @@ FAMILIES: dict[str, Family] = {
         output_projection="attn.c_proj",
         final_norm="ln_f",
         is_decoder=True,
+        embedding="wte",
     ),
     "gpt_neox": Family(
         blocks="layers",
@@ -114,6 +118,7 @@ FAMILIES: dict[str, Family] = {
         output_projection="attention.dense",
         final_norm="final_layer_norm",
         is_decoder=True,
+        embedding="embed_in",
     ),
     "opt": Family(
         blocks="decoder.layers",
@@ -121,6 +126,7 @@ FAMILIES: dict[str, Family] = {
         output_projection="self_attn.out_proj",
         final_norm="decoder.final_layer_norm",
         is_decoder=True,
+        embedding="decoder.embed_tokens",
     ),
     "llama": _LLAMA,
     "mistral": _LLAMA,

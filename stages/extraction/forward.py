@@ -40,14 +40,14 @@ def forward(
     """
     names = [ArrayName.parse(a) for a in arrays]
     sizes = backbone.sizes
-    batch = _padded(backbone, encoded, recipe)
+    batch = padded_batch(backbone, encoded, recipe)
     runs_whole = any(name.index == "final" for name in names)
     deepest = deepest_block(arrays, sizes)
     recorder = Recorder(names, batch, None if runs_whole else deepest)
     rewired = None if recipe.rewiring is None else Rewired(recipe.rewiring, batch)
     contrast = _contrast(backbone, encoded, batch, recipe, deepest)
     with recording(recorder), rewiring(rewired), contrasting(contrast):
-        _run(backbone, batch)
+        run_batch(backbone, batch)
     recorder.require_complete(sizes.model_type)
     if rewired is not None:
         rewired.require_complete(deepest, sizes.model_type)
@@ -56,7 +56,8 @@ def forward(
     return {name: recorder.rows[name] for name in arrays}
 
 
-def _padded(backbone: Backbone, encoded: Encoded, recipe: Recipe) -> Batch:
+def padded_batch(backbone: Backbone, encoded: Encoded, recipe: Recipe) -> Batch:
+    """Encoded texts as one batch on the backbone's device, padded on the right."""
     # RoBERTa counts positions over tokens that are not padding, so there the id has to be the right one.
     after_padding = backbone.family.positions_after_padding
     pad_token = int(backbone.model.config.pad_token_id or 0) if after_padding else 0
@@ -75,10 +76,10 @@ def _contrast(
         return None
     assert encoded.auxiliary is not None, "contrastive prompting needs an auxiliary prompt"
     assert len(encoded.auxiliary) == len(encoded), "not every text has an auxiliary prompt"
-    prompts = _padded(backbone, encoded.auxiliary, recipe)
+    prompts = padded_batch(backbone, encoded.auxiliary, recipe)
     auxiliary = Auxiliary(intervention.block, prompts)
     with contrasting(auxiliary):
-        _run(backbone, prompts)
+        run_batch(backbone, prompts)
     if auxiliary.heads is None:
         raise PermafrostError(
             f"the output projection of block {intervention.block} of a {backbone.sizes.model_type!r} "
@@ -88,7 +89,8 @@ def _contrast(
     return Contrast(intervention, batch, auxiliary.heads)
 
 
-def _run(backbone: Backbone, batch: Batch) -> None:
+def run_batch(backbone: Backbone, batch: Batch) -> None:
+    """One forward pass without gradients; what is recorded or altered is up to the surrounding contexts."""
     # In a causal model no token sees the padding to its right, and without a mask the kernel is faster.
     mask = None if backbone.family.is_decoder else batch.is_token
     with torch.no_grad():

@@ -161,10 +161,36 @@ def target_of_store(
     Raises:
         IdentityMismatchError: the backbone found there is not the one the store was made with.
     """
-    identity = record.identity
+    revision = (record.backbone.get("revision") or "main") if source is None else "main"
+    where = source or record.backbone["source"]
+    name = f"{record.store_id[:12]} (backbone looked for at {where})"
+    return target_of_identity(record.identity, arrays, where, revision, record.codec, name)
+
+
+def target_of_identity(
+    identity: StoreIdentity,
+    arrays: tuple[str, ...],
+    source: str,
+    revision: str,
+    codec: Codec,
+    name: str,
+) -> ExtractTarget:
+    """The target of a recorded identity, with the backbone that is found at `source`.
+
+    Args:
+        identity: of a store.
+        arrays: what to compute.
+        source: where the backbone is.
+        revision: of a hub backbone.
+        codec: of the store, should it be made again.
+        name: what the store is called in messages.
+
+    Raises:
+        IdentityMismatchError: the backbone found there is another one; names both digests.
+    """
     backbone = BackboneConfig(
-        source=source or record.backbone["source"],
-        revision=(record.backbone.get("revision") or "main") if source is None else "main",
+        source=source,
+        revision=revision,
         dtype=identity.compute_dtype,
         max_length=identity.max_length,
     )
@@ -172,9 +198,7 @@ def target_of_store(
     found = identity.model_copy(
         update={"weights_digest": files.weights_digest, "tokenizer_digest": files.tokenizer_digest}
     )
-    require_same(
-        identity, found, f"{record.store_id[:12]} (backbone looked for at {backbone.source})"
-    )
+    require_same(identity, found, name)
     return ExtractTarget(
         files=files,
         sizes=read_sizes(files),
@@ -183,5 +207,5 @@ def target_of_store(
         max_length=identity.max_length,
         identity=identity,
         arrays=arrays,
-        codec=record.codec,
+        codec=codec,
     )

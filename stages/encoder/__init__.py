@@ -1,0 +1,19 @@
+"""Encoder: a trained head, or a method without training, used on texts directly; and its export."""
+
+from stages.encoder.encoder import Encoder
+from stages.encoder.export import Exported, Form, export_head
+from stages.encoder.fitted import FittedHead, find_fitted
+from stages.encoder.load import load_encoder, method_encoder
+from stages.encoder.module_form import load_exported
+
+__all__ = [
+    "Encoder",
+    "Exported",
+    "FittedHead",
+    "Form",
+    "export_head",
+    "find_fitted",
+    "load_encoder",
+    "load_exported",
+    "method_encoder",
+]

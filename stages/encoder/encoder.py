@@ -1,0 +1,119 @@
+"""Texts in, vectors out: a loaded backbone with a trained head or a method on it, and no store."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32
+
+from stages.embed.aggregate import Vectors
+from stages.encoder.features import compute_features
+from stages.encoder.vectors import TextVectors
+from stages.extraction.backbone import Backbone
+from stages.extraction.recipes import Encoded, encode
+from stages.extraction.target import ExtractRuntime, ExtractTarget
+from stages.extraction.token_budget import batch_tokens, batches
+from storage.errors import InputError
+from storage.progress import Progress, SilentProgress
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A backbone in memory and what makes vectors of it; `load_encoder` and `method_encoder` make one.
+
+    Vectors are those of `permafrost embed` for the same head or method: the same recipe, max_length and
+    span, and features rounded as the feature store rounds them. On one device, batches of other texts
+    change a feature by the noise of the compute dtype, which the rounding may turn into one step of the
+    storage dtype.
+    """
+
+    backbone: Backbone
+    members: tuple[ExtractTarget, ...]
+    """One; several for the prompts of an ensemble, in their order."""
+    vectors: TextVectors
+    runtime: ExtractRuntime
+    """Bounds of a batch."""
+
+    @property
+    def d_out(self) -> int:
+        """Width of a vector."""
+        return self.vectors.d_out
+
+    @property
+    def max_length(self) -> int:
+        """Tokens per input, special ones and prompt words included; longer texts lose their end."""
+        return self.members[0].max_length
+
+    def encode(
+        self, texts: Sequence[str], progress: Progress | None = None
+    ) -> Float32[np.ndarray, "n d"]:
+        """One vector per text, in order, `[n_texts, d_out]` float32. Equal texts are computed once.
+
+        Args:
+            texts: any number; a single text goes into a list.
+            progress: told the texts done; silent if not given.
+
+        Raises:
+            InputError: a text instead of a list of them, an empty text, or one of which no token is left;
+                names the text by its place, from 0.
+            OverflowRangeError: an activation does not fit the dtype in which features are stored.
+        """
+        if isinstance(texts, str):
+            raise InputError(
+                f"encode was given the text {texts!r:.60} where a list of texts belongs; write [text]"
+            )
+        places = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        if not places:
+            return np.empty((0, self.d_out), np.float32)
+        unique = list(places)
+        progress = progress or SilentProgress()
+        progress.start("encode", len(unique) * len(self.members), "texts")
+        try:
+            parts = [self._under(target, unique, texts, progress) for target in self.members]
+        finally:
+            progress.finish()
+        vectors = self.vectors.joined(
+            parts, lambda i: f"text {texts.index(unique[i])} ({unique[i]!r:.60})"
+        )
+        return vectors[[places[text] for text in texts]]
+
+    def _under(
+        self,
+        target: ExtractTarget,
+        unique: list[str],
+        given: Sequence[str],
+        progress: Progress,
+    ) -> Vectors:
+        """Vectors of texts that are all different, under one recipe."""
+        out: Vectors | None = None
+        for start in range(0, len(unique), self.runtime.block_texts):
+            block = unique[start : start + self.runtime.block_texts]
+            encoded = _encoded(target, block, given)
+            # As a segment of a store is laid out: longest first, nearly without padding.
+            order = np.argsort(-encoded.token_ids.lengths, kind="stable")
+            budget = batch_tokens(target, target.arrays, self.runtime, self.backbone.device)
+            for run in batches(encoded.token_ids.lengths[order], budget):
+                members = order[run]
+                found = self.of_batch(
+                    target, [block[i] for i in members.tolist()], encoded.take(members)
+                )
+                if out is None:
+                    out = np.empty((len(unique), found.shape[1]), np.float32)
+                out[start + members] = found
+                progress.advance(len(members))
+        assert out is not None, "there is at least one text"
+        return out
+
+    def of_batch(self, target: ExtractTarget, texts: Sequence[str], encoded: Encoded) -> Vectors:
+        """Vectors of one padded batch, neither joined over prompts nor finished."""
+        features = compute_features(self.backbone, target, texts, encoded)
+        return self.vectors.of(features, SilentProgress())
+
+
+def _encoded(target: ExtractTarget, block: Sequence[str], given: Sequence[str]) -> Encoded:
+    try:
+        return encode(target.recipe, target.tokenizer, block, target.max_length)
+    except InputError:
+        # Again over what the caller gave, so that the message counts as the caller does.
+        encode(target.recipe, target.tokenizer, given, target.max_length)
+        raise

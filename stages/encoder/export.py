@@ -1,0 +1,165 @@
+"""A trained head as a folder for sentence-transformers, with its backbone."""
+
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stages.encoder.fitted import FittedHead, find_fitted
+from stages.encoder.model_card import model_card
+from stages.encoder.module_form import RECORD, write_module
+from stages.encoder.plain_form import TOLERANCE, obstacle, plain_difference, write_plain
+from stages.encoder.vectors import HeadVectors
+from stages.fit import Contrastive
+from storage.durable import bytes_under, disk_errors_named, draft_path, json_bytes, sync_folder
+from storage.errors import InputError
+
+Form = Literal["plain", "module"]
+"""`plain`: sentence-transformers loads it alone. `module`: any head, and Permafrost has to be installed."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    artifact: str
+    form: Form
+    why_not_plain: str | None
+    """Why sentence-transformers alone is not enough; None where it is, or was not asked for."""
+    difference: float | None
+    """Of a plain folder: largest difference to our vectors, see `plain_difference`."""
+    d_out: int
+    n_bytes: int
+
+
+def export_head(
+    home: Path,
+    artifact: str,
+    output: Path,
+    form: Form | Literal["auto"] = "auto",
+    backbone: str | None = None,
+    device: str = "auto",
+) -> Exported:
+    """Write a trained head and its backbone to `output`, which appears whole or not at all.
+
+    Args:
+        home: where artifacts and feature stores lie.
+        artifact: `fit/<key>`, or the beginning of a key.
+        output: a folder that is not there, or is empty.
+        form: `auto` takes the plain form where it gives the same vectors, else the module form.
+        backbone: where the backbone is now; None for where it was.
+        device: where a plain folder is compared with our own vectors.
+
+    Raises:
+        NotFoundError: no such artifact, or its feature store is gone.
+        InputError: the folder is in use, the head has no vector for a text, or the plain form was asked
+            for and does not give its vectors.
+        IdentityMismatchError: another backbone than the head was trained on; names both digests.
+        DiskFullError: no room; nothing is left.
+    """
+    _require_free(output)
+    fitted = find_fitted(home, artifact, backbone)
+    reason, difference, written = None, None, "module"
+    with _appearing(output) as draft:
+        if form != "module":
+            reason = obstacle(fitted)
+            if reason is None:
+                write_plain(fitted, draft)
+                difference = plain_difference(fitted, draft, device)
+                reason = _disagreement(difference)
+            if reason is None:
+                written = "plain"
+            elif form == "plain":
+                raise InputError(
+                    f"{fitted.ref} cannot be exported for sentence-transformers alone: {reason}; "
+                    f"export with --form module"
+                )
+        if written == "plain":
+            record = {"form": "plain", "artifact": str(fitted.ref)}
+            (draft / RECORD).write_bytes(json_bytes(record))
+        else:
+            _empty(draft)
+            difference = None
+            write_module(fitted, draft)
+        _write_settings(fitted, draft)
+        (draft / "README.md").write_text(model_card(fitted, written, output), encoding="utf-8")
+    return Exported(
+        folder=output,
+        artifact=str(fitted.ref),
+        form=written,
+        why_not_plain=reason,
+        difference=difference,
+        d_out=fitted.vectors.d_out,
+        n_bytes=bytes_under(output),
+    )
+
+
+def _disagreement(difference: float) -> str | None:
+    if difference <= TOLERANCE:
+        return None
+    return (
+        f"what sentence-transformers computes from such a folder differs from our vectors by "
+        f"{difference:.2g}, where at most {TOLERANCE:.2g} is noise"
+    )
+
+
+def _write_settings(fitted: FittedHead, folder: Path) -> None:
+    settings = {
+        "model_type": "SentenceTransformer",
+        "prompts": {},
+        "default_prompt_name": None,
+        "similarity_fn_name": _similarity(fitted),
+    }
+    (folder / "config_sentence_transformers.json").write_bytes(json_bytes(settings))
+
+
+def _similarity(fitted: FittedHead) -> str:
+    """What vectors are compared with: as in training where that says it."""
+    if isinstance(fitted.vectors, HeadVectors):
+        loss = fitted.vectors.head.config.loss
+        return loss.similarity if isinstance(loss, Contrastive) else "cosine"
+    return "cosine"
+
+
+def _require_free(output: Path) -> None:
+    if output.exists() and not output.is_dir():
+        raise InputError(f"the export is to go to {output}, which is a file; name a folder")
+    if output.is_dir() and (found := sorted(p.name for p in output.iterdir())):
+        raise InputError(
+            f"the folder {output} is not empty (it holds {', '.join(found[:5])}); name one that is not "
+            f"there, or remove it first"
+        )
+    existing = next(p for p in output.absolute().parents if p.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        why = "may not be written to" if existing.is_dir() else "is no folder"
+        raise InputError(
+            f"the export cannot be written to {output}: {existing} {why}; choose another folder"
+        )
+
+
+@contextmanager
+def _appearing(output: Path) -> Generator[Path]:
+    """A draft folder beside `output` that gets its name when the block ends well, and else goes."""
+    draft = draft_path(output.absolute())
+    try:
+        with disk_errors_named(output):
+            draft.mkdir(parents=True)
+            yield draft
+            for path in sorted(p for p in draft.rglob("*") if p.is_file()):
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            for folder in (*draft.rglob("*/"), draft):
+                sync_folder(folder)
+            draft.rename(output)
+            sync_folder(draft.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,108 @@
+"""Features of a batch of texts, straight from the backbone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stages.embed.features import Projection, Tokens
+from stages.extraction.backbone import Backbone
+from stages.extraction.capture import ArrayName
+from stages.extraction.families import output_projection
+from stages.extraction.forward import forward
+from stages.extraction.recipes import Encoded
+from stages.extraction.sizes import BackboneSizes
+from stages.extraction.target import ExtractTarget
+from storage.errors import OverflowRangeError, PermafrostError
+from storage.features.identity import FloatName
+from storage.ragged import Ragged
+from storage.readers import FeatureReader, InMemoryReader
+
+
+@dataclass(frozen=True)
+class ComputedFeatures:
+    """What a feature store would hold of these texts."""
+
+    backbone: Backbone
+    texts: Sequence[str]
+    encoded: Encoded
+    rows: Mapping[str, NDArray[np.float32]]
+    """Name to rows, per token of the input or per text."""
+
+    @property
+    def sizes(self) -> BackboneSizes:
+        """Of the backbone."""
+        return self.backbone.sizes
+
+    @property
+    def n_texts(self) -> int:
+        """Texts."""
+        return len(self.texts)
+
+    def reader(self, array: str, tokens: Tokens) -> FeatureReader:
+        """A reader of one array, over the tokens of the span or over all of the input."""
+        rows, span = self.rows[array], self.encoded.span
+        if ArrayName.parse(array).axis == "text":
+            return InMemoryReader(array, Ragged(rows, np.arange(self.n_texts + 1)))
+        if tokens == "all" or span.data.all():
+            return InMemoryReader(array, Ragged(rows, span.offsets))
+        kept = np.flatnonzero(span.data)
+        return InMemoryReader(array, Ragged(rows[kept], np.searchsorted(kept, span.offsets)))
+
+    def projection(self, block: int) -> Projection:
+        """The output projection of a block."""
+        return output_projection(self.backbone, block)
+
+    def name(self, text: int) -> str:
+        """Beginning of a text; its place among those of the batch would help nobody."""
+        return f"the text {self.texts[text]!r:.60}"
+
+
+def compute_features(
+    backbone: Backbone, target: ExtractTarget, texts: Sequence[str], encoded: Encoded
+) -> ComputedFeatures:
+    """Run one padded batch; numbers are rounded as the store of `target` rounds them.
+
+    Args:
+        backbone: that of `target`.
+        target: recipe, arrays and identity.
+        texts: for messages.
+        encoded: the texts under the recipe of `target`.
+
+    Raises:
+        OverflowRangeError: an activation does not fit the storage dtype.
+        PermafrostError: the backbone produced NaN or infinity.
+    """
+    dtype = target.identity.storage_dtype
+    outputs = forward(backbone, encoded, target.arrays, target.recipe)
+    rows = {name: as_stored(name, found, dtype).cpu().numpy() for name, found in outputs.items()}
+    return ComputedFeatures(backbone, texts, encoded, rows)
+
+
+def as_stored(name: str, rows: Float[Tensor, "n d"], dtype: FloatName) -> Float[Tensor, "n d"]:
+    """The float32 numbers that are read back after rows were stored in `dtype`.
+
+    Raises:
+        OverflowRangeError: a finite activation is too large for the dtype.
+        PermafrostError: NaN or infinity.
+    """
+    low, high = (float(x) for x in torch.aminmax(rows))
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise PermafrostError(
+            f"the backbone produced a non-finite activation in {name} (computed in {rows.dtype}); no vector "
+            f"was made. Compute in a wider type, float32"
+        )
+    storage = getattr(torch, dtype)
+    largest = max(abs(low), abs(high))
+    if largest > torch.finfo(storage).max:
+        raise OverflowRangeError(
+            f"{name} holds the activation {low if -low == largest else high:.6g}, beyond the range of "
+            f"{dtype} (±{torch.finfo(storage).max:.6g}), in which features are kept here; no vector was "
+            f"made. Keep them in bfloat16 or float32 (for a trained head: extract and train again with "
+            f"that store dtype)"
+        )
+    return rows.to(storage).float()

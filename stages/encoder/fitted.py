@@ -1,0 +1,72 @@
+"""A trained head in a home: its parameters, and the backbone, recipe and arrays it was trained on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages.encoder.vectors import HeadVectors, LatentVectors
+from stages.extraction.target import ExtractTarget, target_of_store
+from stages.fit import load_head
+from stages.freeze import Unified, UnifiedHead, UnifiedProjectionHead, load_pair_fit
+from storage.artifacts import ArtifactRef, ArtifactStore
+from storage.errors import InputError
+from storage.features.store import FeatureStore, store_folder
+
+LAYERS = "layers"
+"""`kind` in the config of a fit whose head reads every layer."""
+
+
+@dataclass(frozen=True)
+class FittedHead:
+    """A head and what it was trained on."""
+
+    ref: ArtifactRef
+    folder: Path
+    """Of the artifact."""
+    vectors: HeadVectors | LatentVectors
+    target: ExtractTarget
+
+
+def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
+    """The trained head that `name` means; reads and hashes the backbone's files, loads no weights.
+
+    Args:
+        home: where artifacts and feature stores lie.
+        name: `fit/<key>`, or the beginning of a key.
+        backbone: where the backbone is now; None for where it was.
+
+    Raises:
+        NotFoundError: no such artifact, or its feature store is gone.
+        InputError: not a fit, or a head that scores pairs and has no vector for a text.
+        IdentityMismatchError: the backbone found is another one; names both digests.
+    """
+    artifacts = ArtifactStore(home)
+    ref = artifacts.find(name)
+    if ref.stage != "fit":
+        raise InputError(f"{name} is a {ref.stage} artifact; give one of stage fit, a trained head")
+    spec, folder = artifacts.manifest(ref).spec, artifacts.open(ref)
+    read = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]
+    of_layers = spec.config.get("kind") == LAYERS
+    arrays = tuple(array for _, array in read)
+    vectors = (
+        load_latent_head(folder, arrays, str(ref)) if of_layers else HeadVectors(load_head(folder))
+    )
+    store = FeatureStore.open(store_folder(home, read[0][0]))
+    used = vectors.arrays if isinstance(vectors, LatentVectors) else (vectors.head.layer,)
+    return FittedHead(ref, folder, vectors, target_of_store(store.record, used, backbone))
+
+
+def load_latent_head(folder: Path, arrays: tuple[str, ...], name: str) -> LatentVectors:
+    """A head on the latents of every layer, if it has a vector for a text.
+
+    Raises:
+        InputError: it scores pairs of texts and has none.
+    """
+    result = load_pair_fit(folder)
+    head = result.head()
+    if not isinstance(head, Unified):
+        kinds = f"{UnifiedHead().kind!r} and {UnifiedProjectionHead().kind!r}"
+        raise InputError(
+            f"the head of {name} is of kind {result.config.head.kind!r}, which scores pairs of texts and "
+            f"has no vector for a single one; among the heads on every layer only {kinds} have"
+        )
+    return LatentVectors(head, arrays)

@@ -1,0 +1,125 @@
+"""Any head with its backbone in one folder: read by Permafrost, or by sentence-transformers through it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stages.encoder.encoder import Encoder
+from stages.encoder.fitted import FittedHead, load_latent_head
+from stages.encoder.load import BATCH_TOKENS, assemble
+from stages.encoder.vectors import HeadVectors, LatentVectors
+from stages.extraction.files import CONFIG, tokenizer_files, weight_files
+from stages.extraction.target import ExtractRuntime, target_of_identity
+from stages.fit import load_head
+from storage.durable import json_bytes
+from storage.errors import CorruptDataError, IdentityMismatchError, InputError
+from storage.features.identity import StoreIdentity
+
+RECORD = "permafrost.json"
+BACKBONE, HEAD = "backbone", "head"
+"""Folders inside an exported one."""
+MODULE = "stages.encoder.sentence_transformers_module.FrozenBackboneHead"
+"""What sentence-transformers is told to import."""
+
+FORMAT = 1
+
+
+class ModuleRecord(BaseModel):
+    """The content of `permafrost.json` in a folder of the module form."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    form: str = "module"
+    artifact: str
+    """Which fit this is."""
+    reads: str
+    """`tokens` of one array, or `layers`."""
+    arrays: tuple[str, ...]
+    identity: StoreIdentity
+    """Of the store that the head was trained on."""
+
+
+def write_module(fitted: FittedHead, folder: Path) -> None:
+    """Write a folder with all that is needed: the backbone's files as they are, the head's, a record.
+
+    Args:
+        fitted: any head that has a vector for a text.
+        folder: empty.
+    """
+    files = fitted.target.files
+    (folder / BACKBONE).mkdir()
+    for name in (CONFIG, *weight_files(files.folder), *tokenizer_files(files.folder)):
+        shutil.copyfile(files.folder / name, folder / BACKBONE / name)
+    (folder / HEAD).mkdir()
+    of_layers = isinstance(fitted.vectors, LatentVectors)
+    for name in _LAYERS_FILES if of_layers else _HEAD_FILES:
+        shutil.copyfile(fitted.folder / name, folder / HEAD / name)
+    record = ModuleRecord(
+        artifact=str(fitted.ref),
+        reads="layers" if of_layers else "tokens",
+        arrays=fitted.target.arrays,
+        identity=fitted.target.identity,
+    )
+    (folder / RECORD).write_bytes(json_bytes(record.model_dump(mode="json")))
+    module = {"idx": 0, "name": "0", "path": "", "type": MODULE}
+    (folder / "modules.json").write_bytes(json_bytes([module]))
+
+
+def load_exported(
+    folder: Path | str, *, device: str = "auto", batch_tokens: int = BATCH_TOKENS
+) -> Encoder:
+    """The encoder in a folder of the module form; needs no home.
+
+    Args:
+        folder: as `permafrost export` wrote it.
+        device: `auto` (the first GPU, else the CPU) or a torch device.
+        batch_tokens: padded tokens of a batch, at most.
+
+    Raises:
+        InputError: no such folder, or one of the plain form.
+        CorruptDataError: its record, its head or its backbone is not what was exported.
+    """
+    folder = Path(folder)
+    record = _read_record(folder)
+    try:
+        target = target_of_identity(
+            record.identity, record.arrays, str(folder / BACKBONE), "main", "none", str(folder)
+        )
+    except IdentityMismatchError as error:
+        raise CorruptDataError(
+            f"the backbone in {folder / BACKBONE} is not the one that was exported ({error}); export again"
+        ) from error
+    if record.reads == "layers":
+        vectors = load_latent_head(folder / HEAD, record.arrays, record.artifact)
+    else:
+        vectors = HeadVectors(load_head(folder / HEAD))
+    runtime = ExtractRuntime(device=device, batch_tokens=batch_tokens)
+    return assemble((target,), vectors, runtime)
+
+
+_HEAD_FILES = ("head.json", "head.safetensors")
+_LAYERS_FILES = ("pair_head.json", "pair_head.safetensors", "history.parquet")
+
+
+def _read_record(folder: Path) -> ModuleRecord:
+    path = folder / RECORD
+    if not path.is_file():
+        raise InputError(
+            f"{folder} has no {RECORD}, so 'permafrost export' did not write it; name an exported folder"
+        )
+    try:
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if content.get("form") == "plain":
+            raise InputError(
+                f"{folder} is of the plain form, which sentence-transformers loads by itself "
+                f"(SentenceTransformer(folder)); export with --form module for this"
+            )
+        return ModuleRecord.model_validate(content)
+    except InputError:
+        raise
+    except (ValueError, ValidationError, AttributeError) as error:
+        raise CorruptDataError(f"{path} is damaged ({error}); export again") from error

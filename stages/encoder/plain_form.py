@@ -1,0 +1,211 @@
+"""Heads that sentence-transformers can compute by itself, as one of its model folders.
+
+Such a head is a pooling of its own (first token, mean, maximum) over a backbone's last state, with a
+`Dense` on top where the head was trained on graded pairs. The mean over the span of `plain` counts the
+special tokens that the tokenizer adds, as the library's does; under `plain:specials=exclude` and every
+other recipe it does not, so those cannot be expressed. In an encoder whose blocks end in their norm
+(BERT, RoBERTa, XLM-RoBERTa, DistilBERT) any block becomes the last one when those behind it are left out;
+elsewhere the last state is `hidden/final` and nothing else. The library keeps features in the compute
+dtype, so its vectors are ours without the rounding to the store's dtype.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from stages.embed.aggregate import Vectors
+from stages.encoder.fitted import FittedHead
+from stages.encoder.load import assemble
+from stages.encoder.vectors import LatentVectors
+from stages.extraction.backbone import quiet_loading
+from stages.extraction.capture import ArrayName
+from stages.extraction.recipes import PlainRecipe, recipe_identity
+from stages.extraction.recompute import COMPUTE_NOISE
+from stages.extraction.target import ExtractRuntime, ExtractTarget
+from stages.fit import LoadedHead
+from stages.fit.models import GradedPairs
+from storage.durable import json_bytes
+from storage.errors import InputError
+
+POOLING_MODES = {"first": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+"""Kind of head to the library's name for the same pooling."""
+
+ENDS_IN_ITS_NORM = ("bert", "roberta", "xlm-roberta", "distilbert")
+"""Architectures whose state after any block is what a model of that many blocks returns."""
+
+TOLERANCE = COMPUTE_NOISE["float32"]
+"""What another batch or kernel may change, relative to a vector's size."""
+
+_MOST_PROBE_WORDS = 2048
+
+
+def obstacle(fitted: FittedHead) -> str | None:
+    """Why sentence-transformers alone cannot compute the vectors of a head; None if it can."""
+    vectors, target = fitted.vectors, fitted.target
+    if isinstance(vectors, LatentVectors):
+        return "sentence-transformers has no head on the latents of every layer"
+    kind, layer = vectors.head.config.head.kind, vectors.head.layer
+    if kind not in POOLING_MODES:
+        return (
+            f"sentence-transformers has no pooling like a head of kind {kind!r}, only "
+            f"{', '.join(POOLING_MODES)}"
+        )
+    recipe = target.recipe
+    if recipe != PlainRecipe(readout=recipe.readout):
+        said = ", ".join(f"{k}={v}" for k, v in recipe_identity(recipe).items())
+        return (
+            "sentence-transformers reads a text as the tokenizer gives it and pools over every token, "
+            f"special ones included (the recipe 'plain'), but the head reads {said}"
+        )
+    if target.identity.compute_dtype != "float32":
+        return (
+            f"sentence-transformers pools in the dtype of the backbone, {target.identity.compute_dtype} "
+            f"here, but the head in float32"
+        )
+    name, model_type = ArrayName.parse(layer), target.sizes.model_type
+    if name.what != "hidden" or name.how is not None:
+        return f"sentence-transformers pools hidden states of tokens, but the head reads {layer}"
+    if name.index == 0 or (model_type not in ENDS_IN_ITS_NORM and name.index != "final"):
+        return (
+            f"sentence-transformers reads the last state of a {model_type} model, behind all norms, but "
+            f"the head reads {layer}"
+        )
+    return None
+
+
+def write_plain(fitted: FittedHead, folder: Path) -> None:
+    """Write a folder that `SentenceTransformer(folder)` loads without Permafrost.
+
+    Its files have the form that the library has read since its second version.
+
+    Args:
+        fitted: a head without an `obstacle`.
+        folder: empty.
+    """
+    head = fitted.vectors.module
+    assert isinstance(head, LoadedHead), "a head on every layer has an obstacle"
+    _write_backbone(fitted.target, head.layer, folder)
+    _write_tokenizer(fitted.target, folder)
+    modules = ["", "1_Pooling"]
+    reads = {"max_seq_length": fitted.target.max_length, "do_lower_case": False}
+    (folder / "sentence_bert_config.json").write_bytes(json_bytes(reads))
+    _write_pooling(head, folder / "1_Pooling")
+    if isinstance(head.model, GradedPairs):
+        modules.append("2_Dense")
+        _write_dense(head.model.projection, folder / "2_Dense")
+    listed = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": path,
+            "type": f"sentence_transformers.models.{path.partition('_')[2] or 'Transformer'}",
+        }
+        for i, path in enumerate(modules)
+    ]
+    (folder / "modules.json").write_bytes(json_bytes(listed))
+
+
+def plain_difference(fitted: FittedHead, folder: Path, device: str) -> float:
+    """Load the folder with the library and compare it with our own vectors before any rounding.
+
+    Returns:
+        max |theirs - ours| / (|ours| + RMS of ours) over a few texts, one of them too long; infinite where
+        the widths differ.
+
+    Raises:
+        InputError: sentence-transformers is not installed.
+    """
+    words = min(fitted.target.max_length, _MOST_PROBE_WORDS) + 1
+    texts = ["Ice.", "A frozen lake, seen from above; and nothing else?", "snow and ice " * words]
+    ours = _without_rounding(fitted, texts, device)
+    theirs = _by_library(folder, texts, device)
+    if theirs.shape != ours.shape:
+        return float("inf")
+    size = np.abs(ours) + np.sqrt(np.mean(ours.astype(np.float64) ** 2))
+    return float(np.max(np.abs(theirs - ours) / size))
+
+
+def _without_rounding(fitted: FittedHead, texts: list[str], device: str) -> Vectors:
+    identity = fitted.target.identity.model_copy(update={"storage_dtype": "float32"})
+    exact = replace(fitted.target, identity=identity)
+    return assemble((exact,), fitted.vectors, ExtractRuntime(device=device)).encode(texts)
+
+
+def _by_library(folder: Path, texts: list[str], device: str) -> Vectors:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise InputError(
+            "a folder for sentence-transformers alone is checked with that library, which is not "
+            "installed here; install it, or export with --form module"
+        ) from error
+    where = None if device == "auto" else device
+    with quiet_loading():
+        model = SentenceTransformer(str(folder), device=where, local_files_only=True)
+    return cast(Vectors, model.encode(texts, show_progress_bar=False))
+
+
+def _write_backbone(target: ExtractTarget, layer: str, folder: Path) -> None:
+    """Config and weights in float32, up to the block that the head reads."""
+    source = target.files.folder
+    config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    index = ArrayName.parse(layer).index
+    if index != "final":
+        config.num_hidden_layers = index
+    with quiet_loading():
+        model, info = cast(
+            tuple[PreTrainedModel, dict[str, Any]],
+            AutoModel.from_pretrained(
+                source,
+                config=config,
+                dtype=torch.float32,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            ),
+        )
+        # A pooler, which nothing here reads, may be missing; transformers fills it with random numbers.
+        for name in info["missing_keys"]:
+            torch.nn.init.zeros_(model.get_parameter(name))
+        model.save_pretrained(folder)
+
+
+def _write_tokenizer(target: ExtractTarget, folder: Path) -> None:
+    """The tokenizer, set to cut and pad on the right as we do."""
+    tokenizer = type(target.tokenizer).from_pretrained(target.files.folder, local_files_only=True)
+    tokenizer.model_max_length = target.max_length
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    if tokenizer.pad_token is None:
+        # Any token will do: padding is masked.
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.bos_token
+    # How it was loaded here would be kept, and be obeyed wherever the folder is loaded.
+    for argument in ("local_files_only", "is_local"):
+        tokenizer.init_kwargs.pop(argument, None)
+    tokenizer.save_pretrained(folder)
+
+
+def _write_pooling(head: LoadedHead, folder: Path) -> None:
+    folder.mkdir()
+    used = POOLING_MODES[head.config.head.kind]
+    config = {"word_embedding_dimension": head.d_in} | {
+        f"pooling_mode_{mode}": mode == used for mode in POOLING_MODES.values()
+    }
+    (folder / "config.json").write_bytes(json_bytes(config))
+
+
+def _write_dense(projection: torch.nn.Linear, folder: Path) -> None:
+    folder.mkdir()
+    config = {
+        "in_features": projection.in_features,
+        "out_features": projection.out_features,
+        "bias": True,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    (folder / "config.json").write_bytes(json_bytes(config))
+    state = {"linear.weight": projection.weight, "linear.bias": projection.bias}
+    save_file({k: v.cpu() for k, v in state.items()}, folder / "model.safetensors")

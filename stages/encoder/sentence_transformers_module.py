@@ -1,0 +1,102 @@
+"""A head and its backbone as a module of sentence-transformers. Nothing else imports that library here.
+
+An exported folder of the module form names the class below as its only module. The library imports it
+when it is told to trust the folder, although nothing of the folder is run:
+
+    SentenceTransformer(folder, trust_remote_code=True)
+    SentenceTransformer(modules=[FrozenBackboneHead.load(folder)])
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules import InputModule
+
+from stages.encoder.module_form import BACKBONE, HEAD, RECORD, load_exported
+from stages.extraction.recipes import encode
+from storage.errors import InputError
+
+
+class FrozenBackboneHead(InputModule):
+    """Texts to `sentence_embedding`: recipe, backbone, rounding and head as in `Encoder`."""
+
+    def __init__(self, folder: Path | str) -> None:
+        super().__init__()
+        self.folder = Path(folder)
+        self.encoder = load_exported(folder, device="cpu")
+        self.tokenizer = self.encoder.backbone.tokenizer
+        # Registered, so that they move to another device with the model.
+        self.backbone = self.encoder.backbone.model
+        self.head = self.encoder.vectors.module
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> "FrozenBackboneHead":
+        """Load from a folder, or from the hub, as the library calls it; other arguments play no role.
+
+        Raises:
+            InputError: there is no such folder.
+        """
+        folder = cls.load_dir_path(
+            model_name_or_path,
+            subfolder=subfolder,
+            token=token,
+            cache_folder=cache_folder,
+            revision=revision,
+            local_files_only=local_files_only,
+        )
+        if folder is None:
+            raise InputError(
+                f"there is no folder {model_name_or_path!r} with an exported head; give one"
+            )
+        return cls(folder)
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens per input; part of what the head was trained on, so it cannot be set."""
+        return self.encoder.max_length
+
+    def get_embedding_dimension(self) -> int:
+        """Width of a vector."""
+        return self.encoder.d_out
+
+    def preprocess(
+        self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Texts under the recipe.
+
+        Raises:
+            InputError: an empty text.
+        """
+        texts = [(prompt or "") + text for text in inputs]
+        (target,) = self.encoder.members
+        encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
+        return {"texts": texts, "encoded": encoded}
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add `sentence_embedding`, `[n_texts, d_out]` float32."""
+        device = next(self.backbone.parameters()).device
+        here = replace(self.encoder, backbone=replace(self.encoder.backbone, device=device))
+        (target,) = here.members
+        vectors = here.of_batch(target, features["texts"], features["encoded"])
+        features["sentence_embedding"] = torch.from_numpy(vectors).to(device)
+        return features
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Copy the exported files; nothing in them changes."""
+        for name in (BACKBONE, HEAD):
+            shutil.copytree(self.folder / name, Path(output_path) / name, dirs_exist_ok=True)
+        shutil.copyfile(self.folder / RECORD, Path(output_path) / RECORD)

@@ -1,0 +1,160 @@
+"""From the rows of some texts to one vector each: a trained head, a head on every layer, or a method."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from stages.embed import (
+    EmbedConfig,
+    Features,
+    combined_layers,
+    embed_ensemble,
+    embed_with_head,
+    finish,
+    layers_of,
+    require_finite,
+)
+from stages.embed.aggregate import Vectors
+from stages.extraction.sizes import BackboneSizes
+from stages.fit import LoadedHead
+from stages.freeze import Unified, read_latents
+from storage.progress import Progress
+
+Name = Callable[[int], str]
+"""What a text is called in messages."""
+
+
+@runtime_checkable
+class TextVectors(Protocol):
+    """One way to make vectors."""
+
+    @property
+    def d_out(self) -> int:
+        """Width of a vector."""
+        ...
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """What has parameters; None for a method without any."""
+        ...
+
+    def of(self, features: Features, progress: Progress) -> Vectors:
+        """Vectors of all texts under one recipe `[n_texts, width]` float32.
+
+        The vector of a text does not depend on the other texts.
+        """
+        ...
+
+    def joined(self, members: Sequence[Vectors], name: Name) -> Vectors:
+        """Vectors `[n_texts, d_out]` float32 from those under each recipe of an ensemble.
+
+        Raises:
+            InputError: a vector that is not finite.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class HeadVectors:
+    """A head on the tokens of one array."""
+
+    head: LoadedHead
+
+    @property
+    def d_out(self) -> int:
+        """Width of a vector; a projection on top keeps it."""
+        return self.head.pooling.d_out
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The head."""
+        return self.head
+
+    def of(self, features: Features, progress: Progress) -> Vectors:
+        """Pooled vectors, projected if the head was trained on graded pairs."""
+        return embed_with_head(self.head, features.reader(self.head.layer, "span"), progress)
+
+    def joined(self, members: Sequence[Vectors], name: Name) -> Vectors:
+        """The vectors as they are; heads are not trained on ensembles."""
+        return _only(members, name)
+
+
+@dataclass(frozen=True)
+class LatentVectors:
+    """A head that makes one embedding from the pooled latents of every layer (FREEZE!, 4.3)."""
+
+    head: Unified
+    arrays: tuple[str, ...]
+    """The pooled arrays, in the order in which the head was trained on them."""
+
+    @property
+    def d_out(self) -> int:
+        """Width of a vector."""
+        encoders = self.head.encoders
+        return self._embed(torch.zeros(1, encoders.n_layers, encoders.d_model)).shape[1]
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The head."""
+        return self.head
+
+    def of(self, features: Features, progress: Progress) -> Vectors:
+        """The embedding whose cosine is the head's similarity."""
+        progress.start("embed", features.n_texts, "texts")
+        try:
+            latents = read_latents([features.reader(array, "span") for array in self.arrays])
+            return self._embed(torch.from_numpy(latents)).cpu().numpy()
+        finally:
+            progress.advance(features.n_texts)
+            progress.finish()
+
+    def joined(self, members: Sequence[Vectors], name: Name) -> Vectors:
+        """The vectors as they are; heads are not trained on ensembles."""
+        return _only(members, name)
+
+    @torch.no_grad()
+    def _embed(self, latents: torch.Tensor) -> torch.Tensor:
+        return self.head.embed(latents.to(next(self.head.parameters()).device))
+
+
+@dataclass(frozen=True)
+class MethodVectors:
+    """A method without training, its layers definite and without whitening."""
+
+    config: EmbedConfig
+    sizes: BackboneSizes
+    n_members: int
+    """Prompts of an ensemble; 1 for any other recipe."""
+
+    @property
+    def d_out(self) -> int:
+        """Width of a vector."""
+        s, config = self.sizes, self.config
+        if config.method == "wva":
+            width = s.n_attn_heads * s.d_head
+        else:
+            width = s.d_value if config.pooling and config.what == "values" else s.d_model
+        if config.combine == "average":
+            return width
+        return width * len(layers_of(config, s)) * self.n_members
+
+    @property
+    def module(self) -> None:
+        """Nothing has parameters."""
+        return None
+
+    def of(self, features: Features, progress: Progress) -> Vectors:
+        """Layers combined, neither averaged over prompts nor normalised."""
+        return combined_layers(self.config, features, progress)
+
+    def joined(self, members: Sequence[Vectors], name: Name) -> Vectors:
+        """Prompts combined, then normalised as the method says."""
+        return finish(self.config, embed_ensemble(members, self.config.combine), name)
+
+
+def _only(members: Sequence[Vectors], name: Name) -> Vectors:
+    (vectors,) = members
+    require_finite(vectors, name)
+    return vectors

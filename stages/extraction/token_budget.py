@@ -1,0 +1,37 @@
+"""How many texts go through the backbone at a time."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stages.extraction.target import ExtractRuntime, ExtractTarget
+from storage.features.layout import array_spec
+
+CPU_BATCH_TOKENS = 2048
+"""Padded tokens of a batch on a CPU, at most: larger ones fall out of its caches and are slower, also
+for the bare backbone (benchmarks/extraction.py)."""
+
+
+def batch_tokens(
+    target: ExtractTarget, captured: Sequence[str], runtime: ExtractRuntime, device: torch.device
+) -> int:
+    """Padded tokens per batch, so that three batches of captured rows (one being computed, one queued,
+    one being written) stay under `buffer_bytes`."""
+    specs = [array_spec(a, target.store_sizes, "float32") for a in captured]
+    row_bytes = sum(s.row_bytes for s in specs)
+    bound = runtime.buffer_bytes // max(3 * row_bytes, 1)
+    fitting = CPU_BATCH_TOKENS if device.type == "cpu" else runtime.batch_tokens
+    return max(min(runtime.batch_tokens, bound, fitting), 1)
+
+
+def batches(lengths: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int64]]:
+    """Contiguous runs of texts whose padded size stays under `budget` tokens."""
+    start, longest = 0, 0
+    for i, n in enumerate(lengths.tolist()):
+        longest = max(longest, n)
+        if i > start and longest * (i + 1 - start) > budget:
+            yield np.arange(start, i)
+            start, longest = i, n
+    yield np.arange(start, len(lengths))

@@ -1,0 +1,113 @@
+"""The unembedding: the matrix whose rows score the vocabulary, read from the weight files alone.
+
+Backbones are loaded without it, as nothing that is stored needs it. It is one tensor of the checkpoint,
+so whoever ranks tokens from stored states reads it without loading the network.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from stages.extraction.families import family_of
+from stages.extraction.files import BackboneFiles, read_config, weight_files
+from storage.errors import InputError
+
+_NAMES = ("lm_head", "embed_out")
+"""What checkpoints call it; GPT-NeoX's have the second name."""
+
+
+@dataclass(frozen=True)
+class Unembedding:
+    """Scores of the vocabulary from a state after the final norm."""
+
+    rows: Float[Tensor, "vocabulary d"]
+    """float32."""
+    softcap: float | None
+    """Scores are `softcap * tanh(scores / softcap)` (Gemma 2); ranks do not depend on it."""
+
+    def logits(self, normed: Float[Tensor, "n d"]) -> Float[Tensor, "n vocabulary"]:
+        """The language model's own scores, float32."""
+        scores = nn.functional.linear(normed.float(), self.rows)
+        return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
+
+    def to(self, device: torch.device) -> "Unembedding":
+        """The same on a device."""
+        return Unembedding(self.rows.to(device), self.softcap)
+
+
+def read_unembedding(files: BackboneFiles) -> Unembedding:
+    """Read the unembedding of a decoder; nothing else of the weights is loaded.
+
+    As transformers has it: a matrix of its own where the checkpoint holds one, else the input embedding
+    if the config ties the two.
+
+    Raises:
+        InputError: an encoder, a checkpoint without an unembedding, or states and rows of different width.
+    """
+    family = family_of(str(read_config(files.folder).get("model_type")), str(files.folder))
+    if family.embedding is None:
+        raise InputError(
+            f"the backbone {files.source!r} is an encoder, which predicts no next token; use a decoder"
+        )
+    config = AutoConfig.from_pretrained(
+        files.folder, local_files_only=True, trust_remote_code=False
+    )
+    is_tied = bool(getattr(config, "tie_word_embeddings", False))
+    names = (*_NAMES, family.embedding) if is_tied else _NAMES
+    stored = _stored_tensors(files.folder)
+    for name in names:
+        for found, read in stored.items():
+            if f".{found}".endswith(f".{name}.weight"):
+                return Unembedding(
+                    _checked(read(), config.hidden_size, files.source),
+                    getattr(config, "final_logit_softcapping", None),
+                )
+    raise InputError(
+        f"the checkpoint {files.folder} holds no unembedding (no {' or '.join(_NAMES)}) and its config does "
+        f"not tie it to the input embedding, so no token can be ranked; save the model with its language "
+        f"model head (AutoModelForCausalLM)"
+    )
+
+
+def _checked(rows: Tensor, d_model: int, source: str) -> Float[Tensor, "vocabulary d"]:
+    if rows.shape[1] != d_model:
+        raise InputError(
+            f"the unembedding of {source!r} reads {rows.shape[1]} columns, its states have {d_model}; the "
+            f"projection in between is not supported, use another backbone"
+        )
+    return rows.float()
+
+
+def _stored_tensors(folder: Path) -> dict[str, Callable[[], Tensor]]:
+    """Names of all tensors of a checkpoint, and how to read each."""
+    found: dict[str, Callable[[], Tensor]] = {}
+    for name in weight_files(folder):
+        path = folder / name
+        if name.endswith(".safetensors"):
+            with safe_open(path, framework="pt") as opened:
+                keys: list[str] = list(opened.keys())
+            found |= {key: _from_safetensors(path, key) for key in keys}
+        elif name.endswith(".bin"):
+            content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            found |= {key: _from_mapped(cast(Tensor, value)) for key, value in content.items()}
+    return found
+
+
+def _from_safetensors(path: Path, key: str) -> Callable[[], Tensor]:
+    def read() -> Tensor:
+        with safe_open(path, framework="pt") as opened:
+            return opened.get_tensor(key)
+
+    return read
+
+
+def _from_mapped(value: Tensor) -> Callable[[], Tensor]:
+    # A copy: the file need not stay open.
+    return lambda: value.clone()
