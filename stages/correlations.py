@@ -14,7 +14,7 @@ def pearson(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> float
 
 def spearman(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> float:
     """Rank correlation; equal values share the mean of their ranks."""
-    return pearson(_ranks(a), _ranks(b))
+    return pearson(ranks(a), ranks(b))
 
 
 def _direction(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -24,6 +24,7 @@ def _direction(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return centred / np.linalg.norm(centred)
 
 
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def ranks(values: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
+    """Place of each value in ascending order, from 1; equal values share the mean of their places."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(sizes) - (sizes - 1) / 2)[group]

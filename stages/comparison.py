@@ -1,0 +1,219 @@
+"""What got better or worse between two sets of results, and whether the difference is beyond noise.
+
+Where both sides kept predictions of the same test examples, the difference is resampled in pairs
+(`stages.significance`): noise is then the choice of examples. Otherwise the scores of the seeds are compared
+by Welch's t-test: noise is then the training alone, and the test sets may differ.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+from stages.predictions import Answers
+from stages.report.cells import Role
+from stages.resampled_metrics import METRICS
+from stages.significance import BootstrapConfig, Difference, difference, resample
+from storage.errors import InputError
+
+Verdict = Literal["better", "worse", "within noise", "cannot tell"]
+VERDICTS: tuple[Verdict, ...] = ("better", "worse", "within noise", "cannot tell")
+Basis = Literal["examples", "seeds", "none"]
+"""Over what was tested: shared test examples, seeds, or nothing (too few seeds)."""
+
+_SAME_SCORE = 1e-9
+
+
+@dataclass(frozen=True)
+class NamedAnswers:
+    """Predictions on a test set whose texts are named by their digests, in an order these decide."""
+
+    digests: tuple[tuple[str, ...], ...]
+    """One per side of an example."""
+    labels: NDArray[np.float64]
+    predictions: NDArray[np.float64]
+
+    def same_examples(self, other: "NamedAnswers") -> bool:
+        """Whether both answer the same texts with the same labels."""
+        return self.digests == other.digests and np.array_equal(self.labels, other.labels)
+
+
+def named(answers: Answers, digests: Sequence[str]) -> NamedAnswers:
+    """Replace the texts of a corpus, whose digests are given, by what they are everywhere."""
+    known = np.array(digests)
+    sides = [known[side] for side in answers.sides]
+    order = np.lexsort((answers.labels, *reversed(sides)))
+    return NamedAnswers(
+        tuple(tuple(side[order].tolist()) for side in sides),
+        answers.labels[order],
+        answers.predictions[order],
+    )
+
+
+@dataclass(frozen=True)
+class ScoredMethod:
+    """One method on one task, all its seeds."""
+
+    method: str
+    task: str
+    metric: str
+    role: Role
+    tests: tuple[float, ...]
+    """By seed."""
+    answers: tuple[NamedAnswers | None, ...]
+    """By seed; None where predictions were not kept."""
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Task and method: what two sides are matched by."""
+        return self.task, self.method
+
+
+@dataclass(frozen=True)
+class Change:
+    """One method on one task, before and after."""
+
+    method: str
+    task: str
+    metric: str
+    role: Role
+    a: float
+    """Mean over seeds."""
+    b: float
+    n_seeds: tuple[int, int]
+    difference: float
+    """b less a."""
+    tested: Difference | None
+    """Its interval and p; None where nothing could be tested."""
+    basis: Basis
+    n_examples: int | None
+    """Shared test examples; None where the test was over seeds."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every method that both sides scored on a task of the same name."""
+
+    changes: tuple[Change, ...]
+    only_a: tuple[tuple[str, str], ...]
+    """Task and method."""
+    only_b: tuple[tuple[str, str], ...]
+    alpha: float
+
+    def count(self, verdict: Verdict) -> int:
+        """How many changes have a verdict."""
+        return sum(change.verdict == verdict for change in self.changes)
+
+    @property
+    def n_tests(self) -> int:
+        """Tests made; none is corrected for their number."""
+        return sum(change.tested is not None for change in self.changes)
+
+
+def compare(
+    a: Sequence[ScoredMethod], b: Sequence[ScoredMethod], config: BootstrapConfig
+) -> Comparison:
+    """Compare b with a.
+
+    Raises:
+        InputError: nothing in common, or two metrics for the same method and task.
+    """
+    before, after = ({m.name: m for m in side} for side in (a, b))
+    shared = [name for name in before if name in after]
+    if not shared:
+        raise InputError(
+            f"the two have no method on a task in common: A has {_listed(before)}, B has {_listed(after)}; "
+            "give two results with the same names of methods and tasks"
+        )
+    for task, method in shared:
+        metrics = before[task, method].metric, after[task, method].metric
+        if metrics[0] != metrics[1]:
+            raise InputError(
+                f"{method} on {task} was scored by {metrics[0]} in A and by {metrics[1]} in B, which cannot "
+                "be compared; score both by one metric"
+            )
+    return Comparison(
+        changes=tuple(_change(before[name], after[name], config) for name in shared),
+        only_a=tuple(name for name in before if name not in after),
+        only_b=tuple(name for name in after if name not in before),
+        alpha=config.alpha,
+    )
+
+
+def _change(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Change:
+    found, basis, n_examples = _paired(a, b, config), "examples", None
+    if found is not None:
+        n_examples = next(len(x.labels) for x in a.answers if x is not None)
+    else:
+        found = _welch(a, b, config)
+        basis = "none" if found is None else "seeds"
+    means = float(np.mean(a.tests)), float(np.mean(b.tests))
+    return Change(
+        method=a.method,
+        task=a.task,
+        metric=a.metric,
+        role=a.role,
+        a=means[0],
+        b=means[1],
+        n_seeds=(len(a.tests), len(b.tests)),
+        difference=means[1] - means[0],
+        tested=found,
+        basis=basis,
+        n_examples=n_examples,
+        verdict=_verdict(means[1] - means[0], found, config.alpha),
+    )
+
+
+def _verdict(change: float, found: Difference | None, alpha: float) -> Verdict:
+    if found is None:
+        return "cannot tell"
+    if found.p >= alpha:
+        return "within noise"
+    return "better" if change > 0 else "worse"
+
+
+def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:
+    """On the same resamples; None without predictions of the same examples that give the scores."""
+    answers = [x for x in (*a.answers, *b.answers) if x is not None]
+    n_seeds = len(a.tests), len(b.tests)
+    if a.metric not in METRICS or len(answers) < sum(n_seeds) or len(answers[0].labels) < 2:
+        return None
+    if not all(x.same_examples(answers[0]) for x in answers[1:]):
+        return None
+    predictions_KN = np.stack([x.predictions for x in answers])
+    itself, values_KB = resample(
+        a.metric, answers[0].labels, predictions_KN, config.n_resamples, config.seed
+    )
+    if np.abs(itself - [*a.tests, *b.tests]).max() > _SAME_SCORE:
+        return None
+    of_a, of_b = slice(None, n_seeds[0]), slice(n_seeds[0], None)
+    return difference(
+        float(itself[of_b].mean() - itself[of_a].mean()),
+        values_KB[of_b].mean(axis=0) - values_KB[of_a].mean(axis=0),
+        config.level,
+    )
+
+
+def _welch(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:
+    """Over seeds, with as many degrees of freedom as Welch and Satterthwaite give.
+
+    None where a side has one seed, or no seed differs from another.
+    """
+    if min(len(a.tests), len(b.tests)) < 2 or np.ptp(a.tests) == np.ptp(b.tests) == 0:
+        return None
+    n = np.array([len(a.tests), len(b.tests)])
+    errors = np.array([np.var(a.tests, ddof=1), np.var(b.tests, ddof=1)]) / n
+    freedom = errors.sum() ** 2 / (errors**2 / (n - 1)).sum()
+    value, error = float(np.mean(b.tests) - np.mean(a.tests)), float(np.sqrt(errors.sum()))
+    reach = error * float(stdtrit(freedom, (1 + config.level) / 2))
+    p = 2 * float(stdtr(freedom, -abs(value) / error))
+    return Difference(value, value - reach, value + reach, p)
+
+
+def _listed(side: Mapping[tuple[str, str], ScoredMethod]) -> str:
+    names = [f"{method} on {task}" for task, method in side]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

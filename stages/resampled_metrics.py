@@ -1,0 +1,161 @@
+"""Metrics of many resamples of one test set at once.
+
+A resample is the number of times that each example is drawn. All predictions on a test set share the
+draws, and a metric of all resamples is a few matrix products or cumulative sums; no resample is sorted.
+
+Axes: b resamples, k predictions of the same examples, n examples, c classes.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from storage.errors import InputError
+
+Counts = Float64[np.ndarray, "n b"]
+"""How often each example is drawn, whole numbers; each resample sums to n."""
+
+METRICS = frozenset({"accuracy", "mcc", "f1", "spearman", "pearson", "spearman_pearson", "mrr"})
+"""What can be computed of a resample: the metrics of `stages.fit.evaluate`."""
+
+_CELLS_AT_A_TIME = 1 << 18
+"""Small enough for a processor's cache."""
+_ROUNDING = 1e-13
+"""Deviations from a mean below this share of the largest value are rounding."""
+
+
+def draws(n_examples: int, n_resamples: int, seed: int) -> Iterator[Counts]:
+    """Resamples with replacement, a bounded number at a time; the same for the same arguments."""
+    rng = np.random.default_rng(seed)
+    n_at_a_time = max(1, _CELLS_AT_A_TIME // n_examples)
+    for start in range(0, n_resamples, n_at_a_time):
+        n_now = min(n_at_a_time, n_resamples - start)
+        drawn_BN = rng.integers(0, n_examples, (n_now, n_examples))
+        flat = (drawn_BN * n_now + np.arange(n_now)[:, None]).ravel()
+        counts = np.bincount(flat, minlength=n_now * n_examples)
+        yield counts.reshape(n_examples, n_now).astype(np.float64)
+
+
+def resampled(
+    metric: str, labels: NDArray[np.float64], predictions_KN: NDArray[np.float64], counts_NB: Counts
+) -> Float64[np.ndarray, "k b"]:
+    """A metric of every prediction on every resample, defined as by `stages.fit.evaluate`.
+
+    Args:
+        metric: one of `METRICS`.
+        labels: `[n]`; class indices or scores.
+        predictions_KN: classes, scores or ranks.
+        counts_NB: the resamples; all ones are the test set itself.
+
+    Raises:
+        InputError: another metric, or f1 of more than two classes.
+    """
+    match metric:
+        case "accuracy":
+            return _mean(predictions_KN == labels, counts_NB)
+        case "mrr":
+            return _mean(1 / predictions_KN, counts_NB)
+        case "mcc":
+            return _mcc(labels.astype(np.int64), predictions_KN.astype(np.int64), counts_NB)
+        case "f1":
+            return _f1(labels, predictions_KN, counts_NB)
+        case "spearman":
+            return _spearman(labels, predictions_KN, counts_NB)
+        case "pearson":
+            return _pearson(labels, predictions_KN, counts_NB)
+        case "spearman_pearson":
+            ranked = _spearman(labels, predictions_KN, counts_NB)
+            return (ranked + _pearson(labels, predictions_KN, counts_NB)) / 2
+    raise InputError(
+        f"metric {metric!r} cannot be resampled; there are {', '.join(sorted(METRICS))}"
+    )
+
+
+def _mean(values_KN: NDArray[np.generic], counts_NB: Counts) -> NDArray[np.float64]:
+    return values_KN.astype(np.float64) @ counts_NB / len(counts_NB)
+
+
+def _mcc(
+    labels: NDArray[np.int64], predictions_KN: NDArray[np.int64], counts_NB: Counts
+) -> NDArray[np.float64]:
+    n_classes, total = int(max(labels.max(), predictions_KN.max())) + 1, len(counts_NB)
+    of_class = np.eye(n_classes)
+    truth_CB = of_class[labels].T @ counts_NB
+    truth_spread_B = total**2 - (truth_CB**2).sum(axis=0)
+    rows: list[NDArray[np.float64]] = []
+    for predictions in predictions_KN:
+        guess_CB = of_class[predictions].T @ counts_NB
+        right_B = (predictions == labels).astype(np.float64) @ counts_NB
+        covariance_B = right_B * total - (truth_CB * guess_CB).sum(axis=0)
+        guess_spread_B = total**2 - (guess_CB**2).sum(axis=0)
+        rows.append(_ratio(covariance_B, np.sqrt(truth_spread_B * guess_spread_B)))
+    return np.stack(rows)
+
+
+def _f1(
+    labels: NDArray[np.float64], predictions_KN: NDArray[np.float64], counts_NB: Counts
+) -> NDArray[np.float64]:
+    highest = int(max(labels.max(), predictions_KN.max()))
+    if highest > 1:
+        raise InputError(
+            f"f1 is that of class 1 of two, but there are {highest + 1} classes; use accuracy or mcc"
+        )
+    true_N, guess_KN = labels == 1, predictions_KN == 1
+    both_KB, found_KB = ((x.astype(np.float64) @ counts_NB) for x in (guess_KN & true_N, guess_KN))
+    return _ratio(2 * both_KB, found_KB + true_N.astype(np.float64) @ counts_NB)
+
+
+def _spearman(
+    labels: NDArray[np.float64], predictions_KN: NDArray[np.float64], counts_NB: Counts
+) -> NDArray[np.float64]:
+    ranks_NB = _centred_ranks(labels, counts_NB)
+    return np.stack(
+        [_correlation(ranks_NB, _centred_ranks(p, counts_NB), counts_NB) for p in predictions_KN]
+    )
+
+
+def _pearson(
+    labels: NDArray[np.float64], predictions_KN: NDArray[np.float64], counts_NB: Counts
+) -> NDArray[np.float64]:
+    deviations_NB = _deviations(labels, counts_NB)
+    return np.stack(
+        [_correlation(deviations_NB, _deviations(p, counts_NB), counts_NB) for p in predictions_KN]
+    )
+
+
+def _centred_ranks(values: NDArray[np.float64], counts_NB: Counts) -> NDArray[np.float64]:
+    """Ranks inside each resample less their mean; equal values share the mean of their ranks.
+
+    Multiples of one half, so that sums of their products are exact.
+    """
+    order = np.argsort(values, kind="stable")
+    _, starts, group = np.unique(values[order], return_index=True, return_inverse=True)
+    sizes_GB = np.add.reduceat(counts_NB[order], starts, axis=0)
+    ranks_GB = np.cumsum(sizes_GB, axis=0) - sizes_GB / 2 - len(values) / 2
+    ranks_NB = np.empty_like(counts_NB)
+    ranks_NB[order] = ranks_GB[group]
+    return ranks_NB
+
+
+def _deviations(values: NDArray[np.float64], counts_NB: Counts) -> NDArray[np.float64]:
+    """Values less their mean in each resample, in units of the largest; zero where all are equal."""
+    scaled = values / (np.abs(values).max() or 1.0)
+    deviations_NB = scaled[:, None] - scaled @ counts_NB / len(values)
+    largest_B = np.abs(deviations_NB).max(axis=0, where=counts_NB > 0, initial=0.0)
+    return np.where(largest_B > _ROUNDING, deviations_NB, 0.0)
+
+
+def _correlation(
+    a_NB: NDArray[np.float64], b_NB: NDArray[np.float64], counts_NB: Counts
+) -> NDArray[np.float64]:
+    weighted_NB = counts_NB * a_NB
+    product_B, a_square_B = (np.einsum("nb,nb->b", weighted_NB, x) for x in (b_NB, a_NB))
+    b_square_B = np.einsum("nb,nb->b", counts_NB * b_NB, b_NB)
+    return np.clip(_ratio(product_B, np.sqrt(a_square_B) * np.sqrt(b_square_B)), -1, 1)
+
+
+def _ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`a / b`, 0 where `b` is."""
+    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)

@@ -1,0 +1,154 @@
+"""Two sets of results against each other: in pairs where they can be, by seeds otherwise."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stages.comparison import Comparison, NamedAnswers, ScoredMethod, compare, named
+from stages.fit import evaluate
+from stages.predictions import Answers
+from stages.significance import BootstrapConfig, paired_bootstrap
+from storage.errors import InputError
+
+CONFIG = BootstrapConfig(n_resamples=400)
+LABELS = (np.arange(300) % 2).astype(float)
+DIGESTS = tuple(f"{i:064x}" for i in range(300))
+
+
+def predictions(right: float, seed: int) -> np.ndarray:
+    places = np.random.default_rng(seed).permutation(len(LABELS))
+    return np.where(places < round(right * len(LABELS)), LABELS, 1 - LABELS)
+
+
+def answered(given: np.ndarray, digests: tuple[str, ...] = DIGESTS) -> NamedAnswers:
+    return NamedAnswers((digests,), LABELS, given)
+
+
+def method(name: str, *given: np.ndarray, task: str = "t", **changes) -> ScoredMethod:
+    facts = {
+        "method": name,
+        "task": task,
+        "metric": "accuracy",
+        "role": "method",
+        "tests": tuple(evaluate("accuracy", LABELS, g) for g in given),
+        "answers": tuple(map(answered, given)),
+    }
+    return ScoredMethod(**facts | changes)
+
+
+def scores_only(*tests: float, **changes) -> ScoredMethod:
+    return method("m", tests=tests, answers=(None,) * len(tests), **changes)
+
+
+def one(a: ScoredMethod, b: ScoredMethod) -> Comparison:
+    return compare([a], [b], CONFIG)
+
+
+def test_shared_examples_are_compared_in_pairs():
+    before, after = (
+        [predictions(right, 9 * s + i) for i in range(2)] for s, right in ((0, 0.7), (1, 0.85))
+    )
+    found = one(method("m", *before), method("m", *after, predictions(0.86, 50)))
+    (change,) = found.changes
+    expected = paired_bootstrap(
+        "accuracy",
+        LABELS,
+        np.stack([*after, predictions(0.86, 50)]),
+        np.stack(before),
+        n_resamples=400,
+    )
+    assert change.tested is not None
+    assert change.tested.p == expected.p
+    assert (change.tested.low, change.tested.high) == pytest.approx((expected.low, expected.high))
+    assert change.difference == pytest.approx(expected.value)
+    assert (change.a, change.b) == pytest.approx((0.7, (0.85 + 0.85 + 0.86) / 3), abs=2e-3)
+    assert (change.basis, change.n_examples, change.n_seeds) == ("examples", 300, (2, 3))
+    assert change.verdict == "better"
+    (back,) = one(method("m", *after), method("m", *before)).changes
+    assert back.verdict == "worse"
+
+
+def test_a_small_change_is_within_noise_and_no_change_has_p_1():
+    (change,) = one(method("m", predictions(0.8, 0)), method("m", predictions(0.81, 1))).changes
+    assert change.verdict == "within noise"
+    (same,) = one(method("m", predictions(0.8, 0)), method("m", predictions(0.8, 0))).changes
+    assert same.tested is not None
+    assert (same.tested.p, same.verdict) == (1.0, "within noise")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        NamedAnswers(((*DIGESTS[1:], "f" * 64),), LABELS, predictions(0.9, 1)),
+        NamedAnswers((DIGESTS,), 1 - LABELS, predictions(0.9, 1)),
+        NamedAnswers((DIGESTS, DIGESTS), LABELS, predictions(0.9, 1)),
+        None,
+    ],
+    ids=["texts", "labels", "pairs", "none"],
+)
+def test_without_the_same_examples_the_seeds_are_compared_by_welch(other: NamedAnswers | None):
+    before, after = (0.70, 0.72, 0.69), (0.80, 0.78)
+    a = method("m", *(predictions(x, i) for i, x in enumerate(before)), tests=before)
+    b = method("m", tests=after, answers=(other, other))
+    (change,) = one(a, b).changes
+    expected = stats.ttest_ind(after, before, equal_var=False)
+    ends = expected.confidence_interval(0.95)
+    assert change.tested is not None
+    assert change.tested.p == pytest.approx(expected.pvalue)
+    assert (change.tested.low, change.tested.high) == pytest.approx((ends.low, ends.high))
+    assert (change.basis, change.n_examples, change.n_seeds) == ("seeds", None, (3, 2))
+    assert change.verdict == ("better" if expected.pvalue < 0.05 else "within noise")
+
+
+def test_predictions_that_do_not_give_the_scores_are_not_used():
+    a, b = method("m", predictions(0.7, 0)), method("m", predictions(0.9, 1), tests=(0.8,))
+    (change,) = one(a, b).changes
+    assert (change.basis, change.verdict, change.tested) == ("none", "cannot tell", None)
+
+
+def test_metrics_that_cannot_be_resampled_are_compared_by_seeds():
+    a = scores_only(0.5, 0.6, metric="ndcg_at_10")
+    b = scores_only(0.7, 0.8, metric="ndcg_at_10")
+    assert one(a, b).changes[0].basis == "seeds"
+
+
+@pytest.mark.parametrize("tests", [((0.5,), (0.6, 0.7)), ((0.5, 0.5), (0.6, 0.6))])
+def test_one_seed_or_seeds_that_all_agree_tell_nothing(tests: tuple[tuple[float, ...], ...]):
+    found = one(scores_only(*tests[0]), scores_only(*tests[1]))
+    assert found.changes[0].verdict == "cannot tell"
+    assert (found.n_tests, found.count("cannot tell")) == (0, 1)
+
+
+def test_what_only_one_side_has_is_named():
+    shared = predictions(0.8, 0)
+    a = [method("m", shared), method("old", shared), method("m", shared, task="u")]
+    b = [method("m", shared), method("m", shared, task="v")]
+    found = compare(a, b, CONFIG)
+    assert [(c.task, c.method) for c in found.changes] == [("t", "m")]
+    assert found.only_a == (("t", "old"), ("u", "m"))
+    assert found.only_b == (("v", "m"),)
+
+
+def test_nothing_in_common_and_two_metrics_are_refused():
+    a = method("m", predictions(0.8, 0))
+    with pytest.raises(InputError, match="A has m on t, B has n on t"):
+        one(a, method("n", predictions(0.8, 0)))
+    with pytest.raises(InputError, match="m on t was scored by accuracy in A and by mcc in B"):
+        one(a, scores_only(0.5, 0.6, metric="mcc"))
+
+
+def test_examples_are_matched_by_their_texts_whatever_their_numbers():
+    rng = np.random.default_rng(0)
+    texts, others = rng.integers(0, 300, (2, 300))
+    given = predictions(0.8, 0)
+    first = named(Answers((texts, others), LABELS, given, None), DIGESTS)
+    # The same texts under other numbers, the same examples in another order.
+    renumbered, order = rng.permutation(300), rng.permutation(300)
+    digests = np.empty(300, dtype=object)
+    digests[renumbered] = DIGESTS
+    sides = tuple(renumbered[side][order] for side in (texts, others))
+    second = named(Answers(sides, LABELS[order], given[order], None), digests.tolist())
+    assert first.same_examples(second)
+    assert np.array_equal(first.predictions, second.predictions)
+    swapped = named(Answers(sides[::-1], LABELS[order], given[order], None), digests.tolist())
+    assert not first.same_examples(swapped)

@@ -1,0 +1,246 @@
+"""Intervals and tests by resampling, against scikit-learn and scipy, and on data whose truth is known."""
+
+import warnings
+from typing import get_args
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from stages import resampled_metrics
+from stages.fit import Metric, evaluate
+from stages.resampled_metrics import METRICS, draws, resampled
+from stages.significance import (
+    BootstrapConfig,
+    bootstrap_interval,
+    difference,
+    paired_bootstrap,
+    resample,
+)
+from storage.errors import InputError
+
+N = 60
+
+
+def example_data(metric: str, rng: np.random.Generator, n: int = N):
+    """Labels and predictions `[3, n]` that go with a metric, with ties."""
+    match metric:
+        case "accuracy" | "mcc":
+            return rng.integers(0, 3, n), rng.integers(0, 3, (3, n))
+        case "f1":
+            return rng.integers(0, 2, n), rng.integers(0, 2, (3, n))
+        case "mrr":
+            return np.ones(n, np.int64), rng.integers(1, 9, (3, n))
+    labels = rng.integers(0, 6, n).astype(np.float64)
+    return labels, np.round(labels + rng.normal(0, 2, (3, n)), 1)
+
+
+def by_library(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
+    """The metric of one resample, by another implementation; 0 of a constant side."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        match metric:
+            case "accuracy":
+                return float(sklearn_metrics.accuracy_score(labels, predictions))
+            case "mcc":
+                return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
+            case "f1":
+                return float(sklearn_metrics.f1_score(labels, predictions, zero_division=0))
+            case "mrr":
+                return float(np.mean([1 / rank for rank in predictions]))
+        found = [stats.spearmanr(labels, predictions)[0], stats.pearsonr(labels, predictions)[0]]
+        rho, r = (0.0 if np.isnan(value) else float(value) for value in found)
+    return {"spearman": rho, "pearson": r, "spearman_pearson": (rho + r) / 2}[metric]
+
+
+def drawn_examples(counts: np.ndarray) -> np.ndarray:
+    return np.repeat(np.arange(len(counts)), counts.astype(np.int64))
+
+
+def test_the_metrics_are_those_of_a_fit():
+    assert set(get_args(Metric)) == METRICS
+
+
+@pytest.mark.parametrize("metric", sorted(METRICS))
+def test_every_draw_once_gives_the_metric_of_a_fit(metric: str):
+    labels, predictions = example_data(metric, np.random.default_rng(3))
+    values, _ = resample(metric, labels, predictions, 1, seed=0)
+    expected = [evaluate(metric, labels, p) for p in predictions]  # pyright: ignore[reportArgumentType]
+    np.testing.assert_allclose(values, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("metric", sorted(METRICS))
+def test_metrics_of_resamples_equal_those_of_the_drawn_examples(metric: str):
+    labels, predictions = example_data(metric, np.random.default_rng(4), n=12)
+    (counts,) = draws(12, 150, seed=1)
+    values = resampled(metric, labels.astype(float), predictions.astype(float), counts)
+    for b, row in enumerate(counts.T):
+        chosen = drawn_examples(row)
+        for k in range(3):
+            expected = by_library(metric, labels[chosen], predictions[k][chosen])
+            assert values[k, b] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["mcc", "f1", "spearman", "pearson", "spearman_pearson"])
+def test_a_resample_in_which_a_side_is_constant_scores_0(metric: str):
+    labels, predictions = np.array([0.0, 0.0, 1.0]), np.array([[0.1, 0.7, 0.7]])
+    if metric in ("mcc", "f1"):
+        predictions = np.array([[0.0, 1.0, 1.0]])
+    counts = np.array([[1.0, 0.0, 3.0], [2.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
+    expected = [
+        by_library(metric, labels[c], predictions[0][c]) for c in map(drawn_examples, counts.T)
+    ]
+    assert resampled(metric, labels, predictions, counts)[0].tolist() == expected
+
+
+def test_constants_of_any_size_correlate_with_nothing():
+    labels, rng = np.arange(40.0), np.random.default_rng(0)
+    for size in (1e-300, 0.1, 1e200):
+        predictions = np.full((1, 40), size)
+        for metric in ("spearman", "pearson"):
+            assert not resample(metric, labels, predictions, 50, seed=0)[1].any()
+    varied = rng.normal(size=40)
+    expected = resample("pearson", labels, varied[None], 50, seed=0)[1]
+    for size in (1e-200, 1e200):
+        found = resample("pearson", labels, size * varied[None], 50, seed=0)[1]
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_draws_are_whole_test_sets_and_the_same_however_many_are_held(monkeypatch):
+    (whole,) = draws(7, 100, seed=5)
+    assert whole.shape == (7, 100)
+    assert (whole.sum(axis=0) == 7).all()
+    monkeypatch.setattr(resampled_metrics, "_CELLS_AT_A_TIME", 7 * 9)
+    parts = list(draws(7, 100, seed=5))
+    assert [part.shape[1] for part in parts] == [9] * 11 + [1]
+    assert np.array_equal(np.concatenate(parts, axis=1), whole)
+
+
+@pytest.mark.parametrize("metric", sorted(METRICS))
+def test_intervals_equal_those_of_scipy_on_the_same_resamples(metric: str):
+    labels, predictions = example_data(metric, np.random.default_rng(6))
+    found = bootstrap_interval(metric, labels, predictions, n_resamples=200, seed=11, level=0.9)
+
+    def mean_over_seeds(chosen: np.ndarray) -> float:
+        return float(np.mean([by_library(metric, labels[chosen], p[chosen]) for p in predictions]))
+
+    expected = stats.bootstrap(
+        (np.arange(N),),
+        mean_over_seeds,
+        n_resamples=200,
+        vectorized=False,
+        confidence_level=0.9,
+        method="percentile",
+        rng=np.random.default_rng(11),
+    )
+    assert found.value == pytest.approx(mean_over_seeds(np.arange(N)), abs=1e-12)
+    assert found.low == pytest.approx(expected.confidence_interval.low, abs=1e-12)
+    assert found.high == pytest.approx(expected.confidence_interval.high, abs=1e-12)
+    assert found.half_width == (found.high - found.low) / 2
+
+
+def test_a_difference_equals_that_of_scipy_and_counts_the_signs():
+    rng = np.random.default_rng(8)
+    labels = rng.integers(0, 2, N)
+    a, b = (np.where(rng.random((2, N)) < right, labels, 1 - labels) for right in (0.85, 0.7))
+    found = paired_bootstrap("accuracy", labels, a, b[:1], n_resamples=500, seed=2)
+    right = (a == labels).mean(axis=0) - (b[:1] == labels).mean(axis=0)
+    expected = stats.bootstrap(
+        (right,), np.mean, n_resamples=500, method="percentile", rng=np.random.default_rng(2)
+    )
+    interval = expected.confidence_interval
+    assert found.value == pytest.approx(right.mean(), abs=1e-12)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=1e-12)
+    sides = [
+        (expected.bootstrap_distribution <= 1e-12),
+        (expected.bootstrap_distribution >= -1e-12),
+    ]
+    assert found.p == min(1, 2 * (1 + min(side.sum() for side in sides)) / 501)
+    other = paired_bootstrap("accuracy", labels, b[:1], a, n_resamples=500, seed=2)
+    assert (other.value, other.p) == (-found.value, found.p)
+    assert (other.low, other.high) == pytest.approx((-found.high, -found.low), abs=1e-12)
+
+
+def test_p_is_1_without_a_difference_and_never_0():
+    assert difference(0.0, np.zeros(99), 0.95).p == 1.0
+    assert difference(0.1, np.full(99, 0.1), 0.95).p == 2 / 100
+    assert difference(0.0, np.array([1e-17, -1e-17, 0.0]), 0.95).p == 1.0
+
+
+def rejections(gap: float, n_trials: int = 400, n: int = 300) -> int:
+    """How often two methods with accuracies 0.7 and 0.7 + gap are told apart at 0.05."""
+    rng = np.random.default_rng(17)
+    labels, found = np.zeros(n, np.int64), 0
+    for trial in range(n_trials):
+        a, b = (rng.random(n) > right for right in (0.7, 0.7 + gap))
+        found += paired_bootstrap("accuracy", labels, a, b, n_resamples=400, seed=trial).p < 0.05
+    return found
+
+
+def test_equal_methods_are_told_apart_about_as_often_as_the_level_says():
+    # Of 400 trials that reject with probability 0.05, fewer than 6 and more than 36 have the binomial
+    # probabilities 5e-5 and 3e-4.
+    low, high = 6, 36
+    assert stats.binom.cdf(low - 1, 400, 0.05) < 1e-4
+    assert stats.binom.sf(high, 400, 0.05) < 5e-4
+    assert low <= rejections(0.0) <= high
+
+
+def test_a_large_difference_is_found():
+    # Standard error of the difference: sqrt((0.7 x 0.3 + 0.85 x 0.15) / 300) = 0.0335, so 0.15 is 4.47 of
+    # them, and a test at 1.96 finds it with probability P(Z > -2.51) = 0.994.
+    assert stats.binom.cdf(385, 400, 0.994) < 1e-6
+    assert rejections(0.15) > 385
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    rng = np.random.default_rng(1)
+    covered = 0
+    for trial in range(400):
+        predictions = rng.random(400) > 0.8
+        found = bootstrap_interval(
+            "accuracy", np.zeros(400), predictions, n_resamples=400, seed=trial
+        )
+        covered += found.low <= 0.8 <= found.high
+    # Of 400 intervals with coverage 0.95, fewer than 362 and more than 394 have the binomial probabilities
+    # 7e-5 and 5e-5.
+    assert stats.binom.cdf(361, 400, 0.95) < 1e-4
+    assert stats.binom.sf(394, 400, 0.95) < 1e-4
+    assert 362 <= covered <= 394
+
+
+def test_a_seed_more_of_the_same_predictions_changes_nothing():
+    labels, predictions = example_data("accuracy", np.random.default_rng(0))
+    once = bootstrap_interval("accuracy", labels, predictions[0])
+    thrice = bootstrap_interval("accuracy", labels, predictions[[0, 0, 0]])
+    assert (once.low, once.high) == pytest.approx((thrice.low, thrice.high), abs=1e-12)
+    assert once.value == pytest.approx(thrice.value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels", "predictions", "says"),
+    [
+        ("accuracy", np.zeros(3), np.zeros(2), "2 predictions for 3 labels"),
+        ("accuracy", np.zeros(1), np.zeros(1), "at least two examples"),
+        ("spearman", np.zeros(2), np.array([0.1, np.nan]), "1 labels or predictions of 2"),
+        ("f1", np.array([0, 1, 2]), np.zeros(3), "there are 3 classes"),
+        (
+            "bleu",
+            np.zeros(2),
+            np.zeros(2),
+            "'bleu' cannot be resampled; there are accuracy, f1, mcc",
+        ),
+    ],
+)
+def test_what_cannot_be_resampled_is_refused(metric, labels, predictions, says):
+    with pytest.raises(InputError, match=says):
+        bootstrap_interval(metric, labels, predictions)
+
+
+def test_the_level_of_a_test_is_what_the_interval_leaves():
+    assert BootstrapConfig().alpha == 0.05
+    for wrong in ({"n_resamples": 10}, {"level": 1.0}, {"seed": -1}, {"b": 1}):
+        with pytest.raises(ValidationError):
+            BootstrapConfig.model_validate(wrong)
