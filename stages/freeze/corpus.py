@@ -10,16 +10,19 @@ from jaxtyping import Float32
 from pydantic import JsonValue
 
 from stages.corpus.corpus import Corpus
-from stages.correlations import pearson, spearman
 from stages.freeze.config import PairFitConfig
 from stages.freeze.encoders import LayerAutoencoders
 from stages.freeze.fit_pairs import fit_pairs, predict
 from stages.freeze.pair_fit import GradedPairs, PairFitResult, load_pair_fit
-from stages.similarity import SimilarityConfig, SimilarityResult
+from stages.predictions import predictions_table
+from stages.similarity import (
+    CORRELATIONS,
+    SimilarityConfig,
+    SimilarityResult,
+    overlap_of_pairs,
+)
 from storage.errors import InputError
 from storage.progress import Progress
-
-_CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 
 
 def graded_pairs(corpus: Corpus, split: str, label_range: tuple[float, float]) -> GradedPairs:
@@ -67,16 +70,15 @@ def score_corpus(
 ) -> SimilarityResult:
     """Correlate the predictions of the head in `folder` with the labels of dev and test.
 
-    `metrics` also holds the score on the test pairs of which neither text occurs in train, and their
-    number (`clean_test`, `n_clean_test`): STS-B shares texts between its splits.
+    `metrics` also holds the score on the test pairs of which neither text occurs in train, their number
+    and the share of the others: STS-B shares texts between its splits.
 
     Raises:
         InputError: predictions that are all equal.
     """
     result = load_pair_fit(folder)
     head = result.head()
-    seen = _texts(corpus, "train")
-    correlate = _CORRELATIONS[config.metric]
+    correlate = CORRELATIONS[config.metric]
     metrics: dict[str, Any] = {"metric": config.metric}
     tables: list[pa.Table] = []
     for split in ("dev", "test"):
@@ -91,35 +93,17 @@ def score_corpus(
             )
         metrics[split] = correlate(predicted, labels)
         metrics[f"n_{split}"] = len(labels)
-        for name, measure in _CORRELATIONS.items():
+        for name, measure in CORRELATIONS.items():
             metrics[f"{split}_{name}"] = measure(predicted, labels)
-        tables.append(
-            pa.table(
-                {
-                    "split": pa.array([split] * len(labels), pa.string()),
-                    "text": pa.array(pairs[:, 0], pa.int64()),
-                    "text_b": pa.array(pairs[:, 1], pa.int64()),
-                    "label": pa.array(labels, pa.float64()),
-                    "prediction": pa.array(predicted, pa.float64()),
-                }
-            )
-        )
+        tables.append(predictions_table(split, list(pairs.T), labels, predicted))
         if split == "test":
-            clean = ~np.isin(pairs, seen).any(axis=1)
-            usable = clean.sum() > 1 and np.ptp(predicted[clean]) > 0 and np.ptp(labels[clean]) > 0
-            metrics["clean_test"] = correlate(predicted[clean], labels[clean]) if usable else None
-            metrics["n_clean_test"] = int(clean.sum())
+            metrics |= overlap_of_pairs(config, tables[-1], corpus)
     metrics |= {
         "majority": None,
         "choice": _choice(result.config, result.best.epoch),
         "n_parameters": head.n_parameters,
     }
     return SimilarityResult(metrics, pa.concat_tables(tables))
-
-
-def _texts(corpus: Corpus, split: str) -> np.ndarray:
-    rows = corpus.split(split)
-    return np.concatenate([rows.column(c).to_numpy() for c in ("text", "text_pair")])
 
 
 def _choice(config: PairFitConfig, epoch: int) -> Mapping[str, JsonValue]:

@@ -24,6 +24,7 @@ from stages.freeze.encoders import LayerAutoencoders
 from stages.freeze.losses import LOSSES
 from stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult
 from stages.freeze.pair_heads import CosineMlp, EncodedHead, PairHead, cosines
+from stages.freeze.step_log import StepLoss, steps_from
 from storage.errors import InputError, PermafrostError
 from storage.progress import Progress
 
@@ -66,15 +67,21 @@ def fit_pairs(
         head.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
     )
     history: list[PairEpoch] = []
+    log: list[StepLoss] = []
+    said = ""
     best: tuple[PairEpoch, float, dict[str, Tensor]] | None = None
     steps = len(shuffled_batches(len(train), config.batch_size, config.seed, 1))
     progress.start(f"fit {config.head.kind}", steps * config.max_epochs, "steps")
     try:
         for epoch in range(1, config.max_epochs + 1):
-            loss = _train_epoch(config, head, optimizer, latents, train, epoch, progress)
+            loss, losses = _train_epoch(
+                config, head, optimizer, latents, train, epoch, progress, said
+            )
+            log += steps_from(log, epoch, losses)
             score = None
             if epoch % config.evaluate_every == 0 or epoch == config.max_epochs:
                 score = _correlation(config, predict(head, latents, dev.pairs), dev.labels)
+                said = "" if score is None else f", dev {score:.4f}"
             history.append(PairEpoch(epoch, loss, score))
             if score is not None and (best is None or score > best[1]):
                 # Cloned, since on the CPU the head goes on changing the same memory.
@@ -87,7 +94,7 @@ def fit_pairs(
             f"the head {config.head.kind} gives all {len(dev)} dev pairs the same similarity in every "
             f"evaluated epoch (lr {config.lr}, loss {config.loss}); lower lr or use the other loss"
         )
-    return PairFitResult(config, n_layers, d_model, best[0], tuple(history), best[2])
+    return PairFitResult(config, n_layers, d_model, best[0], tuple(history), best[2], tuple(log))
 
 
 @torch.no_grad()
@@ -154,11 +161,12 @@ def _train_epoch(
     train: GradedPairs,
     epoch: int,
     progress: Progress,
-) -> float:
-    """One pass over the pairs; the mean loss on the way."""
+    said: str,
+) -> tuple[float, list[float]]:
+    """One pass over the pairs; the mean loss on the way, and that of each step."""
     head.train()
     place = next(head.parameters()).device
-    total = 0.0
+    total, losses = 0.0, list[float]()
     batches = shuffled_batches(len(train), config.batch_size, config.seed, epoch)
     for step, batch in enumerate(batches):
         first, second = train.pairs[batch].T
@@ -176,8 +184,9 @@ def _train_epoch(
         loss.backward()
         optimizer.step()
         total += value * len(batch)
-        progress.advance(1, f"loss {value:.4f}")
-    return total / len(train)
+        losses.append(value)
+        progress.advance(1, f"loss {value:.4f}{said}")
+    return total / len(train), losses
 
 
 def _correlation(

@@ -17,6 +17,7 @@ from torch import Tensor
 from stages.freeze.build import build_pair_head
 from stages.freeze.config import PairFitConfig
 from stages.freeze.pair_heads import PairHead
+from stages.freeze.step_log import StepLoss, step_csv
 from storage.errors import CorruptDataError, InputError, NotFoundError
 
 FORMAT = 1
@@ -86,6 +87,8 @@ class PairFitResult:
     """Every epoch; the last one is what a fit without a choice on dev would give."""
     state: Mapping[str, Tensor]
     """Parameters and buffers of the best epoch by name."""
+    log: tuple[StepLoss, ...] = ()
+    """Every step; not read back."""
 
     def head(self) -> PairHead:
         """The trained head on the CPU, dropout off, without gradients."""
@@ -95,7 +98,7 @@ class PairFitResult:
         return head.requires_grad_(False).eval()
 
     def save(self, folder: Path) -> None:
-        """Write pair_head.safetensors, pair_head.json and history.parquet."""
+        """Write pair_head.safetensors, pair_head.json, history.parquet and log.csv."""
         save_file(dict(self.state), folder / "pair_head.safetensors")
         record = {
             "format": FORMAT,
@@ -115,6 +118,9 @@ class PairFitResult:
             }
         )
         pq.write_table(table, folder / "history.parquet")
+        dev = {e.epoch: e.dev_metric for e in self.history if e.dev_metric is not None}
+        lines = step_csv(self.log, "loss", "dev_metric", dev)
+        (folder / "log.csv").write_text(lines, encoding="utf-8")
 
 
 def load_pair_fit(folder: Path) -> PairFitResult:

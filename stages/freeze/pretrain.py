@@ -17,6 +17,7 @@ from stages.freeze.config import AutoencoderConfig
 from stages.freeze.encoders import LayerAutoencoders
 from stages.freeze.layer_rates import LayerwiseAdamW
 from stages.freeze.pretrained import AutoencoderResult, LayerEpoch
+from stages.freeze.step_log import StepLoss, steps_from
 from storage.errors import InputError, PermafrostError
 from storage.progress import Progress
 
@@ -49,12 +50,14 @@ def pretrain(
     rates = [config.lr * (1 + layer / n_layers) for layer in range(n_layers)]
     optimizer = LayerwiseAdamW(model, rates, config.weight_decay)
     history: list[LayerEpoch] = []
+    log: list[StepLoss] = []
     best: dict[int, LayerEpoch] = {}
     steps = len(shuffled_batches(len(train), config.batch_size, config.seed, 1))
     progress.start("pretrain autoencoders", steps * config.max_epochs, "steps")
     try:
         for epoch in range(1, config.max_epochs + 1):
-            learnt = _train_epoch(config, model, optimizer, latents, train, epoch, progress)
+            learnt, losses = _train_epoch(config, model, optimizer, latents, train, epoch, progress)
+            log += steps_from(log, epoch, losses)
             held = _errors(model, latents, dev, config.batch_size)
             _require_finite(held, config, epoch)
             rows = zip(learnt.tolist(), held.tolist(), strict=True)
@@ -71,7 +74,7 @@ def pretrain(
         progress.finish()
     state = {name: value.cpu() for name, value in kept.state_dict().items()}
     chosen = tuple(best[layer] for layer in range(n_layers))
-    return AutoencoderResult(config, n_layers, d_model, chosen, tuple(history), state)
+    return AutoencoderResult(config, n_layers, d_model, chosen, tuple(history), state, tuple(log))
 
 
 def _held_out(
@@ -97,19 +100,21 @@ def _train_epoch(
     train: NDArray[np.int64],
     epoch: int,
     progress: Progress,
-) -> Float[Tensor, " l"]:
-    """One pass over the texts; the mean error of each layer on the way."""
+) -> tuple[Float[Tensor, " l"], list[float]]:
+    """One pass over the texts; the mean error of each layer on the way, and that of all in each step."""
     model.train()
     place = next(model.parameters()).device
     total_L = torch.zeros(latents.shape[1], dtype=torch.float64, device=place)
+    losses: list[float] = []
     for batch in shuffled_batches(len(train), config.batch_size, config.seed, epoch):
         errors_L = model.errors(gather(latents, train[batch], place))
         _require_finite(errors_L, config, epoch)
         errors_L.sum().backward()
         optimizer.step()
         total_L += errors_L.detach() * len(batch)
-        progress.advance(1, f"mse {errors_L.mean().item():.4f}")
-    return total_L / len(train)
+        losses.append(errors_L.mean().item())
+        progress.advance(1, f"mse {losses[-1]:.4f}")
+    return total_L / len(train), losses
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stages.freeze.config import AutoencoderConfig
 from stages.freeze.encoders import LayerAutoencoders
+from stages.freeze.step_log import StepLoss, step_csv
 from storage.errors import CorruptDataError, NotFoundError
 
 FORMAT = 1
@@ -43,13 +44,15 @@ class AutoencoderResult:
     history: tuple[LayerEpoch, ...]
     state: Mapping[str, Tensor]
     """Parameters by name."""
+    log: tuple[StepLoss, ...] = ()
+    """Every step, the mean of all layers."""
 
     def autoencoders(self) -> LayerAutoencoders:
         """The pretrained autoencoders on the CPU, dropout off, without gradients."""
         return _restored(self.config, self.n_layers, self.d_model, self.state)
 
     def save(self, folder: Path) -> None:
-        """Write autoencoders.safetensors, autoencoders.json and history.parquet."""
+        """Write autoencoders.safetensors, autoencoders.json, history.parquet and log.csv."""
         save_file(dict(self.state), folder / "autoencoders.safetensors")
         record = {
             "format": FORMAT,
@@ -70,6 +73,12 @@ class AutoencoderResult:
             }
         )
         pq.write_table(table, folder / "history.parquet")
+        by_epoch: dict[int, list[float]] = {}
+        for e in self.history:
+            by_epoch.setdefault(e.epoch, []).append(e.dev_mse)
+        dev = {epoch: sum(errors) / len(errors) for epoch, errors in by_epoch.items()}
+        lines = step_csv(self.log, "mse", "dev_mse", dev)
+        (folder / "log.csv").write_text(lines, encoding="utf-8")
 
 
 def _restored(

@@ -1,3 +1,4 @@
+import csv
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -228,6 +229,22 @@ def test_a_saved_fit_predicts_the_same(kind, tmp_path):
     assert record["n_parameters"] == sum(p.numel() for p in result.head().parameters())
     table = pq.read_table(tmp_path / "history.parquet")
     assert table.column("train_loss").to_pylist() == [r.train_loss for r in result.history]
+
+
+def test_the_log_has_every_step_and_what_dev_said_after_its_epoch(tmp_path):
+    train = GradedPairs(TRAIN.pairs[:96], TRAIN.labels[:96])
+    result = _fit(_config(max_epochs=3, evaluate_every=2), train=train)
+    result.save(tmp_path)
+    lines = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
+    # 96 pairs in batches of 32.
+    assert [(line["epoch"], line["step"]) for line in lines] == [
+        (str(1 + i // 3), str(i + 1)) for i in range(9)
+    ]
+    for record in result.history:
+        losses = [float(line["loss"]) for line in lines if line["epoch"] == str(record.epoch)]
+        assert np.mean(losses) == pytest.approx(record.train_loss)
+    said = {line["step"]: float(line["dev_metric"]) for line in lines if line["dev_metric"]}
+    assert said == {"6": result.history[1].dev_metric, "9": result.history[2].dev_metric}
 
 
 def test_missing_and_damaged_pair_heads_are_named(tmp_path):

@@ -1,3 +1,4 @@
+import csv
 import json
 
 import numpy as np
@@ -147,6 +148,19 @@ def test_saved_autoencoders_reconstruct_the_same(tmp_path):
     table = pq.read_table(tmp_path / "history.parquet")
     assert table.column("dev_mse").to_pylist() == [r.dev_mse for r in result.history]
     assert table.column("layer").to_pylist() == [r.layer for r in result.history]
+    lines = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
+    # 48 texts in batches of 16, three times.
+    assert [(line["epoch"], line["step"]) for line in lines] == [
+        (str(1 + i // 3), str(i + 1)) for i in range(9)
+    ]
+    for epoch in (1, 2, 3):
+        mine = [line for line in lines if line["epoch"] == str(epoch)]
+        of_epoch = [r for r in result.history if r.epoch == epoch]
+        errors = [float(line["mse"]) for line in mine]
+        assert np.mean(errors) == pytest.approx(np.mean([r.train_mse for r in of_epoch]), rel=1e-6)
+        assert [line["dev_mse"] for line in mine[:-1]] == ["", ""]
+        held = np.mean([r.dev_mse for r in of_epoch])
+        assert float(mine[-1]["dev_mse"]) == pytest.approx(held)
 
 
 def test_missing_and_damaged_autoencoders_are_named(tmp_path):
