@@ -1,0 +1,17 @@
+"""Probes: what stored features are like, by layer or by threshold, without a backbone."""
+
+from stages.probes.curves import Point, ProbeCurves
+from stages.probes.geometry import GeometryConfig, probe_geometry
+from stages.probes.task_score import TaskScoreConfig, probe_task
+from stages.probes.token_graph import TokenGraphConfig, probe_token_graph
+
+__all__ = [
+    "GeometryConfig",
+    "Point",
+    "ProbeCurves",
+    "TaskScoreConfig",
+    "TokenGraphConfig",
+    "probe_geometry",
+    "probe_task",
+    "probe_token_graph",
+]

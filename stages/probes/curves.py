@@ -1,0 +1,75 @@
+"""What a probe finds: numbers along one axis, and which place of the axis dev would choose."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+Unit = Literal["share", "number"]
+"""A share is shown times 100, a number as it is."""
+
+POINTS = pa.schema(
+    [
+        pa.field("axis", pa.string()),
+        pa.field("measure", pa.string()),
+        pa.field("unit", pa.string()),
+        pa.field("x", pa.float64()),
+        pa.field("at", pa.string()),
+        pa.field("value", pa.float64()),
+        pa.field("chosen", pa.bool_()),
+    ]
+)
+"""Columns of `points.parquet`, one row per number."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One number."""
+
+    measure: str
+    """What was measured."""
+    unit: Unit
+    x: float
+    """Place on the axis."""
+    at: str
+    """What that place is called: a layer (`final`, after the final norm, lies one past the last block) or a
+    threshold."""
+    value: float
+    chosen: bool = False
+    """Whether this place was chosen on dev."""
+
+
+@dataclass(frozen=True)
+class ProbeCurves:
+    """Everything that one probe found on one task."""
+
+    axis: str
+    """What x is."""
+    points: tuple[Point, ...]
+
+    @property
+    def choice(self) -> dict[str, str | float]:
+        """The place that dev chose and the measures there; empty where nothing is chosen."""
+        chosen = [p for p in self.points if p.chosen]
+        return {self.axis: chosen[0].at, **{p.measure: p.value for p in chosen}} if chosen else {}
+
+    def save(self, folder: Path) -> None:
+        """Write points.parquet."""
+        rows = [{"axis": self.axis, **asdict(point)} for point in self.points]
+        columns = {name: [row[name] for row in rows] for name in POINTS.names}
+        pq.write_table(pa.table(columns, schema=POINTS), folder / "points.parquet")
+
+    @classmethod
+    def load(cls, folder: Path) -> "ProbeCurves":
+        """Read what `save` wrote."""
+        rows = pq.read_table(folder / "points.parquet").to_pylist()
+        axes = [row.pop("axis") for row in rows]
+        return cls(axes[0], tuple(Point(**row) for row in rows))
+
+
+def first_best(scores: Sequence[float]) -> int:
+    """Place of the highest score, the first of several."""
+    return max(range(len(scores)), key=lambda i: (scores[i], -i))

@@ -1,0 +1,100 @@
+"""How well frozen vectors do a task: by a linear model on classes, by the plain cosine on graded pairs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from stages.corpus.corpus import Corpus
+from stages.embed.aggregate import Vectors
+from stages.fit import FitData, evaluate
+from stages.linear.config import ClassMetric, PairFeatures, Strengths
+from stages.linear.features import inputs
+from stages.probes.curves import first_best
+from stages.similarity import SimilarityConfig, score_pairs
+from storage.errors import InputError
+
+_MAX_ITER = 5000
+
+
+class LinearProbe(BaseModel):
+    """A logistic regression on vectors that are standardised by the training texts.
+
+    Graded pairs have no such model: their score is the Spearman correlation of cosines and labels.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    c: Strengths = (1.0,)
+    """Inverse regularisation strengths; the best on dev is kept, the smallest of equals."""
+    metric: ClassMetric = "accuracy"
+    """Of classes; what is compared on dev and reported."""
+    pair_features: PairFeatures = "full"
+    """What the model sees of two vectors, as of `LinearConfig`."""
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """How well vectors do a task."""
+
+    metric: str
+    dev: float
+    test: float
+
+
+def require_scorable(corpus: Corpus) -> None:
+    """Check before any work that a corpus can be scored.
+
+    Raises:
+        InputError: no labels, a split that is missing, or one class only in train.
+    """
+    needed = ("dev", "test") if corpus.task == "similarity" else ("train", "dev", "test")
+    missing = [split for split in needed if split not in corpus.splits]
+    if corpus.task == "unlabelled" or missing:
+        raise InputError(
+            f"a task is scored by its labels, in the splits {', '.join(needed)}, but this is a corpus of "
+            f"kind {corpus.task} with {', '.join(corpus.splits)}; name a labelled task with these splits "
+            "(dev can come from train: dev: {kind: from_train, fraction: 0.1})"
+        )
+    if corpus.task != "similarity":
+        found = np.unique(corpus.split("train").column("label").to_numpy()).astype(np.int64)
+        if len(found) < 2:
+            raise InputError(
+                f"all {corpus.split('train').num_rows} training examples have the class "
+                f"{corpus.label_names[found[0]]!r}; nothing can be fitted, so give examples of another class"
+            )
+
+
+def score_task(config: LinearProbe, vectors: Vectors, corpus: Corpus) -> TaskScore:
+    """Score one vector per text on dev and test; whatever is fitted or chosen sees train and dev only.
+
+    Raises:
+        InputError: f1 of more than two classes, or cosines that are all equal.
+    """
+    if corpus.task == "similarity":
+        metrics = score_pairs(SimilarityConfig(), vectors, corpus).metrics
+        return TaskScore("Spearman", metrics["dev_spearman"], metrics["test_spearman"])
+    # Imported here: scikit-learn takes a second, which `plan` and a run of cached stages should not pay.
+    from sklearn.linear_model import LogisticRegression
+
+    data = FitData({}, corpus.examples, corpus.label_names, corpus.digests, corpus.task)
+    examples = {split: data.split(split) for split in ("train", "dev", "test")}
+    rows = {
+        split: inputs([vectors[side] for side in found.sides], config.pair_features)
+        for split, found in examples.items()
+    }
+    mean, std = rows["train"].mean(axis=0), rows["train"].std(axis=0)
+    scale = np.where(std > 0, std, 1.0)  # a constant column says nothing, wherever it lies
+    standard = {split: (found - mean) / scale for split, found in rows.items()}
+    models = [
+        LogisticRegression(C=c, max_iter=_MAX_ITER).fit(standard["train"], examples["train"].labels)
+        for c in sorted(config.c)
+    ]
+
+    def score(model: LogisticRegression, split: str) -> float:
+        guesses = np.asarray(model.predict(standard[split]))
+        return evaluate(config.metric, examples[split].labels, guesses)
+
+    on_dev = [score(model, "dev") for model in models]
+    kept = first_best(on_dev)
+    return TaskScore(config.metric, on_dev[kept], score(models[kept], "test"))

@@ -1,0 +1,58 @@
+"""What each layer's vectors are worth on a task, and which layer dev would choose."""
+
+from collections.abc import Sequence
+
+from pydantic import model_validator
+
+from stages.corpus.corpus import Corpus
+from stages.embed import Features
+from stages.extraction.capture import Index
+from stages.probes.curves import Point, ProbeCurves, first_best
+from stages.probes.linear_probe import LinearProbe, TaskScore, require_scorable, score_task
+from stages.probes.stored import StoredLayers, place, stored_vectors
+from storage.progress import Progress
+
+
+class TaskScoreConfig(StoredLayers, LinearProbe):
+    """Which vectors are scored layer by layer, and how."""
+
+    @model_validator(mode="after")
+    def _one_vector_per_text(self) -> "TaskScoreConfig":
+        if self.at == "tokens":
+            raise ValueError(
+                "a task is scored on one vector per text; write at: mean, last or readout"
+            )
+        return self
+
+
+def probe_task(
+    config: TaskScoreConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+) -> ProbeCurves:
+    """Dev and test score of every layer alone.
+
+    The layer with the highest dev score is the one chosen, the lowest of equals; its test score is the
+    result of an automatic choice. The test scores of the other layers describe the backbone; picking
+    among them would be picking on test.
+
+    Raises:
+        InputError: a corpus that cannot be scored, or a layer that the backbone does not have.
+    """
+    require_scorable(corpus)
+    sizes = members[0].sizes
+    found: list[tuple[Index, TaskScore]] = []
+    for layer, vectors in stored_vectors(config, members, progress):
+        found.append((layer, score_task(config, vectors, corpus)))
+    kept = first_best([score.dev for _, score in found])
+    points = [
+        Point(
+            f"{split} {score.metric}",
+            "share",
+            place(layer, sizes),
+            str(layer),
+            value,
+            i == kept,
+        )
+        for i, (layer, score) in enumerate(found)
+        for split, value in (("dev", score.dev), ("test", score.test))
+    ]
+    return ProbeCurves("layer", tuple(points))

@@ -1,0 +1,9 @@
+"""How much a text's vector depends on each of its tokens: gradients through the frozen backbone.
+
+Source: Hierarchical Token Prepending (HTP), section 3.1 and appendix A.
+"""
+
+from stages.sensitivity.profile import SensitivityProfile
+from stages.sensitivity.stage import SensitivityConfig, measure_sensitivity
+
+__all__ = ["SensitivityConfig", "SensitivityProfile", "measure_sensitivity"]

@@ -1,0 +1,40 @@
+"""A few texts of a corpus, the same ones whatever their order."""
+
+import hashlib
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from storage.errors import InputError
+
+
+class TextSample(BaseModel):
+    """Which texts of a corpus are looked at."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n_texts: int = Field(default=100, ge=1)
+    """At most this many; a hash of seed and text chooses, so the order of the rows plays no role."""
+    min_words: int = Field(default=16, ge=1)
+    """Shorter texts are left out; words are what stands between spaces."""
+    seed: int = 0
+    """Another seed, another choice."""
+
+
+def choose_texts(texts: Sequence[str], sample: TextSample) -> list[str]:
+    """The texts of the sample, each once, in the order of their hashes.
+
+    Raises:
+        InputError: no text is long enough.
+    """
+    long = [t for t in dict.fromkeys(texts) if len(t.split()) >= sample.min_words]
+    if not long:
+        raise InputError(
+            f"none of {len(texts)} texts has {sample.min_words} words or more; lower min_words or give "
+            f"longer texts"
+        )
+    return sorted(long, key=lambda text: _hash(sample.seed, text))[: sample.n_texts]
+
+
+def _hash(seed: int, text: str) -> str:
+    return hashlib.sha256(f"{seed}:{text}".encode()).hexdigest()

@@ -1,0 +1,27 @@
+"""What is in a backbone's vectors of the tokens that follow: logit lens and next-token probe.
+
+Source: Value Aggregation, appendix D (the next-token loss of a language model is InfoNCE with the rows of
+the unembedding as keys) and appendix E (tokens at later offsets, decoded layer by layer).
+"""
+
+from stages.token_prediction.lens import LensScores, LogitLensConfig, logit_lens
+from stages.token_prediction.next_token import (
+    LinearNextToken,
+    NextTokenConfig,
+    NextTokenScores,
+    OwnNextToken,
+    TokenFrequencies,
+    probe_next_token,
+)
+
+__all__ = [
+    "LensScores",
+    "LinearNextToken",
+    "LogitLensConfig",
+    "NextTokenConfig",
+    "NextTokenScores",
+    "OwnNextToken",
+    "TokenFrequencies",
+    "logit_lens",
+    "probe_next_token",
+]

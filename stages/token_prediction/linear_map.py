@@ -1,0 +1,176 @@
+"""A linear map from stored vectors to queries, trained so that the next token's unembedding row is nearest.
+
+Source: Value Aggregation, proposition D.3: the next-token loss of a language model at temperature t is
+InfoNCE with the rows of the unembedding as keys and all other rows as negatives. Here the query is an affine
+map of a vector of any layer instead of the final state; the keys stay as they are. The loss is convex in the
+map, which starts at zero, so there is no seed of weights.
+
+Axes: N tokens, D columns of a vector, K columns of a key, V tokens of the vocabulary.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from stages.extraction.unembedding import Unembedding
+from stages.token_prediction.ranks import reciprocal_ranks, target_ranks
+from storage.errors import InputError
+
+_NO_SPREAD = 1e-6
+"""Columns of the training vectors that vary by less than this are taken as constant."""
+_ROWS_AT_A_TIME = 1024
+
+
+class MapConfig(BaseModel):
+    """How the map is trained."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lr: float = Field(default=3e-3, gt=0, allow_inf_nan=False)
+    """Of Adam, for keys scaled to a mean square norm of 1."""
+    batch_size: int = Field(default=256, ge=1)
+    max_epochs: int = Field(default=10, ge=1)
+    patience: int = Field(default=2, ge=1)
+    """Epochs without a lower loss on dev after which training ends."""
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Of the loss."""
+    seed: int = 0
+    """Of the order of the batches."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Vectors and the tokens that follow."""
+
+    rows: Float[Tensor, "n d"]
+    targets: Int64[Tensor, " n"]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well tokens are predicted."""
+
+    nll: float
+    """Mean negative log-likelihood, nats per token."""
+    accuracy: float
+    """Share of tokens that are ranked first."""
+    mrr: float
+    """Mean reciprocal rank, 0 beyond the cutoff."""
+
+
+@dataclass(frozen=True)
+class TrainedMap:
+    """Queries of vectors: standardised by the training vectors, then mapped."""
+
+    mean: Float[Tensor, " d"]
+    spread: Float[Tensor, " d"]
+    weight: Float[Tensor, "d k"]
+    bias: Float[Tensor, " k"]
+    epoch: int
+    """From 1; the one with the lowest loss on dev."""
+
+    def queries(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        """Vectors to queries."""
+        return ((rows - self.mean) / self.spread) @ self.weight + self.bias
+
+
+def infonce(
+    queries: Float[Tensor, "n k"],
+    keys: Float[Tensor, "v k"],
+    positives: Int64[Tensor, " n"],
+    temperature: float,
+) -> Float[Tensor, " n"]:
+    """-log of a query's share of its positive key among all keys, by exp(dot product / temperature)."""
+    return nn.functional.cross_entropy(queries @ keys.T / temperature, positives, reduction="none")
+
+
+def train_map(
+    config: MapConfig,
+    train: Examples,
+    dev: Examples,
+    keys: Float[Tensor, "v k"],
+) -> TrainedMap:
+    """Fit on train, keep the epoch with the lowest loss on dev.
+
+    Raises:
+        InputError: the loss is not finite.
+    """
+    mean, spread = train.rows.mean(0), train.rows.std(0, correction=0)
+    spread = torch.where(spread > _NO_SPREAD, spread, torch.ones_like(spread))
+    # Keys of one size, whatever the checkpoint's are: the map takes up the factor, and lr means the same.
+    scale = keys.square().sum(1).mean().sqrt()
+    weight = torch.zeros(train.rows.shape[1], keys.shape[1], device=keys.device)
+    bias = torch.zeros(keys.shape[1], device=keys.device)
+    parameters = [weight.requires_grad_(True), bias.requires_grad_(True)]
+    optimizer = torch.optim.Adam(parameters, lr=config.lr)
+    best, best_loss = None, float("inf")
+    for epoch in range(1, config.max_epochs + 1):
+        order = np.random.default_rng([config.seed, epoch]).permutation(len(train.targets))
+        for members in torch.from_numpy(order).to(keys.device).split(config.batch_size):
+            inputs = (train.rows[members] - mean) / spread
+            losses = infonce(
+                inputs @ weight + bias, keys / scale, train.targets[members], config.temperature
+            )
+            optimizer.zero_grad()
+            losses.mean().backward()
+            optimizer.step()
+        now = TrainedMap(mean, spread, weight.detach() / scale, bias.detach() / scale, epoch)
+        loss = _mean_loss(now, dev, keys, config.temperature)
+        if not np.isfinite(loss):
+            raise InputError(
+                f"the loss of a next-token probe on dev is {loss} after epoch {epoch} with lr {config.lr}; "
+                f"lower lr"
+            )
+        if best is None or loss < best_loss:
+            best, best_loss = now, loss
+        if epoch - best.epoch >= config.patience:
+            break
+    assert best is not None, "at least one epoch runs"
+    return best
+
+
+def quality(
+    examples: Examples,
+    queries: Callable[[Tensor], Tensor],
+    unembedding: Unembedding,
+    temperature: float,
+    cutoff: int,
+) -> Quality:
+    """Loss at the temperature, accuracy and MRR@cutoff of the unembedding's scores of the queries."""
+    total, ranks = 0.0, list[Tensor]()
+    for rows, targets in _parts(examples):
+        asked = queries(rows)
+        logits = unembedding.logits(asked) / temperature
+        total += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
+        ranks.append(target_ranks(asked, unembedding, targets[:, None])[:, 0])
+    return from_ranks(torch.cat(ranks).cpu().numpy(), total, cutoff)
+
+
+def from_ranks(ranks: Int64[np.ndarray, " n"], total_nll: float, cutoff: int) -> Quality:
+    """Accuracy and MRR of ranks, and the mean of a sum of losses."""
+    return Quality(
+        nll=total_nll / len(ranks),
+        accuracy=float(np.mean(ranks == 1)),
+        mrr=float(reciprocal_ranks(ranks, cutoff).mean()),
+    )
+
+
+def _mean_loss(found: TrainedMap, examples: Examples, keys: Tensor, temperature: float) -> float:
+    losses = [
+        infonce(found.queries(rows), keys, targets, temperature).sum()
+        for rows, targets in _parts(examples)
+    ]
+    return float(torch.stack(losses).sum()) / len(examples.targets)
+
+
+def _parts(examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(
+        examples.rows.split(_ROWS_AT_A_TIME),
+        examples.targets.split(_ROWS_AT_A_TIME),
+        strict=True,
+    )

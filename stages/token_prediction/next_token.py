@@ -1,0 +1,240 @@
+"""Next-token probe: how much of the next token can a linear map read off a layer's stored vectors?
+
+Source: Value Aggregation, appendix D. Where it argues from the loss of the last state, this measures every
+layer: a linear map is trained on train, stopped on dev and scored on test, with the rows of the backbone's
+own unembedding as keys. Two more predictors stand beside it: the backbone's own prediction from its final
+states, and the frequencies of tokens in train, which see no text at all.
+
+Reads stored features, and of the weights one matrix.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Int64
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from torch import Tensor
+
+from stages.corpus.corpus import Corpus
+from stages.embed import StoredFeatures
+from stages.extraction.capture import ArrayName, CaptureItem, Index, in_order
+from stages.extraction.files import BackboneFiles
+from stages.extraction.recipes import Recipe
+from stages.extraction.sizes import BackboneSizes
+from stages.extraction.unembedding import read_unembedding
+from stages.probes import Point, ProbeCurves
+from stages.probes.stored import place
+from stages.token_prediction.linear_map import (
+    Examples,
+    MapConfig,
+    Quality,
+    from_ranks,
+    quality,
+    train_map,
+)
+from stages.token_prediction.prefixes import require_prefixes
+from stages.token_prediction.stored_tokens import SplitTokens, split_tokens
+from storage.progress import Progress
+
+
+class _Asked(BaseModel):
+    """Which tokens are asked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    offset: PositiveInt = 1
+    """1 is the next token."""
+    n_tokens: int = Field(default=10_000, ge=2)
+    """Of each split, at most; whole texts until there are so many."""
+    cutoff: PositiveInt = 100
+    """Of the mean reciprocal rank."""
+    seed: int = 0
+    """Another seed, another choice of texts, and of batches where something is trained."""
+
+
+class LinearNextToken(_Asked, MapConfig):
+    """A linear map of the vectors of each layer."""
+
+    predictor: Literal["linear"] = "linear"
+    of: Literal["hidden", "values"] = "hidden"
+    layers: str = "all"
+    """As in a capture."""
+
+    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """What is read of the store, by layer.
+
+        Raises:
+            InputError: a layer that this backbone does not have.
+        """
+        item = CaptureItem(what=self.of, layers=self.layers)
+        return in_order(name.text for name in item.names(sizes))
+
+
+class OwnNextToken(_Asked):
+    """The backbone's own prediction: its final states and its unembedding, nothing trained."""
+
+    predictor: Literal["own"] = "own"
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """What scores are divided by."""
+
+    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """What the unembedding reads."""
+        return ("hidden/final" if sizes.has_final_norm else f"hidden/{sizes.n_layers}",)
+
+
+class TokenFrequencies(_Asked):
+    """Every token by its count in train, plus one."""
+
+    predictor: Literal["frequencies"] = "frequencies"
+
+    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """Nothing but the token ids, which every store has: the smallest array makes sure of a store."""
+        return ("pooled/hidden_mean/0",)
+
+
+NextTokenConfig = Annotated[
+    LinearNextToken | OwnNextToken | TokenFrequencies, Field(discriminator="predictor")
+]
+
+TABLE = pa.schema(
+    [
+        ("layer", pa.string()),
+        ("x", pa.float64()),
+        ("nll", pa.float64()),
+        ("accuracy", pa.float64()),
+        ("mrr", pa.float64()),
+        ("epoch", pa.int64()),
+        ("n", pa.int64()),
+    ]
+)
+"""`nll` in nats per token; `epoch` is the one kept, null where nothing is trained; `n` tokens of test."""
+
+
+@dataclass(frozen=True)
+class NextTokenScores:
+    """Quality of the prediction of test tokens, by layer."""
+
+    table: pa.Table
+    """Columns of `TABLE`."""
+    cutoff: int
+
+    @property
+    def curves(self) -> ProbeCurves:
+        """Accuracy, MRR and loss over layers."""
+        return ProbeCurves("layer", tuple(self._points()))
+
+    def _points(self) -> Iterator[Point]:
+        for row in self.table.to_pylist():
+            at = row["x"], row["layer"]
+            yield Point("accuracy", "share", *at, row["accuracy"])
+            yield Point(f"MRR@{self.cutoff}", "share", *at, row["mrr"])
+            yield Point("loss, nats per token", "number", *at, row["nll"])
+
+    def save(self, folder: Path) -> None:
+        """Write next_token.parquet, and the curves."""
+        table = self.table.replace_schema_metadata({"cutoff": str(self.cutoff)})
+        pq.write_table(table, folder / "next_token.parquet")
+        self.curves.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> "NextTokenScores":
+        """Read what `save` wrote."""
+        table = pq.read_table(folder / "next_token.parquet")
+        return cls(table.replace_schema_metadata(None), int(table.schema.metadata[b"cutoff"]))
+
+
+def probe_next_token(
+    config: NextTokenConfig,
+    features: StoredFeatures,
+    recipe: Recipe,
+    files: BackboneFiles,
+    corpus: Corpus,
+    progress: Progress,
+    device: str = "cpu",
+) -> NextTokenScores:
+    """Predict the following tokens of test.
+
+    Args:
+        config: by what, and which tokens.
+        features: of the corpus's texts.
+        recipe: that they were computed under, resolved.
+        files: of the backbone that computed them; its unembedding is read from there.
+        corpus: with the splits train, dev and test.
+        progress: told of every layer.
+        device: where maps are trained.
+
+    Raises:
+        InputError: an encoder, a recipe that shows later tokens to earlier ones, no unembedding, or a split
+            that is missing or too short.
+    """
+    require_prefixes(recipe, features.sizes)
+    unembedding = read_unembedding(files).to(torch.device(device))
+    tokens = split_tokens(features, corpus, config.offset, config.n_tokens, config.seed)
+    if isinstance(config, TokenFrequencies):
+        n_vocabulary = len(unembedding.rows)
+        found = frequencies(
+            tokens["train"].targets, tokens["test"].targets, n_vocabulary, config.cutoff
+        )
+        # No layer has a part in it: a level line from the first to the last.
+        sizes = features.sizes
+        ends: tuple[Index, ...] = (0, "final" if sizes.has_final_norm else sizes.n_layers)
+        rows = [_row(end, place(end, sizes), found, None, tokens) for end in ends]
+        return _scores(rows, config.cutoff)
+
+    def examples(split: str, array: str) -> Examples:
+        rows = torch.from_numpy(tokens[split].rows(features, array)).to(device)
+        return Examples(rows, torch.from_numpy(tokens[split].targets).to(device))
+
+    arrays, rows = config.arrays(features.sizes), list[dict[str, object]]()
+    progress.start("next-token probe", len(arrays), "layers")
+    try:
+        for array in arrays:
+            queries, epoch = _unchanged, None
+            if isinstance(config, LinearNextToken):
+                train, dev = examples("train", array), examples("dev", array)
+                trained = train_map(config, train, dev, unembedding.rows)
+                queries, epoch = trained.queries, trained.epoch
+            test = examples("test", array)
+            found = quality(test, queries, unembedding, config.temperature, config.cutoff)
+            layer = ArrayName.parse(array).index
+            rows.append(_row(layer, place(layer, features.sizes), found, epoch, tokens))
+            progress.advance(1, f"MRR {found.mrr:.3f}")
+    finally:
+        progress.finish()
+    return _scores(rows, config.cutoff)
+
+
+def frequencies(
+    train: Int64[np.ndarray, " n_train"],
+    test: Int64[np.ndarray, " n_test"],
+    n_vocabulary: int,
+    cutoff: int,
+) -> Quality:
+    """Every token predicted by its count in train, plus one; ties count against."""
+    counts = np.bincount(train, minlength=n_vocabulary) + 1
+    wanted = counts[test]
+    ranks = n_vocabulary - np.searchsorted(np.sort(counts), wanted, side="left")
+    nll = -np.log(wanted / counts.sum()).sum()
+    return from_ranks(ranks.astype(np.int64), float(nll), cutoff)
+
+
+def _unchanged(rows: Tensor) -> Tensor:
+    return rows
+
+
+def _row(
+    layer: Index, x: float, found: Quality, epoch: int | None, tokens: dict[str, SplitTokens]
+) -> dict[str, object]:
+    n = len(tokens["test"].targets)
+    return {"layer": str(layer), "x": x, **asdict(found), "epoch": epoch, "n": n}
+
+
+def _scores(rows: list[dict[str, object]], cutoff: int) -> NextTokenScores:
+    columns = {name: [row[name] for row in rows] for name in TABLE.names}
+    return NextTokenScores(pa.table(columns, schema=TABLE), cutoff)

@@ -1,0 +1,56 @@
+"""Ranks of tokens among the vocabulary, and what is made of them.
+
+Axes: N vectors, V tokens of the vocabulary, O offsets.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from stages.extraction.unembedding import Unembedding
+from storage.errors import InputError
+
+NOWHERE = -1
+"""Target of a vector that has none at an offset."""
+
+_LOGITS_AT_A_TIME = 1 << 24
+"""64 MB in float32."""
+
+
+def target_ranks(
+    normed: Float[Tensor, "n d"], unembedding: Unembedding, targets: Int64[Tensor, "n o"]
+) -> Int64[Tensor, "n o"]:
+    """Rank (from 1) of each target among the vocabulary, by the unembedding's scores.
+
+    A token that scores as high as the target stands before it, so that a vector without information
+    gains nothing. 0 where there is no target.
+
+    Args:
+        normed: vectors after the final norm.
+        unembedding: on the same device.
+        targets: token ids, or NOWHERE.
+
+    Raises:
+        InputError: scores are not finite.
+    """
+    ranks = torch.zeros_like(targets)
+    step = max(_LOGITS_AT_A_TIME // len(unembedding.rows), 1)
+    for start in range(0, len(normed), step):
+        wanted_NO = targets[start : start + step]
+        logits_NV = unembedding.logits(normed[start : start + step])
+        own_NO = logits_NV.gather(1, wanted_NO.clamp(min=0))
+        if not torch.isfinite(own_NO).all():
+            raise InputError(
+                "scores of the vocabulary are not finite; run the backbone in float32 or bfloat16"
+            )
+        for o in range(wanted_NO.shape[1]):
+            n_before = (logits_NV >= own_NO[:, o : o + 1]).sum(1)
+            ranks[start : start + step, o] = n_before * (wanted_NO[:, o] != NOWHERE)
+    return ranks
+
+
+def reciprocal_ranks(ranks: Int64[np.ndarray, " n"], cutoff: int) -> Float[np.ndarray, " n"]:
+    """1 / rank, and 0 for ranks beyond the cutoff: their mean is MRR@cutoff."""
+    assert (ranks >= 1).all(), "a rank below 1"
+    return np.where(ranks <= cutoff, 1.0 / ranks, 0.0)

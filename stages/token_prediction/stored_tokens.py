@@ -1,0 +1,135 @@
+"""Stored vectors of tokens and the tokens that follow them, by split.
+
+Axes: N tokens, D columns.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+from jaxtyping import Float32, Int64
+from numpy.typing import NDArray
+
+from stages.corpus.corpus import Corpus
+from stages.embed import StoredFeatures
+from stages.token_prediction.ranks import NOWHERE
+from stages.token_prediction.targets import following_tokens
+from storage.errors import InputError
+from storage.features.layout import TOKEN_IDS
+from storage.features.store import FeatureStore
+from storage.ragged import Ragged
+from storage.readers import open_reader
+
+SPLITS = ("train", "dev", "test")
+_TEXTS_AT_A_TIME = 256
+
+
+@dataclass(frozen=True)
+class SplitTokens:
+    """Tokens of one split whose following token is known."""
+
+    digests: tuple[str, ...]
+    """Texts that they are of."""
+    asked: NDArray[np.bool_]
+    """Which tokens of these inputs, one input after the other."""
+    targets: Int64[np.ndarray, " n"]
+    """The token that follows, of those that are asked."""
+
+    def rows(self, features: StoredFeatures, array: str) -> Float32[np.ndarray, "n d"]:
+        """Their rows of an array of the store."""
+        reader = open_reader(
+            features.store,
+            array,
+            self.digests,
+            budget_bytes=features.budget_bytes,
+            tokens="all",
+        )
+        parts, at = list[NDArray[np.float32]](), 0
+        for _, batch in reader.in_order(_TEXTS_AT_A_TIME):
+            n = len(batch.data)
+            parts.append(batch.data[self.asked[at : at + n]])
+            at += n
+        return np.concatenate(parts)
+
+
+def split_tokens(
+    features: StoredFeatures, corpus: Corpus, offset: int, n_tokens: int, seed: int
+) -> dict[str, SplitTokens]:
+    """Tokens of whole texts of each split until there are `n_tokens`, the last text in part.
+
+    A seeded hash orders the texts. A text of several splits counts for the first of train, dev and test,
+    so that nothing is tested on that was trained on.
+
+    Raises:
+        InputError: a split is missing, or has no token that another one follows at the offset.
+    """
+    chosen: dict[str, SplitTokens] = {}
+    for split, members in _texts_by_split(corpus).items():
+        order = sorted(members, key=lambda i: _hash(seed, corpus.digests[i]))[:n_tokens]
+        found = _tokens(features.store, [corpus.digests[i] for i in order], offset, n_tokens)
+        if not len(found.targets):
+            raise InputError(
+                f"no text of the split {split!r} has a token {offset} tokens after another one; give longer "
+                f"texts or a smaller offset"
+            )
+        chosen[split] = found
+    return chosen
+
+
+def _texts_by_split(corpus: Corpus) -> dict[str, list[int]]:
+    if missing := [split for split in SPLITS if split not in corpus.splits]:
+        raise InputError(
+            f"a next-token probe is trained on train, stopped on dev and scored on test, but the corpus has "
+            f"no {missing[0]!r}, only {', '.join(corpus.splits)}; name the splits so, and carve dev from "
+            f"train if there is none"
+        )
+    owner: dict[int, str] = {}
+    for split in SPLITS:
+        examples = corpus.split(split)
+        for column in ("text", "text_pair"):
+            for text in pc.unique(examples.column(column).drop_null()).to_pylist():
+                owner.setdefault(text, split)
+    return {s: [text for text, split in owner.items() if split == s] for s in SPLITS}
+
+
+def _tokens(store: FeatureStore, digests: Sequence[str], offset: int, n_tokens: int) -> SplitTokens:
+    start, end = _own_tokens(store, digests)
+    n_asked = np.maximum(end - offset - np.maximum(start - 1, 0), 0)
+    n_texts = int(np.searchsorted(np.cumsum(n_asked), n_tokens)) + 1
+    kept, start, end = tuple(digests[:n_texts]), start[:n_texts], end[:n_texts]
+    if not kept:
+        return SplitTokens((), np.zeros(0, np.bool_), np.zeros(0, np.int64))
+    ids = _token_ids(store, kept)
+    targets = following_tokens(ids, start, end, [offset])[:, 0]
+    asked = targets != NOWHERE
+    asked &= np.cumsum(asked) <= n_tokens
+    return SplitTokens(kept, asked, targets[asked])
+
+
+def _token_ids(store: FeatureStore, digests: Sequence[str]) -> Ragged:
+    reader = open_reader(
+        store, TOKEN_IDS.name, digests, budget_bytes=1 << 28, precision="stored", tokens="all"
+    )
+    inputs = [ids.reshape(-1) for _, part in reader.in_order(_TEXTS_AT_A_TIME) for ids in part]
+    return Ragged.from_arrays(inputs)
+
+
+def _own_tokens(
+    store: FeatureStore, digests: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the text itself starts and ends in each input."""
+    where = store.locate(digests)
+    bounds = np.zeros((2, len(digests)), dtype=np.int64)
+    for segment in np.unique(where.segment).tolist():
+        mine = where.segment == segment
+        table = store.segment(segment).table
+        rows = where.text_row[mine] - segment * store.record.axes.segment_texts
+        for out, name in zip(bounds, ("span_start", "span_end"), strict=True):
+            out[mine] = table.column(name).to_numpy()[rows]
+    return bounds[0], bounds[1]
+
+
+def _hash(seed: int, digest: str) -> str:
+    return hashlib.sha256(f"{seed}:{digest}".encode()).hexdigest()

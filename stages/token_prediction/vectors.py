@@ -1,0 +1,114 @@
+"""One batch through the backbone: for every token and layer, vectors that live in the residual stream.
+
+Axes: B texts, T positions, Z columns of all heads side by side, N tokens of all texts, G key-value heads,
+R heads that share one, D width of a head.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from stages.extraction.backbone import Backbone
+from stages.extraction.batch import Batch
+from stages.extraction.capture import ArrayName
+from stages.extraction.contrast import contrasting
+from stages.extraction.families import output_projection
+from stages.extraction.forward import padded_batch, run_batch
+from stages.extraction.recipes import Encoded, Recipe
+from stages.extraction.recording import Recorder, recording
+from stages.extraction.sizes import BackboneSizes
+from storage.errors import PermafrostError
+
+Vector = Literal["hidden", "aligned_va", "aligned_wva"]
+"""`hidden`: the residual stream. `aligned_wva`: values weighted by the token's own attention row, through
+the block's output projection, that is the block's attention output. `aligned_va`: the mean of the values of
+the token and all before it, through the same projection."""
+
+
+class _HeadsKept:
+    """Keeps what every output projection reads, of all tokens."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.rows: dict[int, Tensor] = {}
+        self._batch = batch
+
+    def project(self, block: int, heads_BTZ: Tensor) -> Tensor:
+        """The output projection of `block` is about to run."""
+        self.rows[block] = self._batch.pack(heads_BTZ)
+        return heads_BTZ
+
+    def require_complete(self, sizes: BackboneSizes) -> None:
+        """Raises: PermafrostError: a block's output projection did not run."""
+        if len(self.rows) != sizes.n_layers:
+            raise PermafrostError(
+                f"the output projections of the blocks {sorted(self.rows)} of a {sizes.model_type!r} "
+                f"backbone ran, expected 1 to {sizes.n_layers}; nothing of this batch was kept. This model "
+                f"does not run as its architecture's description in families.py says"
+            )
+
+
+def token_vectors(
+    backbone: Backbone, encoded: Encoded, recipe: Recipe, vector: Vector
+) -> Iterator[tuple[int, Float[Tensor, "n_tokens d_model"]]]:
+    """Vectors of every token by layer, float32: hidden states of 0..L, the others of blocks 1..L.
+
+    Value Aggregation weighs values by the attention row of one token only, its readout. Here every token
+    has a row of its own over the tokens up to it, as the causal mask gives it: nothing is cut out of a
+    longer row and scaled up again.
+
+    Raises:
+        PermafrostError: the model did not pass every tensor exactly once.
+    """
+    n_layers, what = backbone.sizes.n_layers, "values" if vector == "aligned_va" else "hidden"
+    first = 1 if what == "values" else 0
+    names = [ArrayName(what, None, k) for k in range(first, n_layers + 1)]
+    batch = padded_batch(backbone, encoded, recipe)
+    recorder, heads = Recorder(names, batch, n_layers), _HeadsKept(batch)
+    with recording(recorder), contrasting(heads if vector == "aligned_wva" else None):
+        run_batch(backbone, batch)
+    recorder.require_complete(backbone.sizes.model_type)
+    if vector == "hidden":
+        yield from ((k, recorder.rows[f"hidden/{k}"].float()) for k in range(n_layers + 1))
+        return
+    if vector == "aligned_wva":
+        heads.require_complete(backbone.sizes)
+    for k in range(1, n_layers + 1):
+        if vector == "aligned_wva":
+            rows = heads.rows[k].float()
+        else:
+            means = _prefix_means(recorder.rows[f"values/{k}"].float(), encoded)
+            rows = _shared_by_heads(backbone.sizes, means)
+        weight, bias = _projection(backbone, k)
+        yield k, rows @ weight + bias
+
+
+def _projection(backbone: Backbone, block: int) -> tuple[Tensor, Tensor]:
+    weight, bias = output_projection(backbone, block)
+    zero = np.zeros(weight.shape[1], dtype=np.float32)
+    both = (weight, zero if bias is None else bias)
+    first, second = (torch.from_numpy(x).to(backbone.device) for x in both)
+    return first, second
+
+
+def _prefix_means(
+    rows: Float[Tensor, "n_tokens width"], encoded: Encoded
+) -> Float[Tensor, "n_tokens width"]:
+    """Of each token, the mean over it and all tokens of its text before it; summed in float64."""
+    lengths = encoded.token_ids.lengths.tolist()
+    parts = []
+    for part in rows.double().split(lengths):
+        counts = torch.arange(1, len(part) + 1, device=part.device)
+        parts.append(part.cumsum(0) / counts[:, None])
+    return torch.cat(parts).float()
+
+
+def _shared_by_heads(
+    sizes: BackboneSizes, values: Float[Tensor, "n_tokens width"]
+) -> Float[Tensor, "n_tokens z"]:
+    """Each key-value head once for every attention head that reads it, heads side by side."""
+    values_NGD = values.unflatten(1, (sizes.n_kv_heads, sizes.d_head))
+    return values_NGD.repeat_interleave(sizes.n_attn_heads // sizes.n_kv_heads, dim=1).flatten(1)
