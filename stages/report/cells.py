@@ -15,6 +15,17 @@ Role = Literal["method", "control"]
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What a cell took, as far as it was recorded when its artifacts were made."""
+
+    fit_seconds: float | None = None
+    """Wall time of the fit, its whole grid included; of the vectors where nothing is trained."""
+    score_seconds: float | None = None
+    n_pooling_parameters: int | None = None
+    """Of all parameters, those of the pooling; the others belong to the task."""
+
+
+@dataclass(frozen=True)
 class Cell:
     """One method on one task with one seed, and where its results lie."""
 
@@ -29,6 +40,11 @@ class Cell:
     """history.parquet of the fit; None where nothing is trained in epochs."""
     key: str
     """Artifact key of the results."""
+    loss: str | None = None
+    """What training made small; None where nothing is trained in epochs."""
+    costs: Costs = Costs()
+    category: str | None = None
+    """Kind of the task, for averages over tasks of one kind."""
 
     @property
     def label(self) -> str:
@@ -50,6 +66,14 @@ class Metrics(BaseModel):
     n_test: int
     majority: float | None = None
     """Test accuracy of always answering the commonest class; None where that means nothing."""
+    class_balance: dict[str, float] | None = None
+    """Share of each class in test; None where labels are no classes."""
+    overlap: float | None = None
+    """Share of test examples with a text that train has; None without a train split."""
+    n_clean_test: int | None = None
+    """The other test examples."""
+    clean_test: float | None = None
+    """The metric on these; None where they are too few to tell."""
     choice: dict[str, str | int | float | bool | None] = {}
     """What was chosen on dev: layer, hyper-parameters, epoch."""
     n_parameters: int
@@ -115,8 +139,8 @@ def _read_metrics(cell: Cell) -> Metrics:
         raise CorruptDataError(
             f"{path} ({cell.label}) has wrong or missing fields: {fields}; score it again"
         ) from error
-    named = {"dev": metrics.dev, "test": metrics.test, "majority": metrics.majority}
-    for name, value in named.items():
+    for name in ("dev", "test", "majority", "overlap", "clean_test"):
+        value = getattr(metrics, name)
         if value is not None and not math.isfinite(value):
             raise PermafrostError(
                 f"{name} {metrics.metric} of {cell.label} is {value} in {path}; a mean over seeds would hide "

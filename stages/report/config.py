@@ -4,6 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
+from stages.report.averages import AverageRule
+from stages.significance import BootstrapConfig
+
 
 class _Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,3 +40,9 @@ class ReportConfig(_Config):
     x_axis: XAxis = TasksAxis()
     n_examples: int = Field(default=4, ge=0)
     """Test texts whose token weights are shown, taken from the tasks in turn."""
+    n_errors: int = Field(default=5, ge=0)
+    """Worst errors shown of each task."""
+    averages: AverageRule = "same_metric"
+    """Means over the tasks; tasks that are settings of a dial have none."""
+    bootstrap: BootstrapConfig = BootstrapConfig()
+    """Intervals, and tests against the best method of each task."""

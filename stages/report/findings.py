@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stages.report.cells import CellResult, Role
-from stages.report.tables import Entry, ResultsTable, entry, hundredths
+from stages.report.entries import Entry, entry, signed
+from stages.report.tables import ResultsTable
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,7 @@ class ControlFinding:
     @property
     def difference(self) -> str:
         """Points above (+) or below (−) the majority rate."""
-        text = hundredths(self.entry.mean - self.majority)
-        return text if text.startswith(("−", "0.0")) else f"+{text}"
+        return signed(self.entry.mean - self.majority)
 
     @property
     def verdict(self) -> str:

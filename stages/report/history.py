@@ -1,8 +1,10 @@
-"""Learning curves: the dev metric of the chosen candidate, epoch by epoch, over seeds."""
+"""Learning curves: loss on train and metric on dev of the chosen candidate, epoch by epoch, over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,64 +14,139 @@ from jaxtyping import Float64, Int64
 from stages.report.cells import Cell, CellResult
 from storage.errors import CorruptDataError, NotFoundError
 
-Run = tuple[Int64[np.ndarray, " n_epochs"], Float64[np.ndarray, " n_epochs"]]
-"""Epochs and dev metric of one fit."""
+_COLUMNS = ("epoch", "train_loss", "dev_metric")
 
-_COLUMNS = ("candidate", "epoch", "dev_metric")
+Quantity = Literal["train_loss", "dev_metric"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One fit: every epoch of the candidate that it kept."""
+
+    seed: int
+    epochs: Int64[np.ndarray, " n_epochs"]
+    """As the fit counted them, ascending."""
+    train_loss: Float64[np.ndarray, " n_epochs"]
+    dev_metric: Float64[np.ndarray, " n_epochs"]
+    """NaN after an epoch without evaluation."""
+    kept: int
+    """The epoch whose parameters were kept: the best on dev, the earliest of equal ones."""
+    n_candidates: int
+    n_epochs: int
+    """Of all candidates together."""
+
+    def points(
+        self, what: Quantity
+    ) -> tuple[Int64[np.ndarray, " n_points"], Float64[np.ndarray, " n_points"]]:
+        """Epochs at which there is a number, and the numbers."""
+        values = getattr(self, what)
+        known = np.isfinite(values)
+        return self.epochs[known], values[known]
+
+    @property
+    def kept_metric(self) -> float:
+        """The metric on dev after the epoch that was kept."""
+        return float(self.dev_metric[self.epochs == self.kept][0])
+
+
+@dataclass(frozen=True)
+class Series:
+    """One quantity over epochs: mean over seeds, and the range of the seeds."""
+
+    epochs: Int64[np.ndarray, " n_epochs"]
+    """Those for which every seed has a number."""
+    mean: Float64[np.ndarray, " n_epochs"]
+    low: Float64[np.ndarray, " n_epochs"]
+    high: Float64[np.ndarray, " n_epochs"]
 
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """Dev metric after every epoch, over the seeds of one method on one task."""
+    """How one method was trained on one task."""
 
     method: str
     task: str
     metric: str
-    epochs: Int64[np.ndarray, " n_epochs"]
-    """As the fit counted them."""
-    mean: Float64[np.ndarray, " n_epochs"]
-    low: Float64[np.ndarray, " n_epochs"]
-    """The worst seed."""
-    high: Float64[np.ndarray, " n_epochs"]
-    """The best seed."""
-    n_seeds: int
+    loss: str
+    """What training made small."""
+    runs: tuple[Run, ...]
+    """One per seed."""
+
+    def series(self, what: Quantity) -> Series:
+        """Mean and range over seeds, as long as all seeds go on."""
+        points = [run.points(what) for run in self.runs]
+        common = reduce(np.intersect1d, [epochs for epochs, _ in points])
+        values = np.stack([of_run[np.isin(epochs, common)] for epochs, of_run in points])
+        return Series(common, values.mean(0), values.min(0), values.max(0))
+
+    def tails(
+        self, what: Quantity
+    ) -> list[tuple[Int64[np.ndarray, " n_points"], Float64[np.ndarray, " n_points"]]]:
+        """What seeds did that went on after another had stopped, from the last epoch of all."""
+        last = max(self.series(what).epochs.tolist(), default=0)
+        tails = [
+            (epochs[epochs >= last], values[epochs >= last])
+            for epochs, values in (run.points(what) for run in self.runs)
+        ]
+        return [(epochs, values) for epochs, values in tails if len(epochs) > 1]
 
 
 def learning_curves(results: Sequence[CellResult]) -> tuple[LearningCurve, ...]:
     """One curve per (method, task) that was trained in epochs.
 
-    Seeds whose chosen candidates ran for different numbers of epochs are cut to the shortest.
-
     Raises:
         NotFoundError: a history file is not there.
-        CorruptDataError: it lacks a column, or has no rows.
+        CorruptDataError: it lacks a column, has no rows, or no metric on dev.
     """
-    groups: dict[tuple[str, str, str], list[Run]] = {}
+    groups: dict[tuple[str, str, str, str], list[Run]] = {}
     for r in results:
         if r.cell.history is not None:
-            group = groups.setdefault((r.cell.method, r.cell.task, r.metrics.metric), [])
-            group.append(_chosen(r.cell, r.cell.history))
-    curves: list[LearningCurve] = []
-    for (method, task, metric), runs in groups.items():
-        shortest = min(len(epochs) for epochs, _ in runs)
-        values = np.stack([metric_e[:shortest] for _, metric_e in runs])
-        curves.append(
-            LearningCurve(
-                method=method,
-                task=task,
-                metric=metric,
-                epochs=runs[0][0][:shortest],
-                mean=values.mean(0),
-                low=values.min(0),
-                high=values.max(0),
-                n_seeds=len(runs),
-            )
+            loss = r.cell.loss or "loss"
+            group = groups.setdefault((r.cell.method, r.cell.task, r.metrics.metric, loss), [])
+            group.append(_run(r.cell, r.cell.history))
+    return tuple(LearningCurve(*key, tuple(runs)) for key, runs in groups.items())
+
+
+def learning_description(curves: Sequence[LearningCurve]) -> str:
+    """The figure in words: the epoch that was kept of every fit, and its metric on dev."""
+    kept = "; ".join(
+        f"{c.method} on {c.task} "
+        + ", ".join(f"{run.kept_metric:.1%} at epoch {run.kept}" for run in c.runs)
+        for c in curves
+    )
+    return (
+        "Line charts, per task and loss one of the loss on train and one of the metric on dev, against "
+        f"epochs: mean over seeds with the range of the seeds as a band. Kept, by seed: {kept}."
+    )
+
+
+def _run(cell: Cell, path: Path) -> Run:
+    table = _read(cell, path)
+    # A fit of one setting says nothing of candidates.
+    alone = "candidate" not in table.column_names
+    candidate = (
+        np.zeros(table.num_rows, np.int64) if alone else table.column("candidate").to_numpy()
+    )
+    epoch, loss, dev = (table.column(name).to_numpy().astype(np.float64) for name in _COLUMNS)
+    if not np.isfinite(dev).any():
+        raise CorruptDataError(
+            f"{path} ({cell.label}) has no metric on dev in any of {len(dev)} epochs; fit it again"
         )
-    return tuple(curves)
+    order = np.lexsort((epoch, candidate))
+    best = order[np.nanargmax(dev[order])]
+    mine = order[candidate[order] == candidate[best]]
+    return Run(
+        seed=cell.seed,
+        epochs=epoch[mine].astype(np.int64),
+        train_loss=loss[mine],
+        dev_metric=dev[mine],
+        kept=int(epoch[best]),
+        n_candidates=len(np.unique(candidate)),
+        n_epochs=len(epoch),
+    )
 
 
-def _chosen(cell: Cell, path: Path) -> Run:
-    """The candidate that the fit kept (ties: first candidate, earliest epoch)."""
+def _read(cell: Cell, path: Path) -> pa.Table:
     try:
         table = pq.read_table(path)
     except FileNotFoundError as error:
@@ -86,7 +163,4 @@ def _chosen(cell: Cell, path: Path) -> Run:
             f"{path} ({cell.label}) has {table.num_rows} rows and the columns {table.column_names}, "
             f"expected rows with {list(_COLUMNS)}; fit it again"
         )
-    table = table.sort_by([("candidate", "ascending"), ("epoch", "ascending")])
-    candidate, epoch, dev = (table[name].to_numpy() for name in _COLUMNS)
-    mine = candidate == candidate[np.argmax(dev)]
-    return epoch[mine].astype(np.int64), dev[mine].astype(np.float64)
+    return table

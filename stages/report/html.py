@@ -8,19 +8,29 @@ from importlib import resources
 from typing import Any
 
 import pyarrow.compute as pc
-from jinja2 import Environment, StrictUndefined
+from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from stages.report.canvas import InlineSvg, shortened
 from stages.report.cells import CellResult
+from stages.report.clean import clean_table
 from stages.report.config import CurveAxis, ReportConfig
+from stages.report.costs import CostRow, Extraction, seconds
+from stages.report.entries import DASH, hundredths, p_text, signed
+from stages.report.errors import TaskErrors
 from stages.report.findings import choice_rows, control_findings
 from stages.report.layer_curves import LayerCurve, layer_tables
+from stages.report.pretraining import Pretraining
+from stages.report.probe_curves import Probe
 from stages.report.prose import prose
-from stages.report.tables import DASH, ResultsTable, hundredths
-from stages.report.token_weights import MAX_TOKENS, Example, Piece, TaskCorpus
+from stages.report.tables import ResultsTable
+from stages.report.token_summary import TaskSummary
+from stages.report.token_weights import Example, Piece, TaskCorpus
+from stages.report.tokens import KINDS
 
 _TEMPLATE, _STYLE = "template.html.j2", "style.css"
+_PARTS = ("standing.html.j2", "clean.html.j2", "errors.html.j2")
+"""What the template includes."""
 COMMAND = "command"
 """The entry of the provenance that is shown as the command that makes the report again."""
 
@@ -33,22 +43,35 @@ class Page:
     results: Sequence[CellResult]
     table: ResultsTable
     corpora: Mapping[str, TaskCorpus]
-    metric_svg: InlineSvg
-    learning_svg: InlineSvg | None
-    layers_svg: InlineSvg | None
+    svgs: Mapping[str, InlineSvg]
+    """By the name of the figure, as in the folder of figures."""
     layer_curves: Sequence[LayerCurve]
+    probes: Sequence[Probe]
+    pretrainings: Sequence[Pretraining]
     examples: Sequence[Example]
+    errors: Sequence[TaskErrors]
+    weighed: Sequence[TaskSummary]
+    costs: Sequence[CostRow]
+    extractions: Sequence[Extraction]
     provenance: Mapping[str, str]
 
 
 def render(page: Page) -> str:
     """The whole HTML document; it refers to nothing outside itself."""
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=DictLoader({name: _asset(name) for name in _PARTS}),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(
         hundredths=lambda value: DASH if value is None else hundredths(value),
+        signed=signed,
+        p_value=p_text,
         shortened=shortened,
+        seconds=seconds,
+        extent=_extent,
         pieces=_pieces_html,
         svg=lambda drawn: Markup(drawn.markup),
     )
@@ -64,6 +87,8 @@ def render(page: Page) -> str:
         "methods": page.table.of_role("method"),
         "controls": page.table.of_role("control"),
         "has_majority": page.table.has_majority,
+        "has_classes": page.table.has_classes,
+        "clean": clean_table(page.results, page.table),
         "is_trained": any(r.metrics.n_parameters for r in page.results),
         "n_seeds": len({r.cell.seed for r in page.results}),
         "seeds": sorted({r.cell.seed for r in page.results}),
@@ -72,12 +97,22 @@ def render(page: Page) -> str:
         "leaks": [f for f in findings if not f.at_chance and f.entry.mean > f.majority],
         "choices": choices,
         "choice_fields": list(dict.fromkeys(field for row in choices for field in row.choices)),
-        "metric_svg": page.metric_svg,
-        "learning_svg": page.learning_svg,
-        "layers_svg": page.layers_svg,
+        "metric_svg": page.svgs["metric"],
+        "learning_svg": page.svgs.get("learning_curves"),
+        "layers_svg": page.svgs.get("layer_curves"),
+        "pretraining_svg": page.svgs.get("pretraining"),
+        "summary_svg": page.svgs.get("token_summary"),
         "layer_tables": layer_tables(page.layer_curves),
+        "probes": [(probe, page.svgs[probe.figure]) for probe in page.probes],
+        "pretrainings": page.pretrainings,
+        "n_intervals": sum(len(s.entries) for s in page.table.standings),
+        "level": f"{page.config.bootstrap.level:.0%}",
+        "errors": page.errors,
         "examples": page.examples,
-        "max_tokens": MAX_TOKENS,
+        "weighed": page.weighed,
+        "kinds": KINDS,
+        "costs": page.costs,
+        "extractions": page.extractions,
         "levels": ("¼× or less", "½×", "1× = uniform", "2×", "4×", "8×", "16× or more"),
         "provenance": {k: v for k, v in page.provenance.items() if k != COMMAND},
         "command": page.provenance.get(COMMAND, "permafrost run EXPERIMENT.yaml"),
@@ -88,7 +123,7 @@ def render(page: Page) -> str:
 
 def page_digest() -> str:
     """Digest of the template and the style sheet: the part of a report's code that is not Python."""
-    content = "\0".join(_asset(name) for name in (_TEMPLATE, _STYLE))
+    content = "\0".join(_asset(name) for name in (_TEMPLATE, _STYLE, *_PARTS))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -101,12 +136,22 @@ def _data_rows(page: Page) -> list[dict[str, Any]]:
     """Per task: unique texts, examples by split, classes."""
     rows: list[dict[str, Any]] = []
     for task in dict.fromkeys(column.task for column in page.table.columns):
+        if task not in page.corpora:  # its texts belong to an evaluation, which keeps no predictions
+            n_test = next(c.n_test for c in page.table.columns if c.task == task)
+            sizes = {"train": 0, "dev": 0, "test": n_test}
+            rows.append({"task": task, "n_texts": None, "sizes": sizes, "labels": DASH})
+            continue
         corpus = page.corpora[task]
         split = corpus.examples.column("split")
         sizes = {s: pc.sum(pc.equal(split, s)).as_py() or 0 for s in ("train", "dev", "test")}
         labels = ", ".join(corpus.label_names) or DASH
         rows.append({"task": task, "n_texts": len(corpus.texts), "sizes": sizes, "labels": labels})
     return rows
+
+
+def _extent(values: tuple[int, int] | None) -> str:
+    """A number, or the least and the largest."""
+    return DASH if values is None else DASH.join(f"{n:,}" for n in sorted(set(values)))
 
 
 def _pieces_html(pieces: Sequence[Piece]) -> Markup:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64, Int64
 
-from stages.report.tables import hundredths
+from stages.report.entries import hundredths
 from storage.errors import InputError
 
 LAYER_CURVES = pa.schema(

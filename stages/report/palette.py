@@ -19,6 +19,9 @@ SERIES = ("#0072b2", "#d55e00", "#00896a", "#b04a8b", "#a97a00", "#5b4fc4", "#8a
 HEAT = ("none", "#fdf3e0", "#fbe5bf", "#f9cf8a", "#f3b04f", "#e88d1c", "#b35900")
 """Token weights from a quarter of uniform or less (first) to sixteen times it or more (last)."""
 
+KINDS = ("#c3cbd4", "#ead9a8", "#8fc7c0", "#d3ebe8")
+"""Kinds of token: special, punctuation, first of a word, continuation."""
+
 CUSTOM_PROPERTIES = {
     PAPER: "var(--paper)",
     INK: "var(--ink)",
@@ -26,6 +29,7 @@ CUSTOM_PROPERTIES = {
     GRID: "var(--grid)",
     CONTROL: "var(--control)",
     **{colour: f"var(--series-{i})" for i, colour in enumerate(SERIES)},
+    **{colour: f"var(--kind-{i})" for i, colour in enumerate(KINDS)},
 }
 """Colours of a figure to their names in the page's style sheet."""
 

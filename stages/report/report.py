@@ -11,14 +11,31 @@ from matplotlib.figure import Figure
 from stages.report import canvas
 from stages.report.cells import Cell, CellResult, read_results
 from stages.report.config import CurveAxis, ReportConfig
-from stages.report.figures import layer_figure, learning_figure, metric_figure, tasks_figure
-from stages.report.history import learning_curves
+from stages.report.costs import Extraction, cost_rows
+from stages.report.errors import task_errors
+from stages.report.figures import layer_figure, metric_figure, tasks_figure
+from stages.report.history import learning_curves, learning_description
 from stages.report.html import Page, render
+from stages.report.latex import results_latex
 from stages.report.layer_curves import layer_description, read_layer_curves
+from stages.report.notes import annotated
 from stages.report.palette import Mark, extended, marks
-from stages.report.tables import ResultsTable, results_arrow, tabulate
+from stages.report.pretraining import (
+    PretrainingRun,
+    pretraining_description,
+    read_pretrainings,
+)
+from stages.report.probe_curves import probe_description, read_probes
+from stages.report.probe_figure import probe_figure
+from stages.report.results_file import cell_intervals, results_arrow
+from stages.report.stored_weights import read_tokens, read_weights
+from stages.report.tables import ResultsTable, tabulate
+from stages.report.token_figures import summary_figure
 from stages.report.token_picture import token_picture
-from stages.report.token_weights import TaskCorpus, TokenStrings, token_examples
+from stages.report.token_summary import summaries, summary_description, summary_table
+from stages.report.token_weights import TaskCorpus, token_examples
+from stages.report.tokens import TextTokens
+from stages.report.training_figures import learning_figure, pretraining_figure
 from storage.durable import write_durably, write_json
 from storage.errors import InputError
 
@@ -27,13 +44,18 @@ def write_report(
     config: ReportConfig,
     cells: Sequence[Cell],
     texts: Mapping[str, TaskCorpus],
-    tokens: TokenStrings,
+    tokens: TextTokens,
     provenance: Mapping[str, str],
     folder: Path,
     *,
     layer_curves: pa.Table | None = None,
+    probes: pa.Table | None = None,
+    pretrainings: Sequence[PretrainingRun] = (),
+    extractions: Sequence[Extraction] = (),
 ) -> None:
-    """Write report.html, results.parquet, results.md, summary.json and figures/*.png into `folder`.
+    """Write report.html, results.parquet, results.md, results.tex, summary.json and figures/*.png.
+
+    Where methods weigh tokens, token_summary.parquet holds the numbers of that figure.
 
     The same input gives the same bytes.
 
@@ -41,25 +63,35 @@ def write_report(
         config: title, description and layout.
         cells: results, in the order in which methods and tasks are to appear.
         texts: the corpus of every task.
-        tokens: digest of a text to its tokens, one per token weight; None where they are not known.
+        tokens: digests of texts to their tokens, one per token weight.
         provenance: shown as it is; the entry "command" is what makes the report again.
         folder: made if it is not there.
         layer_curves: scores by layer, columns of `LAYER_CURVES`; drawn, tabulated, and written as
             layer_curves.parquet.
+        probes: what other probes found, columns of `PROBE_CURVES`; drawn, tabulated, and written as
+            probes.parquet.
+        pretrainings: what encoders were pretrained, drawn.
+        extractions: what the backbone took, tabulated.
 
     Raises:
         InputError: no cells, a cell given twice, a task without a corpus, a task on the axis that no
-            cell is of, or layer curves that are not what they should be.
+            cell is of, or layer curves or probes that are not what they should be.
         NotFoundError: a result file is not there.
         CorruptDataError: a result file has not the content it should.
         PermafrostError: a metric is not a finite number.
     """
     results = read_results(cells)
     _check_tasks(config, results, texts)
-    table = tabulate(results)
+    table = annotated(tabulate(results), results, config)
     curves = learning_curves(results)
     by_layer = () if layer_curves is None else read_layer_curves(layer_curves)
-    examples = token_examples(results, texts, tokens, config.n_examples)
+    probed = {} if probes is None else {p.figure: p for p in read_probes(probes)}
+    pretrained = read_pretrainings(pretrainings)
+    weights = read_weights(results)
+    reading = read_tokens(weights, tokens)
+    examples = token_examples(weights, reading, texts, config.n_examples)
+    token_table = summary_table(weights, reading)
+    weighed = summaries(token_table)
     row_marks = marks(table)
     with canvas.drawing():
         pictures = {"metric": _main_figure(config, table, row_marks)}
@@ -68,34 +100,56 @@ def write_report(
         if by_layer:
             all_marks = extended(row_marks, [c.method for c in by_layer])
             pictures["layer_curves"] = layer_figure(by_layer, all_marks)
+        for name, probe in probed.items():
+            pictures[name] = probe_figure(probe, extended(row_marks, probe.methods))
+        if pretrained:
+            pictures["pretraining"] = pretraining_figure(pretrained)
+        if weighed:
+            pictures["token_summary"] = summary_figure(weighed, row_marks)
         if examples:
             pictures["token_weights"] = token_picture(examples[0])
         for name, figure in pictures.items():
             write_durably(folder / "figures" / f"{name}.png", canvas.png(figure))
-        metric_svg = canvas.svg(pictures["metric"], "m", _metric_description(config, table))
-        learning_svg = (
-            canvas.svg(pictures["learning_curves"], "l", _LEARNING_DESCRIPTION) if curves else None
-        )
-        layers_svg = (
-            canvas.svg(pictures["layer_curves"], "y", layer_description(by_layer))
-            if by_layer
-            else None
-        )
-    _write_parquet(folder / "results.parquet", results_arrow(results))
+        descriptions = {
+            "metric": _metric_description(config, table),
+            "learning_curves": learning_description(curves),
+            "pretraining": pretraining_description(pretrained),
+            "layer_curves": layer_description(by_layer),
+            **{name: probe_description(probe) for name, probe in probed.items()},
+            "token_summary": summary_description(weighed),
+        }
+        svgs = {
+            name: canvas.svg(pictures[name], f"f{number}", description)
+            for number, (name, description) in enumerate(descriptions.items())
+            if name in pictures
+        }
+    intervals = cell_intervals(table.columns, table.standings)
+    _write_parquet(folder / "results.parquet", results_arrow(results, intervals))
     if layer_curves is not None:
         _write_parquet(folder / "layer_curves.parquet", layer_curves)
+    if probes is not None:
+        _write_parquet(folder / "probes.parquet", probes)
+    if weighed:
+        _write_parquet(folder / "token_summary.parquet", token_table)
     write_durably(folder / "results.md", table.to_markdown().encode())
+    write_durably(folder / "results.tex", results_latex(table, config.title).encode())
     write_json(folder / "summary.json", {"title": config.title, **table.summary()})
     page = Page(
         config=config,
         results=results,
         table=table,
         corpora=texts,
-        metric_svg=metric_svg,
-        learning_svg=learning_svg,
-        layers_svg=layers_svg,
+        svgs=svgs,
         layer_curves=by_layer,
+        probes=tuple(probed.values()),
+        pretrainings=pretrained,
         examples=examples,
+        errors=task_errors(
+            results, [(c.task, c.metric) for c in table.columns], texts, config.n_errors
+        ),
+        weighed=weighed,
+        costs=cost_rows(results, curves),
+        extractions=extractions,
         provenance=provenance,
     )
     write_durably(folder / "report.html", render(page).encode())
@@ -107,17 +161,12 @@ def _write_parquet(path: Path, table: pa.Table) -> None:
     write_durably(path, buffer.getvalue())
 
 
-_LEARNING_DESCRIPTION = (
-    "Line charts, one per task: dev metric after every epoch for each method, mean over seeds "
-    "with the range of the seeds as a band."
-)
-
-
 def _check_tasks(
     config: ReportConfig, results: Sequence[CellResult], texts: Mapping[str, TaskCorpus]
 ) -> None:
     tasks = dict.fromkeys(r.cell.task for r in results)
-    without = [task for task in tasks if task not in texts]
+    answered = {r.cell.task for r in results if (r.cell.folder / "predictions.parquet").exists()}
+    without = [task for task in tasks if task in answered and task not in texts]
     if without:
         raise InputError(
             f"there are results on {without} but only texts of {sorted(texts)}; pass their corpora as well"

@@ -3,46 +3,22 @@
 Numbers are kept as fractions; renderers show them times 100 with one decimal.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
+from stages.report.averages import Average
 from stages.report.cells import Cell, CellResult, Role, read_results
+from stages.report.entries import DASH, Entry, entry, hundredths
+from stages.report.standing import Standing
+from stages.significance import Interval
 
-DASH = "–"
-"""Stands where there is no number."""
-
-
-def hundredths(value: float) -> str:
-    """A fraction times 100, one decimal, with a typographic minus."""
-    text = f"{100 * value:.1f}"
-    return "0.0" if text == "-0.0" else text.replace("-", "−")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Test metric of one method on one task, over seeds."""
-
-    mean: float
-    sd: float | None
-    """Sample standard deviation (ddof 1); None for one seed."""
-    n: int
-    """Seeds."""
-
-    @property
-    def text(self) -> str:
-        """`87.3 ± 1.2`."""
-        return f"{hundredths(self.mean)} ± {DASH if self.sd is None else hundredths(self.sd)}"
-
-
-def entry(values: Sequence[float]) -> Entry:
-    """Mean and sample standard deviation of at least one value."""
-    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Entry(mean=float(np.mean(values)), sd=sd, n=len(values))
+_MOST_CLASSES = 3
+"""Shares of so many classes are listed, those of more given as a range."""
+TIED = "≈"
+"""Stands behind a method that the best of its column is not shown to be better than."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +31,22 @@ class Column:
     """The task; with its metric when the task has several."""
     majority: float | None
     n_test: int
+    category: str | None = None
+    """Kind of the task."""
+    class_balance: dict[str, float] | None = None
+    """Share of each class in test."""
+    overlap: float | None = None
+    """Share of test examples with a text that train has."""
+
+    @property
+    def balance_text(self) -> str:
+        """Shares of the classes in test, in their order: `38.8 / 61.2`; of many `77 classes, 0.6 to 1.9`."""
+        if self.class_balance is None:
+            return DASH
+        shares = list(self.class_balance.values())
+        if len(shares) <= _MOST_CLASSES:
+            return " / ".join(map(hundredths, shares))
+        return f"{len(shares)} classes, {hundredths(min(shares))} to {hundredths(max(shares))}"
 
 
 @dataclass(frozen=True)
@@ -75,12 +67,34 @@ class Row:
         return max(e.n for e in self.entries if e is not None)
 
 
+PrintedMark = Literal["plain", "best", "tied"]
+"""Bold; or not the best, but not shown to be worse either."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A number as it is printed."""
+
+    text: str
+    mark: PrintedMark
+
+
+_MARKDOWN: dict[PrintedMark, str] = {"plain": "{}", "best": "**{}**", "tied": f"{{}} {TIED}"}
+
+
 @dataclass(frozen=True)
 class ResultsTable:
     """Methods first, then controls, each in order of first appearance."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    standings: tuple[Standing, ...] = ()
+    """What resampling says of each column; nothing where no test set was resampled."""
+    alpha: float = 0.05
+    """Level of the tests in it."""
+    averages: tuple[Average, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Sentences that belong under the table."""
 
     def of_role(self, role: Role) -> tuple[Row, ...]:
         """The rows that are methods, or controls."""
@@ -94,10 +108,41 @@ class ResultsTable:
         others = [e.mean for r in self.of_role("method") if (e := r.entries[column]) is not None]
         return hundredths(entry.mean) == hundredths(max(others))
 
+    def is_tied(self, row: Row, column: int) -> bool:
+        """Not the best of the column, and not significantly worse."""
+        if not self.standings or self.is_best(row, column):
+            return False
+        return row.method in self.standings[column].tied(self.alpha)
+
+    def interval(self, row: Row, column: int) -> Interval | None:
+        """Where the entry lies under resampling of the test examples."""
+        return self.standings[column].entries.get(row.method) if self.standings else None
+
+    def average(self, row: Row, average: Average) -> float | None:
+        """Mean over tasks; None if one of them was not run."""
+        means = {i: e.mean for i in average.columns if (e := row.entries[i]) is not None}
+        if len(means) < len(average.columns):
+            return None
+        groups = average.kinds or [(i,) for i in average.columns]
+        return float(np.mean([np.mean([means[i] for i in group]) for group in groups]))
+
+    def is_best_average(self, row: Row, average: Average) -> bool:
+        """No method shows a higher mean over tasks, at the printed precision."""
+        mine = self.average(row, average)
+        if mine is None or row.role == "control":
+            return False
+        found = [self.average(r, average) for r in self.of_role("method")]
+        return hundredths(mine) == hundredths(max(v for v in found if v is not None))
+
     @property
     def has_majority(self) -> bool:
         """Some column has a majority rate to compare with."""
         return any(c.majority is not None for c in self.columns)
+
+    @property
+    def has_classes(self) -> bool:
+        """Some column has a test set whose classes are counted."""
+        return any(c.class_balance is not None for c in self.columns)
 
     @property
     def has_spread(self) -> bool:
@@ -108,19 +153,31 @@ class ResultsTable:
         """The entry as it is printed: with its spread, unless no entry has one."""
         return entry.text if self.has_spread else hundredths(entry.mean)
 
+    def printed(self, row: Row) -> tuple[Printed, ...]:
+        """Entries of a row and its means over tasks, as they are printed."""
+        entries = [
+            Printed(DASH, "plain") if e is None else Printed(self.text(e), self._mark(row, i))
+            for i, e in enumerate(row.entries)
+        ]
+        means = [
+            Printed(DASH, "plain")
+            if (value := self.average(row, a)) is None
+            else Printed(hundredths(value), "best" if self.is_best_average(row, a) else "plain")
+            for a in self.averages
+        ]
+        return (*entries, *means)
+
+    def _mark(self, row: Row, column: int) -> PrintedMark:
+        if self.is_best(row, column):
+            return "best"
+        return "tied" if self.is_tied(row, column) else "plain"
+
     def to_markdown(self) -> str:
-        """A pipe table; best in bold, controls named so, majority rate (if there is one) last."""
+        """A pipe table; best in bold, controls named so, then majority rate and class balance, and notes."""
         body = [
             [
                 _cell(f"{row.method} (control)" if row.role == "control" else row.method),
-                *(
-                    DASH
-                    if e is None
-                    else f"**{self.text(e)}**"
-                    if self.is_best(row, i)
-                    else self.text(e)
-                    for i, e in enumerate(row.entries)
-                ),
+                *(_MARKDOWN[p.mark].format(p.text) for p in self.printed(row)),
                 str(row.n_seeds),
             ]
             for row in self.rows
@@ -128,13 +185,17 @@ class ResultsTable:
         majority = [DASH if c.majority is None else hundredths(c.majority) for c in self.columns]
         header = [
             "method",
-            *(f"{_cell(c.heading)} ({_cell(c.metric)})" for c in self.columns),
+            *(f"{_cell(c.heading)} ({_cell(c.metric)})" for c in (*self.columns, *self.averages)),
             "seeds",
         ]
-        rule = [":---", *("---:" for _ in self.columns), "---:"]
-        last = [["majority class", *majority, DASH]] if self.has_majority else []
-        lines = [header, rule, *body, *last]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        rule = [":---", *("---:" for _ in header[1:])]
+        dashes = [DASH] * (len(self.averages) + 1)
+        last = [["majority class", *majority, *dashes]] if self.has_majority else []
+        if self.has_classes:
+            shares = [c.balance_text for c in self.columns]
+            last.append(["classes in test", *shares, *dashes])
+        lines = [f"| {' | '.join(line)} |\n" for line in (header, rule, *body, *last)]
+        return "".join([*lines, *(f"\n{note}\n" for note in self.notes)])
 
     def summary(self) -> dict[str, Any]:
         """Plain data for listings: `tasks` are the headings of every row's `cells`."""
@@ -142,6 +203,8 @@ class ResultsTable:
             "tasks": [c.heading for c in self.columns],
             "metrics": [c.metric for c in self.columns],
             "n_test": [c.n_test for c in self.columns],
+            "averages": [{"heading": a.heading, "metric": a.metric} for a in self.averages],
+            "notes": list(self.notes),
             "majority": [
                 {
                     "value": c.majority,
@@ -149,6 +212,10 @@ class ResultsTable:
                 }
                 for c in self.columns
             ],
+            "class_balance": [
+                {"value": c.class_balance, "text": c.balance_text} for c in self.columns
+            ],
+            "overlap": [c.overlap for c in self.columns],
             "rows": [
                 {
                     "method": row.method,
@@ -163,9 +230,12 @@ class ResultsTable:
                             "n": e.n,
                             "text": self.text(e),
                             "best": self.is_best(row, i),
+                            "tied": self.is_tied(row, i),
+                            "interval": _ends(self.interval(row, i)),
                         }
                         for i, e in enumerate(row.entries)
                     ],
+                    "averages": [vars(p) for p in self.printed(row)[len(self.columns) :]],
                 }
                 for row in self.rows
             ],
@@ -202,6 +272,7 @@ def tabulate(results: Sequence[CellResult]) -> ResultsTable:
 
 def _column(task: str, metric: str, ambiguous: bool, results: Sequence[CellResult]) -> Column:
     mine = [r.metrics for r in results if (r.cell.task, r.metrics.metric) == (task, metric)]
+    of_task = [r.metrics for r in results if r.cell.task == task]
     return Column(
         task=task,
         metric=metric,
@@ -210,6 +281,9 @@ def _column(task: str, metric: str, ambiguous: bool, results: Sequence[CellResul
         if metric == "accuracy"  # the rate of one class says nothing about any other metric
         else None,
         n_test=mine[0].n_test,
+        category=next((r.cell.category for r in results if r.cell.task == task), None),
+        class_balance=next((m.class_balance for m in of_task if m.class_balance), None),
+        overlap=next((m.overlap for m in of_task if m.overlap is not None), None),
     )
 
 
@@ -228,38 +302,9 @@ def _row(name: str, role: Role, columns: Sequence[Column], results: Sequence[Cel
     )
 
 
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
-
-
-SCHEMA = pa.schema(
-    [
-        pa.field("method", pa.string(), nullable=False),
-        pa.field("task", pa.string(), nullable=False),
-        pa.field("seed", pa.int64(), nullable=False),
-        pa.field("role", pa.string(), nullable=False),
-        pa.field("metric", pa.string(), nullable=False),
-        pa.field("dev", pa.float64()),
-        pa.field("test", pa.float64(), nullable=False),
-        pa.field("majority", pa.float64()),
-        pa.field("n_dev", pa.int64(), nullable=False),
-        pa.field("n_test", pa.int64(), nullable=False),
-        pa.field("n_parameters", pa.int64(), nullable=False),
-        pa.field("choice", pa.string(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-    ]
-)
-"""Columns of `results.parquet`, one row per cell; `choice` is JSON."""
-
-
-def results_arrow(results: Sequence[CellResult]) -> pa.Table:
-    """Every cell as a row, in the order given."""
-    rows = [
-        {
-            **{name: getattr(r.cell, name) for name in ("method", "task", "seed", "role", "key")},
-            **r.metrics.model_dump(exclude={"choice"}),
-            "choice": json.dumps(r.metrics.choice, sort_keys=True, ensure_ascii=False),
-        }
-        for r in results
-    ]
-    return pa.table({name: [row[name] for row in rows] for name in SCHEMA.names}, schema=SCHEMA)

@@ -1,12 +1,14 @@
 """One example's token weights as a stand-alone picture, for places that show no HTML."""
 
+from dataclasses import dataclass
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from stages.report.canvas import drawable
 from stages.report.palette import HEAT, INK, MUTED, PAPER
-from stages.report.token_weights import Example, Piece
+from stages.report.token_weights import Example, Passage, Piece, WeightRow
 
 _WIDTH = 700.0
 _MARGIN = 14.0
@@ -14,18 +16,29 @@ _FONT = 9.0
 _ADVANCE = 0.602 * _FONT
 """Width of a character of the fixed-width font, in points."""
 _LINE = 17.0
-_MAX_PIECES = 160
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Pieces with their left edges, or a remark."""
+
+    pieces: tuple[tuple[Piece, float], ...]
+    remark: str = ""
 
 
 def token_picture(example: Example) -> Figure:
-    """Draw the example, one block per method; call inside `canvas.drawing()`."""
-    blocks = [_placed(row.pieces[:_MAX_PIECES]) for row in example.rows]
-    height = 44 + sum(24 + _LINE * (1 + max(line for _, _, line in b)) for b in blocks)
+    """Draw the example, one block per method; call inside `canvas.drawing()`.
+
+    Of a long text the tokens that a page shows at once are drawn; how many more there are is said.
+    """
+    blocks = [_lines(row) for row in example.rows]
+    height = 44 + sum(24 + _LINE * len(lines) for lines in blocks)
     figure = Figure(figsize=(_WIDTH / 72, height / 72), dpi=72)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, _WIDTH), ylim=(height, 0))
     axes.set_axis_off()
-    heading = f"{drawable(example.task, 50)} · label {drawable(example.label, 30)}"
+    label = "" if example.label is None else f" · label {drawable(example.label, 30)}"
+    heading = f"{drawable(example.task, 50)}{label}"
     axes.text(_MARGIN, 18, heading, fontsize=11, fontweight="bold", va="center")
     legend = [Piece(f"{2.0 ** (i - 2):g}×", False, 2.0 ** (i - 2)) for i in range(1, len(HEAT))]
     left = _WIDTH - _MARGIN - sum((len(p.text) + 1) * _ADVANCE for p in legend) + _ADVANCE
@@ -34,31 +47,46 @@ def token_picture(example: Example) -> Figure:
         _draw(axes, piece, left, 11.0)
         left += (len(piece.text) + 1) * _ADVANCE
     top = 34.0
-    for row, block in zip(example.rows, blocks, strict=True):
+    for row, lines in zip(example.rows, blocks, strict=True):
         axes.text(_MARGIN, top + 8, drawable(row.method), fontsize=9.5, color=INK, va="center")
         said = f"says {drawable(row.prediction, 30)}"
         axes.text(
             _WIDTH - _MARGIN, top + 8, said, fontsize=9.5, color=MUTED, va="center", ha="right"
         )
         top += 20
-        for piece, x, line in block:
-            _draw(axes, piece, x, top + line * _LINE)
-        top += _LINE * (1 + max(line for _, _, line in block)) + 4
+        for line in lines:
+            for piece, x in line.pieces:
+                _draw(axes, piece, x, top)
+            if line.remark:
+                axes.text(_MARGIN, top + 9.6, line.remark, fontsize=_FONT, color=MUTED)
+            top += _LINE
+        top += 4
     return figure
 
 
-def _placed(pieces: tuple[Piece, ...]) -> list[tuple[Piece, float, int]]:
-    """Left edge and line of every piece, wrapped at the right margin."""
-    placed: list[tuple[Piece, float, int]] = []
-    x, line = _MARGIN, 0
-    for piece in pieces:
+def _lines(row: WeightRow) -> list[_Line]:
+    """All texts of a row, each beginning a line of its own."""
+    return [line for passage in row.passages for line in _wrapped(passage)]
+
+
+def _wrapped(passage: Passage) -> list[_Line]:
+    """A text's pieces, wrapped at the right margin, and what is left out."""
+    lines: list[list[tuple[Piece, float]]] = [[]]
+    x = _MARGIN
+    for piece in passage.shown:
         width = len(_text(piece)) * _ADVANCE
-        gap = 0.0 if piece.glued or x == _MARGIN else _ADVANCE * 0.9
-        if x + gap + width > _WIDTH - _MARGIN and x > _MARGIN:
-            x, line, gap = _MARGIN, line + 1, 0.0
-        placed.append((piece, x + gap, line))
+        gap = 0.0 if piece.glued or not lines[-1] else _ADVANCE * 0.9
+        if x + gap + width > _WIDTH - _MARGIN and lines[-1]:
+            lines.append([])
+            x, gap = _MARGIN, 0.0
+        lines[-1].append((piece, x + gap))
         x += gap + width
-    return placed
+    found = [_Line(tuple(line)) for line in lines]
+    n_more = passage.n_tokens - len(passage.shown)
+    if n_more:
+        remark = f"… {n_more} more tokens, holding {passage.hidden_share:.0%} of the weight"
+        found.append(_Line((), remark))
+    return found
 
 
 def _text(piece: Piece) -> str:

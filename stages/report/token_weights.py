@@ -1,28 +1,30 @@
-"""Which tokens a method reads: examples, their pieces of text, and weights relative to uniform.
+"""Which tokens a method reads: test examples, their pieces of text, and weights relative to uniform.
 
 Axes: T tokens of one text. A weight of 1/T is what a mean would give, and is the unit here, so rows of
 different methods and texts of different lengths mean the same by the same colour.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from statistics import median
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jaxtyping import Float64
 
-from stages.report.cells import CellResult
+from stages.report.stored_weights import CellWeights, Reading
+from stages.report.tokens import ReadToken
 from storage.errors import CorruptDataError, InputError
 
 N_LEVELS = 7
-MAX_TOKENS = 256
-"""Tokens shown of one text; what is cut is said, with the weight it holds."""
-
-TokenStrings = Callable[[str], list[str] | None]
-"""Digest of a text to its tokens, as many as there are weights; None where they are not known."""
+N_OPEN = 120
+"""Tokens of a long text that are seen at once; the others unfold."""
+MAX_TOKENS = 512
+"""Tokens shown of one text, folded ones included; what is cut is said, with the weight it holds."""
+_COLUMNS = ("split", "text", "label", "prediction")
 
 
 @runtime_checkable
@@ -34,6 +36,8 @@ class TaskCorpus(Protocol):
     @property
     def examples(self) -> pa.Table: ...
     @property
+    def task(self) -> str: ...
+    @property
     def label_names(self) -> tuple[str, ...]: ...
 
 
@@ -43,7 +47,7 @@ class Piece:
 
     text: str
     glued: bool
-    """Continues the word before it, without a space."""
+    """Continues what is before it, without a space."""
     ratio: float
     """Weight in units of the uniform weight."""
 
@@ -56,204 +60,241 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Passage:
+    """One text of an example under one method."""
+
+    n_tokens: int
+    pieces: tuple[Piece, ...]
+    """The first `MAX_TOKENS` at most."""
+    heaviest: tuple[tuple[str, float], ...]
+    """At most three tokens with the most weight, and their shares; none below half a percent."""
+
+    @property
+    def n_open(self) -> int:
+        """Pieces that are seen at once; a third more than usual where that shows all of the text."""
+        return len(self.pieces) if self.n_tokens <= N_OPEN * 4 // 3 else N_OPEN
+
+    @property
+    def shown(self) -> tuple[Piece, ...]:
+        """The pieces that are seen at once."""
+        return self.pieces[: self.n_open]
+
+    @property
+    def folded(self) -> tuple[Piece, ...]:
+        """The pieces that unfold."""
+        return self.pieces[self.n_open :]
+
+    @property
+    def n_cut(self) -> int:
+        """Tokens beyond the pieces."""
+        return self.n_tokens - len(self.pieces)
+
+    @property
+    def cut_share(self) -> float:
+        """Weight of the tokens beyond the pieces."""
+        return max(1 - sum(piece.ratio for piece in self.pieces) / self.n_tokens, 0.0)
+
+    @property
+    def hidden_share(self) -> float:
+        """Weight of the tokens that are not seen at once."""
+        return max(1 - sum(piece.ratio for piece in self.shown) / self.n_tokens, 0.0)
+
+    @property
+    def is_uniform(self) -> bool:
+        """All pieces have the weight of a mean, to a percent."""
+        return all(abs(piece.ratio - 1) < 0.01 for piece in self.pieces)
+
+
+@dataclass(frozen=True)
 class WeightRow:
     """One method's reading of an example."""
 
     method: str
     prediction: str
     correct: bool | None
-    """None without a label."""
-    pieces: tuple[Piece, ...]
-    n_cut: int
-    """Tokens beyond the shown ones."""
-    cut_share: float
-    """Weight that these hold."""
-    heaviest: tuple[tuple[str, float], ...]
-    """At most three tokens with the most weight, and their shares; none below half a percent."""
-
-    @property
-    def is_uniform(self) -> bool:
-        """All shown tokens have the weight of a mean, to a percent."""
-        return all(abs(piece.ratio - 1) < 0.01 for piece in self.pieces)
+    """None where the answer is no class."""
+    passages: tuple[Passage, ...]
+    """One per text."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One test text under every method that has token weights."""
+    """One test example, of one text or two, under every method that has token weights."""
 
     task: str
-    label: str
-    n_tokens: int
+    label: str | None
+    """None where examples have none."""
+    n_tokens: tuple[int, ...]
+    """Of each text."""
     rows: tuple[WeightRow, ...]
 
 
 @dataclass(frozen=True)
-class _Weighted:
-    """One method's weights and predictions on a task, by text index."""
+class _Outcome:
+    label: float | None
+    prediction: float
 
-    method: str
-    digests: dict[int, str]
-    weights: dict[int, np.ndarray]
-    outcomes: dict[int, dict[str, Any]]
+
+@dataclass(frozen=True)
+class _Method:
+    """One method's weights on a task, and what it said of the test examples, by their texts."""
+
+    weights: CellWeights
+    outcomes: dict[tuple[int, ...], _Outcome]
 
 
 def token_examples(
-    results: Sequence[CellResult],
+    weights: Sequence[CellWeights],
+    reading: Reading,
     corpora: Mapping[str, TaskCorpus],
-    tokens: TokenStrings,
     n_examples: int,
 ) -> tuple[Example, ...]:
-    """Test texts for which every weighted method of their task has weights, tasks in turn.
+    """Test examples for all of whose texts every weighted method of their task has weights, tasks in turn.
 
-    The cells of the smallest seed are read. Labels alternate where the texts allow it.
+    The cells of the smallest seed are read. Classes alternate where the examples allow it, and graded ones
+    lie above and below the middle in turn.
 
     Raises:
-        CorruptDataError: a file lacks a column, or a text has not as many weights as tokens.
+        CorruptDataError: a file of predictions cannot be read.
         InputError: no corpus for a task.
     """
-    queues = {task: _candidates(found) for task, found in _weighted(results).items()}
+    methods = {task: list(map(_method, cells)) for task, cells in _smallest_seed(weights).items()}
+    queues = {task: _candidates(found, reading) for task, found in methods.items()}
+    sides = {task: _sides(methods[task], queues[task]) for task in queues}
     examples: list[Example] = []
-    last_label: object = None
-    while len(examples) < n_examples and any(texts for _, texts in queues.values()):
-        for task, (methods, texts) in queues.items():
-            if not texts or len(examples) == n_examples:
-                continue
-            labels = {t: methods[0].outcomes[t]["label"] for t in texts}
-            text = next((t for t in texts if labels[t] != last_label), texts[0])
-            texts.remove(text)
-            strings = tokens(methods[0].digests[text])
-            if strings is not None:
-                last_label = labels[text]
-                examples.append(_example(task, _names(corpora, task), methods, text, strings))
+    last_side: object = None
+    while len(examples) < n_examples and any(queues.values()):
+        for task, queue in queues.items():
+            if queue and len(examples) < n_examples:
+                texts = next((t for t in queue if sides[task][t] != last_side), queue[0])
+                queue.remove(texts)
+                last_side = sides[task][texts]
+                examples.append(_example(_corpus(corpora, task), methods[task], texts, reading))
     return tuple(examples)
 
 
-def _names(corpora: Mapping[str, TaskCorpus], task: str) -> tuple[str, ...]:
+def _corpus(corpora: Mapping[str, TaskCorpus], task: str) -> TaskCorpus:
     if task not in corpora:
         raise InputError(
             f"there are results on task {task!r} but only texts of {sorted(corpora)}; pass its corpus as well"
         )
-    return corpora[task].label_names
+    return corpora[task]
 
 
-def _weighted(results: Sequence[CellResult]) -> dict[str, list[_Weighted]]:
-    """By task: every method that has weights, from its smallest seed."""
-    found: dict[str, list[_Weighted]] = {}
-    chosen: dict[tuple[str, str], CellResult] = {}
-    for r in results:
-        kept = chosen.setdefault((r.cell.task, r.cell.method), r)
-        if r.cell.seed < kept.cell.seed:
-            chosen[r.cell.task, r.cell.method] = r
-    for (task, method), r in chosen.items():
-        path = r.cell.folder / "token_weights.parquet"
-        if r.cell.role == "method" and path.exists():
-            rows = _read(path, ("text", "digest", "weights"))
-            outcomes = _read(
-                r.cell.folder / "predictions.parquet", ("split", "text", "label", "prediction")
-            )
-            found.setdefault(task, []).append(
-                _Weighted(
-                    method=method,
-                    digests={row["text"]: row["digest"] for row in rows},
-                    weights={row["text"]: np.asarray(row["weights"], np.float64) for row in rows},
-                    outcomes={row["text"]: row for row in outcomes if row["split"] == "test"},
-                )
-            )
+def _smallest_seed(weights: Sequence[CellWeights]) -> dict[str, list[CellWeights]]:
+    """By task: every method's cell of its smallest seed."""
+    chosen: dict[tuple[str, str], CellWeights] = {}
+    for cell in weights:
+        kept = chosen.setdefault((cell.task, cell.method), cell)
+        if cell.seed < kept.seed:
+            chosen[cell.task, cell.method] = cell
+    found: dict[str, list[CellWeights]] = {}
+    for (task, _), cell in chosen.items():
+        found.setdefault(task, []).append(cell)
     return found
 
 
-def _read(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
+def _method(weights: CellWeights) -> _Method:
+    path = weights.folder / "predictions.parquet"
     try:
-        return pq.read_table(path, columns=list(columns)).to_pylist()
-    except (FileNotFoundError, pa.ArrowInvalid, pa.ArrowKeyError) as error:
+        table = pq.read_table(path)
+        sides = [name for name in ("text", "text_b") if name in table.column_names]
+        rows = table.select([*_COLUMNS, *sides[1:]]).to_pylist()
+    except (FileNotFoundError, pa.ArrowInvalid, KeyError) as error:
         raise CorruptDataError(
-            f"{path} cannot be read with the columns {list(columns)}: {error}; score it again"
+            f"{path} cannot be read with the columns {list(_COLUMNS)}: {error}; score it again"
         ) from error
+    return _Method(
+        weights,
+        {
+            tuple(row[side] for side in sides): _Outcome(row["label"], row["prediction"])
+            for row in rows
+            if row["split"] == "test"
+        },
+    )
 
 
-def _candidates(methods: list[_Weighted]) -> tuple[list[_Weighted], list[int]]:
-    first, *others = methods
-    texts = [
-        text
-        for text in first.weights
-        if all(text in m.weights for m in others) and all(text in m.outcomes for m in methods)
+def _candidates(methods: Sequence[_Method], reading: Reading) -> list[tuple[int, ...]]:
+    """Test examples that every method has weights and an answer for, and whose tokens are known."""
+
+    def is_shown(method: _Method, texts: tuple[int, ...]) -> bool:
+        weighted = method.weights.texts
+        return texts in method.outcomes and all(
+            text in weighted and weighted[text].digest in reading for text in texts
+        )
+
+    return [
+        texts for texts in methods[0].outcomes if all(is_shown(method, texts) for method in methods)
     ]
-    return methods, texts
+
+
+def _sides(
+    methods: Sequence[_Method], candidates: Sequence[tuple[int, ...]]
+) -> dict[tuple[int, ...], float | bool | None]:
+    """What is to alternate: the class, or whether a grade lies above the middle."""
+    labels = {texts: methods[0].outcomes[texts].label for texts in candidates}
+    known = [label for label in labels.values() if label is not None]
+    if all(label.is_integer() for label in known):
+        return {**labels}
+    middle = median(known)
+    return {texts: None if label is None else label > middle for texts, label in labels.items()}
 
 
 def _example(
-    task: str, names: Sequence[str], methods: Sequence[_Weighted], text: int, strings: list[str]
+    corpus: TaskCorpus, methods: Sequence[_Method], texts: tuple[int, ...], reading: Reading
 ) -> Example:
-    label = methods[0].outcomes[text]["label"]
+    first = methods[0]
+    label = first.outcomes[texts].label
     return Example(
-        task=task,
-        label=_label(label, names),
-        n_tokens=len(strings),
-        rows=tuple(_row(m, text, strings, names) for m in methods),
+        task=first.weights.task,
+        label=None if label is None or corpus.task == "unlabelled" else _named(label, corpus),
+        n_tokens=tuple(len(first.weights.texts[text].weights) for text in texts),
+        rows=tuple(_row(corpus, method, texts, reading) for method in methods),
     )
 
 
-def _row(method: _Weighted, text: int, strings: list[str], names: Sequence[str]) -> WeightRow:
-    weights_T = method.weights[text]
-    if len(weights_T) != len(strings):
-        raise CorruptDataError(
-            f"text {method.digests[text][:12]} has {len(weights_T)} weights under {method.method!r} but "
-            f"{len(strings)} tokens; they were made from different features, so score it again"
-        )
-    outcome = method.outcomes[text]
-    label, prediction = outcome["label"], outcome["prediction"]
-    words = readable(strings)
-    pieces = tuple(
-        Piece(word, glued, float(weight * len(strings)))
-        for (word, glued), weight in zip(words, weights_T, strict=True)
-    )
-    top = np.argsort(-weights_T, kind="stable")[:3]
+def _row(
+    corpus: TaskCorpus, method: _Method, texts: tuple[int, ...], reading: Reading
+) -> WeightRow:
+    outcome = method.outcomes[texts]
+    passages: list[Passage] = []
+    for text in texts:
+        of_text = method.weights.texts[text]
+        passages.append(_passage(reading[of_text.digest], of_text.weights))
+    is_class = outcome.label is not None and bool(corpus.label_names)
     return WeightRow(
-        method=method.method,
-        prediction=_label(prediction, names),
-        correct=None if label is None or not names else label == prediction,
-        pieces=pieces[:MAX_TOKENS],
-        n_cut=max(len(pieces) - MAX_TOKENS, 0),
-        cut_share=float(weights_T[MAX_TOKENS:].sum()),
-        heaviest=tuple((words[i][0], float(weights_T[i])) for i in top if weights_T[i] >= 0.005),
+        method=method.weights.method,
+        prediction=_said(outcome.prediction, corpus),
+        correct=outcome.label == outcome.prediction if is_class else None,
+        passages=tuple(passages),
     )
 
 
-def _label(value: float | None, names: Sequence[str]) -> str:
-    if value is None:
-        return "–"
+def _passage(words: Sequence[ReadToken], weights_T: Float64[np.ndarray, " t"]) -> Passage:
+    top = np.argsort(-weights_T, kind="stable")[:3]
+    return Passage(
+        n_tokens=len(words),
+        pieces=tuple(
+            Piece(word.text, word.glued, float(weight * len(words)))
+            for word, weight in zip(words[:MAX_TOKENS], weights_T, strict=False)
+        ),
+        heaviest=tuple((words[i].text, float(weights_T[i])) for i in top if weights_T[i] >= 0.005),
+    )
+
+
+def _said(prediction: float, corpus: TaskCorpus) -> str:
+    """An answer in words: a class, the cosine of graded pairs, the rank at which a partner was found."""
+    match corpus.task:
+        case "similarity":
+            return f"cosine {_named(prediction, corpus)}"
+        case "unlabelled":
+            return f"partner at rank {prediction:.0f}"
+        case _:
+            return _named(prediction, corpus)
+
+
+def _named(value: float, corpus: TaskCorpus) -> str:
+    names = corpus.label_names
     if value.is_integer() and 0 <= value < len(names):
         return names[int(value)]
     return f"{value:.3g}"
-
-
-def readable(tokens: Sequence[str]) -> list[tuple[str, bool]]:
-    """Tokens as (text, glued to the one before), for WordPiece, byte-level BPE and SentencePiece."""
-    if any("Ġ" in t for t in tokens):
-        return [
-            (_from_bytes(t.removeprefix("Ġ")), i > 0 and t[:1] != "Ġ") for i, t in enumerate(tokens)
-        ]
-    if any("▁" in t for t in tokens):
-        return [
-            (t.replace("▁", " ").strip() or "␣", i > 0 and t[:1] != "▁")
-            for i, t in enumerate(tokens)
-        ]
-    return [(t.removeprefix("##"), i > 0 and t.startswith("##")) for i, t in enumerate(tokens)]
-
-
-def _from_bytes(token: str) -> str:
-    """Undo the printable alphabet of byte-level BPE; a token may hold a part of a character only."""
-    if not all(c in _BYTE_OF for c in token):
-        return token  # a special token, which is not made of bytes
-    text = bytes(_BYTE_OF[c] for c in token).decode("utf-8", errors="replace")
-    return text.replace("\n", "↵") or "␣"
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's table: printable Latin-1 bytes stand for themselves, the others for 256, 257, ..."""
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = [b for b in range(256) if b not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
-
-
-_BYTE_OF = _byte_alphabet()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ import pyarrow.parquet as pq
 
 from stages.report.cells import Cell, Role
 from stages.report.config import CurveAxis, ReportConfig
+from stages.report.costs import Extraction
+from stages.report.pretraining import PretrainingRun
 from stages.report.report import write_report
+from stages.report.tokens import Token
 from storage.keys import text_digest
 
 WORDS = "river table note green seven walk often under lamp paper stone late"
@@ -25,6 +28,7 @@ class FakeCorpus:
     texts: tuple[str, ...]
     examples: pa.Table
     label_names: tuple[str, ...]
+    task: str = "classification"
 
 
 @dataclass
@@ -37,16 +41,27 @@ class Grid:
     tokens: dict[str, list[str]]
     provenance: dict[str, str]
     layer_curves: pa.Table | None = None
+    pretrainings: list[PretrainingRun] = field(default_factory=list[PretrainingRun])
+    extractions: list[Extraction] = field(default_factory=list[Extraction])
+
+    def text_tokens(self, digests: Sequence[str]) -> dict[str, list[Token]]:
+        return {
+            d: [Token(t, is_special=t.startswith("[")) for t in self.tokens[d]]
+            for d in digests
+            if d in self.tokens
+        }
 
     def write(self, folder: Path) -> Path:
         write_report(
             self.config,
             self.cells,
             self.corpora,
-            self.tokens.get,
+            self.text_tokens,
             self.provenance,
             folder,
             layer_curves=self.layer_curves,
+            pretrainings=self.pretrainings,
+            extractions=self.extractions,
         )
         return folder
 
@@ -89,7 +104,9 @@ def make_grid(
                 at = folder / "results" / f"{len(grid.cells):03d}"
                 at.mkdir(parents=True)
                 history = None if name == "length" else at / "history.parquet"
-                cell = Cell(name, task, seed, role, at, history, f"score/{len(grid.cells):032x}")
+                key = f"score/{len(grid.cells):032x}"
+                loss = None if history is None else "cross_entropy"
+                cell = Cell(name, task, seed, role, at, history, key, loss)
                 _write_results(cell, corpus, rng)
                 grid.cells.append(cell)
     return grid

@@ -12,10 +12,12 @@ from PIL import Image
 from pydantic import ValidationError
 
 from stages.report.config import CurveAxis, ReportConfig, TasksAxis
+from stages.report.entries import hundredths
 from stages.report.html import page_digest
 from stages.report.palette import CUSTOM_PROPERTIES, HEAT, SERIES
 from stages.report.prose import prose
-from stages.report.tables import SCHEMA, hundredths, results_table
+from stages.report.results_file import SCHEMA
+from stages.report.tables import results_table
 from storage.errors import InputError
 from tests.stages.report.fake_results import Grid, without
 
@@ -66,9 +68,12 @@ def test_all_files_are_written(written: Path):
         "report.html",
         "results.parquet",
         "results.md",
+        "results.tex",
         "summary.json",
+        "token_summary.parquet",
         "figures/metric.png",
         "figures/learning_curves.png",
+        "figures/token_summary.png",
         "figures/token_weights.png",
     }
 
@@ -117,10 +122,10 @@ def test_tables_have_scopes_and_figures_have_descriptions_and_captions(written: 
     page = Page(written / "report.html")
     assert page.all("th")
     assert all(a.get("scope") in ("col", "row", "rowgroup") for a in page.all("th"))
-    assert len(page.all("caption")) == 4
-    assert [a["role"] for a in page.all("svg")] == ["img", "img"]
+    assert len(page.all("caption")) == 10
+    assert [a["role"] for a in page.all("svg")] == ["img"] * 3
     assert all(len(str(a["aria-label"])) > 50 for a in page.all("svg"))
-    assert len(page.all("figcaption")) == len(page.all("figure")) == 2
+    assert len(page.all("figcaption")) == len(page.all("figure")) == 3
     assert len(page.all("main")) == len(page.all("h1")) == 1
     assert page.all("html")[0]["lang"] == "en"
 
@@ -183,7 +188,7 @@ def test_the_same_input_gives_the_same_bytes_also_in_threads(grid: Grid, tmp_pat
         {str(p.relative_to(f)): p.read_bytes() for p in f.rglob("*") if p.is_file()}
         for f in folders
     )
-    assert len(first) == 7
+    assert len(first) == 10
     assert first == second
 
 

@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 from stages.report.cells import read_results
-from stages.report.tables import Entry, entry, hundredths, results_arrow, results_table
+from stages.report.entries import Entry, entry, hundredths
+from stages.report.results_file import results_arrow
+from stages.report.tables import results_table
+from stages.significance import Interval
 from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 from tests.stages.report.fake_results import Grid, without
 
@@ -89,13 +92,17 @@ def test_two_metrics_on_one_task_are_two_columns_and_only_accuracy_has_a_majorit
 
 def test_results_arrow_has_every_cell_with_its_numbers(grid: Grid):
     results = read_results(grid.cells)
-    rows = results_arrow(results).to_pylist()
+    interval = Interval(0.7, 0.65, 0.75)
+    rows = results_arrow(results, {("mean", "ratio 0.2", 0): interval}).to_pylist()
+    ends = [(row.pop("ci_low"), row.pop("ci_high")) for row in rows]
+    assert ends == [(0.65, 0.75), *[(None, None)] * 25]
     assert len(rows) == len(grid.cells) == 26
     for row, cell in zip(rows, grid.cells, strict=True):
         metrics = json.loads((cell.folder / "metrics.json").read_text())
         assert json.loads(row.pop("choice")) == metrics.pop("choice")
-        named = {name: getattr(cell, name) for name in ("method", "task", "seed", "role", "key")}
-        assert row == metrics | named
+        names = ("method", "task", "category", "seed", "role", "key")
+        unknown = dict.fromkeys(("class_balance", "overlap", "n_clean_test", "clean_test"))
+        assert row == unknown | metrics | {name: getattr(cell, name) for name in names}
 
 
 def test_no_cells_are_refused():

@@ -1,0 +1,74 @@
+"""Scores without the test examples of which train has a text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stages.report.cells import CellResult, Role
+from stages.report.entries import Entry, entry, hundredths
+from stages.report.tables import Column, ResultsTable
+
+
+def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Which tasks share texts between train and test, if there are any."""
+    shared = {c.task: f"{c.task} {hundredths(c.overlap)} %" for c in columns if c.overlap}
+    if not shared:
+        return ()
+    return (
+        f"Test examples with a text that train has: {'; '.join(shared.values())}. Scores on the others are "
+        "in report.html, and in results.parquet as clean_test.",
+    )
+
+
+@dataclass(frozen=True)
+class CleanRow:
+    """Scores of one method on the test examples of which train has no text."""
+
+    method: str
+    role: Role
+    entries: tuple[tuple[Entry | None, Entry | None], ...]
+    """Per column: on all of test, and on the clean part; None where that was not run or is too small."""
+
+
+@dataclass(frozen=True)
+class CleanTable:
+    """Scores beside those on the clean part, for the tasks whose test shares texts with train."""
+
+    columns: tuple[Column, ...]
+    n_clean: tuple[int, ...]
+    """Test examples in the clean part of each column."""
+    rows: tuple[CleanRow, ...]
+
+
+def clean_table(results: Sequence[CellResult], table: ResultsTable) -> CleanTable | None:
+    """Means over seeds on the clean parts of test; None where train shares no text with any test set."""
+    places = [i for i, column in enumerate(table.columns) if column.overlap]
+    if not places:
+        return None
+    rows: list[CleanRow] = []
+    for row in table.rows:
+        entries = tuple(
+            (row.entries[i], _clean(row.method, table.columns[i], results)) for i in places
+        )
+        if any(found is not None for _, found in entries):
+            rows.append(CleanRow(row.method, row.role, entries))
+    columns = tuple(table.columns[i] for i in places)
+    return CleanTable(columns, tuple(_n_clean(c, results) for c in columns), tuple(rows))
+
+
+def _clean(method: str, column: Column, results: Sequence[CellResult]) -> Entry | None:
+    wanted = (method, column.task, column.metric)
+    mine = [
+        r.metrics.clean_test
+        for r in results
+        if (r.cell.method, r.cell.task, r.metrics.metric) == wanted
+    ]
+    found = [value for value in mine if value is not None]
+    return entry(found) if found and len(found) == len(mine) else None
+
+
+def _n_clean(column: Column, results: Sequence[CellResult]) -> int:
+    return next(
+        r.metrics.n_clean_test
+        for r in results
+        if r.cell.task == column.task and r.metrics.n_clean_test is not None
+    )

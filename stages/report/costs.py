@@ -1,0 +1,96 @@
+"""What methods cost beside what they reach, and what the backbone took; as recorded, never estimated."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stages.report.cells import CellResult, Role
+from stages.report.entries import DASH, Entry, entry
+from stages.report.history import LearningCurve
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """One run of the backbone over texts, as its artifact recorded it."""
+
+    label: str
+    n_tokens: int
+    """That the backbone was run over; 0 where the store had everything."""
+    seconds: float
+    """Wall time, loading the backbone and writing included."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """None where nothing was computed."""
+        return self.n_tokens / self.seconds if self.n_tokens and self.seconds > 0 else None
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """One method on one task; means over seeds."""
+
+    method: str
+    task: str
+    role: Role
+    metric: str
+    test: Entry
+    n_parameters: tuple[int, int]
+    """Smallest and largest over seeds, which may choose different candidates."""
+    n_pooling_parameters: tuple[int, int] | None
+    """Of these the pooling's own; None where nothing is recorded of it."""
+    n_candidates: int | None
+    """Settings that were trained; None where nothing is trained in epochs."""
+    n_epochs: float | None
+    """Of all candidates together."""
+    fit_seconds: float | None
+    """None where a seed has no record."""
+    score_seconds: float | None
+
+
+def cost_rows(
+    results: Sequence[CellResult], curves: Sequence[LearningCurve]
+) -> tuple[CostRow, ...]:
+    """One row per (task, method, metric), in order of first appearance; none without a recorded time."""
+    if all(r.cell.costs.fit_seconds is None for r in results):
+        return ()
+    trained = {(c.method, c.task, c.metric): c.runs for c in curves}
+    groups: dict[tuple[str, str, str], list[CellResult]] = {}
+    for r in results:
+        groups.setdefault((r.cell.method, r.cell.task, r.metrics.metric), []).append(r)
+    rows: list[CostRow] = []
+    for (method, task, metric), group in groups.items():
+        runs = trained.get((method, task, metric), ())
+        pooling = [n for r in group if (n := r.cell.costs.n_pooling_parameters) is not None]
+        rows.append(
+            CostRow(
+                method=method,
+                task=task,
+                role=group[0].cell.role,
+                metric=metric,
+                test=entry([r.metrics.test for r in group]),
+                n_parameters=_range([r.metrics.n_parameters for r in group]),
+                n_pooling_parameters=_range(pooling) if len(pooling) == len(group) else None,
+                n_candidates=max((run.n_candidates for run in runs), default=None),
+                n_epochs=float(np.mean([run.n_epochs for run in runs])) if runs else None,
+                fit_seconds=_mean([r.cell.costs.fit_seconds for r in group]),
+                score_seconds=_mean([r.cell.costs.score_seconds for r in group]),
+            )
+        )
+    return tuple(rows)
+
+
+def seconds(value: float | None) -> str:
+    """A time as it is printed: two digits below ten seconds, whole seconds beyond."""
+    if value is None:
+        return DASH
+    return f"{value:.2g}" if value < 9.95 else f"{value:,.0f}"
+
+
+def _range(values: Sequence[int]) -> tuple[int, int]:
+    return min(values), max(values)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None

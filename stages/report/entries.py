@@ -1,0 +1,48 @@
+"""One number of the results: its mean and spread over seeds, and how numbers are printed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+DASH = "–"
+"""Stands where there is no number."""
+
+
+def hundredths(value: float) -> str:
+    """A fraction times 100, one decimal, with a typographic minus."""
+    text = f"{100 * value:.1f}"
+    return "0.0" if text == "-0.0" else text.replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """As `hundredths`, with a plus before what is above zero."""
+    text = hundredths(value)
+    return text if text.startswith(("−", "0.0")) else f"+{text}"
+
+
+def p_text(p: float) -> str:
+    """A p-value: two decimals, three below 0.1."""
+    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Test metric of one method on one task, over seeds."""
+
+    mean: float
+    sd: float | None
+    """Sample standard deviation (ddof 1); None for one seed."""
+    n: int
+    """Seeds."""
+
+    @property
+    def text(self) -> str:
+        """`87.3 ± 1.2`."""
+        return f"{hundredths(self.mean)} ± {DASH if self.sd is None else hundredths(self.sd)}"
+
+
+def entry(values: Sequence[float]) -> Entry:
+    """Mean and sample standard deviation of at least one value."""
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Entry(mean=float(np.mean(values)), sd=sd, n=len(values))

@@ -1,0 +1,130 @@
+"""Pretraining curves: how well the autoencoders of each third of the layers reconstruct, epoch by epoch.
+
+FREEZE! (figure 3) shows such curves for early, middle and late layers. We differ: its layers are not told,
+ours are thirds of those that were pretrained, and the error on held-out texts stands beside that on train.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float64, Int64
+
+from stages.report.entries import DASH
+from storage.errors import CorruptDataError, NotFoundError
+
+_COLUMNS = ("epoch", "layer", "train_mse", "dev_mse")
+_NAMES = {1: ("all",), 2: ("early", "late"), 3: ("early", "mid", "late")}
+
+
+@dataclass(frozen=True)
+class PretrainingRun:
+    """A pretraining, and where its history lies."""
+
+    name: str
+    task: str
+    """Whose texts were used."""
+    history: Path
+    layers: tuple[str, ...]
+    """Names of the layers, in the order in which the history counts them."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Neighbouring layers together: mean squared error of reconstruction, the mean over the layers."""
+
+    name: str
+    layers: tuple[str, ...]
+    train_mse: Float64[np.ndarray, " n_epochs"]
+    """During the epoch, dropout on."""
+    dev_mse: Float64[np.ndarray, " n_epochs"]
+    """On held-out texts, after the epoch, dropout off."""
+    kept_epochs: tuple[int, ...]
+    """The epoch kept of each layer: the first with the least error on held-out texts."""
+    kept_train_mse: tuple[float, ...]
+    kept_dev_mse: tuple[float, ...]
+
+    @property
+    def extent(self) -> str:
+        """The first and the last layer."""
+        first, last = self.layers[0], self.layers[-1]
+        return first if first == last else f"{first} {DASH} {last}"
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """The curves of one pretraining, from early to late layers."""
+
+    name: str
+    task: str
+    epochs: Int64[np.ndarray, " n_epochs"]
+    depths: tuple[Depth, ...]
+
+
+def read_pretrainings(runs: Sequence[PretrainingRun]) -> tuple[Pretraining, ...]:
+    """The curves of all pretrainings, in their order.
+
+    Raises:
+        NotFoundError: a history file is not there.
+        CorruptDataError: it lacks a column, or does not have every layer in every epoch.
+    """
+    return tuple(_pretraining(run) for run in runs)
+
+
+def pretraining_description(pretrainings: Sequence[Pretraining]) -> str:
+    """The figure in words, with its last numbers."""
+    ends = "; ".join(
+        f"{p.name}, after epoch {p.epochs[-1]}: "
+        + ", ".join(
+            f"{d.name} {d.train_mse[-1]:.3g} on train, {d.dev_mse[-1]:.3g} held out"
+            for d in p.depths
+        )
+        for p in pretrainings
+    )
+    return f"Line charts: error of reconstruction against epochs, by depth of the layers. {ends}."
+
+
+def _pretraining(run: PretrainingRun) -> Pretraining:
+    table = _read(run).sort_by([("epoch", "ascending"), ("layer", "ascending")])
+    epoch, layer, train, dev = (table[name].to_numpy() for name in _COLUMNS)
+    epochs, n_layers = np.unique(epoch), len(run.layers)
+    grid = np.stack(np.meshgrid(epochs, np.arange(n_layers), indexing="ij"), -1).reshape(-1, 2)
+    if not np.array_equal(np.stack([epoch, layer], -1), grid):
+        raise CorruptDataError(
+            f"{run.history} (pretraining {run.name}) has {len(epoch)} rows for {len(epochs)} epochs of "
+            f"{n_layers} layers, expected one for each; pretrain again"
+        )
+    train_EL, dev_EL = (values.reshape(len(epochs), n_layers) for values in (train, dev))
+    kept = dev_EL.argmin(0)
+    depths: list[Depth] = []
+    parts = [part for part in np.array_split(np.arange(n_layers), 3) if len(part)]
+    for name, part in zip(_NAMES[len(parts)], parts, strict=True):
+        depths.append(
+            Depth(
+                name=name,
+                layers=tuple(run.layers[i] for i in part),
+                train_mse=train_EL[:, part].mean(1),
+                dev_mse=dev_EL[:, part].mean(1),
+                kept_epochs=tuple(epochs[kept[part]].tolist()),
+                kept_train_mse=tuple(train_EL[kept[part], part].tolist()),
+                kept_dev_mse=tuple(dev_EL[kept[part], part].tolist()),
+            )
+        )
+    return Pretraining(run.name, run.task, epochs.astype(np.int64), tuple(depths))
+
+
+def _read(run: PretrainingRun) -> pa.Table:
+    try:
+        return pq.read_table(run.history, columns=list(_COLUMNS))
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"the history of the pretraining {run.name} is not at {run.history}; run the experiment again"
+        ) from error
+    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+        raise CorruptDataError(
+            f"{run.history} (pretraining {run.name}) cannot be read with the columns {list(_COLUMNS)}: "
+            f"{error}; pretrain again"
+        ) from error

@@ -1,0 +1,209 @@
+"""What probes found, from a tidy table to curves, choices and data tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float64
+
+from stages.report.entries import hundredths
+from storage.errors import InputError
+
+PROBE_CURVES = pa.schema(
+    [
+        pa.field("probe", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("axis", pa.string()),
+        pa.field("method", pa.string()),
+        pa.field("task", pa.string()),
+        pa.field("measure", pa.string()),
+        pa.field("unit", pa.string()),
+        pa.field("x", pa.float64()),
+        pa.field("at", pa.string()),
+        pa.field("value", pa.float64()),
+        pa.field("chosen", pa.bool_()),
+    ]
+)
+"""Columns of `probes.parquet`, one row per number. `unit` is `share` (shown times 100) or `number`; `at`
+is what the place x is called; `chosen` marks the place that dev chose."""
+
+CAPTIONS = {
+    "task_score": "Score of each layer's vectors alone: of a logistic regression fitted on train where "
+    "there are classes, Spearman's correlation of plain cosines where pairs are graded. A ring is the layer "
+    "with the best dev score, and its test score is what an automatic choice gives; the other test scores "
+    "describe the backbone.",
+    "geometry": "Mean cosine: of vectors of different texts, over all such pairs, 0 for vectors in all "
+    "directions alike and 1 for one direction; inside a text, over all pairs of its tokens. Participation "
+    "ratio and effective rank: how many directions carry the variance; neither exceeds the width, or the "
+    "number of vectors less one.",
+    "token_graph": "GLOT's graph of tokens whose cosine is above tau: share of connected pairs, neighbours "
+    "of a token, connected components of a text, tokens without a neighbour. Dev and test are scored after "
+    "one untrained step, in which each token becomes the mean of its neighbours and the text the mean of "
+    "its tokens: by a logistic regression on classes, by the cosine on graded pairs. At tau 1 this is the "
+    "plain mean. A ring is the tau with the best dev score.",
+    "next_token": "Prediction of the next token of test texts. By layer: a linear map of its vectors, "
+    "trained on train and stopped on dev, with the rows of the backbone's own unembedding as keys. The "
+    "backbone's own prediction is one place, after the last block; frequencies of tokens in train see no "
+    "text and are a level line.",
+    "logit_lens": "Vectors of every layer through the final norm and the unembedding, nothing trained: mean "
+    "reciprocal rank of the token that follows at each distance, over all tokens of a sample of texts. A "
+    "token ranked worse than the cutoff counts as not found.",
+    "sensitivity": "How much of a text's vector hangs on its tokens, by their place in the text: the size of "
+    "the derivative by a token's embedding (autograd), and what attention alone lets through along all paths "
+    "(the bound of Hierarchical Token Prepending, up to a constant). Both are shares of the text, 1 being an "
+    "even share; means over texts.",
+}
+"""Kind of probe to what its figure shows."""
+
+
+@dataclass(frozen=True)
+class ProbeCurve:
+    """One measure of one method on one task."""
+
+    method: str
+    task: str
+    measure: str
+    unit: str
+    x: Float64[np.ndarray, " n"]
+    """Ascending, each once."""
+    at: tuple[str, ...]
+    values: Float64[np.ndarray, " n"]
+    chosen: int | None
+    """Place that dev chose."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What dev chose for one method on one task, and the measures there."""
+
+    method: str
+    task: str
+    at: str
+    measures: tuple[tuple[str, str], ...]
+    """Name and number, as shown."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """All curves of one probe."""
+
+    number: int
+    """From 1, in order of first appearance."""
+    name: str
+    kind: str
+    axis: str
+    curves: tuple[ProbeCurve, ...]
+
+    @property
+    def figure(self) -> str:
+        """Name of its picture; a probe's own name may hold what a file's may not."""
+        return f"probe_{self.number}_{self.kind}"
+
+    @property
+    def caption(self) -> str:
+        """What the figure shows; empty for a kind that has no words here."""
+        return CAPTIONS.get(self.kind, "")
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """In order of first appearance."""
+        return tuple(dict.fromkeys(curve.task for curve in self.curves))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """In order of first appearance."""
+        return tuple(dict.fromkeys(curve.method for curve in self.curves))
+
+    def panels(self) -> dict[tuple[str, str], list[ProbeCurve]]:
+        """Curves by task and measure."""
+        found: dict[tuple[str, str], list[ProbeCurve]] = {}
+        for task in self.tasks:
+            for curve in self.curves:
+                if curve.task == task:
+                    found.setdefault((task, curve.measure), []).append(curve)
+        return found
+
+    def choices(self) -> tuple[Choice, ...]:
+        """One per task and method for which dev chose."""
+        found: list[Choice] = []
+        for task in self.tasks:
+            for method in self.methods:
+                mine = [c for c in self.curves if (c.task, c.method) == (task, method)]
+                chosen = [(c, c.chosen) for c in mine if c.chosen is not None]
+                if chosen:
+                    curve, place = chosen[0]
+                    measures = tuple((c.measure, shown(c.values[i], c.unit)) for c, i in chosen)
+                    found.append(Choice(method, task, curve.at[place], measures))
+        return tuple(found)
+
+    def rows(self, task: str) -> list[tuple[str, list[str]]]:
+        """Every place of a task's curves and what each curve has there, as shown; empty for nothing."""
+        curves = [c for c in self.curves if c.task == task]
+        places = sorted({(x, at) for c in curves for x, at in zip(c.x.tolist(), c.at, strict=True)})
+        columns = [
+            {x: shown(v, c.unit) for x, v in zip(c.x.tolist(), c.values.tolist(), strict=True)}
+            for c in curves
+        ]
+        return [(at, [column.get(x, "") for column in columns]) for x, at in places]
+
+
+def shown(value: float, unit: str) -> str:
+    """A share times 100 with one decimal, a number with three digits or all of its whole ones."""
+    if unit == "share":
+        return hundredths(value)
+    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return text.replace("-", "−")
+
+
+def read_probes(table: pa.Table) -> tuple[Probe, ...]:
+    """The probes of a table with the columns `PROBE_CURVES`, everything in order of first appearance.
+
+    Raises:
+        InputError: other columns, or a value that is not finite.
+    """
+    if table.schema.names != PROBE_CURVES.names:
+        raise InputError(
+            f"a table of probes has the columns {table.schema.names}, expected {PROBE_CURVES.names}"
+        )
+    rows = table.cast(PROBE_CURVES).to_pylist()
+    for i, row in enumerate(rows):
+        if not np.isfinite([row["x"], row["value"]]).all():
+            raise InputError(
+                f"row {i + 1} of the table of probes ({row['measure']} of {row['method']!r} on "
+                f"{row['task']!r}) is {row['value']} at {row['x']}; find out why, or leave this method out"
+            )
+    probes: list[Probe] = []
+    for name in dict.fromkeys(row["probe"] for row in rows):
+        mine = [row for row in rows if row["probe"] == name]
+        groups: dict[tuple[str, str, str], list[dict[str, object]]] = {}
+        for row in mine:
+            groups.setdefault((row["method"], row["task"], row["measure"]), []).append(row)
+        curves = tuple(_curve(*key, group) for key, group in groups.items())
+        probes.append(Probe(len(probes) + 1, name, mine[0]["kind"], mine[0]["axis"], curves))
+    return tuple(probes)
+
+
+def probe_description(probe: Probe) -> str:
+    """The figure in words: what every curve spans. All numbers are in the tables below it."""
+    spans = "; ".join(
+        f"{c.measure} of {c.method} on {c.task} {shown(c.values.min(), c.unit)} to "
+        f"{shown(c.values.max(), c.unit)}"
+        for c in probe.curves
+    )
+    return f"Line charts of {probe.name}, by {probe.axis}: {spans}."
+
+
+def _curve(method: str, task: str, measure: str, rows: Sequence[dict[str, object]]) -> ProbeCurve:
+    ordered = sorted(rows, key=lambda row: float(str(row["x"])))
+    chosen = [i for i, row in enumerate(ordered) if row["chosen"]]
+    return ProbeCurve(
+        method=method,
+        task=task,
+        measure=measure,
+        unit=str(ordered[0]["unit"]),
+        x=np.array([row["x"] for row in ordered], dtype=np.float64),
+        at=tuple(str(row["at"]) for row in ordered),
+        values=np.array([row["value"] for row in ordered], dtype=np.float64),
+        chosen=chosen[0] if chosen else None,
+    )

@@ -1,0 +1,166 @@
+"""Intervals of the results, and which methods the best of a task is not shown to be better than.
+
+Resampling needs the predictions on test. A result takes part if its predictions were kept and give the
+score that it reports; cells of a task share their resamples if they answer the same examples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.predictions import Answers, read_answers
+from stages.report.cells import CellResult
+from stages.resampled_metrics import METRICS
+from stages.significance import (
+    BootstrapConfig,
+    Difference,
+    Interval,
+    difference,
+    interval,
+    resample,
+)
+
+_SAME_SCORE = 1e-9
+
+
+@dataclass(frozen=True)
+class AgainstBest:
+    """A method of a column against the one with the highest score on test."""
+
+    method: str
+    best: str
+    difference: Difference
+    """Method less best, both averaged over their seeds."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What resampling says of one task under one metric."""
+
+    cells: dict[tuple[str, int], Interval] = field(default_factory=dict)
+    """By method and seed."""
+    entries: dict[str, Interval] = field(default_factory=dict)
+    """By method: the mean over its seeds."""
+    against_best: tuple[AgainstBest, ...] = ()
+    """Every other method, controls left out."""
+    n_results: int = 0
+    """Results in the column, with or without an interval."""
+
+    @property
+    def best(self) -> str | None:
+        """The method that the others were compared with, if they were."""
+        return self.against_best[0].best if self.against_best else None
+
+    def against(self, method: str) -> AgainstBest | None:
+        """How a method compares with the best; None of the best itself, and where it was not compared."""
+        return next((a for a in self.against_best if a.method == method), None)
+
+    def tied(self, alpha: float) -> frozenset[str]:
+        """Methods that are not significantly worse than the best."""
+        return frozenset(a.method for a in self.against_best if a.difference.p >= alpha)
+
+
+def standings(
+    results: Sequence[CellResult], columns: Sequence[tuple[str, str]], config: BootstrapConfig
+) -> tuple[Standing, ...]:
+    """Resample every column, a (task, metric) each.
+
+    Raises:
+        CorruptDataError: a file of predictions cannot be read.
+    """
+    of_column = [
+        [r for r in results if (r.cell.task, r.metrics.metric) == column] for column in columns
+    ]
+    return tuple(
+        _standing(mine, metric, config)
+        for (_, metric), mine in zip(columns, of_column, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class _Resampled:
+    result: CellResult
+    value: float
+    values: NDArray[np.float64]
+    """One per resample."""
+
+
+def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfig) -> Standing:
+    groups = [_resampled(group, metric, config) for group in _same_examples(results, metric)]
+    found = [cell for group in groups for cell in group]
+    cells = {
+        (c.result.cell.method, c.result.cell.seed): interval(c.value, c.values, config.level)
+        for c in found
+    }
+    entries: dict[str, Interval] = {}
+    against: tuple[AgainstBest, ...] = ()
+    scores: dict[str, list[float]] = {}
+    for r in results:
+        scores.setdefault(r.cell.method, []).append(r.metrics.test)
+    methods = {r.cell.method for r in results if r.cell.role == "method"}
+    best = max((m for m in scores if m in methods), key=lambda m: np.mean(scores[m]), default=None)
+    for group in groups:
+        means = _means(group, {method: len(values) for method, values in scores.items()})
+        entries |= {m: interval(v, values, config.level) for m, (v, values) in means.items()}
+        if best in means:
+            against = tuple(
+                AgainstBest(
+                    method,
+                    best,
+                    difference(value - means[best][0], values - means[best][1], config.level),
+                )
+                for method, (value, values) in means.items()
+                if method in methods and method != best
+            )
+    return Standing(cells, entries, against, len(results))
+
+
+def _same_examples(
+    results: Sequence[CellResult], metric: str
+) -> list[list[tuple[CellResult, Answers]]]:
+    groups: list[list[tuple[CellResult, Answers]]] = []
+    if metric not in METRICS:
+        return groups
+    for r in results:
+        answers = read_answers(r.cell.folder)
+        if answers is None or len(answers) != r.metrics.n_test or len(answers) < 2:
+            continue
+        for group in groups:
+            if answers.same_examples(group[0][1]):
+                group.append((r, answers))
+                break
+        else:
+            groups.append([(r, answers)])
+    return groups
+
+
+def _resampled(
+    group: Sequence[tuple[CellResult, Answers]], metric: str, config: BootstrapConfig
+) -> list[_Resampled]:
+    predictions_KN = np.stack([answers.predictions for _, answers in group])
+    labels = group[0][1].labels
+    itself, values_KB = resample(metric, labels, predictions_KN, config.n_resamples, config.seed)
+    return [
+        _Resampled(result, float(value), values)
+        for (result, _), value, values in zip(group, itself, values_KB, strict=True)
+        if abs(value - result.metrics.test) <= _SAME_SCORE
+    ]
+
+
+def _means(
+    group: Sequence[_Resampled], n_seeds: dict[str, int]
+) -> dict[str, tuple[float, NDArray[np.float64]]]:
+    """Mean over seeds, on the test set and on every resample, of methods whose seeds are all here."""
+    by_method: dict[str, list[_Resampled]] = {}
+    for cell in group:
+        by_method.setdefault(cell.result.cell.method, []).append(cell)
+    return {
+        method: (
+            float(np.mean([c.value for c in cells])),
+            np.mean([c.values for c in cells], axis=0),
+        )
+        for method, cells in by_method.items()
+        if len(cells) == n_seeds[method]
+    }

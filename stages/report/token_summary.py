@@ -1,0 +1,184 @@
+"""Where the weight goes over many texts: kinds of token, position in the text, and how spread out it is.
+
+Every number is a mean over texts, each text counting the same, then over seeds. A plain mean's numbers are
+the shares of the tokens themselves, so those are what to compare with.
+
+Axes: T tokens of one text.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float64
+
+from stages.report.stored_weights import CellWeights, Reading
+from stages.report.tokens import KINDS, ReadToken
+
+N_POSITIONS = 10
+
+SCHEMA = pa.schema(
+    [
+        pa.field("method", pa.string(), nullable=False),
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("n_texts", pa.int64(), nullable=False),
+        pa.field("n_tokens", pa.float64(), nullable=False),
+        pa.field("entropy", pa.float64(), nullable=False),
+        pa.field("effective_tokens", pa.float64(), nullable=False),
+        *(pa.field(f"weight_{kind}", pa.float64(), nullable=False) for kind in KINDS),
+        *(pa.field(f"tokens_{kind}", pa.float64(), nullable=False) for kind in KINDS),
+        *(pa.field(f"position_{i + 1}", pa.float64(), nullable=False) for i in range(N_POSITIONS)),
+    ]
+)
+"""Columns of `token_summary.parquet`, one row per cell: tokens per text, entropy in nats, its exponential,
+the share of the weight and of the tokens by kind, and of the weight by tenth of the text."""
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One method on one task, over seeds."""
+
+    method: str
+    n_seeds: int
+    entropy: float
+    """Of the weights of a text, in nats."""
+    effective_tokens: float
+    """The exponential of the entropy: as many equal weights would have it."""
+    kinds: Float64[np.ndarray, " n_kinds"]
+    """Share of the weight by kind of token, in the order of `KINDS`."""
+    positions: Float64[np.ndarray, " n_positions"]
+    """Share of the weight by tenth of the text."""
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """All methods of a task on the same texts."""
+
+    task: str
+    n_texts: int
+    n_tokens: float
+    """Per text."""
+    kinds: Float64[np.ndarray, " n_kinds"]
+    """Share of the tokens by kind: what a plain mean weighs."""
+    methods: tuple[MethodSummary, ...]
+
+
+def summary_table(weights: Sequence[CellWeights], reading: Reading) -> pa.Table:
+    """Numbers of every cell, over the texts that all cells of its task have weights for; `SCHEMA`."""
+    rows = [
+        _row(cell, [(cell.texts[t].weights, reading[cell.texts[t].digest]) for t in texts])
+        for cell, texts in _shared_texts(weights, reading)
+    ]
+    return pa.table({name: [row[name] for row in rows] for name in SCHEMA.names}, schema=SCHEMA)
+
+
+def summaries(table: pa.Table) -> tuple[TaskSummary, ...]:
+    """The cells of a table by task and method, means over seeds, in order of first appearance."""
+    tasks: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for row in table.to_pylist():
+        tasks.setdefault(row["task"], {}).setdefault(row["method"], []).append(row)
+    return tuple(
+        TaskSummary(
+            task=task,
+            n_texts=int(_mean(rows, "n_texts")),
+            n_tokens=_mean(rows, "n_tokens"),
+            kinds=np.array([_mean(rows, f"tokens_{kind}") for kind in KINDS]),
+            methods=tuple(_method(method, mine) for method, mine in methods.items()),
+        )
+        for task, methods in tasks.items()
+        if (rows := next(iter(methods.values())))
+    )
+
+
+def summary_description(found: Sequence[TaskSummary]) -> str:
+    """The figure in words. All numbers are in the table below it."""
+    words = "; ".join(
+        f"{s.task}, {s.n_texts} texts: "
+        + ", ".join(f"{m.method} {m.effective_tokens:.1f} effective tokens" for m in s.methods)
+        for s in found
+    )
+    return (
+        "Bar charts, one per task: share of the weight by kind of token for each method. Line charts "
+        f"beside them: weight by tenth of the text, relative to uniform. {words}."
+    )
+
+
+def entropy(weights_T: Float64[np.ndarray, " t"]) -> float:
+    """Shannon entropy in nats; a weight of 0 adds nothing."""
+    positive = weights_T[weights_T > 0]
+    return float(-(positive * np.log(positive)).sum())
+
+
+def by_position(weights_T: Float64[np.ndarray, " t"]) -> Float64[np.ndarray, " n_positions"]:
+    """Weight of each tenth of a text.
+
+    A token takes up 1/T of the text; where a boundary falls inside it, its weight is divided in proportion,
+    so that uniform weights give a tenth each however short the text is.
+    """
+    n = len(weights_T)
+    cumulated = np.concatenate([[0.0], np.cumsum(weights_T)])
+    ends = np.linspace(0, 1, N_POSITIONS + 1)
+    return np.diff(np.interp(ends, np.arange(n + 1) / n, cumulated))
+
+
+def by_kind(
+    weights_T: Float64[np.ndarray, " t"], words: Sequence[ReadToken]
+) -> Float64[np.ndarray, " n_kinds"]:
+    """Weight of each kind of token, in the order of `KINDS`."""
+    which = [KINDS.index(word.kind) for word in words]
+    return np.bincount(which, weights=weights_T, minlength=len(KINDS))
+
+
+def _shared_texts(
+    weights: Sequence[CellWeights], reading: Reading
+) -> Iterator[tuple[CellWeights, list[int]]]:
+    """Every cell with the texts that all cells of its task have, if any, tokens known."""
+    shared: dict[str, set[int]] = {}
+    for cell in weights:
+        mine = {t for t, of_text in cell.texts.items() if of_text.digest in reading}
+        shared[cell.task] = shared.get(cell.task, mine) & mine
+    for cell in weights:
+        if shared[cell.task]:
+            yield cell, sorted(shared[cell.task])
+
+
+def _row(
+    cell: CellWeights, texts: Sequence[tuple[Float64[np.ndarray, " t"], tuple[ReadToken, ...]]]
+) -> dict[str, str | int | float]:
+    entropies = np.array([entropy(weights) for weights, _ in texts])
+    kinds = np.mean([by_kind(weights, words) for weights, words in texts], axis=0)
+    uniform = [np.full(len(words), 1 / len(words)) for _, words in texts]
+    tokens = np.mean(
+        [by_kind(u, words) for u, (_, words) in zip(uniform, texts, strict=True)], axis=0
+    )
+    positions = np.mean([by_position(weights) for weights, _ in texts], axis=0)
+    return {
+        "method": cell.method,
+        "task": cell.task,
+        "seed": cell.seed,
+        "n_texts": len(texts),
+        "n_tokens": float(np.mean([len(words) for _, words in texts])),
+        "entropy": float(entropies.mean()),
+        "effective_tokens": float(np.exp(entropies).mean()),
+        **{f"weight_{kind}": float(share) for kind, share in zip(KINDS, kinds, strict=True)},
+        **{f"tokens_{kind}": float(share) for kind, share in zip(KINDS, tokens, strict=True)},
+        **{f"position_{i + 1}": float(share) for i, share in enumerate(positions)},
+    }
+
+
+def _method(method: str, rows: Sequence[Mapping[str, Any]]) -> MethodSummary:
+    return MethodSummary(
+        method=method,
+        n_seeds=len(rows),
+        entropy=_mean(rows, "entropy"),
+        effective_tokens=_mean(rows, "effective_tokens"),
+        kinds=np.array([_mean(rows, f"weight_{kind}") for kind in KINDS]),
+        positions=np.array([_mean(rows, f"position_{i + 1}") for i in range(N_POSITIONS)]),
+    )
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], column: str) -> float:
+    return float(np.mean([row[column] for row in rows]))

@@ -1,0 +1,93 @@
+"""Tokens as they are read, and what kind each is, for WordPiece, byte-level BPE and SentencePiece.
+
+Kinds are told by facts of the token alone, in this order:
+
+- `special`: a special token of the tokenizer, the one for unknown words among them, or a placeholder.
+- `punctuation`: no letter, mark or digit in it (Unicode categories L, M and N): punctuation, symbols, space.
+- `continuation`: joined to the token before it without a space, and that one is of a word.
+- `word`: every other token: the first of a word, or all of it.
+
+A piece of a character (byte-level BPE) counts as a part of a word.
+"""
+
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+TokenKind = Literal["special", "punctuation", "word", "continuation"]
+KINDS: tuple[TokenKind, ...] = get_args(TokenKind)
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token as its tokenizer writes it."""
+
+    text: str
+    is_special: bool = False
+
+
+@dataclass(frozen=True)
+class ReadToken:
+    """One token as it is read."""
+
+    text: str
+    glued: bool
+    """Continues what is before it, without a space."""
+    kind: TokenKind
+
+
+TextTokens = Callable[[Sequence[str]], Mapping[str, Sequence[Token]]]
+"""Digests of texts to their tokens, as many as there are weights; texts whose tokens are not known are not
+among them."""
+
+
+def readable(tokens: Sequence[Token]) -> tuple[ReadToken, ...]:
+    """The tokens of one text, with their kinds."""
+    read: list[ReadToken] = []
+    for token, (text, is_joined) in zip(tokens, _texts([t.text for t in tokens]), strict=True):
+        before = read[-1].kind if read else "special"
+        glued = is_joined and before != "special" and not token.is_special
+        if token.is_special:
+            kind = "special"
+        elif _is_punctuation(text):
+            kind = "punctuation"
+        elif glued and before in ("word", "continuation"):
+            kind = "continuation"
+        else:
+            kind = "word"
+        read.append(ReadToken(token.text if token.is_special else text, glued, kind))
+    return tuple(read)
+
+
+def _is_punctuation(text: str) -> bool:
+    return not any(
+        c == "\N{REPLACEMENT CHARACTER}" or unicodedata.category(c)[0] in "LMN" for c in text
+    )
+
+
+def _texts(tokens: Sequence[str]) -> list[tuple[str, bool]]:
+    """Text of each token, and whether the tokenizer joins it to the one before."""
+    if any("Ġ" in t for t in tokens):
+        return [(_from_bytes(t.removeprefix("Ġ")), t[:1] != "Ġ") for t in tokens]
+    if any("▁" in t for t in tokens):
+        return [(t.replace("▁", " ").strip() or "␣", t[:1] != "▁") for t in tokens]
+    return [(t.removeprefix("##"), t.startswith("##")) for t in tokens]
+
+
+def _from_bytes(token: str) -> str:
+    """Undo the printable alphabet of byte-level BPE; a token may hold a part of a character only."""
+    if not all(c in _BYTE_OF for c in token):
+        return token
+    text = bytes(_BYTE_OF[c] for c in token).decode("utf-8", errors="replace")
+    return text.replace("\n", "↵") or "␣"
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's table: printable Latin-1 bytes stand for themselves, the others for 256, 257, ..."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()

@@ -1,0 +1,162 @@
+"""Pretraining curves: from the history of a real pretraining to figure, table and page."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from stages.freeze import AutoencoderConfig, EncoderSizes, pretrain
+from stages.report.canvas import drawing
+from stages.report.pretraining import (
+    PretrainingRun,
+    pretraining_description,
+    read_pretrainings,
+)
+from stages.report.training_figures import pretraining_figure
+from storage.errors import CorruptDataError, NotFoundError
+from storage.progress import SilentProgress
+from tests.stages.report.fake_results import Grid
+from tests.stages.report.test_report import Page
+
+N_LAYERS = 4
+
+
+def write_history(path: Path, n_epochs: int = 5, n_layers: int = N_LAYERS) -> pa.Table:
+    """Errors that differ everywhere; layer i is least on held-out texts at epoch i + 1."""
+    rng = np.random.default_rng(3)
+    epoch, layer = np.meshgrid(np.arange(1, n_epochs + 1), np.arange(n_layers), indexing="ij")
+    train = rng.uniform(1, 2, epoch.shape) * 10.0**layer
+    dev = train + np.abs(epoch - 1 - layer)
+    columns = {"epoch": epoch, "layer": layer, "train_mse": train, "dev_mse": dev}
+    table = pa.table({name: values.ravel() for name, values in columns.items()})
+    pq.write_table(table.take(rng.permutation(table.num_rows)), path)
+    return table
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> PretrainingRun:
+    write_history(tmp_path / "history.parquet")
+    return PretrainingRun("encoders", "generic", tmp_path / "history.parquet", ("1", "2", "3", "4"))
+
+
+def errors(run: PretrainingRun, column: str, layers: list[int]) -> np.ndarray:
+    rows = pq.read_table(run.history).to_pylist()
+    return np.array(
+        [
+            [r[column] for r in rows if (r["epoch"], r["layer"]) == (epoch, layer)]
+            for epoch in range(1, 6)
+            for layer in layers
+        ]
+    ).reshape(5, len(layers))
+
+
+def test_depths_are_thirds_of_the_layers_and_means_over_them(run: PretrainingRun):
+    (found,) = read_pretrainings([run])
+    assert found.epochs.tolist() == [1, 2, 3, 4, 5]
+    assert [(d.name, d.layers) for d in found.depths] == [
+        ("early", ("1", "2")),
+        ("mid", ("3",)),
+        ("late", ("4",)),
+    ]
+    for depth, layers in zip(found.depths, ([0, 1], [2], [3]), strict=True):
+        for mine, column in ((depth.train_mse, "train_mse"), (depth.dev_mse, "dev_mse")):
+            assert mine.tolist() == pytest.approx(errors(run, column, layers).mean(1).tolist())
+        held, kept = errors(run, "dev_mse", layers), errors(run, "dev_mse", layers).argmin(0)
+        assert depth.kept_epochs == tuple(kept + 1)
+        assert depth.kept_dev_mse == pytest.approx(held.min(0).tolist())
+        train = errors(run, "train_mse", layers)
+        assert depth.kept_train_mse == pytest.approx(
+            [train[epoch, i] for i, epoch in enumerate(kept)]
+        )
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "names"), [(1, ["all"]), (2, ["early", "late"]), (7, ["early", "mid", "late"])]
+)
+def test_few_layers_have_fewer_depths(tmp_path: Path, n_layers: int, names: list[str]):
+    path = tmp_path / "history.parquet"
+    write_history(path, n_layers=n_layers)
+    layers = tuple(str(i + 1) for i in range(n_layers))
+    (found,) = read_pretrainings([PretrainingRun("p", "t", path, layers)])
+    assert [d.name for d in found.depths] == names
+    assert [layer for d in found.depths for layer in d.layers] == list(layers)
+
+
+def test_what_a_pretraining_saves_is_what_is_drawn(tmp_path: Path):
+    latents = np.random.default_rng(0).normal(size=(40, N_LAYERS, 8)).astype(np.float32)
+    config = AutoencoderConfig(
+        encoders=EncoderSizes(early=3, late=4), max_epochs=3, batch_size=16, dev_share=0.2, seed=0
+    )
+    result = pretrain(config, latents, SilentProgress())
+    result.save(tmp_path)
+    run = PretrainingRun("p", "t", tmp_path / "history.parquet", ("1", "2", "3", "4"))
+    (found,) = read_pretrainings([run])
+    kept = [epoch for depth in found.depths for epoch in depth.kept_epochs]
+    assert kept == [best.epoch for best in result.best]
+    held = [error for depth in found.depths for error in depth.kept_dev_mse]
+    assert held == [best.dev_mse for best in result.best]
+
+
+def test_the_figure_has_a_line_per_depth_and_a_ring_per_layer(run: PretrainingRun):
+    (found,) = read_pretrainings([run])
+    with drawing():
+        figure = pretraining_figure([found])
+    train, held = figure.axes
+    assert train.get_title(loc="left") == "encoders · error on train"
+    assert train.get_yscale() == held.get_yscale() == "log"
+    lines = [line for line in train.lines if line.get_linestyle() != "None"]
+    assert [line.get_ydata().tolist() for line in lines] == [  # pyright: ignore[reportAttributeAccessIssue]
+        depth.train_mse.tolist() for depth in found.depths
+    ]
+    rings = [line for line in held.lines if line.get_linestyle() == "None"]
+    drawn = {(r.get_xdata()[0], r.get_ydata()[0]) for r in rings}  # pyright: ignore[reportIndexIssue]
+    assert drawn == {
+        point for d in found.depths for point in zip(d.kept_epochs, d.kept_dev_mse, strict=True)
+    }
+
+
+def test_the_page_shows_figure_and_numbers(make_grid, run: PretrainingRun, tmp_path: Path):
+    grid: Grid = make_grid(tasks=["t"], methods=["m"], controls=[], seeds=[0])
+    grid.pretrainings = [run]
+    folder = grid.write(tmp_path / "report")
+    page = Page(folder / "report.html")
+    assert {"href": "#pretraining"} in page.all("a")
+    section = page.source[page.source.index('id="pretraining"') : page.source.index('id="tokens"')]
+    assert section.count("<svg") == 1
+    assert not re.search(r"#[0-9a-f]{6}", section)
+    (found,) = read_pretrainings([run])
+    for depth in found.depths:
+        assert [
+            depth.name,
+            depth.extent,
+            f"{depth.train_mse[0]:.4g}",
+            f"{depth.train_mse[-1]:.4g}",
+            f"{np.mean(depth.kept_train_mse):.4g}",
+            f"{np.mean(depth.kept_dev_mse):.4g}",
+            ", ".join(map(str, depth.kept_epochs)) + " of 5",
+        ] in page.rows
+    late = found.depths[-1]
+    assert f"late {late.train_mse[-1]:.3g} on train" in pretraining_description([found])
+    with Image.open(folder / "figures" / "pretraining.png") as picture:
+        assert picture.width > 600
+
+
+def test_without_a_pretraining_nothing_of_it_is_there(written: Path):
+    assert 'id="pretraining"' not in (written / "report.html").read_text()
+    assert not (written / "figures" / "pretraining.png").exists()
+
+
+def test_a_history_that_is_missing_damaged_or_of_other_layers_is_named(run: PretrainingRun):
+    other = PretrainingRun("encoders", "generic", run.history, ("1", "2"))
+    with pytest.raises(CorruptDataError, match="20 rows for 5 epochs of 2 layers"):
+        read_pretrainings([other])
+    pq.write_table(pa.table({"epoch": [1]}), run.history)
+    with pytest.raises(CorruptDataError, match=r"pretraining encoders\) cannot be read with"):
+        read_pretrainings([run])
+    run.history.unlink()
+    with pytest.raises(NotFoundError, match="history of the pretraining encoders is not at"):
+        read_pretrainings([run])

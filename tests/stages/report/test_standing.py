@@ -1,0 +1,334 @@
+"""Intervals and comparisons with the best: from predictions on disk into the table, and every form of it."""
+
+import json
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from flows.results_table import render
+from stages.predictions import PREDICTIONS, predictions_table
+from stages.report.averages import averages
+from stages.report.cells import read_results
+from stages.report.config import CurveAxis, ReportConfig
+from stages.report.entries import entry, p_text, signed
+from stages.report.latex import results_latex
+from stages.report.notes import annotated
+from stages.report.report import write_report
+from stages.report.standing import standings
+from stages.report.tables import Column, ResultsTable, Row, tabulate
+from stages.significance import BootstrapConfig, bootstrap_interval, paired_bootstrap
+from tests.stages.report.fake_results import FakeCorpus
+from tests.stages.report.scored_cells import answers, scored_cell, two_classes
+from tests.stages.report.test_report import Page
+
+CONFIG = BootstrapConfig(n_resamples=400)
+REPORT = ReportConfig(title="t", bootstrap=CONFIG)
+RIGHT = {"good": (0.9, 0.91), "close": (0.89, 0.9), "bad": (0.6, 0.62), "chance": (0.5, 0.5)}
+
+
+@pytest.fixture
+def cells(tmp_path: Path):
+    labels = two_classes(400)
+    return [
+        scored_cell(
+            tmp_path,
+            method,
+            labels,
+            answers(right, labels, 10 * i + seed),
+            seed=seed,
+            role="control" if method == "chance" else "method",
+        )
+        for i, (method, rights) in enumerate(RIGHT.items())
+        for seed, right in enumerate(rights)
+    ]
+
+
+def predictions_of(cells, method: str) -> np.ndarray:
+    mine = [c for c in cells if c.method == method]
+    tables = [pq.read_table(c.folder / PREDICTIONS) for c in mine]
+    return np.stack([table["prediction"].to_numpy() for table in tables])
+
+
+def with_notes(cells, config: ReportConfig = REPORT) -> ResultsTable:
+    results = read_results(cells)
+    return annotated(tabulate(results), results, config)
+
+
+def test_intervals_and_comparisons_are_those_of_the_predictions(cells):
+    (found,) = standings(read_results(cells), [("t", "accuracy")], CONFIG)
+    labels = two_classes(400)
+    for method in RIGHT:
+        predictions = predictions_of(cells, method)
+        expected = bootstrap_interval("accuracy", labels, predictions, n_resamples=400)
+        assert found.entries[method] == expected
+        for seed in (0, 1):
+            alone = bootstrap_interval("accuracy", labels, predictions[seed], n_resamples=400)
+            assert found.cells[method, seed] == alone
+    assert found.best == "good"
+    assert [a.method for a in found.against_best] == ["close", "bad"], "no control"
+    best = predictions_of(cells, "good")
+    for a in found.against_best:
+        mine = predictions_of(cells, a.method)
+        expected = paired_bootstrap("accuracy", labels, mine, best, n_resamples=400)
+        assert a.difference.p == expected.p
+        assert (a.difference.low, a.difference.high) == pytest.approx((expected.low, expected.high))
+    assert found.tied(CONFIG.alpha) == {"close"}
+    assert found.against("good") is None
+
+
+def test_the_best_is_the_one_with_the_highest_score_on_test_whatever_dev_says(cells):
+    path = cells[4].folder / "metrics.json"  # bad
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"dev": 1.0}))
+    (found,) = standings(read_results(cells), [("t", "accuracy")], CONFIG)
+    assert found.best == "good"
+
+
+def test_rows_in_another_order_share_the_resamples(cells):
+    before = standings(read_results(cells), [("t", "accuracy")], CONFIG)
+    path = cells[2].folder / PREDICTIONS
+    table = pq.read_table(path)
+    pq.write_table(table.take(np.random.default_rng(0).permutation(len(table))), path)
+    assert standings(read_results(cells), [("t", "accuracy")], CONFIG) == before
+
+
+def test_predictions_that_do_not_give_the_score_are_left_out(cells):
+    path = cells[2].folder / "metrics.json"  # close, seed 0
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"test": 0.9001}))
+    (cells[4].folder / PREDICTIONS).unlink()  # bad, seed 0
+    table = with_notes(cells)
+    (found,) = table.standings
+    assert set(found.cells) == {(m, s) for m in RIGHT for s in (0, 1)} - {("close", 0), ("bad", 0)}
+    assert set(found.entries) == {"good", "chance"}
+    assert not found.against_best
+    assert "2 of 8 results take no part in that" in table.notes[0]
+    assert not any(table.is_tied(row, 0) for row in table.rows)
+
+
+def test_methods_on_other_texts_are_not_compared(cells, tmp_path: Path):
+    labels = two_classes(400)
+    other = [np.arange(1, 401)]
+    cells.append(scored_cell(tmp_path, "other", labels, answers(0.95, labels, 5), sides=other))
+    (found,) = standings(read_results(cells), [("t", "accuracy")], CONFIG)
+    assert set(found.entries) == {*RIGHT, "other"}
+    assert not found.against_best, "the best is on other texts"
+
+
+def test_metrics_that_cannot_be_resampled_have_no_intervals(tmp_path: Path):
+    labels = two_classes(10)
+    cell = scored_cell(tmp_path, "m", labels, labels)
+    path = cell.folder / "metrics.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"metric": "ndcg_at_10"}))
+    (found,) = standings(read_results([cell]), [("t", "ndcg_at_10")], CONFIG)
+    assert not found.entries
+    assert with_notes([cell]).notes == ()
+
+
+def test_every_form_of_the_table_marks_what_the_best_is_not_shown_to_beat(cells):
+    table = with_notes(cells)
+    by_method = {row.method: row for row in table.rows}
+    assert table.is_best(by_method["good"], 0)
+    assert [m for m, row in by_method.items() if table.is_tied(row, 0)] == ["close"]
+    text = {m: table.text(row.entries[0]) for m, row in by_method.items() if row.entries[0]}
+    markdown = table.to_markdown()
+    assert f"| close | {text['close']} ≈ |" in markdown
+    assert f"| bad | {text['bad']} |" in markdown
+    assert "2 comparisons, not corrected" in markdown
+    assert f"| good | **{text['good']}** |" in markdown
+    latex = results_latex(table, "t")
+    assert text["close"].replace("±", r"$\pm$") + r"$^{\approx}$ & 2 \\" in latex
+    cell = table.summary()["rows"][1]["cells"][0]
+    assert (cell["tied"], cell["best"]) == (True, False)
+    assert cell["interval"] == [table.standings[0].entries["close"].low, cell["interval"][1]]
+
+
+def test_a_terminal_shows_numbers_below_each_other_and_the_mark_behind(cells):
+    table = with_notes(cells)
+    console = Console(width=100, record=True)
+    console.print(render("Title", {"title": "Title", **table.summary()}))
+    lines = console.export_text().splitlines()
+    rows = {line.split()[0]: line for line in lines if "±" in line}
+    assert rows["close"].rstrip().endswith("≈")
+    assert len({rows[m].index("±") for m in RIGHT}) == 1
+
+
+def columns(*facts: tuple[str, str, str | None]) -> tuple[Column, ...]:
+    return tuple(Column(t, metric, t, None, 100, category) for t, metric, category in facts)
+
+
+def test_means_are_over_tasks_of_one_kind_and_then_over_all():
+    tasks = columns(
+        ("a", "accuracy", "classification"),
+        ("b", "accuracy", "classification"),
+        ("c", "accuracy", "pair_classification"),
+    )
+    found = [(a.heading, a.metric, a.columns) for a in averages(tasks, "same_metric")]
+    assert found == [
+        ("mean, classification", "accuracy", (0, 1)),
+        ("mean", "accuracy", (0, 1, 2)),
+    ]
+    assert averages(tasks, "none") == ()
+    assert averages(tasks[:1], "same_metric") == ()
+    assert [a.heading for a in averages(tasks[:2], "same_metric")] == ["mean"]
+
+
+def test_different_metrics_are_averaged_only_where_that_is_asked_for():
+    tasks = columns(("a", "mcc", "x"), ("b", "accuracy", "x"), ("c", "spearman", "y"))
+    assert averages(tasks, "same_metric") == ()
+    found = [(a.heading, a.metric, a.columns) for a in averages(tasks, "any_metric")]
+    assert found == [("mean, x", "mixed", (0, 1)), ("mean", "mixed", (0, 1, 2))]
+    twice = columns(("a", "mcc", "x"), ("a", "f1", "x"), ("b", "mcc", "x"))
+    assert [a.columns for a in averages(twice, "any_metric")] == [(0, 2)]
+
+
+def test_kinds_of_task_can_count_alike():
+    tasks = columns(("a", "x", "STS"), ("b", "y", "Retrieval"), ("c", "x", "STS"))
+    found = averages(tasks, "mteb")
+    assert [(a.heading, a.kinds) for a in found] == [
+        ("mean, STS", ()),
+        ("mean", ()),
+        ("mean of kinds", ((0, 2), (1,))),
+    ]
+    row = Row("m", "method", tuple(entry([v]) for v in (0.2, 0.9, 0.4)), (0,), (0, 0))
+    table = ResultsTable(tasks, (row,), averages=found)
+    assert [table.average(row, a) for a in found] == pytest.approx([0.3, 0.5, 0.6])
+    assert averages(tasks[:2], "mteb")[-1].heading == "mean", "every kind has one task"
+
+
+def test_means_are_printed_with_the_best_in_bold_and_missing_tasks_as_dashes(tmp_path: Path):
+    labels = two_classes(400)
+    right = {("m", "a"): 0.9, ("m", "b"): 0.7, ("n", "a"): 0.6, ("n", "b"): 0.8, ("o", "a"): 0.99}
+    cells = [
+        scored_cell(tmp_path, method, labels, answers(share, labels, i), task=task)
+        for i, ((method, task), share) in enumerate(right.items())
+    ]
+    table = with_notes(cells)
+    scores = {
+        (c.method, c.task): r.metrics.test for c, r in zip(cells, read_results(cells), strict=True)
+    }
+    m, n, o = table.rows
+    (mean,) = table.averages
+    assert table.average(m, mean) == (scores["m", "a"] + scores["m", "b"]) / 2
+    assert table.average(o, mean) is None
+    assert [table.is_best_average(row, mean) for row in (m, n, o)] == [True, False, False]
+    lines = table.to_markdown().splitlines()
+    assert "| mean (accuracy) | seeds |" in lines[0]
+    assert lines[2].endswith(f"| **{100 * table.average(m, mean):.1f}** | 1 |")
+    assert lines[4].endswith("| – | – | 1 |")
+    assert any("unweighted (mean: 2 tasks)" in note for note in table.notes)
+    dial = CurveAxis(label="x", values={"a": 0.1, "b": 0.2})
+    curve = with_notes(cells, ReportConfig(title="t", x_axis=dial, bootstrap=CONFIG))
+    assert not curve.averages
+    assert not any("mean" in note.split(":")[0] for note in curve.notes[1:])
+
+
+# Sizes of the test sets of RTE, WNLI, SST-2, CoLA and STS-B.
+@pytest.mark.parametrize(
+    ("n", "metric", "says"),
+    [
+        (277, "accuracy", "277 examples of 0.36 points, ±"),
+        (71, "accuracy", "71 examples of 1.41 points, ±"),
+        (1821, "accuracy", None),
+        (1043, "mcc", "1,043 examples, ±"),
+        (1379, "spearman", None),
+    ],
+)
+def test_small_test_sets_are_named_with_their_size_and_interval(
+    tmp_path: Path, n: int, metric, says: str | None
+):
+    labels = two_classes(n)
+    predictions = answers(0.7, labels, 0)
+    if metric == "spearman":
+        rng = np.random.default_rng(0)
+        labels = rng.normal(size=n)
+        predictions = labels + rng.normal(0, 0.7, n)
+    cells = [scored_cell(tmp_path, "m", labels, predictions, task="GLUE", metric=metric)]
+    table = with_notes(cells)
+    (interval,) = table.standings[0].entries.values()
+    assert (interval.half_width > 0.03) == (says is not None)
+    if says is None:
+        assert table.notes == ()
+    else:
+        (note,) = table.notes
+        assert f"GLUE ({says}{100 * interval.half_width:.1f})" in note
+
+
+def test_the_wide_interval_of_a_control_makes_no_set_small(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    labels = rng.normal(size=1379)
+    near, noise = labels + rng.normal(0, 0.5, 1379), rng.normal(size=1379)
+    cells = [
+        scored_cell(tmp_path, "m", labels, near, metric="spearman"),
+        scored_cell(tmp_path, "c", labels, noise, metric="spearman", role="control"),
+    ]
+    table = with_notes(cells)
+    widths = {m: i.half_width for m, i in table.standings[0].entries.items()}
+    assert widths["m"] < 0.03 < widths["c"]
+    assert table.notes == ()
+
+
+def test_a_small_set_without_predictions_is_named_by_its_size(tmp_path: Path):
+    labels = two_classes(71)
+    cell = scored_cell(tmp_path, "m", labels, answers(0.6, labels, 0))
+    (cell.folder / PREDICTIONS).unlink()
+    (note,) = with_notes([cell]).notes
+    assert note.endswith("t (71 examples of 1.41 points).")
+
+
+def test_a_single_test_example_is_not_resampled(tmp_path: Path):
+    cell = scored_cell(tmp_path, "m", np.array([1]), np.array([1]))
+    assert not with_notes([cell]).standings[0].entries
+
+
+def test_only_the_test_split_is_read(tmp_path: Path):
+    labels = two_classes(50)
+    cell = scored_cell(tmp_path, "m", labels, answers(0.7, labels, 1))
+    path = cell.folder / PREDICTIONS
+    dev = predictions_table("dev", [np.arange(50)], labels, labels)
+    before = standings(read_results([cell]), [("t", "accuracy")], CONFIG)
+    pq.write_table(pa.concat_tables([dev, pq.read_table(path)]), path)
+    assert standings(read_results([cell]), [("t", "accuracy")], CONFIG) == before
+
+
+def test_the_page_and_the_files_hold_intervals_marks_and_notes(cells, tmp_path: Path):
+    labels = two_classes(400)
+    for i, (method, right) in enumerate({"good": 0.8, "bad": 0.7}.items()):
+        given = answers(right, labels, 50 + i)
+        cells.append(scored_cell(tmp_path, method, labels, given, task="u"))
+    examples = pa.table({"split": ["test"] * 400, "text": pa.array(range(400), pa.int64())})
+    corpus = FakeCorpus(tuple(f"text {i}" for i in range(400)), examples, ("no", "yes"))
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        write_report(REPORT, cells, {"t": corpus, "u": corpus}, lambda _: {}, {}, folder)
+    first, second = ({p.name: p.read_bytes() for p in f.glob("*.*")} for f in folders)
+    assert first == second
+    table = with_notes(cells)
+    page = Page(folders[0] / "report.html")
+    for note in table.notes:
+        assert f"<li>{escape(note)}</li>" in page.source
+    marks = [a for a in page.all("span") if a.get("class") == "tied"]
+    assert [a["aria-label"] for a in marks] == [", not significantly below the best"]
+    results = next(row for row in page.rows if row[0] == "method" and "mean" in row[3])
+    assert "mean" in results[3]
+    (close,) = [row for row in page.rows if row[1:2] == ["close"] and len(row) == 7]
+    against = table.standings[0].against("close")
+    interval = table.standings[0].entries["close"]
+    assert against is not None
+    assert close[3] == f"{100 * interval.low:.1f} to {100 * interval.high:.1f}"
+    assert close[6] == p_text(against.difference.p)
+    rows = pq.read_table(folders[0] / "results.parquet").to_pylist()
+    for row in rows:
+        column = 0 if row["task"] == "t" else 1
+        expected = table.standings[column].cells[row["method"], row["seed"]]
+        assert (row["ci_low"], row["ci_high"]) == (expected.low, expected.high)
+    assert (folders[0] / "results.tex").read_text() == results_latex(table, "t")
+    assert (folders[0] / "results.md").read_text() == table.to_markdown()
+
+
+def test_p_is_printed_with_more_digits_where_they_matter():
+    assert [p_text(p) for p in (0.0009995, 0.0496, 0.31, 1.0)] == ["0.001", "0.050", "0.31", "1.00"]
+    assert [signed(v) for v in (0.0123, -0.0123, 0.0, -0.0001)] == ["+1.2", "−1.2", "0.0", "0.0"]
