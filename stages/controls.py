@@ -24,11 +24,18 @@ from storage.errors import InputError
 
 SPLITS = ("train", "dev", "test")
 
+ClassMetric = Literal["accuracy", "mcc", "f1"]
 
-class LengthControl(BaseModel):
-    """Sees the number of words and of characters only."""
 
+class _Control(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    metric: ClassMetric = "accuracy"
+    """What is compared on dev and reported; in an experiment the task's own if not given."""
+
+
+class LengthControl(_Control):
+    """Sees the number of words and of characters only."""
 
     kind: Literal["length"] = "length"
     c: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(
@@ -37,10 +44,8 @@ class LengthControl(BaseModel):
     """Inverse regularisation strengths to choose from, on dev."""
 
 
-class BagOfWordsControl(BaseModel):
+class BagOfWordsControl(_Control):
     """Sees how often each word of the training texts occurs, but not where."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["bag_of_words"] = "bag_of_words"
     c: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(
@@ -70,7 +75,7 @@ class ControlResult:
 
 
 def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
-    """Fit on train, choose on dev, report dev and test accuracy.
+    """Fit on train, choose on dev, report dev and test.
 
     Pairs are described by the counts of their first and of their second text, side by side.
 
@@ -82,22 +87,23 @@ def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
 
     labels = _labels(corpus)
     features = _length(corpus) if isinstance(config, LengthControl) else _counts(corpus)
-    best, model, chosen = -1.0, None, 0.0
+    best, model, chosen = -np.inf, None, 0.0
     for c in sorted(config.c):
         candidate = LogisticRegression(C=c, max_iter=5000).fit(features["train"], labels["train"])
-        accuracy = float(candidate.score(features["dev"], labels["dev"]))
-        if accuracy > best:
-            best, model, chosen = accuracy, candidate, c
+        found = evaluate(config.metric, labels["dev"], candidate.predict(features["dev"]))
+        if found > best:
+            best, model, chosen = found, candidate, c
     assert model is not None, "an empty grid"
+    answers = np.asarray(model.predict(features["test"]))
     metrics = {
-        "metric": "accuracy",
+        "metric": config.metric,
         "dev": best,
-        "test": float(model.score(features["test"], labels["test"])),
+        "test": evaluate(config.metric, labels["test"], answers),
         "n_dev": len(labels["dev"]),
         "n_test": len(labels["test"]),
         "majority": majority_rate(labels["test"]),
         "class_balance": class_balance(labels["test"], corpus.label_names),
-        **_overlap(corpus, np.asarray(model.predict(features["test"])), labels["test"]),
+        **_overlap(config.metric, corpus, answers, labels["test"]),
         "choice": {"c": chosen, "n_features": int(model.n_features_in_)},
         "n_parameters": int(model.coef_.size + model.intercept_.size),
     }
@@ -113,14 +119,17 @@ def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
 
 
 def _overlap(
-    corpus: Corpus, guesses: Int[np.ndarray, " n"], labels: Int[np.ndarray, " n"]
+    metric: ClassMetric,
+    corpus: Corpus,
+    guesses: Int[np.ndarray, " n"],
+    labels: Int[np.ndarray, " n"],
 ) -> dict[str, float | int | None]:
     rows = corpus.split("test")
     sides = [rows.column(side).to_numpy() for side in _sides(corpus)]
     return overlap_metrics(
         corpus.examples,
         sides,
-        lambda clean: evaluate("accuracy", labels[clean], guesses[clean]),
+        lambda clean: evaluate(metric, labels[clean], guesses[clean]),
     )
 
 

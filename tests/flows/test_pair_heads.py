@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from transformers import AutoTokenizer
 
-from flows.dag import build_dag
+from flows.dag import Dag, build_dag
 from flows.experiment import load_experiment
 from flows.pipeline import run_embedded
+from flows.report_inputs import text_tokens
 from storage.durable import read_json
 from storage.errors import InputError
 from tests.flows.test_embed_experiment import pairs, write
@@ -83,6 +85,8 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
                 "optim": optim,
             },
             "mean": {"kind": "embed"},
+            "length": {"kind": "length"},
+            "words": {"kind": "bag_of_words", "metric": "accuracy"},
         },
         "seeds": [0],
         "report": {"title": "Pairs"},
@@ -114,6 +118,7 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
         "corpus": 2,
         "extract": 1,
         "fit": 4,
+        "control": 2,
         "embed": 1,
         "score": 5,
         "report": 1,
@@ -125,6 +130,8 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
         ("mean", "graded"): "spearman",
         ("GLOT on classes", "classes"): "f1",
         ("MLP", "classes"): "mcc",
+        ("length", "classes"): "mcc",
+        ("words", "classes"): "accuracy",
         ("MLP", "graded"): "spearman_pearson",
     }
     dag = build_dag(load_experiment(path), home)
@@ -134,4 +141,27 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
     )
     assert {"clean_test", "n_clean_test", "overlap"} <= metrics.keys()
     assert not list((home / "artifacts" / "fit").glob(".draft-*")), "a checkpoint was left"
+    _check_token_weights(dag, result.report)
     assert not run_embedded(str(path), str(home), []).computed
+
+
+def _check_token_weights(dag: Dag, report: Path) -> None:
+    """The report's tokens and shares are those that the tokenizer and the scores give."""
+    tokenizer = AutoTokenizer.from_pretrained(dag.experiment.backbone.source)
+    corpus = dag.corpus("graded")
+    found = text_tokens(dag, corpus.digests)
+    for digest, text in zip(corpus.digests, corpus.texts, strict=True):
+        ids = tokenizer(text)["input_ids"]
+        assert [t.text for t in found[digest]] == tokenizer.convert_ids_to_tokens(ids)
+        specials = tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True)
+        assert [t.is_special for t in found[digest]] == [bool(s) for s in specials]
+    rows = pq.read_table(report.with_name("token_summary.parquet")).to_pylist()
+    (row,) = [r for r in rows if (r["method"], r["task"]) == ("GLOT", "graded")]
+    folder = dag.artifacts.open(dag.score_nodes["GLOT", "graded", 0].spec.ref)
+    texts = pq.read_table(folder / "token_weights.parquet").to_pylist()
+    assert row["n_texts"] == len(texts) > 30
+    outer = [t["weights"][0] + t["weights"][-1] for t in texts]
+    assert row["weight_special"] == pytest.approx(sum(outer) / len(outer), abs=1e-6)
+    page = report.read_text()
+    assert "says cosine" in page, "graded pairs"
+    assert "says same" in page or "says other" in page, "pairs with classes"

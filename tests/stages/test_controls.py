@@ -1,14 +1,23 @@
 """Controls: they find what lies on the surface, and nothing in the dilution task."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import f1_score, matthews_corrcoef
 
-from stages.controls import BagOfWordsControl, ControlConfig, LengthControl, run_control
+from stages.controls import (
+    BagOfWordsControl,
+    ClassMetric,
+    ControlConfig,
+    LengthControl,
+    run_control,
+)
 from stages.corpus.columns import TaskKind
 from stages.corpus.corpus import EXAMPLES, Corpus, build_corpus
 from stages.corpus.dilution import DilutionCorpus
@@ -121,6 +130,27 @@ def test_three_classes_have_predictions_but_no_score() -> None:
     assert result.metrics["n_parameters"] == 3 * (12 + 1)
     assert result.predictions.column("score").null_count == 18
     assert np.unique(result.predictions.column("prediction").to_numpy()).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("metric", "reference"), [("mcc", matthews_corrcoef), ("f1", f1_score)])
+def test_another_metric_is_chosen_and_reported_by(
+    metric: ClassMetric, reference: Callable[[np.ndarray, np.ndarray], float]
+) -> None:
+    splits = ["train", "dev", "test"]
+    # Length and class go together in two of three examples.
+    corpus = corpus_of(
+        [
+            (splits[i % 3], "word " * (1 + (i % 7 < 3)) + f"w{i}", None, int(i % 7 < 4))
+            for i in range(90)
+        ]
+    )
+    found = run_control(LengthControl(metric=metric, c=(0.01, 1.0)), corpus)
+    assert found.metrics["metric"] == metric
+    for split in ("dev", "test"):
+        rows = found.predictions.filter(pc.field("split") == split)
+        label, guess = (rows.column(c).to_numpy() for c in ("label", "prediction"))
+        assert found.metrics[split] == pytest.approx(reference(label, guess), abs=1e-12)
+        assert 0 < reference(label, guess) < 1
 
 
 def test_the_majority_rate_is_that_of_the_test_split() -> None:
