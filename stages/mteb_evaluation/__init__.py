@@ -1,0 +1,28 @@
+"""Evaluation on mteb's tasks, by name or from local files, with vectors from the feature store.
+
+mteb itself is imported when a task of its own is looked up, and when a task runs.
+"""
+
+from stages.mteb_evaluation.evaluate import EvaluationResult, TaskFacts, evaluate_task, task_facts
+from stages.mteb_evaluation.suites import SUITE_NAMES, SuiteName, suite
+from stages.mteb_evaluation.tasks import Category, HubTask, LocalTask, MtebTask, Role
+from stages.mteb_evaluation.texts import task_corpus
+from stages.mteb_evaluation.vectors import Embedding, FeaturesOf
+
+__all__ = [
+    "SUITE_NAMES",
+    "Category",
+    "Embedding",
+    "EvaluationResult",
+    "FeaturesOf",
+    "HubTask",
+    "LocalTask",
+    "MtebTask",
+    "Role",
+    "SuiteName",
+    "TaskFacts",
+    "evaluate_task",
+    "suite",
+    "task_corpus",
+    "task_facts",
+]

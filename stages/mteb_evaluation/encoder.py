@@ -1,0 +1,55 @@
+"""An encoder that follows mteb's protocol and gets its vectors from elsewhere."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mteb.models.abs_encoder import AbsEncoder
+from mteb.models.model_meta import ModelMeta, ScoringFunction
+from mteb.types import PromptType
+
+from stages.embed.aggregate import Vectors
+from stages.mteb_evaluation.tasks import Role
+
+VectorsOf = Callable[[Sequence[str], Role], Vectors]
+"""Texts in one role to one vector each, in order, `[n, d]` float32."""
+
+_ROLES: dict[PromptType | None, Role] = {
+    None: "text",
+    PromptType.query: "query",
+    PromptType.document: "document",
+}
+
+
+class PermafrostEncoder(AbsEncoder):
+    """Compared by cosine. mteb keeps results by name and revision, so the revision is the whole identity."""
+
+    def __init__(self, vectors: VectorsOf, method: str, identity: str) -> None:
+        """
+        Args:
+            vectors: how texts become vectors.
+            method: name of the method, for people.
+            identity: digest of everything that decides the vectors.
+        """
+        self.vectors = vectors
+        self.mteb_model_meta = ModelMeta.create_empty(
+            overwrites={
+                "name": f"permafrost/{re.sub(r'[^A-Za-z0-9._-]+', '-', method).strip('-')}",
+                "revision": identity,
+                "similarity_fn_name": ScoringFunction.COSINE,
+            }
+        )
+
+    def encode(
+        self,
+        inputs: Any,
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: PromptType | None = None,
+        **kwargs: Any,
+    ) -> Vectors:
+        """One vector per text of all batches, in order `[n, d]` float32; the other arguments play no role."""
+        texts = [text for batch in inputs for text in batch["text"]]
+        return self.vectors(texts, _ROLES[prompt_type])

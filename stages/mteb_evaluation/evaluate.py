@@ -1,0 +1,183 @@
+"""Score an embedding on an evaluation task, with mteb itself.
+
+mteb is imported when a task of it is looked up or run, and not before: it takes seconds.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sklearn.base import clone
+
+from stages.mteb_evaluation.reading import file_digests, read_local
+from stages.mteb_evaluation.tasks import Category, HubTask, MtebTask
+from stages.mteb_evaluation.vectors import Embedding
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from mteb.abstasks import AbsTask
+
+MAIN_SCORE = "main_score"
+"""Where mteb repeats the score that is the result."""
+
+BATCH_TEXTS = 1024
+"""Texts per batch of mteb's loaders; vectors do not depend on it."""
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What is known of a task before it runs."""
+
+    category: Category
+    key: dict[str, Any]
+    """What decides its scores, in plain JSON types."""
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The result of one method on one task."""
+
+    metrics: dict[str, Any]
+    """metric, test, n_test, category, n_parameters, and what a report expects of any method."""
+    scores: dict[str, Any]
+    """Everything that mteb measured: split to its subsets; null where a score is not a number."""
+
+    def save(self, folder: Path) -> None:
+        """Write metrics.json and scores.json."""
+        for name, content in (("metrics", self.metrics), ("scores", self.scores)):
+            text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+            (folder / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+def task_facts(config: MtebTask) -> TaskFacts:
+    """Look a task up without loading its data: digests of local files, or the commits that mteb pins.
+
+    Raises:
+        InputError: mteb has no such task, or a file is not there.
+    """
+    if isinstance(config, HubTask):
+        from stages.mteb_evaluation.hub import find_task, hub_facts
+
+        task = find_task(config)
+        return TaskFacts(task.metadata.type, {**hub_facts(config, task), **_version()})
+    key = config.model_dump(mode="json", exclude={"path"})
+    return TaskFacts(config.category, {**key, "files": file_digests(config), **_version()})
+
+
+def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> EvaluationResult:
+    """Run one task.
+
+    The result is mteb's main score, averaged over the splits and subsets of the task. Embeddings that are
+    all equal have the score that mteb gives them: that of a guess for classes, 0 for clusters, the share of
+    ones for pairs, and for searches that of an order by chance; correlations of them do not exist.
+
+    Args:
+        config: the task.
+        name: what it is called.
+        embedding: how texts become vectors.
+
+    Raises:
+        InputError: the data cannot be had or is wrong, a vector is not finite, the score asked for does not
+            exist, or the main score is not a number.
+    """
+    import mteb
+
+    from stages.mteb_evaluation.encoder import PermafrostEncoder
+    from stages.mteb_evaluation.quiet import silence_bars
+
+    silence_bars()
+    task, n_examples, key = _loaded(config, name)
+    wanted = task.metadata.main_score if key == MAIN_SCORE else key
+    for part in _parts(task):
+        if hasattr(part, "evaluator_model"):
+            # The classifier belongs to mteb's class, and tasks that run side by side would share it.
+            part.evaluator_model = clone(part.evaluator_model)  # pyright: ignore[reportAttributeAccessIssue]
+    encoder: Any = PermafrostEncoder(embedding, embedding.method, embedding.digest)
+    found = mteb.evaluate(
+        encoder,
+        task,
+        co2_tracker=False,
+        cache=None,
+        show_progress_bar=False,
+        encode_kwargs={"batch_size": BATCH_TEXTS, "show_progress_bar": False},
+    )
+    scores: Any = found.task_results[0].scores
+    value = _mean(scores, key, name)
+    if not math.isfinite(value):
+        raise InputError(
+            f"the {wanted} of {embedding.method!r} on {name} is not a number: all similarities are equal, so "
+            f"the method does not tell these texts apart; choose another method or other layers"
+        )
+    metrics = {
+        "metric": wanted,
+        "dev": None,
+        "test": value,
+        "n_dev": 0,
+        "n_test": n_examples or _n_examples(task),
+        "majority": None,
+        "choice": {},
+        "n_parameters": embedding.n_parameters,
+        "category": task.metadata.type,
+        "embedding": embedding.digest,
+    }
+    return EvaluationResult(metrics, _plain(scores))
+
+
+def _version() -> dict[str, str]:
+    return {"mteb": version("mteb")}
+
+
+def _loaded(config: MtebTask, name: str) -> "tuple[AbsTask, int | None, str]":
+    """The task with its data, its examples where they are known, and which score is the result."""
+    if isinstance(config, HubTask):
+        from stages.mteb_evaluation.hub import find_task, load_data
+
+        task = find_task(config)
+        for part in _parts(task):
+            load_data(part)
+        return task, None, MAIN_SCORE
+    from stages.mteb_evaluation.build import build_task
+
+    data = read_local(config)
+    return build_task(config, name, data), data.n_examples, config.score
+
+
+def _parts(task: "AbsTask") -> "list[AbsTask]":
+    """The task itself, or those that an aggregate is made of."""
+    return list(getattr(task.metadata, "tasks", None) or [task])
+
+
+def _mean(scores: Mapping[str, list[dict[str, Any]]], wanted: str, name: str) -> float:
+    rows = [row for split in scores.values() for row in split]
+    if missing := [row for row in rows if not isinstance(row.get(wanted), int | float)]:
+        known = sorted(k for k, v in missing[0].items() if isinstance(v, int | float))
+        raise InputError(f"the task {name} has no score {wanted!r}; it has {', '.join(known)}")
+    return float(sum(row[wanted] for row in rows) / len(rows))
+
+
+def _n_examples(task: "AbsTask") -> int:
+    """Rows, or queries, of the evaluated splits."""
+    total = 0
+    for part in _parts(task):
+        dataset: Any = part.dataset
+        for subset in part.hf_subsets:
+            of_subset = dataset.get(subset, dataset)
+            for split in part.eval_splits:
+                found = of_subset[split]
+                total += len(found["queries"] if isinstance(found, dict) else found)
+    return total
+
+
+def _plain(value: Any) -> Any:
+    """Plain JSON; a float that is not a number becomes null."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    return float(value) if math.isfinite(value) else None

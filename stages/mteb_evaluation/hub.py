@@ -1,0 +1,102 @@
+"""Tasks of mteb by name: what they are, and their data from the hub."""
+
+import difflib
+from typing import Any
+
+from mteb.abstasks import AbsTask
+from mteb.get_tasks import TASK_LIST, get_task
+
+from stages.mteb_evaluation.tasks import HubTask
+from storage.errors import InputError
+
+NEAR = 5
+"""Names suggested instead of an unknown one."""
+
+
+def find_task(config: HubTask) -> AbsTask:
+    """The task as mteb has it, its data not loaded.
+
+    Raises:
+        InputError: mteb has no such task, subset, language or split, or it is not about text.
+    """
+    known = {task.metadata.name: task.metadata for task in TASK_LIST}
+    if config.name not in known:
+        near = difflib.get_close_matches(config.name, known, n=NEAR, cutoff=0.5)
+        raise InputError(
+            f"mteb has no task {config.name!r} among its {len(known)}; "
+            + (f"near it are {', '.join(near)}" if near else "its documentation lists them")
+        )
+    metadata = known[config.name]
+    if metadata.modalities != ["text"]:
+        raise InputError(
+            f"the task {config.name} is about {' and '.join(metadata.modalities)}, an embedding of texts "
+            f"can only be scored on text"
+        )
+    _require_known(config, "subsets", list(metadata.hf_subsets))
+    _require_known(config, "splits", list(metadata.eval_splits))
+    try:
+        task = get_task(
+            config.name,
+            languages=list(config.languages) or None,
+            eval_splits=list(config.splits) or None,
+            hf_subsets=list(config.subsets) or None,
+            exclusive_language_filter=bool(config.languages),
+        )
+    except ValueError as error:
+        raise InputError(
+            f"the task {config.name} cannot be had in the languages {', '.join(config.languages)}: {error}"
+        ) from error
+    if not task.hf_subsets:
+        raise InputError(
+            f"the task {config.name} has no subset that is in {', '.join(config.languages)} alone; its "
+            f"subsets are {', '.join(metadata.hf_subsets)}"
+        )
+    if config.revision is not None:
+        pinned = {**task.metadata.dataset, "revision": config.revision}
+        task.metadata = task.metadata.model_copy(update={"dataset": pinned})
+    return task
+
+
+def load_data(task: AbsTask) -> None:
+    """Fetch the data, from the hub or from what is cached of it.
+
+    Raises:
+        InputError: it cannot be had.
+    """
+    name = task.metadata.name
+    try:
+        task.load_data()
+    except Exception as error:
+        # The hub client, `datasets` and mteb's own loaders each fail in ways of their own without a network.
+        raise InputError(
+            f"the data of the task {name} (dataset {_source(task)}) cannot be had: "
+            f"{type(error).__name__}: {error}. Fetch it once on a machine with a network, or give the same "
+            f"data as a task of kind 'local' with the path of a folder"
+        ) from error
+
+
+def hub_facts(config: HubTask, task: AbsTask) -> dict[str, Any]:
+    """What a hub task is, for a key: the commits of its data, and what of it is evaluated."""
+    return {
+        **config.model_dump(mode="json"),
+        "dataset": _source(task),
+        "subsets": list(task.hf_subsets),
+        "splits": list(task.eval_splits),
+        "main_score": task.metadata.main_score,
+    }
+
+
+def _source(task: AbsTask) -> Any:
+    dataset: dict[str, Any] = dict(task.metadata.dataset)
+    parts = getattr(task.metadata, "tasks", None)
+    if parts:  # an aggregate has no data of its own
+        return [_source(part) for part in parts]
+    return {key: dataset[key] for key in ("path", "name", "revision") if key in dataset}
+
+
+def _require_known(config: HubTask, field: str, known: list[str]) -> None:
+    for name in getattr(config, field):
+        if name not in known:
+            raise InputError(
+                f"the task {config.name} has no {field.removesuffix('s')} {name!r}; it has {', '.join(known)}"
+            )

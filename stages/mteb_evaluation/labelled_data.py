@@ -1,0 +1,90 @@
+"""Local data of tasks whose rows carry a label: pairs, classes, clusters."""
+
+from stages.mteb_evaluation.columns import (
+    classes_of,
+    numbers_of,
+    read_table,
+    texts_of,
+    zeros_and_ones,
+)
+from stages.mteb_evaluation.local_data import Columns, LocalData
+from stages.mteb_evaluation.tasks import (
+    ClassificationTask,
+    ClusteringTask,
+    PairClassificationTask,
+    StsTask,
+)
+from storage.errors import InputError
+
+
+def read_sts(config: StsTask) -> LocalData:
+    """Graded pairs."""
+    table, where = read_table(config, "pairs", [config.text, config.text_pair, config.label])
+    grades = numbers_of(table, config.label, where)
+    if len(set(grades)) < 2:
+        raise InputError(
+            f"all {len(grades)} pairs of {where} have the grade {grades[0]:g}, so nothing correlates with "
+            f"them; name another column as label"
+        )
+    sides = [texts_of(table, name, where) for name in (config.text, config.text_pair)]
+    return LocalData(
+        {"test": {"sentence1": sides[0], "sentence2": sides[1], "score": grades}},
+    )
+
+
+def read_pair_classification(config: PairClassificationTask) -> LocalData:
+    """Pairs with the labels 0 and 1."""
+    table, where = read_table(config, "pairs", [config.text, config.text_pair, config.label])
+    labels = zeros_and_ones(table, config.label, where)
+    if len(set(labels)) < 2:
+        raise InputError(
+            f"all {len(labels)} pairs of {where} have the label {labels[0]}; average precision needs both 0 "
+            f"and 1"
+        )
+    sides = [texts_of(table, name, where) for name in (config.text, config.text_pair)]
+    return LocalData(
+        {"test": {"sentence1": sides[0], "sentence2": sides[1], "labels": labels}},
+    )
+
+
+def read_classification(config: ClassificationTask) -> LocalData:
+    """Train and test texts with their classes; those of test all occur in train."""
+    tables: dict[str, Columns] = {}
+    for holds in ("train", "test"):
+        table, where = read_table(config, holds, [config.text, config.label])
+        tables[holds] = {
+            "text": texts_of(table, config.text, where),
+            "label": classes_of(table, config.label, where),
+        }
+    known, asked = (set(tables[holds]["label"]) for holds in ("train", "test"))
+    if unknown := sorted(map(str, asked - known)):
+        raise InputError(
+            f"{config.file('test')} has the class {unknown[0]!r} ({len(unknown)} such), which no row of "
+            f"{config.file('train')} has; a classifier cannot know it"
+        )
+    if len(known) < 2:
+        raise InputError(
+            f"all rows of {config.file('train')} are of one class, so there is nothing to tell apart; name "
+            f"another column as label"
+        )
+    return LocalData(tables)
+
+
+def read_clustering(config: ClusteringTask) -> LocalData:
+    """Texts with their classes, as names."""
+    table, where = read_table(config, "texts", [config.text, config.label])
+    labels = classes_of(table, config.label, where)
+    if len(set(labels)) < 2:
+        raise InputError(
+            f"all {len(labels)} rows of {where} are of one class, so there is nothing to cluster; name "
+            f"another column as label"
+        )
+    # mteb reads -1 as "no label at this level".
+    return LocalData(
+        {
+            "test": {
+                "sentences": texts_of(table, config.text, where),
+                "labels": list(map(str, labels)),
+            }
+        }
+    )

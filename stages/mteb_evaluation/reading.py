@@ -1,0 +1,56 @@
+"""Reading local evaluation data, whatever the kind of task."""
+
+from collections.abc import Callable
+from typing import Any
+
+from stages.corpus.files import file_sha256
+from stages.mteb_evaluation.columns import existing_file
+from stages.mteb_evaluation.labelled_data import (
+    read_classification,
+    read_clustering,
+    read_pair_classification,
+    read_sts,
+)
+from stages.mteb_evaluation.local_data import LocalData
+from stages.mteb_evaluation.search_data import read_reranking, read_retrieval
+from stages.mteb_evaluation.summary_data import read_summarization
+from stages.mteb_evaluation.tasks import (
+    ClassificationTask,
+    ClusteringTask,
+    LocalTask,
+    PairClassificationTask,
+    RerankingTask,
+    RetrievalTask,
+    StsTask,
+    SummarizationTask,
+)
+
+_READERS: dict[type, Callable[[Any], LocalData]] = {
+    StsTask: read_sts,
+    PairClassificationTask: read_pair_classification,
+    ClassificationTask: read_classification,
+    ClusteringTask: read_clustering,
+    RetrievalTask: read_retrieval,
+    RerankingTask: read_reranking,
+    SummarizationTask: read_summarization,
+}
+
+
+def read_local(config: LocalTask) -> LocalData:
+    """Read and check the data of a local task.
+
+    Raises:
+        InputError: a file or column that is not there, no rows, a value that is missing or of another
+            kind than it should be, an id that occurs twice, judgements of unknown queries or documents,
+            or nothing that can be scored.
+    """
+    return _READERS[type(config)](config)
+
+
+def file_digests(config: LocalTask) -> dict[str, str]:
+    """SHA-256 of every file of a task by what it holds.
+
+    Raises:
+        InputError: a file is not there.
+    """
+    return {holds: file_sha256(existing_file(config, holds)) for holds in config.stems}

@@ -1,0 +1,111 @@
+"""Local data of tasks that search: queries, documents, and which of them answer which."""
+
+from stages.mteb_evaluation.columns import (
+    ids_of,
+    numbers_of,
+    read_table,
+    texts_of,
+    unique_ids_of,
+    zeros_and_ones,
+)
+from stages.mteb_evaluation.local_data import Columns, LocalData
+from stages.mteb_evaluation.tasks import RerankingTask, RetrievalTask
+from storage.errors import InputError
+
+
+def read_retrieval(config: RetrievalTask) -> LocalData:
+    """All documents, and the queries that have a relevant one."""
+    qrels = config.file("qrels")
+    if not qrels.exists():
+        raise InputError(
+            f"a retrieval task needs judgements of which document answers which query, and there is no file "
+            f"{qrels}; name it with 'qrels' ({config.qrels!r} now)"
+        )
+    columns = [config.document_id, config.document, *([config.title] if config.title else [])]
+    documents, where = read_table(config, "corpus", columns)
+    corpus: Columns = {
+        "id": unique_ids_of(documents, config.document_id, where),
+        "text": texts_of(documents, config.document, where),
+    }
+    if config.title:
+        corpus["title"] = texts_of(documents, config.title, where)
+    asked, queries_where = read_table(config, "queries", [config.query_id, config.query])
+    ids = unique_ids_of(asked, config.query_id, queries_where)
+    relevant = _judgements(config, set(ids), set(corpus["id"]))
+    texts = texts_of(asked, config.query, queries_where)
+    kept = [i for i, query in enumerate(ids) if query in relevant]
+    queries = {"id": [ids[i] for i in kept], "text": [texts[i] for i in kept]}
+    return LocalData(
+        {"queries": queries, "corpus": corpus}, {q: relevant[q] for q in queries["id"]}
+    )
+
+
+def _judgements(
+    config: RetrievalTask, queries: set[str], documents: set[str]
+) -> dict[str, dict[str, int]]:
+    """Query to its relevant documents; queries without one are left out."""
+    names = [config.query_id, config.document_id, config.relevance]
+    table, where = read_table(config, "qrels", names)
+    asked, found = (ids_of(table, name, where) for name in names[:2])
+    grades = numbers_of(table, config.relevance, where)
+    relevant: dict[str, dict[str, int]] = {}
+    seen = set[tuple[str, str]]()
+    for row, (query, document, grade) in enumerate(zip(asked, found, grades, strict=True), start=1):
+        for name, key, known in (("query", query, queries), ("document", document, documents)):
+            if key not in known:
+                raise InputError(
+                    f"row {row} of {where} judges the {name} {key!r}, which is not in "
+                    f"{config.file('queries' if name == 'query' else 'corpus')}; remove the row or add the "
+                    f"{name}"
+                )
+        if (query, document) in seen:
+            raise InputError(
+                f"row {row} of {where} judges document {document!r} for query {query!r} a second time; keep "
+                f"one of the rows"
+            )
+        if grade != int(grade):
+            raise InputError(
+                f"row {row} of {where} has the relevance {grade:g}; judgements are whole numbers"
+            )
+        seen.add((query, document))
+        if grade > 0:
+            relevant.setdefault(query, {})[document] = int(grade)
+    if not relevant:
+        raise InputError(
+            f"none of the {len(grades)} judgements in {where} is above 0, so no query has an answer to find"
+        )
+    return relevant
+
+
+def read_reranking(config: RerankingTask) -> LocalData:
+    """Candidates as documents of their own, also where two queries share a text."""
+    names = [config.query_id, config.query, config.document, config.label]
+    table, where = read_table(config, "candidates", names)
+    asked = ids_of(table, config.query_id, where)
+    queries, documents = (texts_of(table, name, where) for name in names[1:3])
+    labels = zeros_and_ones(table, config.label, where)
+    texts: dict[str, str] = {}
+    corpus: Columns = {"id": [], "text": documents}
+    relevant: dict[str, dict[str, int]] = {}
+    candidates: dict[str, list[str]] = {}
+    for row, (key, query, label) in enumerate(zip(asked, queries, labels, strict=True), start=1):
+        if texts.setdefault(key, query) != query:
+            raise InputError(
+                f"row {row} of {where} has the query {query!r:.60} under the id {key!r}, which row "
+                f"{asked.index(key) + 1} gives to {texts[key]!r:.60}; give every query an id of its own"
+            )
+        found = candidates.setdefault(key, [])
+        found.append(f"{key}/{len(found)}")
+        corpus["id"].append(found[-1])
+        if label:
+            relevant.setdefault(key, {})[found[-1]] = 1
+    if not relevant:
+        raise InputError(
+            f"none of the {len(labels)} rows of {where} has the label 1, so no query has an answer to rank"
+        )
+    scored = [key for key in texts if key in relevant]
+    return LocalData(
+        {"queries": {"id": scored, "text": [texts[key] for key in scored]}, "corpus": corpus},
+        relevant={key: relevant[key] for key in scored},
+        candidates={key: candidates[key] for key in scored},
+    )

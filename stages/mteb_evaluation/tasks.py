@@ -1,0 +1,228 @@
+"""Evaluation tasks: those of mteb by name, and tasks of the same kinds from local parquet files."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Role = Literal["text", "query", "document"]
+"""What a text is to a task: one of those to be searched for, one of those to be found, or neither."""
+
+SEARCH_ROLES: tuple[Role, ...] = ("query", "document")
+
+Category = str
+"""Kind of a task as mteb names it: STS, Classification, Retrieval, ..."""
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HubTask(_Config):
+    """A task of mteb, whose data comes from the hub (or from what is cached of it).
+
+    ```yaml
+    STS17: {kind: mteb, name: STS17, subsets: [en-en]}
+    ```
+    """
+
+    kind: Literal["mteb"] = "mteb"
+    name: str
+    """As mteb lists it."""
+    revision: str | None = None
+    """Commit of the dataset; the one that the installed mteb pins if not given."""
+    languages: tuple[str, ...] = ()
+    """Only subsets in these languages and no other (`eng`, `deu-Latn`); all if not given."""
+    subsets: tuple[str, ...] = ()
+    """Only these subsets of the dataset; all if not given."""
+    splits: tuple[str, ...] = ()
+    """Only these splits; those that mteb evaluates if not given."""
+
+
+class _Local(_Config):
+    category: ClassVar[Category]
+    default_score: ClassVar[str]
+    roles: ClassVar[tuple[Role, ...]] = ("text",)
+
+    kind: Literal["local"]
+    path: str
+    """Folder of the parquet files."""
+    main_score: str | None = None
+    """Which of mteb's scores is the result; that of mteb's own tasks of this kind if not given."""
+
+    @property
+    def score(self) -> str:
+        """Name of the score that is the result."""
+        return self.main_score or self.default_score
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """What a file holds, to its name without extension."""
+        raise NotImplementedError
+
+    def file(self, holds: str) -> Path:
+        """The file that holds this."""
+        return Path(self.path) / f"{self.stems[holds]}.parquet"
+
+
+class _Pairs(_Local):
+    split: str = "test"
+    """File, without extension, of the pairs."""
+    text: str = "sentence1"
+    text_pair: str = "sentence2"
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """One file."""
+        return {"pairs": self.split}
+
+
+class StsTask(_Pairs):
+    """Graded pairs: rank correlation of cosines and grades."""
+
+    category: ClassVar[Category] = "STS"
+    default_score: ClassVar[str] = "cosine_spearman"
+
+    type: Literal["sts"]
+    label: str = "score"
+    """Column with the grade."""
+
+
+class PairClassificationTask(_Pairs):
+    """Pairs that belong together (1) or not (0): average precision of the similarity."""
+
+    category: ClassVar[Category] = "PairClassification"
+    default_score: ClassVar[str] = "max_ap"
+
+    type: Literal["pair_classification"]
+    label: str = "label"
+
+
+class ClassificationTask(_Local):
+    """Logistic regression on a few vectors per class, several times."""
+
+    category: ClassVar[Category] = "Classification"
+    default_score: ClassVar[str] = "accuracy"
+
+    type: Literal["classification"]
+    train: str = "train"
+    """File, without extension, from which training texts are drawn."""
+    test: str = "test"
+    text: str = "text"
+    label: str = "label"
+    """Column with the class: integers or strings."""
+    samples_per_label: int = Field(default=8, ge=1)
+    """Drawn per class, as mteb draws them; mteb's EmotionClassification has 16."""
+    n_experiments: int = Field(default=10, ge=1)
+    """Draws; the score is the mean over them."""
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """Train and test."""
+        return {"train": self.train, "test": self.test}
+
+
+class ClusteringTask(_Local):
+    """k-means with the true number of clusters, on bootstrap samples (mteb's clustering since 2024)."""
+
+    category: ClassVar[Category] = "Clustering"
+    default_score: ClassVar[str] = "v_measure"
+
+    type: Literal["clustering"]
+    split: str = "test"
+    text: str = "text"
+    label: str = "label"
+    max_documents: int | None = Field(default=None, ge=2)
+    """Embed only this many texts, drawn by mteb; all if not given."""
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """One file."""
+        return {"texts": self.split}
+
+
+class RetrievalTask(_Local):
+    """Queries, a corpus, and judgements of which document answers which query."""
+
+    category: ClassVar[Category] = "Retrieval"
+    default_score: ClassVar[str] = "ndcg_at_10"
+    roles: ClassVar[tuple[Role, ...]] = SEARCH_ROLES
+
+    type: Literal["retrieval"]
+    corpus: str = "corpus"
+    queries: str = "queries"
+    qrels: str = "qrels_test"
+    """File, without extension, of the judgements; queries without a relevant document are left out."""
+    query_id: str = "query_id"
+    document_id: str = "doc_id"
+    query: str = "text"
+    document: str = "text"
+    title: str | None = "title"
+    """Column whose text stands before the document's, with a space between; null for none."""
+    relevance: str = "score"
+    """Column of the judgements; whole numbers, 0 and below are not relevant."""
+    identical_ids: Literal["keep", "ignore"] = "keep"
+    """`ignore`: a document is not found for the query that has its id, as in mteb's ArguAna."""
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """Corpus, queries and judgements."""
+        return {"corpus": self.corpus, "queries": self.queries, "qrels": self.qrels}
+
+
+class RerankingTask(_Local):
+    """Queries, each with candidates of its own: rows of query, document and whether it answers."""
+
+    category: ClassVar[Category] = "Reranking"
+    default_score: ClassVar[str] = "map_at_1000"
+    roles: ClassVar[tuple[Role, ...]] = SEARCH_ROLES
+
+    type: Literal["reranking"]
+    split: str = "test"
+    query_id: str = "query_id"
+    query: str = "query"
+    document: str = "document"
+    label: str = "label"
+    """1 for a document that answers, else 0; queries without one are left out."""
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """One file."""
+        return {"candidates": self.split}
+
+
+class SummarizationTask(_Local):
+    """Machine summaries against human ones: correlation with what people thought of them."""
+
+    category: ClassVar[Category] = "Summarization"
+    default_score: ClassVar[str] = "cosine_spearman"
+
+    type: Literal["summarization"]
+    documents: str = "docs"
+    """File, without extension, of the documents with their human summaries."""
+    summaries: str = "summaries"
+    """File, without extension, of the machine summaries."""
+    document_id: str = "doc_id"
+    references: str = "references"
+    """Column with a list of human summaries."""
+    summary: str = "summary"
+    relevance: str = "relevance"
+    """Column with the grade of a machine summary."""
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """Documents and machine summaries."""
+        return {"documents": self.documents, "summaries": self.summaries}
+
+
+LocalTask = Annotated[
+    StsTask
+    | PairClassificationTask
+    | ClassificationTask
+    | ClusteringTask
+    | RetrievalTask
+    | RerankingTask
+    | SummarizationTask,
+    Field(discriminator="type"),
+]
+MtebTask = Annotated[HubTask | LocalTask, Field(discriminator="kind")]

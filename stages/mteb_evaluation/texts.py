@@ -1,0 +1,85 @@
+"""Which texts the evaluation of a local task will ask for, so that they are extracted ahead of it."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from stages.corpus.corpus import EXAMPLES, Corpus
+from stages.mteb_evaluation.local_data import Columns, LocalData
+from stages.mteb_evaluation.reading import read_local
+from stages.mteb_evaluation.tasks import ClassificationTask, ClusteringTask, LocalTask, Role
+from storage.errors import InputError
+from storage.keys import text_digest
+
+SEED = 42
+"""Of mteb's tasks."""
+
+
+def task_corpus(config: LocalTask, role: Role) -> Corpus:
+    """The texts that a task asks for in one role, as a corpus of kind `unlabelled`; blank ones are left out.
+
+    Raises:
+        InputError: as of `read_local`, or all texts are blank.
+    """
+    asked = dict.fromkeys(asked_texts(config, read_local(config))[role])
+    texts = tuple(text for text in asked if text.strip())
+    if not texts:
+        raise InputError(
+            f"all {len(asked)} texts that the task in {config.path} asks for as {role} are blank; name "
+            f"another column"
+        )
+    filled = {"split": [role] * len(texts), "text": list(range(len(texts)))}
+    empty = [None] * len(texts)
+    examples = pa.table({n: filled.get(n, empty) for n in EXAMPLES.names}, schema=EXAMPLES)
+    return Corpus(texts, examples, "unlabelled", (), tuple(map(text_digest, texts)))
+
+
+def asked_texts(config: LocalTask, data: LocalData) -> dict[Role, list[str]]:
+    """Texts by role, as mteb hands them to an encoder. Texts that are missing here are extracted when they
+    are asked for; those beyond cost time only."""
+    tables = data.tables
+    if "queries" in tables:
+        return {"query": tables["queries"]["text"], "document": documents(tables["corpus"])}
+    test = tables["test"]
+    if isinstance(config, ClassificationTask):
+        drawn = drawn_rows(tables["train"]["label"], config.samples_per_label, config.n_experiments)
+        return {"text": [*(tables["train"]["text"][i] for i in drawn), *test["text"]]}
+    if isinstance(config, ClusteringTask):
+        return {"text": _sampled(test["sentences"], config.max_documents)}
+    if "machine_summaries" in test:
+        both = (*test["human_summaries"], *test["machine_summaries"])
+        return {"text": [summary for summaries in both for summary in summaries]}
+    return {"text": [*test["sentence1"], *test["sentence2"]]}
+
+
+def documents(corpus: Columns) -> list[str]:
+    """Title and text with a space between, as mteb joins them."""
+    titles: Sequence[str] = corpus.get("title", [""] * len(corpus["text"]))
+    return [
+        f"{title} {text}".strip() if title else text.strip()
+        for title, text in zip(titles, corpus["text"], strict=True)
+    ]
+
+
+def drawn_rows(labels: Sequence[int | str], per_label: int, n_draws: int) -> list[int]:
+    """Training rows of all of mteb's draws of `per_label` rows of every class, ascending.
+
+    mteb shuffles the rows of the previous draw with a generator that is seeded anew every time.
+    """
+    order, drawn = list(range(len(labels))), set[int]()
+    for _ in range(n_draws):
+        np.random.RandomState(SEED).shuffle(order)
+        counts: dict[int | str, int] = {}
+        for row in order:
+            if counts.setdefault(labels[row], 0) < per_label:
+                counts[labels[row]] += 1
+                drawn.add(row)
+    return sorted(drawn)
+
+
+def _sampled(texts: list[str], most: int | None) -> list[str]:
+    if most is None:
+        return texts
+    return [texts[i] for i in random.Random(SEED).sample(range(len(texts)), min(most, len(texts)))]

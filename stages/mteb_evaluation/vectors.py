@@ -1,0 +1,64 @@
+"""Vectors for whatever texts an evaluation asks for, from the feature store."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stages.embed import Features
+from stages.embed.aggregate import Vectors
+from stages.encoder.vectors import TextVectors
+from stages.mteb_evaluation.tasks import Role
+from storage.errors import InputError
+from storage.keys import digest, text_digest
+from storage.progress import Progress
+
+FeaturesOf = Callable[[Role, Mapping[str, str]], Sequence[Features]]
+"""Role and texts (digest to text) to their features, one per prompt of an ensemble; what is not stored
+yet is computed and stored."""
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A method on stored features."""
+
+    method: str
+    """Its name, for people."""
+    vectors: TextVectors
+    features: FeaturesOf
+    identity: Mapping[str, Any]
+    """Everything that decides the vectors: stores with their recipes, and method or trained head."""
+    progress: Progress
+    n_parameters: int = 0
+    """Trained to make the vectors."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of the identity."""
+        return digest(self.identity)
+
+    def __call__(self, texts: Sequence[str], role: Role) -> Vectors:
+        """One vector per text `[n, d]` float32. Equal texts are computed once.
+
+        A blank text has no token, so it gets a vector of zeros, whose cosine with any other is 0;
+        sentence-transformers embeds the special tokens that stand around nothing.
+
+        Raises:
+            InputError: all texts are blank, or a vector is not finite or cannot be made.
+        """
+        digests = [text_digest(text) for text in texts]
+        unique = {d: text for d, text in zip(digests, texts, strict=True) if text.strip()}
+        if not unique:
+            raise InputError(
+                f"all {len(texts)} texts of the role {role!r} are blank, so {self.method!r} has nothing to "
+                f"embed"
+            )
+        members = self.features(role, unique)
+        parts = [self.vectors.of(member, self.progress) for member in members]
+        found = self.vectors.joined(parts, members[0].name)
+        rows = {d: row for row, d in enumerate(unique)}
+        out = np.zeros((len(texts), found.shape[1]), np.float32)
+        filled = [i for i, d in enumerate(digests) if d in rows]
+        out[filled] = found[[rows[digests[i]] for i in filled]]
+        return out

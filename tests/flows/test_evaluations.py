@@ -1,0 +1,370 @@
+"""Evaluations in an experiment: methods and heads on tasks of mteb, from one store."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict
+
+from flows import stores
+from flows.dag import build_dag
+from flows.experiment import load_experiment
+from flows.pipeline import PipelineResult, run_embedded
+from flows.plan import make_plan
+from flows.rebuild_report import rebuild_report
+from stages.extraction import extract as extract_module
+from stages.mteb_evaluation import texts as texts_module
+from storage.durable import read_json
+from storage.errors import InputError
+from storage.features.store import FeatureStore, all_stores, store_folder
+from tests.flows.test_embed_experiment import pairs, write
+from tests.stages.mteb_evaluation.small_tasks import write_rows, write_tasks
+
+pytestmark = [
+    pytest.mark.usefixtures("prefect_server"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning"),
+]
+
+EVALUATED = ("mean", "asked", "VA auto", "head")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = write_tasks(tmp_path_factory.mktemp("data"))
+    for seed, split in enumerate(("train", "dev", "test")):
+        pairs(found / f"{split}.parquet", 24, seed)
+    return found
+
+
+def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
+    def local(kind: str) -> dict[str, str]:
+        return {"kind": "local", "type": kind, "path": str(folder / kind)}
+
+    files = {split: str(folder / f"{split}.parquet") for split in ("train", "dev", "test")}
+    columns = {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"}
+    head = {
+        "kind": "head",
+        "head": {"kind": "scorer", "hidden": 8},
+        "layer": "hidden/2",
+        "optim": {"lr": 0.01, "batch_size": 8, "max_epochs": 1},
+    }
+    return {
+        "name": "evaluations",
+        "backbone": {"source": str(backbone)},
+        "capture": "hidden=2@tokens",
+        "recipes": {"question": {"kind": "template", "template": "is {text} ?"}},
+        "tasks": {"pairs": {"kind": "files", "files": files, "task": columns}},
+        "methods": {
+            "mean": {"kind": "embed", "layers": "2"},
+            "asked": {"kind": "embed", "layers": "2", "prompts": {"query": "question"}},
+            "VA auto": {"kind": "embed", "method": "va", "layers": "auto"},
+            "head": head,
+        },
+        "evaluations": {
+            "mteb": {
+                "tasks": {k: local(k) for k in ("sts", "classification", "retrieval")},
+                "methods": list(EVALUATED),
+                "fitted_on": "pairs",
+            }
+        },
+        "seeds": [0, 1],
+        "report": {"title": "Evaluations", "averages": "mteb"},
+        "runtime": {"workers": 2, "extract": {"device": "cpu"}},
+    }
+
+
+@pytest.fixture(scope="module")
+def first_run(
+    folder: Path, tiny_bert: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, PipelineResult]:
+    place = tmp_path_factory.mktemp("run")
+    path = write(place / "experiment.yaml", experiment(folder, tiny_bert))
+    return path, place / "home", run_embedded(str(path), str(place / "home"), [])
+
+
+def rows_of(result: PipelineResult) -> list[dict[str, Any]]:
+    return pq.read_table(result.report.with_name("results.parquet")).to_pylist()
+
+
+def test_every_method_is_scored_on_every_task(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    _, home, result = first_run
+    # Pairs, and texts of each role: one of sts, one of classification, two of retrieval. `asked` is `mean`
+    # but for searches, so only there it runs.
+    assert result.computed == {
+        "corpus": 5,
+        "extract": 2,
+        "embed": 2,
+        "fit": 2,
+        "score": 4,
+        "evaluate": 13,
+        "report": 1,
+    }
+    found = {(r["method"], r["task"], r["seed"]): r for r in rows_of(result) if r["n_dev"] == 0}
+    for task, metric, category in (
+        ("sts", "cosine_spearman", "STS"),
+        ("classification", "accuracy", "Classification"),
+        ("retrieval", "ndcg_at_10", "Retrieval"),
+    ):
+        for method in EVALUATED:
+            for seed in (0, 1) if method == "head" else (0,):
+                row = found.pop((method, task, seed))
+                assert (row["metric"], row["category"]) == (metric, category)
+                assert -1 <= row["test"] <= 1
+                assert row["dev"] is None
+                assert (row["n_parameters"] > 0) == (method == "head")
+    assert not found
+    summary = read_json(result.report.with_name("summary.json"))
+    assert summary["averages"][-1] == {"heading": "mean", "metric": "mixed"}
+    means = {r["method"]: r["averages"][-1]["text"] for r in summary["rows"]}
+    tests = [row["test"] for row in rows_of(result) if row["method"] == "mean"]
+    assert len(tests) == 4
+    assert means["mean"] == f"{100 * np.mean(tests):.1f}"
+    page = result.report.read_text(encoding="utf-8")
+    assert "cosine_spearman" in page
+    assert len(all_stores(home)) == 2
+
+
+def test_a_prompt_of_queries_changes_searches_only(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, result = first_run
+    rows = {(r["method"], r["task"]): r["test"] for r in rows_of(result) if r["seed"] == 0}
+    for task in ("sts", "classification"):
+        assert rows["mean", task] == rows["asked", task]
+    dag = build_dag(load_experiment(path), home)
+    folders = {
+        m: dag.artifacts.open(dag.evaluation_nodes[m, "retrieval", 0].spec.ref)
+        for m in ("mean", "asked")
+    }
+    scores = {m: read_json(f / "scores.json")["test"][0] for m, f in folders.items()}
+    assert scores["mean"] != scores["asked"]
+    embeddings = {read_json(f / "metrics.json")["embedding"] for f in folders.values()}
+    assert len(embeddings) == 2
+    # The store of the prompt holds the queries, and no document.
+    (target,) = dag.stores["question"].targets
+    store = FeatureStore.open(store_folder(home, target.identity.store_id))
+    asked = dag.corpus("retrieval · query of evaluation")
+    stored = [
+        text for s in store.segments() for text in store.segment(s).table.column("text").to_pylist()
+    ]
+    assert sorted(stored) == sorted(asked.texts)
+
+
+def test_layers_and_heads_come_from_the_task_that_is_named(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    dag = build_dag(load_experiment(path), home)
+    for name, seed, stage in (("VA auto", 0, "embed"), ("head", 1, "fit")):
+        node = dag.evaluation_nodes[name, "sts", seed]
+        made = dag.fit_nodes[name, "pairs", seed].spec.ref
+        assert node.spec.inputs[-1] == str(made)
+        assert made.stage == stage
+    chosen = read_json(
+        dag.artifacts.open(dag.fit_nodes["VA auto", "pairs", 0].spec.ref) / "vectors.json"
+    )
+    layers = ",".join(map(str, chosen["layers"]))
+    fixed = [f"methods.VA={{kind: embed, method: va, layers: '{layers}'}}"]
+    fixed.append("evaluations.mteb.methods=[VA]")
+    again = run_embedded(str(path), str(home), fixed)
+    rows = {(r["method"], r["task"]): r["test"] for r in rows_of(again)}
+    before = read_json(
+        dag.artifacts.open(dag.evaluation_nodes["VA auto", "sts", 0].spec.ref) / "metrics.json"
+    )
+    assert rows["VA", "sts"] == before["test"]
+
+
+def test_a_key_holds_the_code_of_mteb_tasks_and_of_the_method(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    dag = build_dag(load_experiment(path), home)
+    mean, head = (dag.evaluation_nodes[m, "sts", 0].spec.code for m in ("mean", "head"))
+    for code in (mean, head):
+        assert code is not None
+        assert "stages.mteb_evaluation.build:build_task" in code
+        assert "stages.mteb_evaluation.encoder:PermafrostEncoder" in code
+        assert "stages.mteb_evaluation.labelled_data:read_sts" in code
+    assert "stages.embed.aggregate:pool_rows" in mean
+    assert "stages.embed.head:embed_with_head" in head
+    assert not any(name.startswith("stages.extraction.extract:") for name in mean)
+
+
+def test_nothing_runs_twice_and_a_change_runs_what_it_touches(
+    first_run: tuple[Path, Path, PipelineResult], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, home, _ = first_run
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a backbone was loaded")
+
+    monkeypatch.setattr(stores, "load_backbone", refuse)
+    assert not run_embedded(str(path), str(home), []).computed
+    more = ["evaluations.mteb.tasks.classification.samples_per_label=4"]
+    changed = run_embedded(str(path), str(home), more)
+    # The rows that are drawn are others, but among those drawn before.
+    assert changed.computed == {"corpus": 1, "extract": 1, "evaluate": 4, "report": 1}
+    assert not make_plan(build_dag(load_experiment(path), home)).n_tokens
+
+
+def test_the_report_can_be_made_again(first_run: tuple[Path, Path, PipelineResult]) -> None:
+    path, home, result = first_run
+    before = result.report.read_bytes()
+    assert rebuild_report(build_dag(load_experiment(path), home)) == result.report
+    assert result.report.read_bytes() == before
+
+
+def test_texts_that_no_plan_knows_are_extracted_once_when_they_are_asked_for(
+    folder: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mteb.abstasks import AbsTaskSTS
+
+    rows = pq.read_table(folder / "sts" / "test.parquet")
+    n_texts = 0
+    forward = extract_module.forward
+
+    def counted(backbone: Any, encoded: Any, *rest: Any) -> Any:
+        nonlocal n_texts
+        n_texts += len(encoded)
+        return forward(backbone, encoded, *rest)
+
+    def from_files(self: Any, **_: Any) -> None:
+        self.dataset = DatasetDict({"test": Dataset.from_dict(rows.to_pydict())})
+        self.data_loaded = True
+
+    monkeypatch.setattr(extract_module, "forward", counted)
+    monkeypatch.setattr(AbsTaskSTS, "load_data", from_files)
+    content = experiment(folder, tiny_bert)
+    content["methods"] = {
+        "mean": {"kind": "embed", "layers": "2"},
+        "last": {"kind": "embed", "method": "last", "layers": "1"},
+    }
+    content["tasks"], content["capture"], content["recipes"] = {}, None, {}
+    local = content["evaluations"]["mteb"]["tasks"]["sts"]
+    content["evaluations"] = {"hub": {"tasks": {"STS12": {"kind": "mteb", "name": "STS12"}}}}
+    path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
+    before = make_plan(build_dag(load_experiment(path), home))
+    assert (before.n_tokens, before.hub_tasks) == (0, ("STS12",))
+    first = run_embedded(str(path), str(home), [])
+    assert first.computed == {"evaluate": 2, "report": 1}
+    texts = {t for c in ("sentence1", "sentence2") for t in rows.column(c).to_pylist()}
+    assert n_texts == len(texts)
+    assert not run_embedded(str(path), str(home), []).computed
+    assert make_plan(build_dag(load_experiment(path), home)).hub_tasks == ()
+    found = {r["method"]: r["test"] for r in rows_of(first)}
+    # The same data as a local task: no text is extracted again, and the scores are the same.
+    content["evaluations"] = {"local": {"tasks": {"mine": local}}}
+    second = run_embedded(str(write(tmp_path / "local.yaml", content)), str(home), [])
+    assert n_texts == len(texts)
+    assert {r["method"]: r["test"] for r in rows_of(second)} == found
+    assert np.isfinite(list(found.values())).all()
+
+
+def test_texts_that_were_not_foreseen_are_extracted_when_they_are_asked_for(
+    folder: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = experiment(folder, tiny_bert)
+    content["methods"] = {"mean": content["methods"]["mean"]}
+    content["tasks"], content["capture"], content["recipes"] = {}, None, {}
+    evaluation = content["evaluations"]["mteb"]
+    content["evaluations"] = {
+        "mteb": {"tasks": {k: evaluation["tasks"][k] for k in ("sts", "retrieval")}}
+    }
+    # In other batches, float16 features may differ by a step.
+    content["store_dtype"] = "float32"
+    path = write(tmp_path / "experiment.yaml", content)
+    expected = rows_of(run_embedded(str(path), str(tmp_path / "whole"), []))
+    asked = texts_module.asked_texts
+    monkeypatch.setattr(
+        texts_module,
+        "asked_texts",
+        lambda config, data: {role: texts[:1] for role, texts in asked(config, data).items()},
+    )
+    found = rows_of(run_embedded(str(path), str(tmp_path / "lacking"), []))
+    for mine, other in zip(found, expected, strict=True):
+        assert mine["task"] == other["task"]
+        assert mine["test"] == pytest.approx(other["test"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"methods": ["men"]}, r"evaluations.mteb.methods names 'men'; there are mean, asked"),
+        ({"fitted_on": "pears"}, "evaluations.mteb.fitted_on is 'pears'; there are pairs"),
+        ({"fitted_on": None}, "'VA auto', which chooses its layers on a task; say on which with"),
+        ({"tasks": {}}, "evaluations.mteb has neither tasks nor suites"),
+        ({"suites": ["beer"]}, "evaluations.mteb.suites.0"),
+        ({"tasks": {"x": {"kind": "local", "type": "stss", "path": "y"}}}, "'sts', 'pair_class"),
+        ({"tasks": {"pairs": {"kind": "local", "type": "sts", "path": "y"}}}, "name of a task of"),
+        (
+            {"tasks": {"x": {"kind": "local", "type": "sts", "path": "nowhere"}}},
+            "no file nowhere/test.parquet, where the pairs of a sts task are expected",
+        ),
+        (
+            {"tasks": {"x": {"kind": "mteb", "name": "STS1"}}},
+            r"mteb has no task 'STS1' among its \d+; near it are STS",
+        ),
+    ],
+)
+def test_wrong_evaluations_say_what_is_wrong(
+    folder: Path, tiny_bert: Path, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    content = experiment(folder, tiny_bert)
+    content["evaluations"]["mteb"] |= change
+    path = write(tmp_path / "experiment.yaml", content)
+    with pytest.raises(InputError, match=says):
+        build_dag(load_experiment(path), tmp_path / "home").nodes  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "says"),
+    [
+        (
+            ("methods", "mean", "whitening"),
+            {},
+            "whose whitening is fitted on the texts of a corpus",
+        ),
+        (("methods", "asked", "prompts"), {"query": "no"}, "prompts.query reads the recipe 'no'"),
+        (("methods", "mean"), {"kind": "length"}, "of kind 'length' and has no vector"),
+        (
+            ("evaluations", "more"),
+            {"tasks": {"sts": {"kind": "local", "type": "sts", "path": "x"}}, "methods": ["mean"]},
+            "both have a task 'sts'",
+        ),
+    ],
+)
+def test_methods_that_cannot_be_evaluated_are_refused(
+    folder: Path, tiny_bert: Path, tmp_path: Path, where: tuple[str, ...], value: Any, says: str
+) -> None:
+    content = at = experiment(folder, tiny_bert)
+    for name in where[:-1]:
+        at = at[name]
+    at[where[-1]] = value
+    with pytest.raises(InputError, match=says):
+        load_experiment(write(tmp_path / "experiment.yaml", content))
+
+
+def test_an_experiment_needs_something_to_score(
+    folder: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = experiment(folder, tiny_bert) | {"tasks": {}, "evaluations": {}}
+    with pytest.raises(InputError, match="neither tasks nor evaluations"):
+        load_experiment(write(tmp_path / "experiment.yaml", content))
+
+
+def test_damaged_data_of_a_task_names_the_task(
+    folder: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    write_rows(
+        tmp_path / "sts" / "test.parquet", [{"sentence1": "a", "sentence2": "b", "score": 1.0}]
+    )
+    content = experiment(folder, tiny_bert)
+    content["evaluations"]["mteb"]["tasks"]["sts"]["path"] = str(tmp_path / "sts")
+    path = write(tmp_path / "experiment.yaml", content)
+    with pytest.raises(InputError, match=r"all 1 pairs of .*sts/test.parquet have the grade 1"):
+        run_embedded(str(path), str(tmp_path / "home"), [])

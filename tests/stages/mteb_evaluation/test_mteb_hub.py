@@ -1,0 +1,85 @@
+"""Tasks of mteb by name, and named suites of them."""
+
+from typing import Any
+
+import mteb
+import pytest
+
+from stages.mteb_evaluation import SUITE_NAMES, HubTask, suite, task_facts
+from stages.mteb_evaluation.hub import find_task, load_data
+from storage.errors import InputError
+
+
+@pytest.mark.parametrize("name", SUITE_NAMES)
+def test_every_task_of_a_suite_is_one_of_mtebs_and_about_english(name: str) -> None:
+    for config in suite(name).values():  # type: ignore[arg-type]
+        task = find_task(config)
+        assert task.metadata.modalities == ["text"]
+        languages = task.metadata.eval_langs
+        if isinstance(languages, dict):
+            found = {code for subset in task.hf_subsets for code in languages[subset]}
+        else:
+            found = set(languages)
+        assert found == {"eng-Latn"}
+
+
+@pytest.mark.parametrize(
+    ("name", "benchmark"),
+    [("mteb-eng-v2", "MTEB(eng, v2)"), ("beir", "BEIR"), ("longembed", "LongEmbed")],
+)
+def test_suites_are_mtebs_benchmarks(name: Any, benchmark: str) -> None:
+    def identity(task: Any) -> Any:
+        return task.metadata.name, tuple(task.hf_subsets), tuple(task.eval_splits)
+
+    mine = {identity(find_task(config)) for config in suite(name).values()}
+    assert mine == {identity(task) for task in mteb.get_benchmark(benchmark).tasks}
+
+
+def test_the_papers_suites_have_as_many_tasks_as_they_say() -> None:
+    assert [len(suite(name)) for name in ("glot7", "va14", "htp30")] == [7, 14, 30]
+    kinds = {find_task(c).metadata.type for c in suite("htp30").values()}
+    assert kinds == {"Classification", "Clustering", "PairClassification", "Reranking", "STS"}
+
+
+def test_facts_hold_the_commit_that_mteb_pins() -> None:
+    facts = task_facts(HubTask(name="STS17", subsets=("en-en",)))
+    pinned: Any = mteb.get_task("STS17").metadata.dataset
+    assert facts.category == "STS"
+    assert facts.key["dataset"] == {"path": pinned["path"], "revision": pinned["revision"]}
+    assert facts.key["subsets"] == ["en-en"]
+    assert facts.key["main_score"] == "cosine_spearman"
+    other = task_facts(HubTask(name="STS17", subsets=("en-en",), revision="f" * 40))
+    assert other.key["dataset"]["revision"] == "f" * 40
+    assert mteb.get_task("STS17").metadata.dataset == pinned, "mteb's own task was changed"
+
+
+def test_languages_keep_the_subsets_that_have_no_other() -> None:
+    assert find_task(HubTask(name="STS17", languages=("eng",))).hf_subsets == ["en-en"]
+    assert find_task(HubTask(name="STS12", languages=("eng",))).hf_subsets == ["default"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"name": "STSBenchmarc"}, "no task 'STSBenchmarc' among its .* near it are STSBenchmark"),
+        ({"name": "qqqqqqqq"}, "no task 'qqqqqqqq' among its .*documentation"),
+        ({"name": "STS17", "subsets": ("xx",)}, "has no subset 'xx'; it has .*en-en"),
+        ({"name": "STS12", "splits": ("dev",)}, "has no split 'dev'; it has test"),
+        ({"name": "STS12", "languages": ("deu",)}, "STS12 .* deu"),
+        ({"name": "CIFAR10"}, "is about image"),
+    ],
+)
+def test_what_mteb_does_not_have_is_refused(fields: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        find_task(HubTask(**fields))
+
+
+def test_without_a_hub_the_task_and_the_way_out_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = find_task(HubTask(name="STS12"))
+
+    def offline(**_: Any) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(task, "load_data", offline)
+    with pytest.raises(InputError, match=r"STS12 .*mteb/sts12.*no route.*kind 'local'"):
+        load_data(task)

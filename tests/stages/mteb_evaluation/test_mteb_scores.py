@@ -1,0 +1,212 @@
+"""Main scores against scipy, scikit-learn and pytrec_eval on the same vectors; scores of constant ones."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytrec_eval
+from scipy.stats import spearmanr
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, average_precision_score, v_measure_score
+
+from stages.mteb_evaluation import evaluate_task
+from stages.mteb_evaluation.reading import read_local
+from storage.durable import read_json
+from storage.errors import InputError
+from storage.ragged import Ragged
+from tests.stages.embed.corpus_features import SIZES, WIDTH
+from tests.stages.embed.memory_features import MemoryFeatures
+from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_tasks
+from tests.stages.mteb_evaluation.word_vectors import WordStates, embedding, mean_of_words
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::scipy.stats.ConstantInputWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+def main_score(folder: Path, kind: str, **fields: Any) -> float:
+    return evaluate_task(task(folder, kind, **fields), kind, embedding()).metrics["test"]
+
+
+def unit(texts: list[str]) -> np.ndarray:
+    vectors = mean_of_words(texts).astype(np.float64)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def cosines(first: list[str], second: list[str]) -> np.ndarray:
+    return (unit(first) * unit(second)).sum(axis=1)
+
+
+def test_sts(folder: Path) -> None:
+    rows = read_local(task(folder, "sts")).tables["test"]
+    found = cosines(rows["sentence1"], rows["sentence2"]).round(6)
+    expected = spearmanr(found, rows["score"]).statistic
+    assert main_score(folder, "sts") == pytest.approx(expected, abs=1e-6)
+
+
+def test_pair_classification(folder: Path) -> None:
+    rows = read_local(task(folder, "pair_classification")).tables["test"]
+    first, second = (mean_of_words(rows[f"sentence{i}"]).astype(np.float64) for i in (1, 2))
+    similarities = [
+        cosines(rows["sentence1"], rows["sentence2"]),
+        (first * second).sum(axis=1),
+        -np.linalg.norm(first - second, axis=1),
+        -np.abs(first - second).sum(axis=1),
+    ]
+    expected = max(average_precision_score(rows["labels"], s) for s in similarities)
+    assert main_score(folder, "pair_classification") == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("per_label", [4, 8])
+def test_classification(folder: Path, per_label: int) -> None:
+    tables = read_local(task(folder, "classification")).tables
+    train, test = (mean_of_words(tables[s]["text"]) for s in ("train", "test"))
+    labels, scores = np.array(tables["train"]["label"]), list[float]()
+    order = list(range(len(labels)))
+    for _ in range(10):
+        np.random.RandomState(42).shuffle(order)
+        drawn = [
+            i
+            for place, i in enumerate(order)
+            if (labels[order[:place]] == labels[i]).sum() < per_label
+        ]
+        model = LogisticRegression(max_iter=100, random_state=42).fit(train[drawn], labels[drawn])
+        scores.append(accuracy_score(tables["test"]["label"], model.predict(test)))
+    found = main_score(folder, "classification", samples_per_label=per_label)
+    assert found == pytest.approx(np.mean(scores), abs=1e-9)
+
+
+def test_clustering(folder: Path) -> None:
+    rows = read_local(task(folder, "clustering")).tables["test"]
+    vectors, labels = mean_of_words(rows["sentences"]), np.array(rows["labels"])
+    draw, scores = random.Random(42), list[float]()
+    model = MiniBatchKMeans(
+        n_clusters=3, batch_size=512, init="k-means++", n_init=1, random_state=42
+    )
+    for _ in range(10):
+        chosen = draw.choices(range(len(vectors)), k=16_384)
+        scores.append(v_measure_score(labels[chosen], model.fit_predict(vectors[chosen])))
+    assert main_score(folder, "clustering") == pytest.approx(np.mean(scores), abs=1e-9)
+
+
+def ranked(data: Any) -> dict[str, dict[str, float]]:
+    """Cosine of every query with its candidates."""
+    corpus, queries = data.tables["corpus"], data.tables["queries"]
+    titles = corpus.get("title", [""] * len(corpus["text"]))
+    texts = [f"{a} {b}".strip() for a, b in zip(titles, corpus["text"], strict=True)]
+    all_cosines = (unit(queries["text"]) @ unit(texts).T).tolist()
+    return {
+        query: {
+            d: c
+            for d, c in zip(corpus["id"], row, strict=True)
+            if data.candidates is None or d in data.candidates[query]
+        }
+        for query, row in zip(queries["id"], all_cosines, strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "measure", "key"),
+    [("retrieval", "ndcg_cut.10", "ndcg_cut_10"), ("reranking", "map", "map")],
+)
+def test_searches(folder: Path, kind: str, measure: str, key: str) -> None:
+    data = read_local(task(folder, kind))
+    found = pytrec_eval.RelevanceEvaluator(data.relevant, {measure}).evaluate(ranked(data))
+    expected = np.mean([scores[key] for scores in found.values()])
+    assert len(found) == data.n_examples == {"retrieval": 7, "reranking": 5}[kind]
+    assert main_score(folder, kind) == pytest.approx(expected, abs=1e-5)
+
+
+def test_summarization(folder: Path) -> None:
+    rows = read_local(task(folder, "summarization")).tables["test"]
+    correlations = [
+        spearmanr((unit(machine) @ unit(human).T).max(axis=1).round(6), grades).statistic
+        for machine, human, grades in zip(
+            rows["machine_summaries"], rows["human_summaries"], rows["relevance"], strict=True
+        )
+    ]
+    found = main_score(folder, "summarization")
+    assert found == pytest.approx(np.mean(correlations), abs=1e-6)
+
+
+def test_what_is_recorded(folder: Path, tmp_path: Path) -> None:
+    made = embedding()
+    result = evaluate_task(task(folder, "retrieval"), "small", made)
+    result.save(tmp_path)
+    metrics = read_json(tmp_path / "metrics.json")
+    assert metrics == result.metrics
+    assert (metrics["metric"], metrics["category"]) == ("ndcg_at_10", "Retrieval")
+    assert (metrics["n_test"], metrics["dev"], metrics["n_parameters"]) == (7, None, 0)
+    assert metrics["embedding"] == made.digest
+    (scores,) = read_json(tmp_path / "scores.json")["test"]
+    assert scores["main_score"] == scores["ndcg_at_10"] == metrics["test"]
+    assert scores["recall_at_1"] <= scores["recall_at_10"]
+
+
+def test_another_of_mtebs_scores_can_be_the_result(folder: Path) -> None:
+    first = evaluate_task(task(folder, "retrieval", main_score="mrr_at_1"), "x", embedding())
+    assert first.metrics["metric"] == "mrr_at_1"
+    assert first.metrics["test"] == first.scores["test"][0]["mrr_at_1"]
+    with pytest.raises(InputError, match=r"no score 'mrr'; it has .*mrr_at_10"):
+        evaluate_task(task(folder, "retrieval", main_score="mrr"), "x", embedding())
+
+
+def test_documents_with_the_id_of_the_query_can_be_ignored(tmp_path: Path) -> None:
+    words = ["snow", "ice", "lake"]
+    files = tmp_path / "retrieval"
+    corpus = [{"doc_id": w, "title": "", "text": w} for w in words]
+    write_rows(files / "corpus.parquet", corpus)
+    write_rows(files / "queries.parquet", [{"query_id": "snow", "text": "snow snow ice"}])
+    write_rows(files / "qrels_test.parquet", [{"query_id": "snow", "doc_id": "ice", "score": 1}])
+    kept = main_score(tmp_path, "retrieval", main_score="ndcg_at_1")
+    ignored = main_score(tmp_path, "retrieval", main_score="ndcg_at_1", identical_ids="ignore")
+    assert (kept, ignored) == (0.0, 1.0)
+
+
+class Constant:
+    """Every text has one token, with the same state."""
+
+    def __call__(self, role: Any, texts: Any) -> Any:
+        rows = Ragged(np.ones((len(texts), WIDTH), np.float32), np.arange(len(texts) + 1))
+        return [MemoryFeatures(SIZES, {"hidden/1": rows})]
+
+
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.UndefinedMetricWarning", "ignore::RuntimeWarning"
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_embedding_that_is_constant_has_the_score_of_a_guess_or_none(
+    folder: Path, kind: str
+) -> None:
+    def score() -> float:
+        return evaluate_task(task(folder, kind), kind, embedding(Constant())).metrics["test"]
+
+    if kind in ("sts", "summarization"):
+        with pytest.raises(InputError, match="is not a number: all similarities are equal"):
+            score()
+    elif kind in ("retrieval", "reranking"):
+        assert 0 <= score() <= 1
+    else:
+        expected = {"classification": 1 / 3, "pair_classification": 16 / 24, "clustering": 0}
+        assert score() == pytest.approx(expected[kind], abs=1e-9)
+
+
+def test_vectors_that_are_not_finite_are_an_error_that_names_the_text(folder: Path) -> None:
+    states = WordStates()
+
+    def broken(role: Any, texts: Any) -> Any:
+        (member,) = states(role, texts)
+        member.arrays["hidden/1"].data[3, 0] = np.nan
+        return [member]
+
+    with pytest.raises(InputError, match=r"1 non-finite numbers, the first in text \d"):
+        evaluate_task(task(folder, "sts"), "x", embedding(broken))

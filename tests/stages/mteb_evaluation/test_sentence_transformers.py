@@ -1,0 +1,179 @@
+"""The same scores as sentence-transformers and mteb alone, on the packaged MiniLM and a task of every kind.
+
+With PERMAFROST_DATA, also on slices of its folders.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mteb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+from stages.embed import EmbedConfig, StoredFeatures
+from stages.encoder.vectors import MethodVectors
+from stages.extraction.backbone import BackboneConfig, load_backbone
+from stages.extraction.extract import extract
+from stages.extraction.recipes import PlainRecipe
+from stages.extraction.target import ExtractRuntime, lay_foundation
+from stages.mteb_evaluation import Embedding, Role, evaluate_task
+from stages.mteb_evaluation.build import build_task
+from stages.mteb_evaluation.reading import read_local
+from storage.features.store import FeatureStore
+from storage.progress import SilentProgress
+from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_tasks
+
+MAX_LENGTH = 256
+"""What sentence-transformers cuts MiniLM's inputs at."""
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    # mteb about its own call, when it wraps a model of sentence-transformers.
+    pytest.mark.filterwarnings("ignore:The fill_missing parameter:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The `get_sentence_embedding_dimension`:FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Embedding:
+    """The mean over all tokens, from a float32 store that fills as it is asked."""
+    home = tmp_path_factory.mktemp("home")
+    config = BackboneConfig(source="minilm", max_length=MAX_LENGTH)
+    base = lay_foundation(config, "float32", "none")
+    target = base.target(PlainRecipe(), (f"hidden/{base.sizes.n_layers}",))
+    backbone = load_backbone(target.files, target.identity.compute_dtype, "cpu")
+
+    def features(role: Role, texts: Mapping[str, str]) -> Sequence[StoredFeatures]:
+        report = extract(
+            target,
+            home,
+            list(texts.values()),
+            list(texts),
+            ExtractRuntime(device="cpu"),
+            SilentProgress(),
+            load=lambda: backbone,
+        )
+        assert isinstance(report.store, FeatureStore)
+        return [StoredFeatures(report.store, target.sizes, list(texts))]
+
+    method = EmbedConfig(method="mean", normalise="l2")
+    vectors = MethodVectors(method, base.sizes, 1)
+    return Embedding("mean", vectors, features, {"store": "minilm"}, SilentProgress())
+
+
+@pytest.fixture(scope="module")
+def theirs() -> SentenceTransformer:
+    """Transformer, mean pooling and normalisation, on the same weights."""
+    folder = lay_foundation(BackboneConfig(source="minilm"), "float32", "none").files.folder
+    words = Transformer(str(folder), max_seq_length=MAX_LENGTH)
+    pooling = Pooling(words.get_embedding_dimension(), pooling_mode="mean")
+    return SentenceTransformer(modules=[words, pooling, Normalize()], device="cpu")
+
+
+def compare(config: Any, ours: Embedding, theirs: SentenceTransformer) -> None:
+    """Check that our score is that of mteb on their model."""
+    built = build_task(config, "same", read_local(config))
+    found = mteb.evaluate(
+        theirs, built, cache=None, co2_tracker=False, show_progress_bar=False
+    ).task_results[0]
+    mine = evaluate_task(config, "same", ours).metrics
+    assert mine["metric"] == built.metadata.main_score
+    assert mine["test"] == pytest.approx(found.get_score(), abs=5e-5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_task_has_the_score_of_sentence_transformers(
+    folder: Path, kind: str, ours: Embedding, theirs: SentenceTransformer
+) -> None:
+    compare(task(folder, kind), ours, theirs)
+
+
+def test_vectors_are_those_of_sentence_transformers_also_of_texts_that_are_cut(
+    ours: Embedding, theirs: SentenceTransformer
+) -> None:
+    texts = ["snow melts", "the lake freezes under thin ice . " * 60, "sun"]
+    np.testing.assert_allclose(ours(texts, "document"), theirs.encode(texts), atol=2e-6)
+
+
+def first(source: Path, to: Path, n: int) -> pa.Table:
+    """Copy the first rows of a file."""
+    table = pq.read_table(source).slice(0, n)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, to)
+    return table
+
+
+def slice_of_data(data: Path, to: Path, name: str) -> None:
+    """A part of a folder of the data, small enough for one core."""
+    if name == "cranfield":
+        # Two of its documents are empty.
+        corpus = pq.read_table(data / "corpus.parquet")
+        names = corpus["doc_id"].to_pylist()
+        rows = [i for i, d in enumerate(names) if i < 60 or d in ("471", "995")]
+        assert len(rows) == 62
+        to.mkdir(parents=True)
+        pq.write_table(corpus.take(rows), to / "corpus.parquet")
+        pq.write_table(pq.read_table(data / "queries.parquet"), to / "queries.parquet")
+        qrels = pq.read_table(data / "qrels_test.parquet")
+        kept = [i for i, d in enumerate(qrels["doc_id"].to_pylist()) if names.index(d) in rows]
+        pq.write_table(qrels.take(kept), to / "qrels_test.parquet")
+    elif name == "summeval":
+        documents = first(data / "docs.parquet", to / "docs.parquet", 8)["doc_id"]
+        summaries = pq.read_table(data / "summaries.parquet")
+        pq.write_table(
+            summaries.filter(pc.is_in(summaries["doc_id"], documents.combine_chunks())),
+            to / "summaries.parquet",
+        )
+    else:
+        for path in sorted(data.glob("*.parquet")):
+            first(path, to / path.name, 150)
+
+
+@pytest.mark.skipif("PERMAFROST_DATA" not in os.environ, reason="PERMAFROST_DATA is not set")
+@pytest.mark.parametrize(
+    ("name", "kind", "fields"),
+    [
+        ("stsb", "sts", {}),
+        ("emotion", "classification", {"samples_per_label": 4}),
+        ("glue_mrpc", "pair_classification", {}),
+        (
+            "twentynewsgroups_titles",
+            "clustering",
+            {"split": "all", "text": "title", "label": "label_name"},
+        ),
+        ("cranfield", "retrieval", {}),
+        ("wikiqa", "reranking", {"query_id": "qid", "query": "question", "document": "sentence"}),
+        ("summeval", "summarization", {}),
+    ],
+)
+def test_slices_of_real_data_have_the_score_of_sentence_transformers(
+    tmp_path: Path,
+    name: str,
+    kind: str,
+    fields: dict[str, Any],
+    ours: Embedding,
+    theirs: SentenceTransformer,
+) -> None:
+    slice_of_data(Path(os.environ["PERMAFROST_DATA"]) / name, tmp_path / kind, name)
+    compare(task(tmp_path, kind, **fields), ours, theirs)
