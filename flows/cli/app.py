@@ -6,7 +6,7 @@ import sys
 import typer
 from rich.console import Console
 
-from flows.cli import experiments, inspection, maintenance, texts
+from flows.cli import comparison, experiments, export, inspection, maintenance, texts
 from storage.errors import InputError, PermafrostError
 
 EMBEDDED_DEFAULTS = {
@@ -31,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for module in (experiments, texts, inspection, maintenance):
+for module in (experiments, texts, export, comparison, inspection, maintenance):
     module.register(app)
 
 

@@ -57,7 +57,10 @@ def run(
             }
         )
         return
-    console.print(result.table())
+    for results in result.tables(console):
+        console.print(results, end="\n\n")
+    for note in result.notes():
+        console.print(note, markup=False, highlight=False)
     computed = ", ".join(f"{n} {stage}" for stage, n in result.computed.items())
     reused = ", ".join(f"{n} {stage}" for stage, n in result.reused.items())
     if computed:
@@ -88,7 +91,12 @@ def plan(
         steps.add_row(row.stage, str(row.n_run), str(row.n_reuse), row.why)
     console.print(steps)
     missing = [e for e in planned.extractions if not e.nothing_to_do]
-    if not missing:
+    if planned.hub_tasks:
+        console.print(
+            f"\ntexts of {len(planned.hub_tasks)} tasks from the hub are not counted: they are known once "
+            f"they are loaded, and extracted then"
+        )
+    if not missing and planned.extractions:
         stores = ", ".join(e.store_id[:12] for e in planned.extractions)
         where = f"store {stores}" if len(planned.extractions) == 1 else f"stores {stores}"
         console.print(f"\nextraction: nothing missing in {where}; no backbone is loaded")

@@ -1,0 +1,54 @@
+"""`compare`: what got better or worse between two runs."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A report's id, which may be shortened; an experiment's name, for its latest run; or a "
+        "results.parquet.",
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(compare)
+
+
+def compare(
+    a: SourceArgument,
+    b: SourceArgument,
+    home: HomeFlag = DEFAULT_HOME,
+    home_b: Annotated[
+        str | None, typer.Option("--home-b", help="Home of B, if it is another one.")
+    ] = None,
+    format_: Annotated[
+        Literal["table", "markdown", "latex", "json"],
+        typer.Option("--format", help="How to print."),
+    ] = "table",
+    json: JsonFlag = False,
+) -> None:
+    """Say what got better or worse from A to B, and whether the difference is beyond noise."""
+    # Imported here: other listings need none of it.
+    from flows import comparison_table
+    from flows.comparing import compare_sources
+    from stages.significance import BootstrapConfig
+
+    home_a = home_folder(home)
+    other = home_a if home_b is None else home_folder(home_b)
+    found = compare_sources(a, b, home_a, other, BootstrapConfig())
+    match "json" if json else format_:
+        case "table":
+            console.print(comparison_table.as_text(*found))
+        case "markdown":
+            typer.echo(comparison_table.as_markdown(*found), nl=False)
+        case "latex":
+            typer.echo(comparison_table.as_latex(*found), nl=False)
+        case "json":
+            emit(comparison_table.as_json(*found))

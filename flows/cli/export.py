@@ -1,0 +1,67 @@
+"""`export`: a trained head as a folder for other programs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder, size
+from storage.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(export)
+
+
+def export(
+    artifact: Annotated[
+        str, typer.Argument(help="Artifact of a trained head (fit/<key>).", show_default=False)
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="Folder to write; not there yet, or empty.", show_default=False
+        ),
+    ],
+    form: Annotated[
+        str,
+        typer.Option(
+            help="plain: sentence-transformers loads it alone; module: any head, Permafrost has to be "
+            "installed; auto: plain where it gives the same vectors."
+        ),
+    ] = "auto",
+    backbone: Annotated[
+        str | None, typer.Option(help="Where the backbone is now, if it moved.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    home: HomeFlag = DEFAULT_HOME,
+    json: JsonFlag = False,
+) -> None:
+    """Write a trained head and its backbone as a folder that sentence-transformers loads."""
+    if form not in ("auto", "plain", "module"):
+        raise InputError(f"--form {form!r} is unknown; there are auto, plain and module")
+    # Imported here: torch takes seconds, and a wrong flag needs none of it.
+    from stages.encoder import export_head
+
+    done = export_head(home_folder(home), artifact, output, form, backbone, device)
+    if json:
+        emit(
+            {
+                "output": str(output),
+                "artifact": done.artifact,
+                "form": done.form,
+                "why_not_plain": done.why_not_plain,
+                "difference": done.difference,
+                "width": done.d_out,
+                "bytes": done.n_bytes,
+            }
+        )
+        return
+    say = f"{done.artifact}: {done.form} form, width {done.d_out}, {size(done.n_bytes)}"
+    if done.difference is not None:
+        say += f"; sentence-transformers differs by {done.difference:.1e}"
+    if done.why_not_plain is not None:
+        say += f"; needs Permafrost, since {done.why_not_plain}"
+    console.print(say, highlight=False, markup=False, soft_wrap=True)
+    typer.echo(output)

@@ -1,0 +1,151 @@
+"""From what a user names to what can be compared: a report, a results.parquet, an experiment's last run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flows.runs import latest_runs
+from stages.comparison import Comparison, NamedAnswers, ScoredMethod, compare, named
+from stages.predictions import read_answers
+from stages.significance import BootstrapConfig
+from storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
+from storage.errors import InputError, NotFoundError
+from storage.keys import KEY_LENGTH
+
+RESULTS = "results.parquet"
+_COLUMNS = ("method", "task", "seed", "role", "metric", "test", "key")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison."""
+
+    label: str
+    """What it is, for a reader."""
+    methods: tuple[ScoredMethod, ...]
+
+
+def compare_sources(
+    a: str, b: str, home_a: Path, home_b: Path, config: BootstrapConfig
+) -> tuple[Side, Side, Comparison]:
+    """Read both sides and compare b with a.
+
+    Raises:
+        InputError: no such report, file or experiment, a file of something else, or as of `compare`.
+        CorruptDataError: an artifact is damaged.
+    """
+    sides = read_side(a, home_a), read_side(b, home_b)
+    return (*sides, compare(sides[0].methods, sides[1].methods, config))
+
+
+def read_side(source: str, home: Path) -> Side:
+    """The results that a user means.
+
+    Args:
+        source: a results.parquet or the folder of a report; the name of an experiment, for its latest
+            run; or the id of a report, which may be shortened.
+        home: where reports and the predictions behind a file are looked for. The results.parquet inside
+            a home belongs to that one.
+
+    Raises:
+        InputError: there is no such thing, or it is something else.
+        CorruptDataError: an artifact is damaged.
+    """
+    path = Path(source)
+    if path.is_dir() and (path / RESULTS).exists():
+        path = path / RESULTS
+    if path.is_file():
+        return Side(source, _read(path, _Kept(ArtifactStore(_home_of(path) or home))))
+    artifacts = ArtifactStore(home)
+    ref, label = _report(source, home, artifacts)
+    return Side(label, _read(artifacts.open(ref) / RESULTS, _Kept(artifacts)))
+
+
+def _report(source: str, home: Path, artifacts: ArtifactStore) -> tuple[ArtifactRef, str]:
+    runs = {record.experiment: record for record in latest_runs(home)}
+    if (run := runs.get(source)) is not None:
+        ref = next(parse_ref(a) for a in run.artifacts if a.startswith("report/"))
+        return ref, f"{source} (report/{ref.key[:12]}, {run.finished[:16].replace('T', ' ')})"
+    try:
+        ref = artifacts.find(source)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{source!r} is no file, no experiment that ran under {home} (there are "
+            f"{', '.join(runs) or 'none'}) and no artifact there; see 'permafrost ls'"
+        ) from error
+    if ref.stage != "report":
+        raise InputError(
+            f"{source!r} is {ref.stage}/{ref.key[:12]}, expected an artifact of stage report; see "
+            "'permafrost ls'"
+        )
+    return ref, f"report/{ref.key[:12]}"
+
+
+def _home_of(path: Path) -> Path | None:
+    """The home that a file of a report lies in, if its folders are named as in one."""
+    parents = path.absolute().parents
+    named = [p.name for p in parents[1:3]]
+    return parents[3] if named == ["report", "artifacts"] else None
+
+
+@dataclass
+class _Kept:
+    """Predictions of results under a home."""
+
+    artifacts: ArtifactStore
+    _digests: dict[str, list[str]] = field(default_factory=dict)
+    """By corpus."""
+
+    def answers(self, key: str) -> NamedAnswers | None:
+        """Of a result's artifact; None where it, its predictions or its corpus are not here."""
+        if len(key.partition("/")[2]) != KEY_LENGTH:
+            return None
+        ref = parse_ref(key)
+        if not self.artifacts.is_done(ref):
+            return None
+        corpora = [i for i in self.artifacts.manifest(ref).spec.inputs if i.startswith("corpus/")]
+        if len(corpora) != 1 or not self.artifacts.is_done(parse_ref(corpora[0])):
+            return None
+        found = read_answers(self.artifacts.open(ref))
+        return None if found is None else named(found, self._corpus(corpora[0]))
+
+    def _corpus(self, key: str) -> list[str]:
+        if key not in self._digests:
+            path = self.artifacts.open(parse_ref(key)) / "texts.parquet"
+            column = pq.read_table(path, columns=["digest"]).column("digest")
+            self._digests[key] = column.to_pylist()
+        return self._digests[key]
+
+
+def _read(path: Path, kept: _Kept) -> tuple[ScoredMethod, ...]:
+    try:
+        rows = pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} is no {RESULTS} of a report ({error}); give a report, or the {RESULTS} beside it"
+        ) from error
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["task"], row["method"]), []).append(row)
+    return tuple(_scored(group, kept, path) for group in groups.values())
+
+
+def _scored(rows: Sequence[dict[str, Any]], kept: _Kept, path: Path) -> ScoredMethod:
+    first = rows[0]
+    if len(metrics := sorted({row["metric"] for row in rows})) > 1:
+        raise InputError(
+            f"{first['method']} on {first['task']} has the metrics {', '.join(metrics)} in {path}, expected "
+            "one for all seeds; make the report again"
+        )
+    return ScoredMethod(
+        method=first["method"],
+        task=first["task"],
+        metric=first["metric"],
+        role=first["role"],
+        tests=tuple(row["test"] for row in rows),
+        answers=tuple(kept.answers(row["key"]) for row in rows),
+    )
