@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
+from flows.evaluation_nodes import evaluation_facts, evaluation_nodes, texts_node
+from flows.evaluations import evaluation_texts
 from flows.experiment import (
     DEFAULT_RECIPE,
-    SEEDED,
     EmbedMethod,
     Experiment,
     HeadMethod,
@@ -20,8 +22,19 @@ from flows.experiment import (
     MethodConfig,
 )
 from flows.layer_nodes import layers_fit_node, layers_score_node, pretrain_node
+from flows.linear_method import LinearMethod
+from flows.linear_nodes import linear_node
 from flows.nodes import Node, code_of
-from flows.report_inputs import layer_curves, report_cells, report_provenance, token_strings
+from flows.probe_nodes import probe_nodes
+from flows.report_inputs import (
+    extractions,
+    layer_curves,
+    pretraining_runs,
+    probe_curves,
+    report_cells,
+    report_provenance,
+    text_tokens,
+)
 from flows.stores import RecipeStores, SharedBackbone, resolve_stores
 from stages.controls import run_control
 from stages.corpus.config import CorpusConfig, corpus_facts
@@ -33,7 +46,7 @@ from stages.extraction.planning import ExtractionPlan, plan_extraction
 from stages.extraction.sizes import BackboneSizes
 from stages.extraction.target import ExtractTarget
 from stages.fit import FitData, fit, load_head
-from stages.layer_probe import LayerProbeConfig, probe_layers
+from stages.mteb_evaluation import LocalTask, Role, TaskFacts, task_corpus
 from stages.report.html import page_digest
 from stages.report.report import write_report
 from stages.score import ScoreConfig, score
@@ -67,8 +80,18 @@ class Dag:
 
     @cached_property
     def corpus_nodes(self) -> dict[str, Node]:
-        """One corpus per task."""
-        return {task: self._corpus_node(task, c) for task, c in self.experiment.tasks.items()}
+        """One corpus per task, and one per role of the texts of local evaluation tasks."""
+        tasks = {task: self._corpus_node(task, c) for task, c in self.experiment.tasks.items()}
+        return tasks | {name: texts_node(self, name, *t) for name, t in self._texts.items()}
+
+    @cached_property
+    def evaluation_facts(self) -> dict[Any, TaskFacts]:
+        """What is known of evaluation tasks, by their config."""
+        return evaluation_facts(self.experiment)
+
+    @cached_property
+    def _texts(self) -> dict[str, tuple[LocalTask, Role]]:
+        return evaluation_texts(self.experiment)
 
     def _corpus_node(self, task: str, config: CorpusConfig) -> Node:
         spec = ArtifactSpec(
@@ -91,11 +114,15 @@ class Dag:
         if task not in self._corpora:
             ref = self.corpus_nodes[task].spec.ref
             done = self.artifacts.is_done(ref)
-            config = self.experiment.tasks[task]
             self._corpora[task] = (
-                Corpus.load(self.artifacts.open(ref)) if done else build_corpus(config)
+                Corpus.load(self.artifacts.open(ref)) if done else self._built(task)
             )
         return self._corpora[task]
+
+    def _built(self, task: str) -> Corpus:
+        if task in self._texts:
+            return task_corpus(*self._texts[task])
+        return build_corpus(self.experiment.tasks[task])
 
     @cached_property
     def _corpora(self) -> dict[str, Corpus]:
@@ -116,6 +143,8 @@ class Dag:
         return [
             self._extract_node(stores, target, label)
             for stores in self.stores.values()
+            # Without texts known ahead, evaluations extract those that they are asked for.
+            if stores.tasks
             for target, label in zip(stores.targets, stores.labels(), strict=True)
         ]
 
@@ -148,6 +177,7 @@ class Dag:
         return [
             plan_extraction(target, self.home, *self.unique_texts(stores.tasks))
             for stores in self.stores.values()
+            if stores.tasks
             for target in stores.targets
         ]
 
@@ -158,7 +188,7 @@ class Dag:
             for t in self.stores[recipe].targets
         ]
 
-    def _members(self, recipe: str, task: str) -> list[StoredFeatures]:
+    def members(self, recipe: str, task: str) -> list[StoredFeatures]:
         """Features of a task's texts, one per prompt of an ensemble."""
         stores = zip(self.open_stores(recipe), self.stores[recipe].targets, strict=True)
         digests = self.corpus(task).digests
@@ -194,7 +224,7 @@ class Dag:
             for task in e.tasks
             for name, method in e.methods.items()
             if task in e.tasks_of(method)
-            for seed in (e.seeds if isinstance(method, SEEDED) else e.seeds[:1])
+            for seed in e.seeds_of(method)
         ]
 
     @cached_property
@@ -211,18 +241,21 @@ class Dag:
         corpus_key = str(self.corpus_nodes[task].spec.ref)
         if isinstance(method, EmbedMethod):
             return self._embed_node(name, task, method)
+        if isinstance(method, LinearMethod):
+            return linear_node(self, name, task, seed, method)
         if isinstance(method, LayersMethod):
             return layers_fit_node(self, name, task, seed, method)
         if not isinstance(method, HeadMethod):
+            control = self.experiment.control_config(method, task)
             spec = ArtifactSpec(
                 stage="control",
-                config=to_plain(method),
+                config=to_plain(control),
                 inputs=(corpus_key,),
                 code=code_of(run_control).definitions,
             )
 
             def make_control(draft: Draft, progress: Progress) -> None:
-                run_control(method, self.corpus(task)).save(draft.folder)
+                run_control(control, self.corpus(task)).save(draft.folder)
 
             return Node("fit", f"control {name} · {task}", spec, make_control)
 
@@ -264,40 +297,16 @@ class Dag:
         )
 
         def make(draft: Draft, progress: Progress) -> None:
-            found = embed_corpus(config, self._members(recipe, task), self.corpus(task), progress)
+            found = embed_corpus(config, self.members(recipe, task), self.corpus(task), progress)
             found.save(draft.folder)
             draft.summary = {"method": name, "task": task, **found.choice}
 
         return Node("fit", f"embed {name} · {task}", spec, make)
 
     @cached_property
-    def probe_nodes(self) -> dict[tuple[str, str], Node]:
-        """Scores by layer: one node per (curve, task)."""
-        return {
-            (curve, task): self._probe_node(curve, task, probe.recipe, config)
-            for probe in self.experiment.probes.values()
-            for curve, config in probe.methods.items()
-            for task in probe.tasks
-        }
-
-    def _probe_node(self, curve: str, task: str, recipe: str, config: LayerProbeConfig) -> Node:
-        arrays = required_arrays(config.embed_config, self.sizes)
-        spec = ArtifactSpec(
-            stage="probe",
-            config=to_plain(config),
-            inputs=(
-                str(self.corpus_nodes[task].spec.ref),
-                *self.stores[recipe].inputs(arrays),
-            ),
-            code=code_of(probe_layers).definitions,
-        )
-
-        def make(draft: Draft, progress: Progress) -> None:
-            members = self._members(recipe, task)
-            probe_layers(config, members, self.corpus(task), progress).save(draft.folder)
-            draft.summary = {"curve": curve, "task": task}
-
-        return Node("fit", f"probe {curve} · {task}", spec, make)
+    def probe_nodes(self) -> dict[tuple[str, str, str], Node]:
+        """Curves of probes: one node per (probe, curve, task)."""
+        return probe_nodes(self)
 
     @cached_property
     def score_nodes(self) -> dict[tuple[str, str, int], Node]:
@@ -362,6 +371,11 @@ class Dag:
         return Node("score", f"score {name} · {task} · seed {seed}", spec, make)
 
     @cached_property
+    def evaluation_nodes(self) -> dict[tuple[str, str, int], Node]:
+        """Methods on evaluation tasks."""
+        return evaluation_nodes(self)
+
+    @cached_property
     def result_nodes(self) -> dict[tuple[str, str, int], Node]:
         """For every cell of the grid, the node that holds its metrics."""
         return {
@@ -379,12 +393,14 @@ class Dag:
                 "report": to_plain(self.experiment.report),
                 # The page's template and style are not Python, so no code fingerprint sees them.
                 "page": page_digest(),
-                "grid": [list(c[:3]) for c in self.cells],
+                "grid": [*(list(c[:3]) for c in self.cells), *map(list, self.evaluation_nodes)],
             },
             inputs=(
                 *(str(n.spec.ref) for n in self.result_nodes.values()),
+                *(str(n.spec.ref) for n in self.evaluation_nodes.values()),
                 *(str(n.spec.ref) for n in self.corpus_nodes.values()),
                 *(str(n.spec.ref) for n in self.probe_nodes.values()),
+                *(str(n.spec.ref) for n in self.pretrain_nodes.values()),
                 next(iter(self.stores.values())).inputs([TOKEN_IDS.name])[0],
             ),
             code=code_of(write_report).definitions,
@@ -395,10 +411,13 @@ class Dag:
                 self.experiment.report,
                 report_cells(self),
                 {task: self.corpus(task) for task in self.experiment.tasks},
-                partial(token_strings, self),
+                partial(text_tokens, self),
                 report_provenance(self),
                 draft.folder,
                 layer_curves=layer_curves(self),
+                probes=probe_curves(self),
+                pretrainings=pretraining_runs(self),
+                extractions=extractions(self),
             )
 
         return Node("report", "report", spec, make)
@@ -413,6 +432,7 @@ class Dag:
             *self.fit_nodes.values(),
             *self.probe_nodes.values(),
             *self.score_nodes.values(),
+            *self.evaluation_nodes.values(),
             self.report_node,
         ]
 

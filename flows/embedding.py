@@ -20,15 +20,14 @@ from stages.embed import (
     combined_layers,
     embed_ensemble,
     embed_layers,
-    embed_with_head,
     finish,
     layers_of,
-    require_finite,
     require_place,
     required_arrays,
     with_layers,
     write_embeddings,
 )
+from stages.encoder import find_fitted
 from stages.extraction.backbone import Backbone, load_backbone
 from stages.extraction.extract import ExtractReport, extract
 from stages.extraction.recipes import expand_recipe
@@ -37,12 +36,8 @@ from stages.extraction.target import (
     ExtractRuntime,
     ExtractTarget,
     resolve_target,
-    target_of_store,
 )
-from stages.fit import LoadedHead, load_head
-from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from storage.features.store import FeatureStore, store_folder
 from storage.keys import text_digest, to_plain
 from storage.progress import Progress
 
@@ -222,29 +217,18 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
 
 
 def _by_head(how: ByHead, unique: dict[str, str], place: Workplace) -> _Made:
-    head, target = _head_target(how, place.home)
+    fitted = find_fitted(place.home, how.artifact, how.backbone)
+    target = fitted.target
     report = _extract(target, unique, place, None)
     features = StoredFeatures(report.store, target.sizes, list(unique))
-    vectors = embed_with_head(head, features.reader(head.layer, "span"), place.progress("embed"))
-    require_finite(vectors, features.name)
+    made = fitted.vectors.of(features, place.progress("embed"))
     facts = {
         "store": to_plain(target.identity),
         "arrays": list(target.arrays),
         "head": how.artifact,
     }
+    vectors = fitted.vectors.joined([made], features.name)
     return _Made(vectors, [report], facts, report.n_tokens)
-
-
-def _head_target(how: ByHead, home: Path) -> tuple[LoadedHead, ExtractTarget]:
-    artifacts = ArtifactStore(home)
-    ref = artifacts.find(how.artifact)
-    if ref.stage != "fit":
-        raise InputError(f"--head {how.artifact} is a {ref.stage} artifact; give one of stage fit")
-    manifest = artifacts.manifest(ref)
-    head = load_head(artifacts.open(ref))
-    stores = {i.split("/")[1] for i in manifest.spec.inputs if i.startswith("features/")}
-    store = FeatureStore.open(store_folder(home, stores.pop()))
-    return head, target_of_store(store.record, (head.layer,), how.backbone)
 
 
 def _extract(

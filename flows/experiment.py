@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -17,13 +16,17 @@ from pydantic import (
     model_validator,
 )
 
-from stages.controls import BagOfWordsControl, LengthControl
+from flows.evaluations import Evaluation, check_evaluations, evaluated_methods
+from flows.linear_method import LinearMethod
+from flows.probes import PROBED, ProbeConfig, probe_recipes
+from flows.recipes import DEFAULT_RECIPE, RecipeField
+from stages.controls import BagOfWordsControl, ControlConfig, LengthControl
 from stages.corpus.columns import TaskKind
 from stages.corpus.config import CorpusConfig, task_kind
 from stages.embed import EmbedConfig
 from stages.extraction.backbone import BackboneConfig
 from stages.extraction.capture import Capture, CaptureItem, in_order
-from stages.extraction.recipes import PlainRecipe, Recipe, parse_recipe
+from stages.extraction.recipes import PlainRecipe, Recipe
 from stages.extraction.sizes import BackboneSizes
 from stages.extraction.target import ExtractRuntime
 from stages.fit import FitConfig, LossConfig, Metric, OptimConfig
@@ -31,7 +34,7 @@ from stages.fit.losses import LOSS_OF
 from stages.fit.metrics import DEFAULT_METRIC, METRICS
 from stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
 from stages.heads import HeadConfig
-from stages.layer_probe import LayerProbeConfig
+from stages.linear import LinearConfig
 from stages.report.config import ReportConfig
 from storage.errors import InputError
 from storage.features.identity import FloatName
@@ -69,10 +72,6 @@ class HeadMethod(BaseModel):
         return FitConfig(**fields, seed=seed)
 
 
-DEFAULT_RECIPE = "default"
-"""Name of the experiment's own `recipe` beside those in `recipes`."""
-
-
 class EmbedMethod(EmbedConfig):
     """Vectors from cached features without training, compared by their cosine."""
 
@@ -82,6 +81,8 @@ class EmbedMethod(EmbedConfig):
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with graded pairs if not given."""
     metric: Literal["spearman", "pearson"] = "spearman"
+    prompts: dict[Literal["query", "document"], str] = Field(default_factory=dict)
+    """Recipes, by name, for queries and documents of evaluations that search; `recipe` for other texts."""
 
     @property
     def config(self) -> EmbedConfig:
@@ -154,7 +155,7 @@ class LayersMethod(BaseModel):
 
 
 MethodConfig = Annotated[
-    HeadMethod | EmbedMethod | LayersMethod | LengthControl | BagOfWordsControl,
+    HeadMethod | EmbedMethod | LinearMethod | LayersMethod | LengthControl | BagOfWordsControl,
     Field(discriminator="kind"),
 ]
 SEEDED = HeadMethod | LayersMethod
@@ -169,26 +170,7 @@ def _task_kinds(method: MethodConfig) -> tuple[TaskKind, ...]:
         return tuple(kind for kind, loss in LOSS_OF.items() if loss == method.loss.kind)
     if isinstance(method, EmbedMethod | LayersMethod):
         return ("similarity",)
-    return ("classification",)
-
-
-class LayerProbe(BaseModel):
-    """Scores of every layer alone, drawn as curves."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tasks: tuple[str, ...] = Field(min_length=1)
-    recipe: str = DEFAULT_RECIPE
-    methods: dict[str, LayerProbeConfig] = Field(min_length=1)
-    """By the name that the curve gets."""
-
-
-def _named_recipe(value: Any) -> Any:
-    return parse_recipe(value) if isinstance(value, str) else value
-
-
-RecipeField = Annotated[Recipe, BeforeValidator(_named_recipe)]
-"""A recipe with its fields, or as on the command line: `prompt_eol:spelling=plain`."""
+    return ("classification", "pair_classification")
 
 
 class RunRuntime(BaseModel):
@@ -224,22 +206,32 @@ class Experiment(BaseModel):
     """What heads may read under `recipe`. What embed methods and probes read is added by itself."""
     store_dtype: FloatName = "float16"
     codec: Codec = "none"
-    tasks: dict[str, CorpusConfig] = Field(min_length=1)
+    tasks: dict[str, CorpusConfig] = {}
     metrics: dict[str, Metric] = {}
-    """What heads are compared by, for tasks where it is not accuracy, or the mean of both correlations."""
+    """What heads and linear methods are compared by, for tasks where it is not accuracy, or the mean of both
+    correlations."""
     methods: dict[str, MethodConfig] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     pretrainings: dict[str, Pretraining] = {}
-    probes: dict[str, LayerProbe] = {}
+    probes: dict[str, ProbeConfig] = {}
+    evaluations: dict[str, Evaluation] = {}
     report: ReportConfig
     runtime: RunRuntime = RunRuntime()
 
     @model_validator(mode="after")
     def _names_exist(self) -> "Experiment":
+        if not self.tasks and not self.evaluations:
+            raise ValueError("there are neither tasks nor evaluations; give at least one")
         named = [(f"methods.{n}", m.recipe) for n, m in self.embed_methods.items()]
+        named += [
+            (f"methods.{n}.prompts.{role}", recipe)
+            for n, m in self.embed_methods.items()
+            for role, recipe in m.prompts.items()
+        ]
+        named += [(f"methods.{n}", m.recipe) for n, m in self.linear_methods.items()]
         named += [(f"methods.{n}", m.recipe) for n, m in self.layers_methods.items()]
         named += [(f"pretrainings.{n}", p.latents.recipe) for n, p in self.pretrainings.items()]
-        named += [(f"probes.{n}", p.recipe) for n, p in self.probes.items()]
+        named += [(f"probes.{n}", r) for n, p in self.probes.items() for r in probe_recipes(p)]
         for where, recipe in named:
             if recipe not in self.all_recipes:
                 raise ValueError(
@@ -255,13 +247,20 @@ class Experiment(BaseModel):
         tasks += [
             (f"methods.{n}", m.tasks or ())
             for n, m in self.methods.items()
-            if isinstance(m, EmbedMethod | HeadMethod)
+            if isinstance(m, EmbedMethod | HeadMethod | LinearMethod)
         ]
         for where, names in tasks:
             if unknown := [task for task in names if task not in self.tasks]:
                 raise ValueError(
                     f"{where} names the task {unknown[0]!r}; there are {', '.join(self.tasks)}"
                 )
+        for name, probe in self.probes.items():
+            for task in probe.tasks:
+                if (kind := task_kind(self.tasks[task])) not in PROBED[probe.kind]:
+                    raise ValueError(
+                        f"probes.{name} is of kind {probe.kind} and names the task {task!r} of kind {kind}; "
+                        f"it is made for {', '.join(PROBED[probe.kind])}"
+                    )
         for task, metric in self.metrics.items():
             if metric not in METRICS[kind := task_kind(self.tasks[task])]:
                 raise ValueError(
@@ -274,8 +273,10 @@ class Experiment(BaseModel):
                     f"methods.{name} starts from the pretraining {method.encoders!r}; there are "
                     f"{', '.join(self.pretrainings) or 'none'}"
                 )
+        check_evaluations(self)
+        evaluated = {m for e in self.evaluations.values() for m in evaluated_methods(self, e)}
         for name, method in self.methods.items():
-            if not self.tasks_of(method):
+            if not self.tasks_of(method) and not (name in evaluated and name in self.embed_methods):
                 kind = " or ".join(_task_kinds(method))
                 found = ", ".join(f"{t} ({task_kind(c)})" for t, c in self.tasks.items())
                 raise ValueError(
@@ -288,6 +289,11 @@ class Experiment(BaseModel):
     def embed_methods(self) -> dict[str, EmbedMethod]:
         """Methods without training."""
         return {n: m for n, m in self.methods.items() if isinstance(m, EmbedMethod)}
+
+    @property
+    def linear_methods(self) -> dict[str, LinearMethod]:
+        """Linear classifiers on frozen vectors."""
+        return {n: m for n, m in self.methods.items() if isinstance(m, LinearMethod)}
 
     @property
     def layers_methods(self) -> dict[str, LayersMethod]:
@@ -304,11 +310,36 @@ class Experiment(BaseModel):
         kind = task_kind(self.tasks[task])
         return method.fit_config(kind, self.metrics.get(task, DEFAULT_METRIC[kind]), seed)
 
+    def linear_config(self, method: LinearMethod, task: str, seed: int) -> LinearConfig:
+        """The complete config of a linear method on a task."""
+        own = DEFAULT_METRIC[task_kind(self.tasks[task])]
+        return method.linear_config(self.metrics.get(task, own), seed)
+
+    def seeds_of(self, method: MethodConfig) -> tuple[int, ...]:
+        """Every seed for what is trained or permuted, one for what has nothing random."""
+        is_random = isinstance(method, SEEDED) or (
+            isinstance(method, LinearMethod) and method.is_random
+        )
+        return self.seeds if is_random else self.seeds[:1]
+
+    def loss_of(self, method: HeadMethod | LayersMethod, task: str) -> str:
+        """What training makes small."""
+        if isinstance(method, LayersMethod):
+            return method.loss
+        return self.fit_config(method, task, 0).loss.kind
+
+    def control_config(self, method: ControlConfig, task: str) -> ControlConfig:
+        """A control, compared by the task's own metric unless it names one."""
+        if "metric" in method.model_fields_set or task not in self.metrics:
+            return method
+        return type(method).model_validate(method.model_dump() | {"metric": self.metrics[task]})
+
     def tasks_of(self, method: MethodConfig) -> tuple[str, ...]:
         """The tasks that a method is scored on."""
         kinds = _task_kinds(method)
         fitting = tuple(task for task, config in self.tasks.items() if task_kind(config) in kinds)
-        if not isinstance(method, EmbedMethod | HeadMethod) or method.tasks is None:
+        can_choose = isinstance(method, EmbedMethod | HeadMethod | LinearMethod)
+        if not can_choose or method.tasks is None:
             return fitting
         return tuple(task for task in fitting if task in method.tasks)
 

@@ -11,10 +11,20 @@ from storage.progress import Progress
 PACKAGES = ("stages", "storage")
 """Packages whose functions count in a code fingerprint; flows only wire."""
 
-Level = Literal["corpus", "extract", "pretrain", "fit", "score", "report"]
-LEVELS: tuple[Level, ...] = ("corpus", "extract", "pretrain", "fit", "score", "report")
-"""Order of execution; nodes of one level are independent of each other. `fit` also holds what is made
-from features without training: controls, vectors and probes."""
+Level = Literal["corpus", "extract", "backbone", "pretrain", "fit", "score", "evaluate", "report"]
+LEVELS: tuple[Level, ...] = (
+    "corpus",
+    "extract",
+    "backbone",
+    "pretrain",
+    "fit",
+    "score",
+    "evaluate",
+    "report",
+)
+"""Order of execution; nodes of one level are independent of each other. `backbone` holds probes that need
+what no store keeps, and run the backbone for it. `fit` also holds what is made from features without
+training: controls, vectors and probes."""
 
 
 @dataclass(frozen=True)

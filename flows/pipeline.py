@@ -30,7 +30,7 @@ from flows.dag import Dag, build_dag
 from flows.experiment import load_experiment
 from flows.home import open_home
 from flows.nodes import LEVELS, Node
-from flows.results_table import render
+from flows.results_table import render, render_fitting
 from flows.run_stage import run_stage
 from flows.runs import RunRecord, write_run
 from storage.durable import read_json
@@ -54,7 +54,18 @@ class PipelineResult:
 
     def table(self) -> Table:
         """The results, for a terminal."""
-        return render(self.title, read_json(self.report.with_name("summary.json")))
+        return render(self.title, self._summary())
+
+    def tables(self, console: Console) -> list[Table]:
+        """The results, in as many tables as fit the width of `console`."""
+        return render_fitting(self.title, self._summary(), console)
+
+    def notes(self) -> list[str]:
+        """Sentences that belong under the results."""
+        return self._summary()["notes"]
+
+    def _summary(self) -> dict[str, Any]:
+        return read_json(self.report.with_name("summary.json"))
 
 
 @flow(name="pipeline", persist_result=False)
@@ -112,11 +123,12 @@ def run_dag(dag: Dag, console: Console) -> PipelineResult:
     with Board(console) as board, runner:
         for level in LEVELS:
             nodes = [n for n in dag.nodes if n.level == level]
-            # Extractions one after the other: they share the backbone and the device.
-            for together in [[n] for n in nodes] if level == "extract" else [nodes]:
+            # What runs the backbone, one after the other: it is shared, and so is the device.
+            alone = level in ("extract", "backbone")
+            for together in [[n] for n in nodes] if alone else [nodes]:
                 if together:
                     _run_level(dag, together, runner, board, result)
-            if level == "extract":
+            if level in ("backbone", "evaluate"):
                 dag.backbone.drop()
     dag.artifacts.open(report)  # fetched, if another machine made it
     write_run(

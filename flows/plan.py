@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.dag import Dag
+from flows.evaluations import evaluation_cells
 from flows.nodes import Node
 from stages.extraction.extract import DISK_MARGIN
 from stages.extraction.planning import ExtractionPlan
+from stages.mteb_evaluation import HubTask
 from storage.errors import NotFoundError
 from storage.explain import Explanation, explain
 
@@ -33,6 +35,8 @@ class Plan:
     free_bytes: int
     tokens_per_s: float | None
     """Measured in earlier extractions under this home; None if there was none."""
+    hub_tasks: tuple[str, ...] = ()
+    """Evaluation tasks to run whose texts are known only once the hub has given them; extracted then."""
 
     @property
     def n_bytes(self) -> int:
@@ -87,6 +91,7 @@ class Plan:
             "free_bytes": self.free_bytes,
             "fits": self.fits,
             "seconds": self.seconds,
+            "hub_tasks": list(self.hub_tasks),
         }
 
 
@@ -112,7 +117,17 @@ def make_plan(dag: Dag) -> Plan:
             rows.append(PlanRow(stage, n, 0 if i else reuse[stage], why))
     existing = next(p for p in (dag.home, *dag.home.absolute().parents) if p.exists())
     free = shutil.disk_usage(existing).free
-    return Plan(tuple(rows), tuple(extractions), free, _measured_speed(dag))
+    return Plan(tuple(rows), tuple(extractions), free, _measured_speed(dag), _hub_tasks(dag))
+
+
+def _hub_tasks(dag: Dag) -> tuple[str, ...]:
+    waiting = (
+        cell.task
+        for cell in evaluation_cells(dag.experiment)
+        if isinstance(cell.config, HubTask)
+        and not dag.is_done(dag.evaluation_nodes[cell.method, cell.task, cell.seed])
+    )
+    return tuple(dict.fromkeys(waiting))
 
 
 def reason(dag: Dag, node: Node, extraction: ExtractionPlan | None) -> str | None:

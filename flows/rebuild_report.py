@@ -14,10 +14,11 @@ def rebuild_report(dag: Dag) -> Path:
     Raises:
         NotFoundError: a result is not there yet.
     """
-    missing = [n.label for n in dag.result_nodes.values() if not dag.artifacts.is_done(n.spec.ref)]
+    results = [*dag.result_nodes.values(), *dag.evaluation_nodes.values()]
+    missing = [n.label for n in results if not dag.artifacts.is_done(n.spec.ref)]
     if missing:
         raise NotFoundError(
-            f"{len(missing)} of {len(dag.result_nodes)} results are not there yet (first: {missing[0]}); run "
+            f"{len(missing)} of {len(results)} results are not there yet (first: {missing[0]}); run "
             f"'permafrost run' on this experiment first"
         )
     node = dag.report_node

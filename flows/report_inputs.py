@@ -1,14 +1,28 @@
 """What the report of an experiment is made from."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from flows.evaluations import evaluation_cells
 from flows.experiment import DEFAULT_RECIPE, EmbedMethod, HeadMethod, LayersMethod
+from flows.linear_method import LinearMethod
+from stages.corpus.config import task_kind
 from stages.extraction.recipes import OPENING, PLACEHOLDER, recipe_identity
 from stages.layer_probe import LayerScores
+from stages.probes import ProbeCurves
+from stages.report.cells import Costs
+from stages.report.costs import Extraction
 from stages.report.layer_curves import LAYER_CURVES
+from stages.report.pretraining import PretrainingRun
+from stages.report.probe_curves import PROBE_CURVES
 from stages.report.tables import Cell
+from stages.report.tokens import Token
+from storage.artifacts import ArtifactRef
+from storage.durable import read_json
 from storage.features.layout import TOKEN_IDS
 from storage.readers import open_reader
 
@@ -19,14 +33,17 @@ _PLACEHOLDERS = {PLACEHOLDER: "<PST>", OPENING: "<B-PST>"}
 
 
 def report_cells(dag: "Dag") -> list[Cell]:
-    """Every cell of the grid, and where its results lie."""
+    """Every cell of the grid and every evaluation, and where the results lie."""
     cells: list[Cell] = []
     for name, task, seed, method in dag.cells:
         ref = dag.result_nodes[name, task, seed].spec.ref
-        history, is_control = None, not isinstance(method, EmbedMethod | LayersMethod)
-        if isinstance(method, HeadMethod):
-            fit_ref = dag.fit_nodes[name, task, seed].spec.ref
-            history = dag.artifacts.open(fit_ref) / "history.parquet"
+        made = dag.fit_nodes[name, task, seed].spec.ref
+        scored = dag.score_nodes.get((name, task, seed))
+        fitted, loss = None, None
+        is_control = not isinstance(method, EmbedMethod | LayersMethod)
+        if isinstance(method, HeadMethod | LayersMethod):
+            fitted, loss = dag.artifacts.open(made), dag.experiment.loss_of(method, task)
+        if isinstance(method, HeadMethod | LinearMethod):
             is_control = method.labels == "shuffled"
         cells.append(
             Cell(
@@ -35,17 +52,82 @@ def report_cells(dag: "Dag") -> list[Cell]:
                 seed=seed,
                 role="control" if is_control else "method",
                 folder=dag.artifacts.open(ref),
-                history=history,
+                history=None if fitted is None else fitted / "history.parquet",
                 key=str(ref),
+                loss=loss,
+                category=task_kind(dag.experiment.tasks[task]),
+                costs=Costs(
+                    fit_seconds=_seconds(dag, made),
+                    score_seconds=None if scored is None else _seconds(dag, scored.spec.ref),
+                    n_pooling_parameters=_n_pooling_parameters(fitted),
+                ),
+            )
+        )
+    return [*cells, *_evaluation_cells(dag)]
+
+
+def _evaluation_cells(dag: "Dag") -> list[Cell]:
+    cells: list[Cell] = []
+    for cell in evaluation_cells(dag.experiment):
+        ref = dag.evaluation_nodes[cell.method, cell.task, cell.seed].spec.ref
+        cells.append(
+            Cell(
+                method=cell.method,
+                task=cell.task,
+                seed=cell.seed,
+                role="method",
+                folder=dag.artifacts.open(ref),
+                history=None,
+                key=str(ref),
+                category=dag.evaluation_facts[cell.config].category,
+                costs=Costs(score_seconds=_seconds(dag, ref)),
             )
         )
     return cells
 
 
+def _seconds(dag: "Dag", ref: ArtifactRef) -> float | None:
+    """Wall time in which an artifact was made, as its manifest has it."""
+    if not dag.artifacts.is_done(ref):
+        return None
+    return dag.artifacts.manifest(ref).provenance.get("seconds")
+
+
+def _n_pooling_parameters(fitted: Path | None) -> int | None:
+    """As the file of a head has it; other kinds of fit have none."""
+    if fitted is None or not (fitted / "head.json").exists():
+        return None
+    return read_json(fitted / "head.json").get("n_pooling_parameters")
+
+
+def pretraining_runs(dag: "Dag") -> list[PretrainingRun]:
+    """Every pretraining, and where its history lies."""
+    runs: list[PretrainingRun] = []
+    for name, node in dag.pretrain_nodes.items():
+        pretraining = dag.experiment.pretrainings[name]
+        layers = [array.rpartition("/")[2] for array in pretraining.latents.arrays(dag.sizes)]
+        history = dag.artifacts.open(node.spec.ref) / "history.parquet"
+        runs.append(PretrainingRun(name, pretraining.task, history, tuple(layers)))
+    return runs
+
+
+def extractions(dag: "Dag") -> list[Extraction]:
+    """What every run of the backbone took, as far as it was recorded."""
+    found: list[Extraction] = []
+    for node in dag.extract_nodes:
+        ref = node.spec.ref
+        if (seconds := _seconds(dag, ref)) is not None:
+            summary = dag.artifacts.manifest(ref).summary
+            found.append(Extraction(node.label, summary["n_tokens_computed"], seconds))
+    return found
+
+
 def layer_curves(dag: "Dag") -> pa.Table | None:
-    """Scores by layer of every probe; None without probes."""
+    """Scores by layer of every probe of that kind; None without one."""
     parts: list[pa.Table] = []
-    for (curve, task), node in dag.probe_nodes.items():
+    for (name, curve, task), node in dag.probe_nodes.items():
+        if dag.experiment.probes[name].kind != "layers":
+            continue
         found = LayerScores.load(dag.artifacts.open(node.spec.ref)).table
         n = found.num_rows
         tasks = [f"{task} · {score}" for score in found.column("score").to_pylist()]
@@ -54,17 +136,36 @@ def layer_curves(dag: "Dag") -> pa.Table | None:
     return pa.concat_tables(parts) if parts else None
 
 
-def token_strings(dag: "Dag", digest: str) -> list[str] | None:
-    """Tokens of a text under the experiment's own recipe, as its tokenizer writes them."""
-    if DEFAULT_RECIPE not in dag.stores:
-        return None
+def probe_curves(dag: "Dag") -> pa.Table | None:
+    """What all other probes found; None without one."""
+    rows: list[dict[str, Any]] = []
+    for (name, curve, task), node in dag.probe_nodes.items():
+        if (kind := dag.experiment.probes[name].kind) != "layers":
+            found = ProbeCurves.load(dag.artifacts.open(node.spec.ref))
+            fixed = {"probe": name, "kind": kind, "axis": found.axis, "method": curve, "task": task}
+            rows += [{**fixed, **asdict(point)} for point in found.points]
+    columns = {column: [row[column] for row in rows] for column in PROBE_CURVES.names}
+    return pa.table(columns, schema=PROBE_CURVES) if rows else None
+
+
+def text_tokens(dag: "Dag", digests: Sequence[str]) -> dict[str, list[Token]]:
+    """Tokens of texts under the experiment's own recipe, as its tokenizer writes them."""
+    if DEFAULT_RECIPE not in dag.stores or not digests:
+        return {}
     (store,), (target,) = dag.open_stores(), dag.stores[DEFAULT_RECIPE].targets
-    reader = open_reader(store, TOKEN_IDS.name, [digest], budget_bytes=1 << 20, precision="stored")
-    _, rows = next(reader.in_order(1))
-    ids: list[int] = rows.data.reshape(-1).tolist()
-    known = [i if i >= 0 else 0 for i in ids]
-    names = target.tokenizer.convert_ids_to_tokens(known)
-    return [_PLACEHOLDERS.get(i, name) for i, name in zip(ids, names, strict=True)]
+    budget = dag.experiment.runtime.memory_bytes
+    wanted = list(digests)
+    reader = open_reader(store, TOKEN_IDS.name, wanted, budget_bytes=budget, precision="stored")
+    special, found = set(target.tokenizer.all_special_ids), dict[str, list[Token]]()
+    for texts, rows in reader.in_order(256):
+        for text, ids in zip(texts.tolist(), rows, strict=True):
+            known = ids.reshape(-1).tolist()
+            names = target.tokenizer.convert_ids_to_tokens([max(i, 0) for i in known])
+            found[wanted[text]] = [
+                Token(_PLACEHOLDERS.get(i, name), is_special=i < 0 or i in special)
+                for i, name in zip(known, names, strict=True)
+            ]
+    return found
 
 
 def report_provenance(dag: "Dag") -> dict[str, str]:

@@ -1,32 +1,121 @@
 """The results table in a terminal."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
+
+from stages.report.entries import DASH
+from stages.report.tables import TIED
 
 
 def render(title: str, summary: dict[str, Any]) -> Table:
-    """Methods and controls by tasks, test metric times 100, mean ± sd over seeds, best in bold."""
+    """Methods and controls by tasks, test metric times 100, mean ± sd over seeds, best in bold.
+
+    Below them the majority rate and the shares of the classes in test.
+    """
     table = Table(
-        title=title, title_justify="left", header_style="bold", show_edge=False, pad_edge=False
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        show_edge=False,
+        pad_edge=False,
     )
     table.add_column("")
-    for task, metric in zip(summary["tasks"], summary["metrics"], strict=True):
-        table.add_column(f"{task}\n{metric}", justify="right")
+    means = [(a["heading"], a["metric"]) for a in summary["averages"]]
+    headings = [*zip(summary["tasks"], summary["metrics"], strict=True), *means]
+    for heading, metric in headings:
+        table.add_column(f"{heading}\n{metric}", justify="right")
+    majority = [{**m, "best": False, "tied": False} for m in summary["majority"]]
+    shares = [b["text"] for b in summary["class_balance"]]
+    columns = [
+        _column([*(row["cells"][i] for row in summary["rows"]), rate], [*headings[i], shares[i]])
+        for i, rate in enumerate(majority)
+    ]
     for i, row in enumerate(summary["rows"]):
         is_control = row["role"] == "control"
-        cells = [
-            "–" if c is None else f"[bold]{c['text']}[/bold]" if c["best"] else c["text"]
-            for c in row["cells"]
-        ]
         following = summary["rows"][i + 1 : i + 2]
         ends = bool(following) and following[0]["role"] != row["role"]
         table.add_row(
             f"{row['method']} (control)" if is_control else row["method"],
-            *cells,
+            *(column[i] for column in columns),
+            *(Text(a["text"], "bold" if a["mark"] == "best" else "") for a in row["averages"]),
             style="dim" if is_control else None,
             end_section=ends,
         )
-    if any(m["value"] is not None for m in summary["majority"]):
-        table.add_row("majority class", *(m["text"] for m in summary["majority"]), style="dim")
+    if any(rate["value"] is not None for rate in majority):
+        table.add_row("majority class", *(column[-1] for column in columns), style="dim")
+    if any(b["value"] is not None for b in summary["class_balance"]):
+        table.add_row("classes in test", *shares, style="dim")
     return table
+
+
+def render_fitting(title: str, summary: dict[str, Any], console: Console) -> list[Table]:
+    """The table; where it is wider than `console`, several of some columns each, means over tasks first."""
+    whole = render(title, summary)
+    if _width(whole, console) <= console.width:
+        return [whole]
+    means = _runs(len(summary["averages"]), lambda m: _part(summary, range(0), m), console)
+    tasks = _runs(len(summary["tasks"]), lambda t: _part(summary, t, range(0)), console)
+    return [render("" if i else title, part) for i, part in enumerate([*means, *tasks])]
+
+
+def _runs(
+    n: int, part: Callable[[range], dict[str, Any]], console: Console
+) -> list[dict[str, Any]]:
+    """As few parts as fit, of columns that follow each other; one that does not fit stands alone."""
+
+    def fits(columns: range) -> bool:
+        return _width(render("", part(columns)), console) <= console.width
+
+    found: list[dict[str, Any]] = []
+    start = 0
+    while start < n:
+        stop = start + 1
+        while stop < n and fits(range(start, stop + 1)):
+            stop += 1
+        found.append(part(range(start, stop)))
+        start = stop
+    return found
+
+
+def _width(table: Table, console: Console) -> int:
+    """Without a line of it broken."""
+    return Measurement.get(console, console.options.update(width=10_000), table).maximum
+
+
+def _part(summary: dict[str, Any], tasks: range, means: range) -> dict[str, Any]:
+    """A summary of some tasks and some means over tasks."""
+    by_task = ("tasks", "metrics", "n_test", "majority", "class_balance")
+    rows = [
+        {
+            **row,
+            "cells": [row["cells"][i] for i in tasks],
+            "averages": [row["averages"][i] for i in means],
+        }
+        for row in summary["rows"]
+    ]
+    return {
+        **summary,
+        **{name: [summary[name][i] for i in tasks] for name in by_task},
+        "averages": [summary["averages"][i] for i in means],
+        "rows": rows,
+    }
+
+
+def _column(cells: Sequence[dict[str, Any] | None], others: Sequence[str]) -> list[Text]:
+    """Numbers below each other, also where some have a mark behind them; `others` share the column."""
+    is_marked = any(c is not None and c["tied"] for c in cells)
+    behind = {False: "  " if is_marked else "", True: f" {TIED}"}
+    texts = [
+        f"{DASH}{behind[False]}" if c is None else c["text"] + behind[c["tied"]] for c in cells
+    ]
+    width = max(map(len, (*texts, *others)))
+    return [
+        # Aligned here: the column would strip the blanks that stand for a missing mark.
+        Text(text.rjust(width), "bold" if c is not None and c["best"] else "", justify="left")
+        for text, c in zip(texts, cells, strict=True)
+    ]

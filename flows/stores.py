@@ -4,12 +4,21 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flows.experiment import DEFAULT_RECIPE, Experiment, HeadMethod
+from flows.evaluations import (
+    evaluation_cells,
+    evaluation_texts,
+    recipe_of,
+    roles_of,
+    texts_name,
+)
+from flows.experiment import DEFAULT_RECIPE, EmbedMethod, Experiment, HeadMethod
+from flows.probes import probe_arrays, reads_one_store
 from stages.embed import required_arrays
 from stages.extraction.backbone import Backbone, load_backbone
 from stages.extraction.capture import in_order
 from stages.extraction.recipes import expand_recipe
 from stages.extraction.target import ExtractTarget, Foundation, lay_foundation
+from stages.mteb_evaluation import Role
 from storage.errors import InputError
 
 
@@ -51,15 +60,14 @@ def resolve_stores(experiment: Experiment) -> dict[str, RecipeStores]:
             _require_captured(experiment, arrays)
         if arrays:
             members = expand_recipe(recipe)
-            if len(members) > 1 and name in _read_by_heads(experiment):
+            if len(members) > 1 and name in _need_one_store(experiment):
                 raise InputError(
-                    f"the recipe {name!r} is an ensemble of {len(members)} prompts, which heads cannot read; "
-                    f"use it for embed methods, or take one prompt of it"
+                    f"the recipe {name!r} is an ensemble of {len(members)} prompts, which heads and probes "
+                    "of tokens or geometry cannot read; use it for embed methods, or take one prompt of it"
                 )
             targets = tuple(base.target(member, in_order(arrays)) for member in members)
-            found[name] = RecipeStores(
-                name, targets, tuple(t for t in experiment.tasks if t in tasks)
-            )
+            named = (*experiment.tasks, *evaluation_texts(experiment))
+            found[name] = RecipeStores(name, targets, tuple(t for t in named if t in tasks))
     return found
 
 
@@ -73,6 +81,10 @@ def _needs(experiment: Experiment, base: Foundation, name: str) -> tuple[set[str
         if method.recipe == name:
             arrays.update(required_arrays(method.config, base.sizes))
             tasks.update(experiment.tasks_of(method))
+    for method in experiment.linear_methods.values():
+        if method.recipe == name:
+            arrays.update(a for v in method.vectors for a in required_arrays(v, base.sizes))
+            tasks.update(experiment.tasks_of(method))
     for method in experiment.layers_methods.values():
         if method.recipe == name:
             arrays.update(method.latents.arrays(base.sizes))
@@ -82,17 +94,25 @@ def _needs(experiment: Experiment, base: Foundation, name: str) -> tuple[set[str
             arrays.update(pretraining.latents.arrays(base.sizes))
             tasks.add(pretraining.task)
     for probe in experiment.probes.values():
-        if probe.recipe == name:
+        if probe.recipe == name and (read := probe_arrays(probe, base.sizes)):
             tasks.update(probe.tasks)
-            for config in probe.methods.values():
-                arrays.update(required_arrays(config.embed_config, base.sizes))
+            arrays.update(read)
+    known = evaluation_texts(experiment)
+    for cell in evaluation_cells(experiment):
+        method = experiment.methods[cell.method]
+        assert isinstance(method, EmbedMethod | HeadMethod)
+        roles: list[Role] = [r for r in roles_of(cell.config) if recipe_of(method, r) == name]
+        if roles and isinstance(method, EmbedMethod):
+            arrays.update(required_arrays(method.config, base.sizes))
+        tasks.update(t for role in roles if (t := texts_name(cell.task, role)) in known)
     return arrays, tasks
 
 
-def _read_by_heads(experiment: Experiment) -> set[str]:
-    """Recipes under which heads are trained: those have one store."""
+def _need_one_store(experiment: Experiment) -> set[str]:
+    """Recipes under which heads are trained or tokens are probed: those have one store."""
     found = {m.recipe for m in experiment.layers_methods.values()}
     found.update(p.latents.recipe for p in experiment.pretrainings.values())
+    found.update(p.recipe for p in experiment.probes.values() if reads_one_store(p))
     return found | ({DEFAULT_RECIPE} if experiment.capture is not None else set[str]())
 
 
@@ -114,6 +134,8 @@ def _require_captured(experiment: Experiment, captured: set[str]) -> None:
 class SharedBackbone:
     """A backbone that several extractions use one after the other, loaded when the first one needs it."""
 
+    extracting: threading.Lock = field(default_factory=threading.Lock)
+    """Held while texts that an evaluation asks for are extracted: a store has one writer."""
     _loaded: Backbone | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -217,7 +217,7 @@ def test_plan_counts_every_store(files: dict[str, str], tmp_path: Path) -> None:
             "names the task 'no'; there are pairs, halves",
         ),
         (
-            {"methods": {"x": {"kind": "head", "head": {"kind": "mean"}, "layer": "hidden/1"}}},
+            {"methods": {"x": {"kind": "linear", "layers": "1"}}},
             "is scored on tasks of kind classification or pair_classification, and there is none",
         ),
         ({"methods": {"x": {"kind": "embed", "layers": "9"}}}, "hidden=9"),

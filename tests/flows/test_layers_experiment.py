@@ -11,11 +11,16 @@ import torch
 from flows.dag import build_dag
 from flows.experiment import load_experiment
 from flows.pipeline import PipelineResult, run_embedded
+from flows.report_inputs import extractions, pretraining_runs, report_cells
 from stages.freeze import load_pair_fit
+from stages.report.cells import read_results
+from stages.report.history import learning_curves
+from stages.report.pretraining import read_pretrainings
 from storage.durable import read_json
 from storage.errors import InputError
 from tests.flows.test_embed_experiment import pairs, write
 from tests.stages.extraction.tiny_models import WORDS, save_model
+from tests.stages.report.test_report import Page
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -122,6 +127,53 @@ def test_scores_tell_the_clean_part_of_test(
         metrics = read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")
         assert metrics["n_clean_test"] == clean
         assert -1 <= metrics["test_pearson"] <= 1
+
+
+def test_the_report_shows_how_encoders_and_heads_were_trained(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, result = first_run
+    dag = build_dag(load_experiment(path), home)
+    cells = read_results(report_cells(dag))
+    curves = learning_curves(cells)
+    assert [(c.method, c.loss, len(c.runs)) for c in curves] == [
+        (name, "log_variance", 2) for name in ("cosine MLP", "from scratch", "pretrained")
+    ]
+    kept = {(c.method, run.seed): run.kept for c in curves for run in c.runs}
+    assert kept == {(r.cell.method, r.cell.seed): r.metrics.choice["epoch"] for r in cells}
+    for curve in curves:
+        assert curve.series("train_loss").epochs.tolist() == [1, 2, 3, 4]
+        assert curve.series("dev_metric").epochs.tolist() == [2, 4]
+    (run,) = pretraining_runs(dag)
+    assert run.layers == ("1", "2", "3")
+    (pretraining,) = read_pretrainings([run])
+    assert pretraining.epochs.tolist() == [1, 2, 3]
+    page = Page(result.report)
+    late = pretraining.depths[-1]
+    assert f"{late.train_mse[-1]:.4g}" in next(row for row in page.rows if row[0] == "late")
+    assert {"href": "#pretraining"} in page.all("a")
+    names = {p.name for p in (result.report.parent / "figures").iterdir()}
+    assert {"learning_curves.png", "pretraining.png"} <= names
+
+
+def test_the_report_says_what_was_recorded_of_costs(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, result = first_run
+    dag = build_dag(load_experiment(path), home)
+    seconds: list[float] = []
+    for cell in report_cells(dag):
+        node = dag.fit_nodes[cell.method, cell.task, cell.seed]
+        manifest = read_json(dag.artifacts.folder(node.spec.ref) / "artifact.json")
+        seconds.append(manifest["provenance"]["seconds"])
+        assert cell.costs.fit_seconds == seconds[-1] > 0
+        assert cell.costs.score_seconds is not None
+        assert cell.costs.n_pooling_parameters is None, "a pair head has no pooling"
+    (extraction,) = extractions(dag)
+    (node,) = dag.extract_nodes
+    assert extraction.n_tokens == dag.artifacts.manifest(node.spec.ref).summary["n_tokens_computed"]
+    row = next(row for row in Page(result.report).rows if row[0] == extraction.label)
+    assert row[1] == f"{extraction.n_tokens:,}"
 
 
 def test_a_change_of_one_head_leaves_the_pretraining_alone(

@@ -96,7 +96,7 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        ({"clases": "mcc"}, "metrics.clases names the task 'clases'; there are graded, classes"),
+        ({"reviews": "mcc"}, "metrics.reviews names the task 'reviews'; there are graded, classes"),
         ({"graded": "f1"}, "metrics.graded is 'f1', which a task of kind similarity does not have"),
     ],
 )

@@ -1,0 +1,18 @@
+"""How an experiment names recipes: by their fields, by the command line's words, or by a name of its own."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from stages.extraction.recipes import Recipe, parse_recipe
+
+DEFAULT_RECIPE = "default"
+"""Name of the experiment's own `recipe` beside those in `recipes`."""
+
+
+def _named_recipe(value: Any) -> Any:
+    return parse_recipe(value) if isinstance(value, str) else value
+
+
+RecipeField = Annotated[Recipe, BeforeValidator(_named_recipe)]
+"""A recipe with its fields, or as on the command line: `prompt_eol:spelling=plain`."""

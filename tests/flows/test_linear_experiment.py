@@ -1,0 +1,163 @@
+"""An experiment of linear methods on a tiny backbone: single texts, pairs, controls, and reuse."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from flows.dag import build_dag
+from flows.experiment import load_experiment
+from flows.pipeline import run_embedded
+from flows.plan import make_plan
+from stages.embed import embed_corpus
+from stages.linear import load_linear
+from storage.durable import read_json
+from storage.errors import InputError
+from storage.progress import SilentProgress
+from tests.flows.test_embed_experiment import pairs, write
+from tests.flows.test_pair_heads import entailed
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+SPLITS = ("train", "dev", "test")
+
+
+def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
+    classes = {s: str(entailed(folder / f"c{s}.parquet", 30, i)) for i, s in enumerate(SPLITS)}
+    graded = {s: str(pairs(folder / f"{s}.parquet", 12, i)) for i, s in enumerate(SPLITS)}
+    return {
+        "name": "linear",
+        "backbone": {"source": str(backbone)},
+        "recipes": {"bare": "plain:specials=exclude"},
+        "tasks": {
+            "single": {
+                "kind": "files",
+                "files": classes,
+                "task": {"kind": "classification", "text": "a", "label": "label"},
+            },
+            "pairs": {
+                "kind": "files",
+                "files": classes,
+                "task": {
+                    "kind": "pair_classification",
+                    "text": "a",
+                    "text_pair": "b",
+                    "label": "label",
+                },
+            },
+            "graded": {
+                "kind": "files",
+                "files": graded,
+                "task": {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"},
+            },
+        },
+        "metrics": {"pairs": "mcc"},
+        "methods": {
+            "probe": {"kind": "linear", "layers": [1, 2, "1-2"], "c": [0.1, 1]},
+            "SVM": {
+                "kind": "linear",
+                "recipe": "bare",
+                "method": "max",
+                "classifier": "svm",
+                "pair_features": "concat",
+                "normalise": "l2",
+                "metric": "f1",
+                "tasks": ["pairs"],
+            },
+            "shuffled": {"kind": "linear", "labels": "shuffled", "tasks": ["single"]},
+            "cosine": {"kind": "embed"},
+        },
+        "seeds": [3, 4],
+        "report": {"title": "Linear"},
+    }
+
+
+def test_linear_methods_are_scored_reported_and_reused(tiny_bert: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "experiment.yaml", experiment(tmp_path, tiny_bert))
+    home = tmp_path / "home"
+    plan = make_plan(build_dag(load_experiment(path), home))
+    assert {r.stage: r.n_run for r in plan.rows}["linear"] == 5
+    result = run_embedded(str(path), str(home), [])
+    assert result.computed == {
+        "corpus": 3,
+        "extract": 2,
+        "linear": 5,
+        "embed": 1,
+        "score": 1,
+        "report": 1,
+    }
+    rows = pq.read_table(result.report.with_name("results.parquet")).to_pylist()
+    found = {(r["method"], r["task"], r["seed"]): (r["metric"], r["role"]) for r in rows}
+    assert found == {
+        ("probe", "single", 3): ("accuracy", "method"),
+        ("probe", "pairs", 3): ("mcc", "method"),
+        ("SVM", "pairs", 3): ("f1", "method"),
+        ("shuffled", "single", 3): ("accuracy", "control"),
+        ("shuffled", "single", 4): ("accuracy", "control"),
+        ("cosine", "graded", 3): ("spearman", "method"),
+    }
+    page = result.report.read_text(encoding="utf-8")
+    assert "probe" in page
+    assert "shuffled" in page
+    again = run_embedded(str(path), str(home), [])
+    assert not again.computed
+    assert again.reused["linear"] == 5
+    # Another strength is another artifact; the seeds are no part of what has nothing random.
+    changed = run_embedded(str(path), str(home), ["methods.probe.c=[0.5]"])
+    assert changed.computed == {"linear": 2, "report": 1}
+    seeded = run_embedded(str(path), str(home), ["seeds=[4]"])
+    assert seeded.computed == {"report": 1}
+
+
+def test_the_artifact_holds_the_classifier_of_these_vectors(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "experiment.yaml", experiment(tmp_path, tiny_bert))
+    home = tmp_path / "home"
+    run_embedded(str(path), str(home), [])
+    dag = build_dag(load_experiment(path), home)
+    folder = dag.artifacts.open(dag.fit_nodes["probe", "single", 3].spec.ref)
+    model, metrics = load_linear(folder), read_json(folder / "metrics.json")
+    corpus = dag.corpus("single")
+    made = embed_corpus(model.vectors, dag.members("default", "single"), corpus, SilentProgress())
+    train, test = corpus.split("train"), corpus.split("test")
+    scaler = StandardScaler()
+    rows = scaler.fit_transform(made.vectors[train["text"].to_numpy()].astype(np.float64))
+    reference = LogisticRegression(C=model.c, max_iter=5000).fit(rows, train["label"].to_numpy())
+    tested = made.vectors[test["text"].to_numpy()]
+    expected = reference.predict(scaler.transform(tested.astype(np.float64)))
+    assert model.predict(tested).tolist() == expected.tolist()
+    assert metrics["test"] == np.mean(expected == test["label"].to_numpy())
+    assert metrics["converged"] is True
+    manifest = dag.artifacts.manifest(dag.fit_nodes["shuffled", "single", 4].spec.ref)
+    assert manifest.spec.config["seed"] == 4
+    assert manifest.summary["seed"] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"layers": "auto"}, "methods.probe.linear: Value error, layers 'auto' are"),
+        ({"layers": ["sixth"]}, "'sixth' is no layer"),
+        ({"layers": [7]}, "hidden=7"),
+        ({"layers": []}, "at least 1 item"),
+        ({"recipe": "eol"}, "methods.probe reads the recipe 'eol'; there are default, bare"),
+        ({"tasks": ["pears"]}, "methods.probe names the task 'pears'"),
+        ({"tasks": ["graded"]}, "scored on tasks of kind classification or pair_classification"),
+        ({"whitening": {}}, "Extra inputs are not permitted"),
+        ({"metric": "spearman"}, "'accuracy', 'mcc' or 'f1'"),
+    ],
+)
+def test_wrong_linear_methods_say_what_is_wrong(
+    tiny_bert: Path, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    content = experiment(tmp_path, tiny_bert)
+    content["methods"]["probe"] |= change
+    path = write(tmp_path / "experiment.yaml", content)
+    with pytest.raises(InputError, match=re.escape(says)):
+        build_dag(load_experiment(path), tmp_path / "home")

@@ -1,0 +1,230 @@
+"""Probes that look inside a backbone, as part of an experiment: what runs, what is loaded, what is drawn."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from flows import stores, token_probe_nodes
+from flows.dag import build_dag
+from flows.experiment import load_experiment
+from flows.pipeline import run_embedded
+from stages.extraction import unembedding as unembedding_module
+from stages.extraction.backbone import Backbone, load_backbone
+from stages.probes import ProbeCurves
+from stages.sensitivity import SensitivityProfile
+from stages.token_prediction import LensScores, NextTokenScores
+from storage.errors import InputError
+from tests.stages.extraction.tiny_models import WORDS
+from tests.stages.token_prediction.causal_models import save_causal
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("texts")
+    rng = random.Random(3)
+    found = {"llama": str(save_causal("llama", folder / "llama"))}
+    for split, n in (("train", 12), ("dev", 4), ("test", 6)):
+        texts = [" ".join(rng.choices(WORDS[:30], k=9)) for _ in range(n)]
+        found[split] = str(folder / f"{split}.parquet")
+        pq.write_table(pa.table({"text": texts}), found[split])
+    return found
+
+
+def experiment(files: dict[str, str]) -> dict[str, Any]:
+    few = {"n_texts": 3, "min_words": 4}
+    return {
+        "name": "inside",
+        "backbone": {"source": files["llama"]},
+        "recipes": {"htp": "htp:block=tokens,size=8"},
+        "tasks": {
+            "texts": {
+                "kind": "files",
+                "files": {split: files[split] for split in ("train", "dev", "test")},
+                "task": {"kind": "unlabelled"},
+            },
+            "pairs": {
+                "kind": "dilution",
+                "n_words": 12,
+                "gap": 1,
+                "ratio": 0.2,
+                "seed": 1,
+                "n_train": 8,
+                "n_dev": 4,
+                "n_test": 4,
+            },
+        },
+        "methods": {"length": {"kind": "length"}},
+        "probes": {
+            "next token": {
+                "kind": "next_token",
+                "tasks": ["texts"],
+                "methods": {
+                    "hidden": {"layers": "0,final", "max_epochs": 1, "n_tokens": 40},
+                    "own": {"predictor": "own", "n_tokens": 40},
+                    "frequencies": {"predictor": "frequencies", "n_tokens": 40},
+                },
+            },
+            "lens": {
+                "kind": "logit_lens",
+                "tasks": ["texts"],
+                "methods": {
+                    "hidden states": {**few, "offsets": [1, 2]},
+                    "AlignedWVA": {**few, "offsets": [1, 2], "vector": "aligned_wva"},
+                },
+            },
+            "sensitivity": {
+                "kind": "sensitivity",
+                "tasks": ["texts"],
+                "methods": {
+                    "plain": {**few, "n_directions": 2, "n_bins": 3},
+                    "HTP": {**few, "n_directions": 2, "n_bins": 3, "recipe": "htp"},
+                },
+            },
+        },
+        "report": {"title": "Inside"},
+        "runtime": {"workers": 2, "device": "cpu", "extract": {"device": "cpu"}},
+    }
+
+
+def write(path: Path, content: dict[str, Any]) -> Path:
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Backbones and unembeddings that are loaded, in order."""
+    found: list[str] = []
+
+    def counted(files: Any, dtype: str, device: str) -> Backbone:
+        found.append(dtype)
+        return load_backbone(files, dtype, device)
+
+    real = unembedding_module.weight_files
+
+    def counted_files(folder: Path) -> list[str]:
+        found.append("unembedding")
+        return real(folder)
+
+    monkeypatch.setattr(stores, "load_backbone", counted)
+    monkeypatch.setattr(token_probe_nodes, "load_backbone", counted)
+    monkeypatch.setattr(unembedding_module, "weight_files", counted_files)
+    return found
+
+
+def test_probes_run_once_and_a_second_run_loads_nothing(
+    files: dict[str, str], tmp_path: Path, loads: list[str]
+) -> None:
+    path = write(tmp_path / "experiment.yaml", experiment(files))
+    home = tmp_path / "home"
+    first = run_embedded(str(path), str(home), [])
+    expected = {"corpus": 2, "extract": 1, "control": 1, "probe": 7, "report": 1}
+    assert first.computed == expected
+    # One backbone for the extraction, two lenses and two sensitivities; the rest reads one matrix.
+    assert sorted(loads) == ["float32", *["unembedding"] * 5]
+    dag = build_dag(load_experiment(path), home)
+    assert set(dag.stores) == {"default"}, "nothing is stored under htp"
+    folders = {
+        (probe, curve): dag.artifacts.open(node.spec.ref)
+        for (probe, curve, _), node in dag.probe_nodes.items()
+    }
+    assert len(NextTokenScores.load(folders["next token", "hidden"]).table) == 2
+    assert len(LensScores.load(folders["lens", "AlignedWVA"]).table) == 6
+    assert len(SensitivityProfile.load(folders["sensitivity", "HTP"]).profile) == 12
+    drawn = pq.read_table(first.report.with_name("probes.parquet")).to_pylist()
+    for (probe, curve), folder in folders.items():
+        points = ProbeCurves.load(folder).points
+        mine = [r for r in drawn if (r["probe"], r["method"]) == (probe, curve)]
+        assert [(r["measure"], r["x"], r["value"]) for r in mine] == [
+            (p.measure, p.x, p.value) for p in points
+        ]
+    pictures = {p.name for p in (first.report.parent / "figures").glob("probe_*.png")}
+    assert pictures == {
+        "probe_1_next_token.png",
+        "probe_2_logit_lens.png",
+        "probe_3_sensitivity.png",
+    }
+    page = first.report.read_text(encoding="utf-8")
+    assert "the backbone's own unembedding" in page.replace("&#39;", "'")
+    loads.clear()
+    again = run_embedded(str(path), str(home), [])
+    assert not again.computed
+    assert loads == []
+    changed = run_embedded(str(path), str(home), ["probes.sensitivity.methods.HTP.residual=2.0"])
+    assert changed.computed == {"probe": 1, "report": 1}
+    assert loads == ["float32"]
+
+
+def test_what_a_probe_is_made_of_is_in_its_key(files: dict[str, str], tmp_path: Path) -> None:
+    content = experiment(files)
+    path = write(tmp_path / "experiment.yaml", content)
+
+    def keys(overrides: list[str]) -> dict[tuple[str, str, str], str]:
+        dag = build_dag(load_experiment(path, overrides), tmp_path / "home")
+        return {name: str(node.spec.ref) for name, node in dag.probe_nodes.items()}
+
+    before = keys([])
+    lens, sensitivity = ("lens", "hidden states", "texts"), ("sensitivity", "plain", "texts")
+    for override, changed in {
+        "backbone.max_length=50": set(before),
+        "backbone.dtype=bfloat16": set(before) - {sensitivity, ("sensitivity", "HTP", "texts")},
+        "recipe=plain:bos=omit": set(before) - {("sensitivity", "HTP", "texts")},
+        "recipes.htp=htp:block=tokens,size=4": {("sensitivity", "HTP", "texts")},
+        "probes.lens.methods.hidden states.cutoff=10": {lens},
+        "probes.sensitivity.methods.plain.layer=2": {sensitivity},
+        "runtime.device=auto": set(),
+    }.items():
+        after = keys([override])
+        assert {name for name in before if after[name] != before[name]} == changed, override
+    assert not (tmp_path / "home").exists()
+
+
+def test_gradients_are_in_float32_whatever_the_backbone_is_run_in(
+    files: dict[str, str], tmp_path: Path, loads: list[str]
+) -> None:
+    content = experiment(files)
+    content["backbone"]["dtype"] = "bfloat16"
+    content["capture"] = "hidden=1@mean"
+    content["probes"] = {"sensitivity": content["probes"]["sensitivity"]}
+    del content["probes"]["sensitivity"]["methods"]["HTP"]
+    path = write(tmp_path / "experiment.yaml", content)
+    found = run_embedded(str(path), str(tmp_path / "home"), [])
+    assert found.computed["probe"] == 1
+    assert loads == ["bfloat16", "float32"]
+
+
+@pytest.mark.parametrize(
+    ("probe", "says"),
+    [
+        (
+            {"kind": "sensitivity", "methods": {"x": {"recipe": "no"}}},
+            "probes.p reads the recipe 'no'; there are default, htp",
+        ),
+        (
+            {"kind": "logit_lens", "methods": {"x": {}}, "recipe": "three"},
+            "'three' is an ensemble of 2 prompts",
+        ),
+        ({"kind": "logit_lens", "methods": {"x": {"vector": "keys"}}}, "vector"),
+        ({"kind": "next_token", "methods": {"x": {"predictor": "none"}}}, "frequencies"),
+        ({"kind": "next_token", "methods": {"x": {"layers": "9"}}}, "hidden=9"),
+    ],
+)
+def test_wrong_probes_say_what_is_wrong(
+    files: dict[str, str], tmp_path: Path, probe: dict[str, Any], says: str
+) -> None:
+    content = experiment(files)
+    if probe.get("recipe") == "three":
+        content["recipes"]["three"] = {"kind": "meta_eol", "prompts": ["A {text}", "B {text}"]}
+    content["capture"] = "hidden=1@mean"
+    content["probes"] = {"p": {"tasks": ["texts"], **probe}}
+    path = write(tmp_path / "experiment.yaml", content)
+    with pytest.raises(InputError) as caught:
+        _ = build_dag(load_experiment(path), tmp_path / "home").nodes
+    assert says in str(caught.value)
