@@ -51,9 +51,7 @@ def averages(columns: Sequence[ScoredTask], rule: AverageRule) -> tuple[Average,
     found: list[Average] = []
     for heading, mine in groups.items():
         metrics = {columns[i].metric for i in mine}
-        is_wanted = rule in ("any_metric", "mteb") or (
-            rule == "same_metric" and len(metrics) == 1
-        )
+        is_wanted = rule in ("any_metric", "mteb") or (rule == "same_metric" and len(metrics) == 1)
         if len(mine) > 1 and is_wanted:
             metric = metrics.pop() if len(metrics) == 1 else "mixed"
             found.append(Average(heading, metric, tuple(mine)))

@@ -136,7 +136,9 @@ def _data_rows(page: Page) -> list[dict[str, Any]]:
     """Per task: unique texts, examples by split, classes."""
     rows: list[dict[str, Any]] = []
     for task in dict.fromkeys(column.task for column in page.table.columns):
-        if task not in page.corpora:  # its texts belong to an evaluation, which keeps no predictions
+        if (
+            task not in page.corpora
+        ):  # its texts belong to an evaluation, which keeps no predictions
             n_test = next(c.n_test for c in page.table.columns if c.task == task)
             sizes = {"train": 0, "dev": 0, "test": n_test}
             rows.append({"task": task, "n_texts": None, "sizes": sizes, "labels": DASH})

@@ -75,7 +75,9 @@ def averages_note(columns: Sequence[Column], averages: Sequence[Average]) -> tup
         return ()
     if averages:
         of = "; ".join(
-            f"{a.heading}: {len(a.kinds)} kinds" if a.kinds else f"{a.heading}: {len(a.columns)} tasks"
+            f"{a.heading}: {len(a.kinds)} kinds"
+            if a.kinds
+            else f"{a.heading}: {len(a.columns)} tasks"
             for a in averages
         )
         return (
