@@ -11,6 +11,9 @@ from rich.text import Text
 from stages.report.entries import DASH
 from stages.report.tables import TIED
 
+NAME_WIDTH = 21
+"""Longer names are broken, so that four columns of numbers fit a terminal of 80 columns."""
+
 
 def render(title: str, summary: dict[str, Any]) -> Table:
     """Methods and controls by tasks, test metric times 100, mean ± sd over seeds, best in bold.
@@ -24,7 +27,7 @@ def render(title: str, summary: dict[str, Any]) -> Table:
         show_edge=False,
         pad_edge=False,
     )
-    table.add_column("")
+    table.add_column("", max_width=NAME_WIDTH)
     means = [(a["heading"], a["metric"]) for a in summary["averages"]]
     headings = [*zip(summary["tasks"], summary["metrics"], strict=True), *means]
     for heading, metric in headings:
