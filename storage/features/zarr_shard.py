@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import zarr
 from crc32c import crc32c
 from numpy.typing import NDArray
 
@@ -106,7 +105,10 @@ class ZarrShard(ShardRows):
         return self._held[1]
 
 
-def _opened(array: Path) -> zarr.Array[Any]:
+def _opened(array: Path) -> Any:
+    # Imported here: zarr-python takes longer than the rest of the store, and hardly anybody comes here.
+    import zarr
+
     try:
         return zarr.open_array(array, mode="r")  # pyright: ignore[reportUnknownMemberType]
     except (FileNotFoundError, ValueError, KeyError) as error:
