@@ -117,11 +117,12 @@ def read_segment(root: Path, number: int, columns: Sequence[str] | None = None) 
     path = segment_path(root, number)
     content = path.read_bytes()
     try:
-        table = pq.read_table(
-            io.BytesIO(content),
-            columns=None if columns is None else list(columns),
-            page_checksum_verification=True,
-        )
+        # Not `read_table`, which scans with Arrow's threads: a process that ends soon after could be aborted
+        # ("terminate called without an active exception", exit code 134).
+        with pq.ParquetFile(
+            io.BytesIO(content), page_checksum_verification=True, pre_buffer=False
+        ) as file:
+            table = file.read(None if columns is None else list(columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise CorruptDataError(
             f"the segment table {path} is damaged ({error}); 'permafrost repair' drops this segment, "
