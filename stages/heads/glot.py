@@ -18,7 +18,7 @@ from stages.heads.graph_isomorphism import GraphIsomorphism
 from stages.heads.initialise import projection
 from stages.heads.pooling import Pooling
 from stages.heads.scorer import Readout
-from stages.heads.token_graph import build_blocks
+from stages.heads.token_graph import build_graph
 
 
 def _convolution(config: GlotHead, d_in: int, generator: torch.Generator) -> nn.Module:
@@ -37,8 +37,8 @@ class GlotPooling(Pooling):
     With an input projection the graph is still that of the raw tokens, while the convolutions, and
     `cat`, see projected ones.
 
-    Memory beyond the activations: 4 bytes per token pair inside a text (see token_graph), for all
-    convolutions together, whichever they are.
+    Memory beyond the activations: at most 4 bytes per token pair inside a text (see token_graph), for
+    all convolutions together, whichever they are.
     """
 
     def __init__(self, config: GlotHead, d_in: int, generator: torch.Generator) -> None:
@@ -56,10 +56,10 @@ class GlotPooling(Pooling):
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> list[Float[Tensor, "t _"]]:
         """The fused token vectors u, as blocks of columns."""
-        blocks = build_blocks(tokens, offsets, self.config.tau) if len(self.convs) else []
+        graph = build_graph(tokens, offsets, self.config.tau) if len(self.convs) else []
         layers = [tokens if self.projection is None else self.projection(tokens)]
         for conv in self.convs:
-            layers.append(torch.relu_(conv(layers[-1], blocks)))
+            layers.append(torch.relu_(conv(layers[-1], graph)))
         match self.config.jumping:
             case "cat":
                 return layers

@@ -1,11 +1,9 @@
-"""Graph convolution on dense token graphs, equal to torch-geometric's GCNConv.
+"""Graph convolution on token graphs, equal to torch-geometric's GCNConv.
 
 Source: GCN (arXiv:1609.02907). GLOT's released code has graph attention only; this is GCNConv with
 its defaults (symmetric normalisation, self loops, bias) on the same graph.
 Axes: t tokens of all texts, d input width, h output width.
 """
-
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -13,7 +11,8 @@ from torch import Tensor, nn
 
 from stages.heads.initialise import glorot
 from stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
-from stages.heads.token_graph import Block
+from stages.heads.products import linear_map
+from stages.heads.token_graph import Graph
 
 
 class GraphConvolution(nn.Module):
@@ -28,10 +27,8 @@ class GraphConvolution(nn.Module):
         self.weight = glorot(d_out, d_in, fans=d_in + d_out, generator=generator)
         self.bias = nn.Parameter(torch.zeros(d_out))
 
-    def forward(
-        self, tokens: Float[Tensor, "t d"], blocks: Sequence[Block]
-    ) -> Float[Tensor, "t h"]:
+    def forward(self, tokens: Float[Tensor, "t d"], graph: Graph) -> Float[Tensor, "t h"]:
         """New vectors of the tokens, before any activation."""
-        rows = tokens @ self.weight.t()
-        scale = neighbour_counts(rows, blocks).rsqrt()[:, None]
-        return scale * neighbour_sum(scale * rows, blocks) + self.bias
+        rows = linear_map(tokens, self.weight)
+        scale = neighbour_counts(rows, graph).rsqrt()[:, None]
+        return scale * neighbour_sum(scale * rows, graph) + self.bias

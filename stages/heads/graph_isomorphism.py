@@ -1,4 +1,4 @@
-"""Graph isomorphism convolution on dense token graphs, equal to torch-geometric's GINConv.
+"""Graph isomorphism convolution on token graphs, equal to torch-geometric's GINConv.
 
 Source: GIN (arXiv:1810.00826). GLOT's released code has graph attention only; this is GINConv with
 eps 0, not trained. A token counts once, as in the paper: GINConv adds it to its neighbours, so it
@@ -6,15 +6,14 @@ has to be given the graph without self loops to do the same.
 Axes: t tokens of all texts, d input width, h output width.
 """
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from stages.heads.initialise import linear
 from stages.heads.neighbour_sum import neighbour_sum
-from stages.heads.token_graph import Block
+from stages.heads.products import linear_map
+from stages.heads.token_graph import Graph
 
 
 class GraphIsomorphism(nn.Module):
@@ -30,9 +29,7 @@ class GraphIsomorphism(nn.Module):
         self.first = linear(d_in, d_out, generator)
         self.second = linear(d_out, d_out, generator)
 
-    def forward(
-        self, tokens: Float[Tensor, "t d"], blocks: Sequence[Block]
-    ) -> Float[Tensor, "t h"]:
+    def forward(self, tokens: Float[Tensor, "t d"], graph: Graph) -> Float[Tensor, "t h"]:
         """New vectors of the tokens, before any activation."""
-        gathered = neighbour_sum(tokens @ self.first.weight.t(), blocks) + self.first.bias
+        gathered = neighbour_sum(linear_map(tokens, self.first.weight), graph) + self.first.bias
         return self.second(torch.relu_(gathered))

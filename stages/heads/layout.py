@@ -58,11 +58,15 @@ def plan(lengths: NDArray[np.int64], pairs: int) -> Iterator[NDArray[np.int64]]:
         at = stop
 
 
-def lay_out(offsets: Int[Tensor, " n_plus_1"], pairs: int) -> Iterator[Layout]:
-    """Every text in one block, each of at most `max(pairs, l * l)` token pairs."""
+def lay_out(offsets: Int[Tensor, " n_plus_1"], pairs: int, multiple: int = 1) -> Iterator[Layout]:
+    """Every text in one block, each of at most `max(pairs, l * l)` token pairs, l its longest text.
+
+    The length of a block is that of its longest text, filled up to a multiple of `multiple`.
+    """
     lengths = offsets.diff().cpu().numpy()
     for texts in plan(lengths, pairs):
         longest, shortest = int(lengths[texts[0]]), int(lengths[texts[-1]])
+        longest += -longest % multiple
         picked = torch.from_numpy(texts).to(offsets.device)
         starts, ends = offsets[:-1][picked, None], offsets[1:][picked, None]
         slots = starts + torch.arange(longest, device=offsets.device)

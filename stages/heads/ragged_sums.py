@@ -4,10 +4,12 @@ Axes: t tokens of all texts, n texts, d width.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 
@@ -18,12 +20,18 @@ def owners(offsets: Int[Tensor, " n_plus_1"], n_tokens: int) -> Int[Tensor, " t"
     return texts.repeat_interleave(offsets.diff(), output_size=n_tokens)
 
 
-def softmax(scores: Float[Tensor, " t"], offsets: Int[Tensor, " n_plus_1"]) -> Float[Tensor, " t"]:
-    """Softmax inside each text."""
-    owner = owners(offsets, len(scores))
+def softmax(
+    scores: Float[Tensor, " t"],
+    offsets: Int[Tensor, " n_plus_1"],
+    owner: Int[Tensor, " t"] | None = None,
+) -> Float[Tensor, " t"]:
+    """Softmax inside each text; `owner`, the text of each token, spares finding it again."""
+    if owner is None:
+        owner = owners(offsets, len(scores))
     highest = torch.segment_reduce(scores.detach(), "max", offsets=offsets)
-    weights = (scores - highest[owner]).exp()
-    return weights / torch.segment_reduce(weights, "sum", offsets=offsets)[owner]
+    weights = (scores - highest.index_select(0, owner)).exp()
+    sums = torch.segment_reduce(weights, "sum", offsets=offsets)
+    return weights / sums.index_select(0, owner)
 
 
 def weighted_sum(
@@ -36,6 +44,36 @@ def weighted_sum(
     return functional.embedding_bag(
         every, rows, offsets[:-1], mode="sum", per_sample_weights=weights
     )
+
+
+class _Attend(torch.autograd.Function):
+    """Written out because the gradient of an embedding bag sorts the tokens, which are sorted."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, offsets: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
+        owner = owners(offsets, len(scores))
+        weights = softmax(scores, offsets, owner)
+        ctx.save_for_backward(offsets, owner, weights, *parts)
+        return torch.cat([weighted_sum(part, weights, offsets) for part in parts], dim=1), weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride] # torch types it for any signature
+        offsets, owner, weights, *parts = ctx.saved_tensors
+        to_sums, to_weights = grads
+        every = torch.arange(len(owner), device=owner.device)
+        to_parts: list[Tensor | None] = []
+        columns = to_sums.split([part.shape[1] for part in parts], dim=1)
+        for part, mine, needed in zip(parts, columns, ctx.needs_input_grad[2:], strict=True):
+            # grad_n.row_t of each token t and its text n.
+            to_weights = to_weights + torch.ops.aten._embedding_bag_per_sample_weights_backward(
+                mine, part, every, offsets[:-1], owner, 0
+            )
+            arriving = mine.index_select(0, owner).mul_(weights[:, None]) if needed else None
+            to_parts.append(arriving)
+        to_scores = weights * to_weights
+        sums = torch.segment_reduce(to_scores, "sum", offsets=offsets)
+        return to_scores - weights * sums.index_select(0, owner), None, *to_parts
 
 
 def attend(
@@ -51,6 +89,5 @@ def attend(
     Returns:
         The pooled vectors, d the sum of the parts' widths, and the weights.
     """
-    weights = softmax(scores, offsets)
-    sums = [weighted_sum(part, weights, offsets) for part in parts]
-    return (sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)), weights
+    sums, weights = _Attend.apply(scores, offsets, *parts)
+    return sums, weights

@@ -15,64 +15,64 @@ from torch.autograd.function import once_differentiable
 
 from stages.heads.initialise import linear
 from stages.heads.pooling import Pooling
+from stages.heads.products import filled, pieces, product, tanh_product
 from stages.heads.ragged_sums import attend
 
-SCORED = {"cpu": 1 << 18, "cuda": 1 << 28}
-"""Hidden numbers worked on at a time: on a CPU what stays in the level-2 cache between steps."""
+SCORED = {"cpu": 1 << 19, "cuda": 1 << 26}
+"""Hidden numbers worked on at a time; any size does as well as another on a CPU."""
 
 
-def _chunks(hidden: Tensor) -> Iterator[slice]:
-    step = max(1, SCORED[hidden.device.type] // hidden.shape[1])
-    return (slice(at, at + step) for at in range(0, len(hidden), step))
+def _pieces(tokens: Tensor, hidden: int) -> Iterator[slice]:
+    return pieces(tokens, max(1, SCORED[tokens.device.type] // hidden))
 
 
 class _Score(torch.autograd.Function):
-    """tanh(parts W' + b) v, tokens in chunks.
+    """tanh(parts W' + b) v, a piece of the tokens at a time.
 
     Written out because this is where a training step spends its time: the gradient of the hidden
-    layer exists one chunk at a time instead of three times over all tokens, and no gradient is made
-    for parts that need none.
+    layer exists for one piece at a time instead of three times over all tokens, and no gradient is
+    made for parts that need none.
     """
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor, second: Tensor, *parts: Tensor) -> Tensor:
-        widths = [part.shape[1] for part in parts]
-        # Contiguous: a row length of a power of two would map a column to one cache set.
-        turned = [columns.contiguous().t() for columns in weight.split(widths, dim=1)]
-        hidden = parts[0].new_empty(len(parts[0]), len(weight))
-        for chunk in _chunks(hidden):
-            torch.mm(parts[0][chunk], turned[0], out=hidden[chunk])
-            for part, columns in zip(parts[1:], turned[1:], strict=True):
-                hidden[chunk].addmm_(part[chunk], columns)
-            hidden[chunk].add_(bias).tanh_()
-        ctx.save_for_backward(weight, second, hidden, *parts)
-        return hidden @ second
+        turned = weight.t()
+        hidden: list[Tensor] = []
+        scores: list[Tensor] = []
+        for piece in _pieces(parts[0], len(weight)):
+            hidden.append(tanh_product(filled(parts, piece), turned, bias))
+            scores.append((hidden[-1] @ second)[: len(parts[0][piece])])
+        ctx.n_parts = len(parts)
+        ctx.save_for_backward(weight, second, *parts, *hidden)
+        return torch.cat(scores)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride] # torch types it for any signature
-        weight, second, hidden, *parts = ctx.saved_tensors
-        widths = [part.shape[1] for part in parts]
+        weight, second, *rest = ctx.saved_tensors
+        parts, hidden = rest[: ctx.n_parts], rest[ctx.n_parts :]
         # With g the gradient of a score, that of the hidden layer is g (1 - hidden^2) v. The factor v
         # is a scaling of the weight's rows, applied once per batch instead of once per token.
-        to_weight, to_bias = torch.zeros_like(weight), torch.zeros_like(second)
-        scaled = (weight * second[:, None]).split(widths, dim=1)
-        to_parts = [
-            torch.empty_like(part) if needed else None
-            for part, needed in zip(parts, ctx.needs_input_grad[3:], strict=True)
-        ]
-        one = hidden.new_ones(())
-        for chunk in _chunks(hidden):
-            change = torch.addcmul(one, hidden[chunk], hidden[chunk], value=-1)
-            change *= grad[chunk, None]
+        to_weight = torch.zeros_like(weight)
+        to_bias, to_second = torch.zeros_like(second), torch.zeros_like(second)
+        wanted = [k for k, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
+        to_parts = {k: torch.empty_like(parts[k]) for k in wanted}
+        columns = (weight * second[:, None]).split([part.shape[1] for part in parts], dim=1)
+        scaled = torch.cat([columns[k] for k in wanted], dim=1) if wanted else None
+        one = weight.new_ones(())
+        for piece, mine in zip(_pieces(grad, len(weight)), hidden, strict=True):
+            arriving = filled([grad[:, None]], piece)
+            change = torch.addcmul(one, mine, mine, value=-1).mul_(arriving)
+            to_second.addmv_(mine.t(), arriving[:, 0])
             to_bias += change.sum(dim=0)
-            for k, columns in enumerate(to_weight.split(widths, dim=1)):
-                columns.addmm_(change.t(), parts[k][chunk])
-                to_part = to_parts[k]
-                if to_part is not None:
-                    torch.mm(change, scaled[k], out=to_part[chunk])
+            to_weight += product(change.t(), filled(parts, piece))
+            if scaled is not None:
+                found = product(change, scaled)[: len(grad[piece])]
+                widths = [parts[k].shape[1] for k in wanted]
+                for k, part in zip(wanted, found.split(widths, dim=1), strict=True):
+                    to_parts[k][piece] = part
         to_weight *= second[:, None]
-        return to_weight, to_bias.mul_(second), grad @ hidden, *to_parts
+        return to_weight, to_bias.mul_(second), to_second, *map(to_parts.get, range(len(parts)))
 
 
 class Readout(nn.Module):

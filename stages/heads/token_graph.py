@@ -1,21 +1,25 @@
-"""The cosine graph of each text's tokens, in dense blocks of texts of similar length.
+"""The cosine graph of each text's tokens: in dense blocks of texts of similar length, or as edges.
 
 Two tokens of a text are neighbours when their cosine is strictly above tau; every token is its own
 neighbour. Symmetric, but for pairs whose cosine rounds to either side of tau. Source: GLOT, section
 3.2 step 1, as released: cosines of the raw features.
 
-Axes: t tokens of all texts, b texts of a block, l length of a block's longest text.
-Memory: 4 bytes for each of the b * l * l pairs of every block, kept for the batch, and blocks of at
-most `max(PAIRS, l * l)` pairs in work at a time.
+Axes: t tokens of all texts, b texts of a block, l length of a block, its longest text's or a little more.
+Memory: at most 4 bytes for each of the b * l * l pairs of every block, kept for the batch in either form,
+1 more while it is built, and blocks of at most `max(PAIRS, l * l)` pairs in work at a time.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from stages.heads.edge_list import EdgeList, list_edges
 from stages.heads.layout import Layout, lay_out
+from stages.heads.products import products
 
 PAIRS = {"cpu": 1 << 17, "cuda": 1 << 26}
 """Token pairs worked on at a time: half a megabyte on a CPU, so that the few tensors in work stay in
@@ -23,6 +27,12 @@ the level-2 cache of a core; on a GPU, large launches."""
 
 COPIED = {"cpu": 1 << 17, "cuda": 1 << 28}
 """Numbers copied and normalised at a time: on a CPU few enough to stay in cache and off the page table."""
+
+MULTIPLE = 8
+"""Blocks have lengths that are multiples of this: whole vectors, and few different shapes."""
+
+PAIRS_OF_AN_EDGE = 5
+"""On a CPU an edge of a list costs as much as so many pairs of a block, measured in a training step."""
 
 MASKED = -1e30
 """Added to the score of a pair that is not connected: its softmax weight is exactly 0."""
@@ -44,50 +54,85 @@ class Block:
     """Row that each slot writes: the same, or t (one past the last) for padding."""
 
 
-def _penalty(tokens: Tensor, layout: Layout, tau: float) -> Tensor:
+Graph = Sequence[Block] | EdgeList
+"""The token graphs of a batch."""
+
+
+def _adjacency(tokens: Tensor, layout: Layout, tau: float) -> Tensor:
+    """[text, i, j]: whether token i receives from token j; nothing for padding."""
     n_texts, longest = layout.shape
-    if tau >= 1:  # cosines end at 1, rounding aside
-        cosine = tokens.new_zeros(n_texts, longest, longest)
-    elif tau < -1:
-        cosine = tokens.new_ones(n_texts, longest, longest)
-    else:
-        cosine = tokens.new_empty(n_texts, longest, longest)
+    real = torch.ones(layout.shape, dtype=torch.bool, device=tokens.device)
+    if layout.padding is not None:
+        real ^= layout.padding
+    marked = real.new_zeros(n_texts, longest, longest)
+    if tau < -1:  # cosines begin at -1 and end at 1, rounding aside
+        marked = real[:, :, None] & real[:, None, :]
+    elif tau < 1:
         step = max(1, COPIED[tokens.device.type] // (longest * tokens.shape[1]))
         for text in range(0, n_texts, step):
-            rows = tokens.index_select(0, layout.source[text * longest : (text + step) * longest])
-            rows /= torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=1e-12)
+            some = slice(text, text + step)
+            source = layout.source.view(layout.shape)[some].flatten()
+            rows = tokens.index_select(0, source)
+            norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=1e-12)
+            # What is not a number is not above tau.
+            rows /= norms.masked_fill_(~real[some].view(-1, 1), torch.nan)
             unit = rows.view(-1, longest, tokens.shape[1])
-            torch.bmm(unit, unit.transpose(1, 2), out=cosine[text : text + step])
-        cosine.gt_(tau)
-    if layout.padding is not None:
-        real = (~layout.padding).to(cosine.dtype)
-        cosine.mul_(real[:, :, None]).mul_(real[:, None, :])
-    cosine.diagonal(dim1=1, dim2=2).fill_(1.0)
-    return cosine.sub_(1.0).mul_(-MASKED)
+            # In place first: a comparison that writes booleans takes several times as long.
+            marked[some] = products(unit, unit.transpose(1, 2)).gt_(tau)
+    marked.diagonal(dim1=1, dim2=2).copy_(real)
+    return marked
+
+
+def _adjacencies(tokens: Tensor, offsets: Tensor, tau: float) -> list[tuple[Layout, Tensor]]:
+    layouts = lay_out(offsets, PAIRS[tokens.device.type], MULTIPLE)
+    return [(layout, _adjacency(tokens, layout, tau)) for layout in layouts]
+
+
+def _block(layout: Layout, marked: Tensor, tokens: Tensor) -> Block:
+    penalty = marked.to(tokens.dtype).sub_(1.0).mul_(-MASKED)
+    penalty.diagonal(dim1=1, dim2=2).zero_()  # padding's too
+    return Block(penalty, layout.source, layout.target(len(tokens)))
+
+
+def _prefers_edges(tokens: Tensor, adjacency: list[tuple[Layout, Tensor]]) -> bool:
+    if tokens.device.type != "cpu" or tokens.dtype == torch.bfloat16:
+        return False
+    n_pairs = sum(marked.numel() for _, marked in adjacency)
+    n_edges = sum(int(np.count_nonzero(marked.numpy())) for _, marked in adjacency)
+    return PAIRS_OF_AN_EDGE * n_edges < n_pairs
+
+
+@torch.no_grad()
+def build_graph(
+    tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"], tau: float
+) -> Graph:
+    """The token graphs of a batch, in the form that costs less; without gradient, as the paper's are."""
+    adjacency = _adjacencies(tokens, offsets, tau)
+    if _prefers_edges(tokens, adjacency):
+        return list_edges(adjacency, offsets)
+    return [_block(layout, marked, tokens) for layout, marked in adjacency]
 
 
 @torch.no_grad()
 def build_blocks(
     tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"], tau: float
 ) -> list[Block]:
-    """The token graphs of a batch; built without gradient, as the paper's are."""
-    blocks: list[Block] = []
-    for layout in lay_out(offsets, PAIRS[tokens.device.type]):
-        penalty = _penalty(tokens, layout, tau)
-        blocks.append(Block(penalty, layout.source, layout.target(len(tokens))))
-    return blocks
+    """The same in blocks, however few edges there are."""
+    return [_block(*found, tokens) for found in _adjacencies(tokens, offsets, tau)]
+
+
+@torch.no_grad()
+def build_edges(
+    tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"], tau: float
+) -> EdgeList:
+    """The same as edges, however many there are; on the CPU."""
+    return list_edges(_adjacencies(tokens, offsets, tau), offsets)
 
 
 def edges(
     tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"], tau: float
 ) -> Int[Tensor, "2 e"]:
-    """The same graph as pairs of packed rows (from, to), self loops included, sorted."""
-    pairs: list[Tensor] = []
-    for block in build_blocks(tokens, offsets, tau):
-        n_texts, longest = block.penalty.shape[:2]
-        target = block.target.view(n_texts, longest)
-        text, i, j = torch.nonzero(block.penalty == 0, as_tuple=True)
-        pair = torch.stack([target[text, j], target[text, i]])
-        pairs.append(pair[:, pair[0] < len(tokens)])
-    found = torch.cat(pairs, dim=1)
-    return found[:, torch.argsort(found[0] * len(tokens) + found[1])]
+    """The same graph as pairs of packed rows (from, to), self loops included, sorted; on the CPU."""
+    graph = build_edges(tokens, offsets, tau)
+    senders = graph.senders.index_select(0, graph.order)
+    return torch.stack([senders, graph.back_receivers]).long()

@@ -4,7 +4,7 @@ Edges by explicit cosine per sentence, its layers for the convolutions, the read
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -123,10 +123,14 @@ def convolve(layer: nn.Module, tokens: Tensor, edges: Tensor) -> Tensor:
 
 
 def pool_sentence(
-    head: GlotPooling, layers: list[nn.Module], tokens: Tensor, tau: float
+    head: GlotPooling,
+    layers: list[nn.Module],
+    tokens: Tensor,
+    tau: float,
+    connect: Callable[[Tensor, float], Tensor] = edge_index,
 ) -> tuple[Tensor, Tensor]:
     """The vector and the token weights of one sentence."""
-    edges = edge_index(tokens, tau)
+    edges = connect(tokens, tau)
     hidden = [tokens if head.projection is None else tokens @ head.projection.weight.t()]
     for layer in layers:
         hidden.append(torch.relu(convolve(layer, hidden[-1], edges)))

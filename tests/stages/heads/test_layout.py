@@ -42,3 +42,13 @@ def test_texts_of_one_length_have_no_padding():
     (layout,) = lay_out(torch.tensor([0, 4, 8]), 1 << 17)
     assert layout.padding is None
     assert layout.shape == (2, 4)
+
+
+def test_blocks_can_have_lengths_of_a_multiple_and_then_end_with_padding():
+    (layout,) = lay_out(torch.tensor([0, 13, 24]), 1 << 17, multiple=8)
+    assert layout.shape == (2, 16)
+    assert layout.padding is not None
+    assert layout.padding.sum(dim=1).tolist() == [3, 5]
+    assert layout.source.view(2, 16)[:, 13:].tolist() == [[12] * 3, [23] * 3]
+    (full,) = lay_out(torch.tensor([0, 16, 32]), 1 << 17, multiple=8)
+    assert full.padding is None
