@@ -1,5 +1,6 @@
 """`permafrost`: commands, their common flags and their exit codes (0 done, 1 failed, 2 wrong input)."""
 
+import logging
 import os
 import sys
 
@@ -35,10 +36,20 @@ for module in (experiments, texts, export, comparison, inspection, maintenance):
     module.register(app)
 
 
+def _tells_more(record: logging.LogRecord) -> bool:
+    """Whether a record of Prefect's says more than the one line that ends a command on wrong input."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, InputError) and f"exception {InputError.__name__}: " not in (
+        record.getMessage()
+    )
+
+
 def main() -> None:
     """Entry point of the console script."""
     for name, value in EMBEDDED_DEFAULTS.items():
         os.environ.setdefault(name, value)
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addFilter(_tells_more)
     errors = Console(stderr=True, soft_wrap=True)
     try:
         app()

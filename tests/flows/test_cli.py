@@ -264,3 +264,19 @@ def test_wrong_experiment_names_the_field_and_the_value(
     path.write_text(json.dumps({**tiny_experiment(tiny_bert), **change}))
     assert says in cli("plan", str(path), code=2)
     assert not cli.home.exists()
+
+
+def test_wrong_data_found_by_a_stage_is_told_in_one_line(
+    cli: Cli, tiny_bert: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text("text,label\nhello,a\n,b\n")
+    splits = {split: str(tmp_path / "rows.csv") for split in ("train", "dev", "test")}
+    tasks = {"T": {"kind": "files", "files": splits, "task": {"kind": "classification"}}}
+    path = tmp_path / "wrong.yaml"
+    path.write_text(
+        json.dumps({**tiny_experiment(tiny_bert), "tasks": tasks, "report": {"title": "x"}})
+    )
+    said = cli("run", str(path), code=2)
+    assert "row 2 of" in said
+    assert said.count("has the blank text") == 1
+    assert "Traceback" not in said
