@@ -40,6 +40,7 @@ from torch.nn import functional
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
 from stages.heads import Classifier, GlotHead, build_head
 from stages.heads.glot import GlotPooling
+from stages.heads.products import product
 from stages.heads.token_graph import edges
 from tests.stages.heads.pyg_reference import convolve, edge_index, gat_conv, pool_sentence
 
@@ -53,6 +54,7 @@ TEXTS, WIDTH, TAU = 32, 384, 0.6
 VERSIONS = ("literal", "released", "sentence", "batched")
 TARGETS = {"literal": ">= 5", "sentence": ">= 5"}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+PARTS = ("products", "steps", "peaks")
 LEAST_SECONDS = 0.05
 """Steps follow one another, as in training, so often that ours take at least so long."""
 BROADCAST, FEWER = ("literal", "released"), 128
@@ -199,6 +201,26 @@ def _repeat(case: Case, name: str, n_steps: int) -> None:
         case.step(name)
 
 
+def multiplying(args: argparse.Namespace) -> Iterator[Finding]:
+    """A product of the size of a step's largest ones, by torch's BLAS and as ours."""
+    joined = WIDTH + 2 * args.hidden
+    draw = torch.Generator().manual_seed(0)
+    left = torch.randn(1024, joined, generator=draw).to(args.device)
+    right = torch.randn(joined, joined // 2, generator=draw).to(args.device)
+    calls = {"BLAS": lambda: left @ right, "ours": lambda: product(left, right)}
+    for call in calls.values():
+        call()
+    times = interleaved(calls, 20 * args.rounds, clock=CLOCKS[args.clock])
+    n_operations = 2 * left.shape[0] * right.numel()
+    blas, ours = (n_operations / median(times[name]) / 1e9 for name in ("BLAS", "ours"))
+    yield Finding(
+        f"product {left.shape[0]} x {joined} x {joined // 2}: BLAS / ours",
+        ratio(times, "BLAS", "ours"),
+        "",
+        f"{blas:.0f} and {ours:.0f} GFLOP/s; {spread(times, 'BLAS', 'ours')}",
+    )
+
+
 def peaks(args: argparse.Namespace, n_tokens: int, groups: int) -> Iterator[Finding]:
     """Peak memory of three steps."""
     names = ("ours", *args.versions)
@@ -252,7 +274,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=[*CLOCKS], default="wall")
-    parser.add_argument("--only", nargs="+", choices=["steps", "peaks"], default=["steps", "peaks"])
+    parser.add_argument("--only", nargs="+", choices=[*PARTS], default=[*PARTS])
     parser.add_argument("--peak-of", choices=["ours", *VERSIONS])
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -262,7 +284,8 @@ def main() -> None:
     # What a process that has read features has done: from then on freed memory stays with it.
     torch.empty(31 << 18)
     parts = [part for name, part in (("steps", steps), ("peaks", peaks)) if name in args.only]
-    findings = [
+    findings = list(multiplying(args)) if "products" in args.only else []
+    findings += [
         finding
         for part in parts
         for n_tokens in args.tokens

@@ -1,7 +1,7 @@
 """Products of float32 matrices on a CPU, by oneDNN instead of the BLAS that torch is linked to.
 
-MKL keeps to AVX2 on CPUs of other makers; oneDNN uses what there is: 240 against 105 GFLOP/s on one
-core of an AMD EPYC with AVX-512. For other dtypes and devices these are torch's own products.
+MKL keeps to AVX2 on CPUs of other makers; oneDNN uses what there is (`benchmarks.token_graph --only
+products` prints both speeds). For other dtypes and devices these are torch's own products.
 Axes: t tokens, b texts, m and n rows and columns of a product, k what is summed over.
 Memory: the result, copies of `MOST` tokens, and for each size of matrix 5 to 10 MiB of compiled kernels.
 """
