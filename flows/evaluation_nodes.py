@@ -5,11 +5,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flows.evaluations import EvaluationCell, evaluation_cells, recipe_of, roles_of
-from flows.experiment import EmbedMethod, Experiment, HeadMethod
+from flows.experiment import EmbedMethod, Experiment, HeadMethod, LayersMethod
 from flows.nodes import Node, code_of
+from stages.corpus.overlap import train_texts
 from stages.embed import CorpusVectors, EmbedConfig, StoredFeatures, required_arrays, with_layers
 from stages.embed.config import AUTO
-from stages.encoder.vectors import HeadVectors, MethodVectors
+from stages.encoder.fitted import load_latent_head
+from stages.encoder.vectors import HeadVectors, LatentVectors, MethodVectors
 from stages.extraction.extract import extract
 from stages.fit import load_head
 from stages.mteb_evaluation import (
@@ -27,6 +29,11 @@ from storage.progress import Progress
 
 if TYPE_CHECKING:
     from flows.dag import Dag
+
+Evaluated = EmbedMethod | HeadMethod | LayersMethod
+"""Methods that have a vector for a text; of the last, only those with a unified embedding."""
+
+_VECTORS = {EmbedMethod: MethodVectors, HeadMethod: HeadVectors, LayersMethod: LatentVectors}
 
 CellName = tuple[str, str, int]
 """Method, task, seed."""
@@ -64,15 +71,10 @@ def evaluation_nodes(dag: "Dag") -> dict[CellName, Node]:
 
 def _evaluation_node(dag: "Dag", cell: EvaluationCell) -> Node:
     method = dag.experiment.methods[cell.method]
-    assert isinstance(method, EmbedMethod | HeadMethod)
+    assert isinstance(method, Evaluated)
     roles = roles_of(cell.config)
     recipes: dict[Role, str] = {role: recipe_of(method, role) for role in roles}
-    if isinstance(method, EmbedMethod):
-        arrays = required_arrays(method.config, dag.sizes)
-    else:
-        assert cell.fitted_on is not None
-        fitted = dag.experiment.fit_config(method, cell.fitted_on, cell.seed)
-        arrays = fitted.arrays()
+    arrays = _arrays(dag, method, cell)
     made = _made_from(dag, method, cell)
     stores = {
         role: [to_plain(t.identity) for t in dag.stores[recipe].targets]
@@ -93,9 +95,7 @@ def _evaluation_node(dag: "Dag", cell: EvaluationCell) -> Node:
         # Two entries: the evaluation sees its vectors through a protocol only.
         code={
             **code_of(evaluate_task).definitions,
-            **code_of(
-                MethodVectors if isinstance(method, EmbedMethod) else HeadVectors
-            ).definitions,
+            **code_of(_VECTORS[type(method)]).definitions,
         },
     )
 
@@ -108,7 +108,8 @@ def _evaluation_node(dag: "Dag", cell: EvaluationCell) -> Node:
             partial(_features, dag, recipes, filled, progress),
             identity,
             progress,
-            n_parameters=vectors.head.n_parameters if isinstance(vectors, HeadVectors) else 0,
+            n_parameters=0 if isinstance(vectors, MethodVectors) else vectors.head.n_parameters,
+            trained_on=_trained_on(dag, method, cell),
         )
         result = evaluate_task(cell.config, cell.task, embedding)
         result.save(draft.folder)
@@ -116,37 +117,62 @@ def _evaluation_node(dag: "Dag", cell: EvaluationCell) -> Node:
             "method": cell.method,
             "task": cell.task,
             "seed": cell.seed,
-            **{k: result.metrics[k] for k in ("metric", "test")},
+            **{k: result.metrics[k] for k in ("metric", "test", "texts_in_train")},
             "n_tokens_computed": sum(filled),
         }
 
     label = f"evaluate {cell.method} · {cell.task}"
-    if isinstance(method, HeadMethod):
+    if not isinstance(method, EmbedMethod):
         label += f" · seed {cell.seed}"
     return Node("evaluate", label, spec, make)
 
 
-def _made_from(
-    dag: "Dag", method: EmbedMethod | HeadMethod, cell: EvaluationCell
-) -> ArtifactRef | None:
-    """Where the trained head lies, or the layers that were chosen."""
-    if isinstance(method, EmbedMethod) and method.layers != AUTO:
+def _arrays(dag: "Dag", method: Evaluated, cell: EvaluationCell) -> tuple[str, ...]:
+    """What the method reads."""
+    if isinstance(method, EmbedMethod):
+        return required_arrays(method.config, dag.sizes)
+    if isinstance(method, LayersMethod):
+        return method.latents.arrays(dag.sizes)
+    assert cell.fitted_on is not None
+    return dag.experiment.fit_config(method, cell.fitted_on, cell.seed).arrays()
+
+
+def _made_from(dag: "Dag", method: Evaluated, cell: EvaluationCell) -> ArtifactRef | None:
+    """Where the trained head lies, or the layers that were chosen and the whitening that was fitted."""
+    if isinstance(method, EmbedMethod) and method.layers != AUTO and method.whitening is None:
         return None
     assert cell.fitted_on is not None
     return dag.fit_nodes[cell.method, cell.fitted_on, cell.seed].spec.ref
 
 
 def _vectors(
-    dag: "Dag", method: EmbedMethod | HeadMethod, made: ArtifactRef | None, n_members: int
-) -> HeadVectors | MethodVectors:
-    if isinstance(method, HeadMethod):
-        assert made is not None
-        return HeadVectors(load_head(dag.artifacts.open(made)).to(dag.device))
-    config: EmbedConfig = method.config
-    if made is not None:
-        chosen = CorpusVectors.load(dag.artifacts.open(made)).layers
-        config = with_layers(config, tuple(k for k in chosen if k != "final"))
-    return MethodVectors(config, dag.sizes, n_members)
+    dag: "Dag", method: Evaluated, made: ArtifactRef | None, n_members: int
+) -> HeadVectors | LatentVectors | MethodVectors:
+    if isinstance(method, EmbedMethod):
+        config: EmbedConfig = method.config
+        if made is None:
+            return MethodVectors(config, dag.sizes, n_members)
+        fitted = CorpusVectors.load(dag.artifacts.open(made))
+        if config.layers == AUTO:
+            config = with_layers(config, tuple(k for k in fitted.layers if k != "final"))
+        return MethodVectors(config, dag.sizes, n_members, fitted.whitening)
+    assert made is not None
+    folder = dag.artifacts.open(made)
+    if isinstance(method, LayersMethod):
+        vectors = load_latent_head(folder, method.latents.arrays(dag.sizes), str(made))
+    else:
+        vectors = HeadVectors(load_head(folder))
+    vectors.module.to(dag.device)
+    return vectors
+
+
+def _trained_on(dag: "Dag", method: Evaluated, cell: EvaluationCell) -> frozenset[str] | None:
+    """Digests of the texts of train, of a method that learnt from them."""
+    if isinstance(method, EmbedMethod) and method.whitening is None:
+        return None
+    assert cell.fitted_on is not None
+    corpus = dag.corpus(cell.fitted_on)
+    return frozenset(corpus.digests[text] for text in train_texts(corpus.examples))
 
 
 def _features(

@@ -7,11 +7,12 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.recipes import DEFAULT_RECIPE
 from stages.embed.config import AUTO
+from stages.freeze import UnifiedHead, UnifiedProjectionHead
 from stages.mteb_evaluation import HubTask, LocalTask, MtebTask, Role, SuiteName, suite
 from stages.mteb_evaluation.tasks import SEARCH_ROLES
 
 if TYPE_CHECKING:
-    from flows.experiment import EmbedMethod, Experiment, HeadMethod
+    from flows.experiment import EmbedMethod, Experiment, HeadMethod, LayersMethod
 
 
 class Evaluation(BaseModel):
@@ -24,9 +25,11 @@ class Evaluation(BaseModel):
     suites: tuple[SuiteName, ...] = ()
     """Named sets of tasks from the hub."""
     methods: tuple[str, ...] | None = None
-    """Methods of kind `embed` or `head`; all of kind `embed` if not given."""
+    """Methods of kind `embed` or `head`, and those of kind `layers` with a unified embedding; all of kind
+    `embed` if not given."""
     fitted_on: str | None = None
-    """The task of the experiment on which heads were trained, and layers named `auto` chosen."""
+    """The task of the experiment on which heads were trained, layers named `auto` chosen, and whitening
+    fitted, on the texts of train; for whitening a task of any kind."""
 
     @property
     def all_tasks(self) -> dict[str, MtebTask]:
@@ -66,10 +69,26 @@ def evaluation_cells(experiment: "Experiment") -> list[EvaluationCell]:
     ]
 
 
-def recipe_of(method: "EmbedMethod | HeadMethod", role: Role) -> str:
+def whitened_for_evaluations(experiment: "Experiment") -> list[tuple[str, str]]:
+    """Methods whose whitening is fitted on a task that they are not scored on, each with that task."""
+    pairs = {
+        (name, evaluation.fitted_on): None
+        for evaluation in experiment.evaluations.values()
+        for name in evaluated_methods(experiment, evaluation)
+        if (method := experiment.embed_methods.get(name)) is not None
+        and method.whitening is not None
+        and evaluation.fitted_on is not None
+        and evaluation.fitted_on not in experiment.tasks_of(method)
+    }
+    return [(name, task) for name, task in pairs if task is not None]
+
+
+def recipe_of(method: "EmbedMethod | HeadMethod | LayersMethod", role: Role) -> str:
     """The recipe under which a method reads texts of a role."""
     if method.kind == "head":
         return DEFAULT_RECIPE
+    if method.kind == "layers":
+        return method.recipe
     return method.recipe if role == "text" else method.prompts.get(role, method.recipe)
 
 
@@ -134,24 +153,28 @@ def _check_method(experiment: "Experiment", where: str, name: str, fitted_on: st
         raise ValueError(
             f"{where}.methods names {name!r}; there are {', '.join(experiment.methods)}"
         )
-    if method.kind not in ("embed", "head"):
+    if method.kind not in ("embed", "head", "layers"):
         raise ValueError(
             f"{where}.methods names {name!r}, which is of kind {method.kind!r} and has no vector for one "
             f"text that mteb could use; name methods of kind embed or head"
         )
+    if method.kind == "layers" and not isinstance(method.head, UnifiedHead | UnifiedProjectionHead):
+        kinds = f"{UnifiedHead().kind!r} and {UnifiedProjectionHead().kind!r}"
+        raise ValueError(
+            f"{where}.methods names {name!r}, whose head {method.head.kind!r} scores pairs of texts and has "
+            f"no vector for one text that mteb could use; among the heads on every layer only {kinds} have"
+        )
+    why = "is trained"
     if method.kind == "embed":
-        if method.whitening is not None:
-            raise ValueError(
-                f"{where} evaluates {name!r}, whose whitening is fitted on the texts of a corpus; leave "
-                f"whitening out, or the method"
-            )
-        if method.layers != AUTO:
+        if method.layers != AUTO and method.whitening is None:
             return
-    why = "is trained" if method.kind == "head" else "chooses its layers"
+        why = "chooses its layers" if method.layers == AUTO else "fits its whitening"
     if fitted_on is None:
         raise ValueError(
             f"{where} evaluates {name!r}, which {why} on a task; say on which with 'fitted_on'"
         )
+    if method.kind == "embed" and method.layers != AUTO:
+        return
     if fitted_on not in experiment.tasks_of(method):
         raise ValueError(
             f"{where}.fitted_on is {fitted_on!r}, but {name!r}, which {why} on a task, goes with "

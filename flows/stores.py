@@ -10,8 +10,9 @@ from flows.evaluations import (
     recipe_of,
     roles_of,
     texts_name,
+    whitened_for_evaluations,
 )
-from flows.experiment import DEFAULT_RECIPE, EmbedMethod, Experiment, HeadMethod
+from flows.experiment import DEFAULT_RECIPE, EmbedMethod, Experiment, HeadMethod, LayersMethod
 from flows.probes import probe_arrays, reads_one_store
 from stages.embed import required_arrays
 from stages.extraction.backbone import Backbone, load_backbone
@@ -100,11 +101,14 @@ def _needs(experiment: Experiment, base: Foundation, name: str) -> tuple[set[str
     known = evaluation_texts(experiment)
     for cell in evaluation_cells(experiment):
         method = experiment.methods[cell.method]
-        assert isinstance(method, EmbedMethod | HeadMethod)
+        assert isinstance(method, EmbedMethod | HeadMethod | LayersMethod)
         roles: list[Role] = [r for r in roles_of(cell.config) if recipe_of(method, r) == name]
         if roles and isinstance(method, EmbedMethod):
             arrays.update(required_arrays(method.config, base.sizes))
         tasks.update(t for role in roles if (t := texts_name(cell.task, role)) in known)
+    for method_name, task in whitened_for_evaluations(experiment):
+        if experiment.embed_methods[method_name].recipe == name:
+            tasks.add(task)
     return arrays, tasks
 
 

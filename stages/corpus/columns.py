@@ -102,7 +102,22 @@ class DevFromTrain(_Config):
     """Another seed, another choice."""
 
 
-Dev = Annotated[DevAsGiven | DevFromTrain, Field(discriminator="kind")]
+class DevFromTrainQueries(_Config):
+    """A share of the first texts of the training examples becomes the development split, with all their
+    examples.
+
+    As `from_train`, but no first text (a query, of pairs) is on both sides; second texts may be.
+    """
+
+    kind: Literal["from_train_queries"] = "from_train_queries"
+    fraction: float = Field(gt=0, lt=1)
+    """Share of the distinct first texts of train, rounded to the nearest count."""
+    seed: int = 0
+    """Another seed, another choice."""
+
+
+CarvedDev = DevFromTrain | DevFromTrainQueries
+Dev = Annotated[DevAsGiven | DevFromTrain | DevFromTrainQueries, Field(discriminator="kind")]
 
 LABELLED_SPLITS = ("train", "dev", "test")
 
@@ -121,8 +136,8 @@ def check_splits(task: Task, dev: Dev, splits: list[str]) -> None:
                     f"kind {task.kind!r} has only these, so rename it (kind 'unlabelled' takes any "
                     "name)"
                 )
-    if isinstance(dev, DevFromTrain) and ("train" not in splits or "dev" in splits):
+    if isinstance(dev, CarvedDev) and ("train" not in splits or "dev" in splits):
         raise ValueError(
-            "dev of kind 'from_train' needs a split 'train' and no split 'dev', but the splits "
+            f"dev of kind {dev.kind!r} needs a split 'train' and no split 'dev', but the splits "
             f"are {', '.join(splits)}; leave the field dev out to use the dev split as given"
         )

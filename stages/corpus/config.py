@@ -9,17 +9,25 @@ from stages.corpus.concatenated import ConcatenatedCorpus, concatenated_facts
 from stages.corpus.dilution import DilutionCorpus, dilution_facts
 from stages.corpus.files import FilesCorpus, files_facts
 from stages.corpus.hub import HubCorpus, hub_facts
+from stages.corpus.reranking import RerankingCorpus, reranking_facts
+from stages.corpus.retrieval import RetrievalCorpus, retrieval_facts
 from stages.corpus.segments import SegmentsCorpus, segments_facts
 
 CorpusConfig = Annotated[
-    FilesCorpus | HubCorpus | DilutionCorpus | SegmentsCorpus | ConcatenatedCorpus,
+    FilesCorpus
+    | HubCorpus
+    | RetrievalCorpus
+    | RerankingCorpus
+    | DilutionCorpus
+    | SegmentsCorpus
+    | ConcatenatedCorpus,
     Field(discriminator="kind"),
 ]
 
 
 def task_kind(config: CorpusConfig) -> TaskKind:
     """What a corpus is for, known before it is read."""
-    if isinstance(config, FilesCorpus | HubCorpus):
+    if isinstance(config, FilesCorpus | HubCorpus | RetrievalCorpus | RerankingCorpus):
         return config.task.kind
     if isinstance(config, ConcatenatedCorpus):
         return config.source.task.kind
@@ -38,6 +46,10 @@ def corpus_facts(config: CorpusConfig) -> dict[str, Any]:
         return files_facts(config)
     if isinstance(config, HubCorpus):
         return hub_facts(config)
+    if isinstance(config, RetrievalCorpus):
+        return retrieval_facts(config)
+    if isinstance(config, RerankingCorpus):
+        return reranking_facts(config)
     if isinstance(config, SegmentsCorpus):
         return segments_facts(config)
     if isinstance(config, ConcatenatedCorpus):

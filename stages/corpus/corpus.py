@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stages.corpus.columns import (
+    CarvedDev,
     Classification,
     Dev,
     DevAsGiven,
-    DevFromTrain,
     Task,
     TaskKind,
     Unlabelled,
@@ -28,6 +28,8 @@ from stages.corpus.files import FilesCorpus, files_rows
 from stages.corpus.hub import HubCorpus, hub_rows
 from stages.corpus.labels import label_values
 from stages.corpus.negatives import require_some_negatives
+from stages.corpus.reranking import RerankingCorpus, reranking_rows
+from stages.corpus.retrieval import RetrievalCorpus, retrieval_rows
 from stages.corpus.rows import SplitRows
 from stages.corpus.segments import SegmentsCorpus, segments_rows
 from storage.errors import CorruptDataError, NotFoundError
@@ -131,7 +133,7 @@ def build_corpus(config: CorpusConfig) -> Corpus:
     labels, label_names = label_values(rows, task)
     texts, examples = _number_texts(rows, labels)
     digests = tuple(text_digest(text) for text in texts)
-    if isinstance(dev, DevFromTrain):
+    if isinstance(dev, CarvedDev):
         examples = carve_dev(examples, digests, dev)
     schema = WITH_NEGATIVES if "negatives" in examples.column_names else EXAMPLES
     return Corpus(texts, examples.cast(schema), task.kind, label_names, digests)
@@ -142,6 +144,10 @@ def _read(config: CorpusConfig) -> tuple[list[SplitRows], Task, Dev]:
         return files_rows(config), config.task, config.dev
     if isinstance(config, HubCorpus):
         return hub_rows(config), config.task, config.dev
+    if isinstance(config, RetrievalCorpus):
+        return retrieval_rows(config), config.task, config.dev
+    if isinstance(config, RerankingCorpus):
+        return reranking_rows(config), config.task, config.dev
     if isinstance(config, SegmentsCorpus):
         return segments_rows(config), Unlabelled(), DevAsGiven()
     if isinstance(config, ConcatenatedCorpus):

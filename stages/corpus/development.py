@@ -6,15 +6,16 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from stages.corpus.columns import DevFromTrain
+from stages.corpus.columns import CarvedDev, DevFromTrain
 from storage.errors import InputError
 
 
-def carve_dev(examples: pa.Table, digests: Sequence[str], dev: DevFromTrain) -> pa.Table:
+def carve_dev(examples: pa.Table, digests: Sequence[str], dev: CarvedDev) -> pa.Table:
     """Rename the split of some training examples to `dev`; the order of the rows stays.
 
-    The distinct texts (or pairs) with the lowest seeded hash are chosen, so that neither the order
-    of the rows nor their number of repetitions matters, and equal texts stay together.
+    The distinct texts (or pairs, or first texts of pairs, as `dev` says) with the lowest seeded hash are
+    chosen, so that neither the order of the rows nor their number of repetitions matters, and equal ones
+    stay together.
 
     Raises:
         InputError: one of the two splits would be empty.
@@ -24,7 +25,9 @@ def carve_dev(examples: pa.Table, digests: Sequence[str], dev: DevFromTrain) -> 
     rows: dict[str, list[int]] = {}
     for i, (split, text, pair) in enumerate(zip(splits, texts, pairs, strict=True)):
         if split == "train":
-            name = f"{dev.seed}:{digests[text]}:{'' if pair is None else digests[pair]}"
+            name = f"{dev.seed}:{digests[text]}"
+            if isinstance(dev, DevFromTrain):
+                name += f":{'' if pair is None else digests[pair]}"
             rows.setdefault(hashlib.sha256(name.encode()).hexdigest(), []).append(i)
     n_dev = round(dev.fraction * len(rows))
     if not 0 < n_dev < len(rows):

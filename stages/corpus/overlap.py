@@ -8,6 +8,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 
+def train_texts(examples: pa.Table) -> NDArray[np.int64]:
+    """Texts of train `[n]`, first and second ones and hard negatives, ascending; none without that split."""
+    train = examples.filter(pc.field("split") == "train")
+    columns = [train.column(c).drop_null() for c in ("text", "text_pair")]
+    if "negatives" in train.column_names:
+        columns.append(pc.list_flatten(train.column("negatives")))
+    return np.unique(np.concatenate([c.to_numpy() for c in columns])).astype(np.int64)
+
+
 def overlap_metrics(
     examples: pa.Table,
     sides: Sequence[NDArray[np.int64]],
@@ -26,13 +35,9 @@ def overlap_metrics(
         a hard negative, whether or not a method reads these; `n_clean_test`, the number of the others;
         `clean_test`, their score. All None without a train split.
     """
-    train = examples.filter(pc.field("split") == "train")
-    if not train.num_rows:
+    seen = train_texts(examples)
+    if not len(seen):
         return {"overlap": None, "n_clean_test": None, "clean_test": None}
-    columns = [train.column(c).drop_null() for c in ("text", "text_pair")]
-    if "negatives" in train.column_names:
-        columns.append(pc.list_flatten(train.column("negatives")))
-    seen = np.concatenate([c.to_numpy() for c in columns])
     known = np.isin(np.stack(sides), seen)
     clean = np.asarray(~known.any(axis=0), np.bool_)
     return {

@@ -11,7 +11,7 @@ from stages.embed.config import (
 )
 from stages.embed.corpus import CorpusVectors, embed_corpus
 from stages.embed.features import Features, StoredFeatures
-from stages.embed.finish import finish, require_finite
+from stages.embed.finish import finish, require_finite, whitening_of
 from stages.embed.head import embed_with_head
 from stages.embed.layers import (
     combined_layers,
@@ -43,6 +43,7 @@ __all__ = [
     "require_finite",
     "require_place",
     "required_arrays",
+    "whitening_of",
     "with_layers",
     "write_embeddings",
 ]

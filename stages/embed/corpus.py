@@ -8,17 +8,21 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
+from safetensors import SafetensorError
 
 from stages.corpus.corpus import Corpus
 from stages.embed.aggregate import Vectors
 from stages.embed.choice import choose_layers
 from stages.embed.config import AUTO, EmbedConfig, layers_of, with_layers
 from stages.embed.features import Features
-from stages.embed.finish import finish
+from stages.embed.finish import finish, whitening_of
 from stages.embed.layers import combined_layers, embed_ensemble, layer_vectors
+from stages.embed.whitening import Whitening
 from stages.extraction.capture import Index
 from storage.errors import CorruptDataError, InputError
 from storage.progress import Progress
+
+_WHITENING = "whitening.safetensors"
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class CorpusVectors:
     vectors: Vectors
     """`[n_texts, width]` float32, in the order of the corpus."""
     layers: tuple[Index, ...]
+    whitening: Whitening | None = None
+    """As fitted on the texts of train; None without one."""
 
     @property
     def choice(self) -> dict[str, str]:
@@ -35,10 +41,12 @@ class CorpusVectors:
         return {"layers": ",".join(map(str, self.layers))}
 
     def save(self, folder: Path) -> None:
-        """Write vectors.npy and vectors.json."""
+        """Write vectors.npy, vectors.json and, where there is one, the whitening as whitening.safetensors."""
         np.save(folder / "vectors.npy", self.vectors)
         record = {"layers": list(self.layers), "width": int(self.vectors.shape[1])}
         (folder / "vectors.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        if self.whitening is not None:
+            self.whitening.save(folder / _WHITENING)
 
     @classmethod
     def load(cls, folder: Path) -> "CorpusVectors":
@@ -49,8 +57,10 @@ class CorpusVectors:
         """
         try:
             record: dict[str, Any] = json.loads((folder / "vectors.json").read_text("utf-8"))
-            return cls(np.load(folder / "vectors.npy"), tuple(record["layers"]))
-        except (OSError, ValueError, LookupError, TypeError) as error:
+            vectors, path = np.load(folder / "vectors.npy"), folder / _WHITENING
+            whitening = Whitening.load(path) if path.exists() else None
+            return cls(vectors, tuple(record["layers"]), whitening)
+        except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
             raise CorruptDataError(
                 f"{folder} holds no vectors of a corpus ({error}); delete the artifact and run again"
             ) from error
@@ -84,8 +94,9 @@ def embed_corpus(
     vectors = embed_ensemble(
         (combined_layers(config, m, progress) for m in members), config.combine
     )
-    vectors = finish(config, vectors, members[0].name, train=train)
-    return CorpusVectors(vectors, layers_of(config, members[0].sizes))
+    whitening = whitening_of(config, vectors, members[0].name, train)
+    vectors = finish(config, vectors, members[0].name, whitening=whitening)
+    return CorpusVectors(vectors, layers_of(config, members[0].sizes), whitening)
 
 
 def _chosen(

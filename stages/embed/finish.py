@@ -7,8 +7,13 @@ from jaxtyping import Int64
 
 from stages.embed.aggregate import Vectors
 from stages.embed.config import EmbedConfig
-from stages.embed.whitening import fit_whitening
+from stages.embed.whitening import Whitening, fit_whitening
 from storage.errors import InputError
+
+_NOT_FITTED = (
+    "whitening is fitted on training texts, and none were named; give the rows of the training split, or "
+    "leave whitening out"
+)
 
 
 def finish(
@@ -16,7 +21,7 @@ def finish(
     vectors: Vectors,
     name: Callable[[int], str],
     *,
-    train: Int64[np.ndarray, " n_train"] | None = None,
+    whitening: Whitening | None = None,
 ) -> Vectors:
     """Whiten and normalise as `config` says.
 
@@ -24,20 +29,17 @@ def finish(
         config: whitening and normalisation.
         vectors: combined over layers and members.
         name: what a text is called in messages.
-        train: which texts whitening is fitted on; the others do not touch it.
+        whitening: as fitted by `whitening_of`, where `config` asks for one.
 
     Raises:
-        InputError: a non-finite vector, whitening without training texts, or a vector of length 0 to be
+        InputError: a non-finite vector, whitening that was not fitted, or a vector of length 0 to be
             normalised.
     """
     require_finite(vectors, name)
     if config.whitening is not None:
-        if train is None:
-            raise InputError(
-                "whitening is fitted on training texts, and none were named; give the rows of the training "
-                "split, or leave whitening out"
-            )
-        vectors = fit_whitening(config.whitening, vectors[train]).apply(vectors)
+        if whitening is None:
+            raise InputError(_NOT_FITTED)
+        vectors = whitening.apply(vectors)
     if config.normalise == "none":
         return vectors
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
@@ -47,6 +49,31 @@ def finish(
             f"no direction; leave normalise at 'none', or choose another method or other layers"
         )
     return (vectors / lengths).astype(np.float32)
+
+
+def whitening_of(
+    config: EmbedConfig,
+    vectors: Vectors,
+    name: Callable[[int], str],
+    train: Int64[np.ndarray, " n_train"] | None,
+) -> Whitening | None:
+    """The whitening that `config` asks for; None where it asks for none.
+
+    Args:
+        config: how many directions are kept.
+        vectors: combined over layers and members, not finished.
+        name: what a text is called in messages.
+        train: which of them it is fitted on; the others do not touch it.
+
+    Raises:
+        InputError: a non-finite vector, no training texts, or too few.
+    """
+    if config.whitening is None:
+        return None
+    require_finite(vectors, name)
+    if train is None:
+        raise InputError(_NOT_FITTED)
+    return fit_whitening(config.whitening, vectors[train])
 
 
 def require_finite(vectors: Vectors, name: Callable[[int], str]) -> None:

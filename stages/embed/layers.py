@@ -8,7 +8,7 @@ from jaxtyping import Int64
 from stages.embed.aggregate import Vectors, attention_weighted, pool_rows
 from stages.embed.config import Combine, EmbedConfig, Pooling, layers_of, require_definite
 from stages.embed.features import Features
-from stages.embed.finish import finish
+from stages.embed.finish import finish, whitening_of
 from stages.extraction.capture import Index
 from storage.errors import InputError
 from storage.progress import Progress
@@ -97,7 +97,8 @@ def embed(
             vector without length where lengths are normalised.
     """
     vectors = combined_layers(config, features, progress)
-    return finish(config, vectors, features.name, train=train)
+    whitening = whitening_of(config, vectors, features.name, train)
+    return finish(config, vectors, features.name, whitening=whitening)
 
 
 def _alike(parts: Iterable[Vectors], axes: slice) -> Iterator[Vectors]:

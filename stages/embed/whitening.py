@@ -1,9 +1,11 @@
 """Whitening: directions of the training texts' vectors, each scaled to variance 1."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32, Float64
+from safetensors.numpy import load_file, save_file
 
 from stages.embed.config import WhiteningConfig
 from storage.errors import InputError
@@ -16,6 +18,21 @@ class Whitening:
     mean: Float64[np.ndarray, " width"]
     matrix: Float64[np.ndarray, "width n_components"]
     """Columns are directions over their standard deviation, the largest variance first."""
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file."""
+        # Its directions may be columns of a reversed matrix, and the file keeps only what lies in a row.
+        save_file({"mean": self.mean, "matrix": np.ascontiguousarray(self.matrix)}, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Whitening":
+        """Read what `save` wrote.
+
+        Raises:
+            OSError, SafetensorError, KeyError: it is not such a file.
+        """
+        arrays = load_file(path)
+        return cls(arrays["mean"], arrays["matrix"])
 
     def apply(
         self, vectors: Float32[np.ndarray, "n width"]

@@ -9,6 +9,7 @@ import torch
 from stages.embed import (
     EmbedConfig,
     Features,
+    Whitening,
     combined_layers,
     embed_ensemble,
     embed_with_head,
@@ -121,16 +122,20 @@ class LatentVectors:
 
 @dataclass(frozen=True)
 class MethodVectors:
-    """A method without training, its layers definite and without whitening."""
+    """A method without training, its layers definite."""
 
     config: EmbedConfig
     sizes: BackboneSizes
     n_members: int
     """Prompts of an ensemble; 1 for any other recipe."""
+    whitening: Whitening | None = None
+    """As fitted, where the method has one."""
 
     @property
     def d_out(self) -> int:
         """Width of a vector."""
+        if self.whitening is not None:
+            return self.whitening.matrix.shape[1]
         s, config = self.sizes, self.config
         if config.method == "wva":
             width = s.n_attn_heads * s.d_head
@@ -150,8 +155,9 @@ class MethodVectors:
         return combined_layers(self.config, features, progress)
 
     def joined(self, members: Sequence[Vectors], name: Name) -> Vectors:
-        """Prompts combined, then normalised as the method says."""
-        return finish(self.config, embed_ensemble(members, self.config.combine), name)
+        """Prompts combined, then whitened and normalised as the method says."""
+        vectors = embed_ensemble(members, self.config.combine)
+        return finish(self.config, vectors, name, whitening=self.whitening)
 
 
 def _only(members: Sequence[Vectors], name: Name) -> Vectors:

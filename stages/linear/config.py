@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from stages.embed import EmbedConfig
 from stages.embed.config import AUTO
+from stages.vector_map import MAP_TEXTS
 
 Classifier = Literal["logistic", "svm"]
 PairFeatures = Literal["full", "concat"]
@@ -44,6 +45,8 @@ class LinearConfig(BaseModel):
     """Of that permutation; nothing else is drawn."""
     max_iter: int = Field(default=5000, ge=1)
     """Steps of the solver, at most; `converged` says whether it needed fewer."""
+    n_map_texts: int = Field(default=MAP_TEXTS, ge=0)
+    """Test texts whose vectors are mapped, at most, evenly over test; of single texts with classes."""
 
     @field_validator("vectors")
     @classmethod

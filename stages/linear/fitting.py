@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Float32
 from scipy.special import expit
 
@@ -23,6 +24,7 @@ from stages.linear.config import LinearConfig
 from stages.linear.features import inputs
 from stages.linear.model import LinearModel
 from stages.score import ScoreResult
+from stages.vector_map import spread_evenly, vector_map
 from storage.errors import InputError
 from storage.progress import Progress
 
@@ -157,7 +159,18 @@ def _scored(
         "converged": best.n_iter < config.max_iter,
         "n_iter": best.n_iter,
     }
-    return LinearResult(model, ScoreResult(metrics, answers_table(found), None))
+    vectors = _map(config.n_map_texts, best.made.vectors, scored["test"], data)
+    return LinearResult(model, ScoreResult(metrics, answers_table(found), None, vectors))
+
+
+def _map(
+    n_texts: int, vectors: Float32[np.ndarray, "n_texts d"], test: Examples, data: FitData
+) -> pa.Table | None:
+    picked = spread_evenly(len(test), n_texts)
+    if data.task != "classification" or not len(picked):
+        return None
+    texts = test.texts[picked]
+    return vector_map(texts, test.labels[picked], vectors[texts])
 
 
 def _answers(

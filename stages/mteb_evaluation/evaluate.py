@@ -5,7 +5,7 @@ mteb is imported when a task of it is looked up or run, and not before: it takes
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from sklearn.base import clone
 
+from stages.embed.aggregate import Vectors
 from stages.mteb_evaluation.reading import file_digests, read_local
-from stages.mteb_evaluation.tasks import Category, HubTask, MtebTask
+from stages.mteb_evaluation.tasks import Category, HubTask, MtebTask, Role
 from stages.mteb_evaluation.vectors import Embedding
 from storage.errors import InputError
+from storage.keys import text_digest
 
 if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
@@ -42,7 +44,9 @@ class EvaluationResult:
     """The result of one method on one task."""
 
     metrics: dict[str, Any]
-    """metric, test, n_test, category, n_parameters, and what a report expects of any method."""
+    """metric, test, n_test, category, n_parameters, and what a report expects of any method;
+    texts_in_train: role to n_texts, the different texts that the task asked for, and n_in_train, how many of
+    them the method was trained on; None for a method that was not trained."""
     scores: dict[str, Any]
     """Everything that mteb measured: split to its subsets; null where a score is not a number."""
 
@@ -96,7 +100,13 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         if hasattr(part, "evaluator_model"):
             # The classifier belongs to mteb's class, and tasks that run side by side would share it.
             part.evaluator_model = clone(part.evaluator_model)  # pyright: ignore[reportAttributeAccessIssue]
-    encoder: Any = PermafrostEncoder(embedding, embedding.method, embedding.digest)
+    asked: dict[Role, set[str]] = {}
+
+    def vectors(texts: Sequence[str], role: Role) -> Vectors:
+        asked.setdefault(role, set()).update(map(text_digest, texts))
+        return embedding(texts, role)
+
+    encoder: Any = PermafrostEncoder(vectors, embedding.method, embedding.digest)
     found = mteb.evaluate(
         encoder,
         task,
@@ -123,8 +133,20 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         "n_parameters": embedding.n_parameters,
         "category": task.metadata.type,
         "embedding": embedding.digest,
+        "texts_in_train": _in_train(asked, embedding.trained_on),
     }
     return EvaluationResult(metrics, _plain(scores))
+
+
+def _in_train(
+    asked: Mapping[Role, Collection[str]], trained_on: frozenset[str] | None
+) -> dict[str, dict[str, int]] | None:
+    if trained_on is None:
+        return None
+    return {
+        role: {"n_texts": len(texts), "n_in_train": len(trained_on.intersection(texts))}
+        for role, texts in asked.items()
+    }
 
 
 def _version() -> dict[str, str]:

@@ -1,12 +1,7 @@
 """Local data of tasks whose rows carry a label: pairs, classes, clusters."""
 
-from stages.mteb_evaluation.columns import (
-    classes_of,
-    numbers_of,
-    read_table,
-    texts_of,
-    zeros_and_ones,
-)
+from stages.corpus.values import numbers_of, texts_of, zeros_and_ones
+from stages.mteb_evaluation.columns import classes_of, read_table
 from stages.mteb_evaluation.local_data import Columns, LocalData
 from stages.mteb_evaluation.tasks import (
     ClassificationTask,

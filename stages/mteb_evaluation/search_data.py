@@ -1,13 +1,8 @@
 """Local data of tasks that search: queries, documents, and which of them answer which."""
 
-from stages.mteb_evaluation.columns import (
-    ids_of,
-    numbers_of,
-    read_table,
-    texts_of,
-    unique_ids_of,
-    zeros_and_ones,
-)
+from stages.corpus.judgements import Judgeable, judgements_of
+from stages.corpus.values import ids_of, texts_of, unique_ids_of, zeros_and_ones
+from stages.mteb_evaluation.columns import read_table
 from stages.mteb_evaluation.local_data import Columns, LocalData
 from stages.mteb_evaluation.tasks import RerankingTask, RetrievalTask
 from storage.errors import InputError
@@ -31,50 +26,19 @@ def read_retrieval(config: RetrievalTask) -> LocalData:
         corpus["title"] = texts_of(documents, config.title, where)
     asked, queries_where = read_table(config, "queries", [config.query_id, config.query])
     ids = unique_ids_of(asked, config.query_id, queries_where)
-    relevant = _judgements(config, set(ids), set(corpus["id"]))
+    names = (config.query_id, config.document_id, config.relevance)
+    table, qrels_where = read_table(config, "qrels", names)
+    known = Judgeable(set(ids), queries_where), Judgeable(set(corpus["id"]), where)
+    relevant: dict[str, dict[str, int]] = {}
+    for judgement in judgements_of(table, names, qrels_where, *known):
+        if judgement.grade > 0:
+            relevant.setdefault(judgement.query, {})[judgement.document] = judgement.grade
     texts = texts_of(asked, config.query, queries_where)
     kept = [i for i, query in enumerate(ids) if query in relevant]
     queries = {"id": [ids[i] for i in kept], "text": [texts[i] for i in kept]}
     return LocalData(
         {"queries": queries, "corpus": corpus}, {q: relevant[q] for q in queries["id"]}
     )
-
-
-def _judgements(
-    config: RetrievalTask, queries: set[str], documents: set[str]
-) -> dict[str, dict[str, int]]:
-    """Query to its relevant documents; queries without one are left out."""
-    names = [config.query_id, config.document_id, config.relevance]
-    table, where = read_table(config, "qrels", names)
-    asked, found = (ids_of(table, name, where) for name in names[:2])
-    grades = numbers_of(table, config.relevance, where)
-    relevant: dict[str, dict[str, int]] = {}
-    seen = set[tuple[str, str]]()
-    for row, (query, document, grade) in enumerate(zip(asked, found, grades, strict=True), start=1):
-        for name, key, known in (("query", query, queries), ("document", document, documents)):
-            if key not in known:
-                raise InputError(
-                    f"row {row} of {where} judges the {name} {key!r}, which is not in "
-                    f"{config.file('queries' if name == 'query' else 'corpus')}; remove the row or add the "
-                    f"{name}"
-                )
-        if (query, document) in seen:
-            raise InputError(
-                f"row {row} of {where} judges document {document!r} for query {query!r} a second time; keep "
-                f"one of the rows"
-            )
-        if grade != int(grade):
-            raise InputError(
-                f"row {row} of {where} has the relevance {grade:g}; judgements are whole numbers"
-            )
-        seen.add((query, document))
-        if grade > 0:
-            relevant.setdefault(query, {})[document] = int(grade)
-    if not relevant:
-        raise InputError(
-            f"none of the {len(grades)} judgements in {where} is above 0, so no query has an answer to find"
-        )
-    return relevant
 
 
 def read_reranking(config: RerankingTask) -> LocalData:

@@ -1,13 +1,7 @@
 """Local data of summarization tasks: what people wrote, what machines wrote, what people thought of it."""
 
-from stages.mteb_evaluation.columns import (
-    ids_of,
-    numbers_of,
-    read_table,
-    text_lists_of,
-    texts_of,
-    unique_ids_of,
-)
+from stages.corpus.values import ids_of, numbers_of, texts_of, unique_ids_of
+from stages.mteb_evaluation.columns import read_table, text_lists_of
 from stages.mteb_evaluation.local_data import Columns, LocalData
 from stages.mteb_evaluation.tasks import SummarizationTask
 from storage.errors import InputError

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from stages.corpus.corpus import EXAMPLES, Corpus
+from stages.corpus.judgements import document_text
 from stages.mteb_evaluation.local_data import Columns, LocalData
 from stages.mteb_evaluation.reading import read_local
 from stages.mteb_evaluation.tasks import ClassificationTask, ClusteringTask, LocalTask, Role
@@ -57,10 +58,7 @@ def asked_texts(config: LocalTask, data: LocalData) -> dict[Role, list[str]]:
 def documents(corpus: Columns) -> list[str]:
     """Title and text with a space between, as mteb joins them."""
     titles: Sequence[str] = corpus.get("title", [""] * len(corpus["text"]))
-    return [
-        f"{title} {text}".strip() if title else text.strip()
-        for title, text in zip(titles, corpus["text"], strict=True)
-    ]
+    return [document_text(*both) for both in zip(titles, corpus["text"], strict=True)]
 
 
 def drawn_rows(labels: Sequence[int | str], per_label: int, n_draws: int) -> list[int]:

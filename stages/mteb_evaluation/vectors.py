@@ -32,6 +32,8 @@ class Embedding:
     progress: Progress
     n_parameters: int = 0
     """Trained to make the vectors."""
+    trained_on: frozenset[str] | None = None
+    """Digests of the texts that it was trained on, or its whitening fitted; None if on none."""
 
     @property
     def digest(self) -> str:

@@ -146,7 +146,7 @@ def _shared_texts(
 
 
 def _row(
-    cell: CellWeights, texts: Sequence[tuple[Float64[np.ndarray, " t"], tuple[ReadToken, ...]]]
+    cell: CellWeights, texts: Sequence[tuple[Float64[np.ndarray, " _"], tuple[ReadToken, ...]]]
 ) -> dict[str, str | int | float]:
     entropies = np.array([entropy(weights) for weights, _ in texts])
     kinds = np.mean([by_kind(weights, words) for weights, words in texts], axis=0)

@@ -325,9 +325,9 @@ def test_wrong_evaluations_say_what_is_wrong(
     ("where", "value", "says"),
     [
         (
-            ("methods", "mean", "whitening"),
-            {},
-            "whose whitening is fitted on the texts of a corpus",
+            ("methods", "mean"),
+            {"kind": "layers", "head": {"kind": "cosine_mlp"}},
+            "whose head 'cosine_mlp' scores pairs of texts and has no vector .* only 'unified' and",
         ),
         (("methods", "asked", "prompts"), {"query": "no"}, "prompts.query reads the recipe 'no'"),
         (("methods", "mean"), {"kind": "length"}, "of kind 'length' and has no vector"),

@@ -63,6 +63,30 @@ def test_whitening_sees_the_texts_of_train_only() -> None:
     assert len(train) < N_TEXTS
 
 
+def test_a_fitted_whitening_survives_a_folder_and_does_the_same_to_other_texts(
+    tmp_path: Path,
+) -> None:
+    corpus = graded(TRUTH)
+    config = EmbedConfig(method="hs", layers="2", whitening=WhiteningConfig(n_components=3))
+    embed_corpus(config, [features(LAYERS)], corpus, QUIET).save(tmp_path)
+    again = CorpusVectors.load(tmp_path).whitening
+    assert again is not None
+    rows = corpus.split("train")
+    train = np.unique([rows.column(c).to_numpy() for c in ("text", "text_pair")])
+    other = directions(11)
+    mean = TRUTH[train].mean(axis=0, dtype=np.float64)
+    values, vectors = np.linalg.eigh(np.cov(TRUTH[train].T.astype(np.float64), bias=True))
+    expected = (other - mean) @ vectors[:, ::-1][:, :3] / np.sqrt(values[::-1][:3])
+    found = again.apply(other)
+    signs = np.sign((found * expected).sum(axis=0))
+    np.testing.assert_allclose(found, signs * expected, rtol=1e-4, atol=1e-4)
+    content = (tmp_path / "whitening.safetensors").read_bytes()
+    for damaged in (b"", content[:-20], b"other"):
+        (tmp_path / "whitening.safetensors").write_bytes(damaged)
+        with pytest.raises(CorruptDataError, match="holds no vectors"):
+            CorpusVectors.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("config", "splits", "says"),
     [

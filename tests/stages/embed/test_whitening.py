@@ -3,7 +3,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from stages.embed import EmbedConfig, WhiteningConfig, embed, finish, fit_whitening
+from stages.embed import (
+    EmbedConfig,
+    WhiteningConfig,
+    embed,
+    finish,
+    fit_whitening,
+    whitening_of,
+)
 from storage.errors import InputError
 from storage.progress import SilentProgress
 from storage.ragged import Ragged
@@ -50,11 +57,11 @@ def test_the_directions_kept_are_those_of_the_largest_variance() -> None:
 def test_other_texts_do_not_touch_the_statistics() -> None:
     config = EmbedConfig(whitening=WhiteningConfig(n_components=4))
     vectors, train = _vectors(60), np.arange(40)
-    found = finish(config, vectors, str, train=train)
+    found = finish(config, vectors, str, whitening=whitening_of(config, vectors, str, train))
     assert_close(_covariance(found[:40]), np.eye(4))
     changed = vectors.copy()
     changed[40:] = changed[40:] * 7 + 100
-    again = finish(config, changed, str, train=train)
+    again = finish(config, changed, str, whitening=whitening_of(config, changed, str, train))
     assert np.array_equal(found[:40], again[:40])
     assert np.abs(_covariance(found) - np.eye(4)).max() > 0.05
 

@@ -17,6 +17,7 @@ from sklearn.svm import LinearSVC
 
 from stages.embed import EmbedConfig, WhiteningConfig
 from stages.linear import LinearConfig, load_linear, run_linear
+from stages.vector_map import read_vector_map
 from storage.errors import CorruptDataError, InputError, NotFoundError
 from storage.keys import digest
 from storage.progress import SilentProgress
@@ -245,7 +246,8 @@ def test_a_saved_classifier_loads_and_predicts_the_same(make, tmp_path):
     found = run(corpus, {2: vectors})
     found.save(tmp_path)
     names = {p.name for p in tmp_path.iterdir()}
-    assert names == {"metrics.json", "predictions.parquet", "linear.safetensors", "linear.json"}
+    written = {"metrics.json", "predictions.parquet", "linear.safetensors", "linear.json"}
+    assert names == written | ({"map.parquet"} if corpus.task == "classification" else set())
     loaded = load_linear(tmp_path)
     first, second, _ = of_split(corpus, "test")
     sides = [vectors[first]] if make is singles else [vectors[first], vectors[second]]
@@ -348,7 +350,27 @@ def test_every_field_changes_the_key():
         "labels": "shuffled",
         "seed": 1,
         "max_iter": 10,
+        "n_map_texts": 5,
     }
     assert changes.keys() == LinearConfig.model_fields.keys()
     keys = {digest(plain.model_copy(update={k: v})) for k, v in changes.items()}
     assert len(keys | {digest(plain)}) == len(changes) + 1
+
+
+@pytest.mark.parametrize("make", [singles, pairs])
+def test_vectors_of_test_texts_are_mapped_where_single_texts_have_classes(make, tmp_path):
+    corpus, vectors = make()
+    run(corpus, {2: vectors}, n_map_texts=5).save(tmp_path)
+    found = read_vector_map(tmp_path)
+    if corpus.task != "classification":
+        assert found is None
+        return
+    assert found is not None
+    test = corpus.split("test")
+    picked = np.linspace(0, test.num_rows - 1, 5).round().astype(int)
+    assert found.texts.tolist() == test.column("text").to_numpy()[picked].tolist()
+    assert found.classes.tolist() == test.column("label").to_numpy()[picked].tolist()
+    mine = vectors[found.texts].astype(np.float64)
+    distances = np.linalg.norm(found.points[:, None] - found.points[None], axis=-1)
+    full = np.linalg.norm(mine[:, None] - mine[None], axis=-1)
+    assert (distances <= full + 1e-4).all(), "a projection brings nothing further apart"

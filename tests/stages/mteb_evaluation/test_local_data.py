@@ -213,6 +213,21 @@ def test_wrong_data_is_refused(
         read_local(task(tmp_path, kind))
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((kind, "test") for kind in ("sts", "pair_classification", "clustering", "reranking")),
+        *(("classification", name) for name in ("train", "test")),
+        *(("summarization", name) for name in ("docs", "summaries")),
+        *(("retrieval", name) for name in ("corpus", "queries", "qrels_test")),
+    ],
+)
+def test_an_empty_task_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+    empty(name)(write_task(tmp_path, kind))
+    with pytest.raises(InputError, match=f"{name}.parquet has no rows, so the task is empty; give"):
+        read_local(task(tmp_path, kind))
+
+
 def test_training_texts_of_one_class_cannot_be_told_apart(tmp_path: Path) -> None:
     folder = write_task(tmp_path, "classification")
     for name in ("train", "test"):

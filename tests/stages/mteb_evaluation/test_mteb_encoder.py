@@ -1,10 +1,14 @@
 """What mteb sees of an embedding: roles, identity, order, repeated and blank texts."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pytest
 from mteb.models.models_protocols import EncoderProtocol
 from mteb.types import PromptType
 
+from stages.embed import Features
+from stages.mteb_evaluation import Role
 from stages.mteb_evaluation.encoder import PermafrostEncoder
 from storage.errors import InputError
 from tests.stages.mteb_evaluation.word_vectors import WordStates, embedding, mean_of_words
@@ -35,6 +39,28 @@ def test_the_type_of_prompt_is_the_role(prompt_type: PromptType | None, role: st
     expected = mean_of_words(["snow ice", "lake", "snow ice", "river"])
     np.testing.assert_allclose(vectors, expected, atol=1e-6)
     assert states.asked == {role: ["snow ice", "lake", "river"]}, "equal texts are asked for once"
+
+
+def test_a_text_that_is_query_and_document_has_a_vector_for_each_role() -> None:
+    plain = WordStates()
+
+    def prompted(role: Role, texts: Mapping[str, str]) -> Sequence[Features]:
+        """Queries are read behind a prompt."""
+        before = "find " if role == "query" else ""
+        return plain(role, {digest: before + text for digest, text in texts.items()})
+
+    made = embedding(prompted)
+    encoder = PermafrostEncoder(made, "m", made.digest)
+    batches = [{"text": ["snow ice", "lake"]}]
+    for prompt_type, texts in (
+        (PromptType.query, ["find snow ice", "find lake"]),
+        (PromptType.document, ["snow ice", "lake"]),
+        (PromptType.query, ["find snow ice", "find lake"]),
+    ):
+        found = encoder.encode(
+            batches, task_metadata=None, hf_split="test", hf_subset="en", prompt_type=prompt_type
+        )
+        np.testing.assert_allclose(found, mean_of_words(texts), atol=1e-6)
 
 
 def test_a_blank_text_has_a_vector_of_zeros() -> None:

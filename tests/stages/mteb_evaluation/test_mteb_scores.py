@@ -200,13 +200,17 @@ def test_an_embedding_that_is_constant_has_the_score_of_a_guess_or_none(
         assert score() == pytest.approx(expected[kind], abs=1e-9)
 
 
-def test_vectors_that_are_not_finite_are_an_error_that_names_the_text(folder: Path) -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_that_are_not_finite_are_an_error_that_names_the_text(
+    folder: Path, kind: str, value: float
+) -> None:
     states = WordStates()
 
     def broken(role: Any, texts: Any) -> Any:
         (member,) = states(role, texts)
-        member.arrays["hidden/1"].data[3, 0] = np.nan
+        member.arrays["hidden/1"].data[3, 0] = value
         return [member]
 
     with pytest.raises(InputError, match=r"1 non-finite numbers, the first in text \d"):
-        evaluate_task(task(folder, "sts"), "x", embedding(broken))
+        evaluate_task(task(folder, kind), "x", embedding(broken))

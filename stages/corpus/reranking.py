@@ -1,0 +1,146 @@
+"""Pairs of a query and an answer from labelled candidates, the other candidates as hard negatives."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from stages.corpus.columns import DevAsGiven, DevFromTrainQueries, Unlabelled, check_splits
+from stages.corpus.files import file_format, file_sha256, read_columns
+from stages.corpus.negatives import Negatives
+from stages.corpus.rows import SplitRows
+from stages.corpus.text_column import checked_texts
+from stages.corpus.values import ids_of, zeros_and_ones
+from storage.errors import InputError
+
+
+class RerankingCorpus(BaseModel):
+    """Files of queries with candidates, one row each: a pair for every candidate that answers its query.
+
+    ```yaml
+    kind: reranking
+    files: {train: wikiqa/train.parquet, dev: wikiqa/dev.parquet, test: wikiqa/test.parquet}
+    query_id: qid
+    query: question
+    document: sentence
+    negatives: candidates
+    ```
+
+    Queries without an answer are left out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["reranking"] = "reranking"
+    files: dict[str, str] = Field(min_length=1)
+    """Split to path; the format follows from the extension: .parquet, .csv or .jsonl."""
+    query_id: str = "query_id"
+    query: str = "query"
+    document: str = "document"
+    label: str = "label"
+    """1 for a candidate that answers, else 0."""
+    negatives: Literal["none", "candidates"] = "none"
+    """`candidates`: those with the label 0 are the hard negatives of every pair of their query."""
+    dev: Annotated[DevAsGiven | DevFromTrainQueries, Field(discriminator="kind")] = DevAsGiven()
+    """Where the development split comes from."""
+
+    @property
+    def task(self) -> Unlabelled:
+        """Pairs without labels."""
+        negative = None if self.negatives == "none" else self.document
+        return Unlabelled(text="query", text_pair="answer", negative=negative)
+
+    @model_validator(mode="after")
+    def _splits_go_with_dev(self) -> "RerankingCorpus":
+        check_splits(self.task, self.dev, list(self.files))
+        return self
+
+
+def reranking_facts(config: RerankingCorpus) -> dict[str, Any]:
+    """The bytes of the files instead of their names, and everything that decides how they are read."""
+    return {
+        **config.model_dump(mode="json"),
+        "files": {
+            split: {"format": file_format(Path(path)), "sha256": file_sha256(Path(path))}
+            for split, path in config.files.items()
+        },
+    }
+
+
+def reranking_rows(config: RerankingCorpus) -> list[SplitRows]:
+    """The pairs of every split, in the order of the answers in its file.
+
+    Raises:
+        InputError: a file or column that is not there, a text that is missing or blank, a label other than
+            0 and 1, a query id with two texts, a candidate that both answers and does not, or no answer.
+    """
+    return [_pairs(config, split, Path(path)) for split, path in config.files.items()]
+
+
+def _pairs(config: RerankingCorpus, split: str, path: Path) -> SplitRows:
+    where = str(path)
+    columns = (config.query, config.document), (config.query_id, config.label)
+    table = read_columns(path, *columns)
+    queries, documents = (
+        checked_texts(table.column(name), name, where).to_pylist() for name in columns[0]
+    )
+    keys = ids_of(table, config.query_id, where)
+    labels = zeros_and_ones(table, config.label, where)
+    others = _wrong_candidates(keys, queries, documents, labels, where)
+    answers = [row for row, label in enumerate(labels) if label]
+    if not answers:
+        raise InputError(
+            f"none of the {len(labels)} rows of {where} has the label 1, so no query has an answer"
+        )
+    negatives = None
+    if config.negatives == "candidates":
+        texts = [document for row in answers for document in others[keys[row]]]
+        counts = [len(others[keys[row]]) for row in answers]
+        rows = np.repeat(np.arange(len(answers)), counts)
+        negatives = Negatives(config.document, _texts(texts), rows)
+    return SplitRows(
+        split=split,
+        where=f"the answers of {where}",
+        text=_texts([queries[row] for row in answers]),
+        text_pair=_texts([documents[row] for row in answers]),
+        label=None,
+        class_names=None,
+        negatives=negatives,
+    )
+
+
+def _wrong_candidates(
+    keys: Sequence[str],
+    queries: Sequence[str],
+    documents: Sequence[str],
+    labels: Sequence[int],
+    where: str,
+) -> dict[str, list[str]]:
+    """Query id to its candidates with the label 0, each text once."""
+    first: dict[str, int] = {}
+    judged: dict[tuple[str, str], int] = {}
+    for row, (key, query, document) in enumerate(zip(keys, queries, documents, strict=True)):
+        before = first.setdefault(key, row)
+        if queries[before] != query:
+            raise InputError(
+                f"row {row + 1} of {where} has the query {query!r:.60} under the id {key!r}, which row "
+                f"{before + 1} gives to {queries[before]!r:.60}; give every query an id of its own"
+            )
+        again = judged.setdefault((key, document), row)
+        if labels[again] != labels[row]:
+            raise InputError(
+                f"rows {again + 1} and {row + 1} of {where} label the same document of query {key!r} "
+                f"{labels[again]} and {labels[row]}; keep one of them"
+            )
+    found: dict[str, list[str]] = {key: [] for key in first}
+    for (key, document), row in judged.items():
+        if not labels[row]:
+            found[key].append(document)
+    return found
+
+
+def _texts(values: list[str]) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(values, pa.large_string())])

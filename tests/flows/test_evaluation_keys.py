@@ -1,0 +1,146 @@
+"""What a score of an evaluation depends on is in its key; texts that are stored are not computed again."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.dag import Dag, build_dag
+from flows.experiment import load_experiment
+from flows.pipeline import run_embedded
+from stages.extraction import extract as extract_module
+from storage.features.store import all_stores
+from tests.flows.test_embed_experiment import pairs, write
+from tests.flows.test_evaluations import experiment
+from tests.stages.extraction.tiny_models import save_model
+from tests.stages.mteb_evaluation.small_tasks import write_tasks
+
+pytestmark = [
+    pytest.mark.usefixtures("prefect_server"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = write_tasks(tmp_path_factory.mktemp("data"))
+    for seed, split in enumerate(("train", "dev", "test")):
+        pairs(found / f"{split}.parquet", 24, seed)
+    return found
+
+
+@pytest.fixture(scope="module")
+def other_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same shape with other weights."""
+    from safetensors.torch import load_file, save_file
+
+    found = save_model("bert", tmp_path_factory.mktemp("other"))
+    weights = load_file(found / "model.safetensors")
+    save_file(
+        {n: w * 1.01 for n, w in weights.items()}, found / "model.safetensors", {"format": "pt"}
+    )
+    return found
+
+
+def keys(dag: Dag) -> dict[tuple[str, str], str]:
+    """Key of every evaluation with seed 0, by method and task."""
+    return {(m, t): str(n.spec.ref) for (m, t, s), n in dag.evaluation_nodes.items() if s == 0}
+
+
+ALL = {(m, t) for m in ("mean", "asked", "VA auto", "head") for t in ("sts", "retrieval")}
+OF = {m: {(m, "sts"), (m, "retrieval")} for m in ("mean", "asked", "VA auto", "head")}
+
+
+@pytest.mark.parametrize(
+    ("change", "touched"),
+    [
+        ("backbone.max_length=9", ALL),
+        ("backbone.source=OTHER", ALL),
+        ("store_dtype=float32", ALL),
+        ("recipe=plain:specials=exclude", ALL),
+        # A prompt of queries is part of searches alone, whichever of its words changes.
+        ("recipes.question.template='was {text} ?'", {("asked", "retrieval")}),
+        ("methods.asked.prompts={document: question}", {("asked", "retrieval")}),
+        ("methods.asked.prompts={}", {("asked", "retrieval")}),
+        ("methods.mean.layers='1'", OF["mean"]),
+        ("methods.mean.method=last", OF["mean"]),
+        ("methods.mean.normalise=l2", OF["mean"]),
+        ("methods.head.head.hidden=4", OF["head"]),
+        ("methods.head.layer=hidden/1", OF["head"]),
+        ("evaluations.mteb.tasks.sts.main_score=cosine_pearson", {(m, "sts") for m in OF}),
+        ("evaluations.mteb.tasks.retrieval.identical_ids=ignore", {(m, "retrieval") for m in OF}),
+        ("runtime.workers=1", set()),
+        ("runtime.extract.batch_tokens=64", set()),
+        ("report.title=Other", set()),
+    ],
+)
+def test_a_key_changes_with_the_embedding_and_the_task_and_nothing_else(
+    folder: Path,
+    tiny_bert: Path,
+    other_bert: Path,
+    tmp_path: Path,
+    change: str,
+    touched: set[tuple[str, str]],
+) -> None:
+    content = experiment(folder, tiny_bert) | {"capture": "hidden=1-2@tokens"}
+    del content["evaluations"]["mteb"]["tasks"]["classification"]
+    path = write(tmp_path / "experiment.yaml", content)
+    override = change.replace("OTHER", str(other_bert))
+    before, after = (
+        keys(build_dag(load_experiment(path, more), tmp_path / "home")) for more in ([], [override])
+    )
+    assert {cell for cell in before if before[cell] != after[cell]} == touched
+    assert before.keys() == ALL
+
+
+def test_a_prompt_that_is_the_recipe_anyway_has_the_key_of_none(
+    folder: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = experiment(folder, tiny_bert)
+    content["methods"]["asked"]["prompts"] = {"query": "default"}
+    path = write(tmp_path / "experiment.yaml", content)
+    found = keys(build_dag(load_experiment(path), tmp_path / "home"))
+    assert found["asked", "retrieval"] == found["mean", "retrieval"]
+
+
+def test_stored_texts_are_read_and_new_ones_are_added_to_the_same_store(
+    folder: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_computed = 0
+    forward = extract_module.forward
+
+    def counted(backbone: Any, encoded: Any, *rest: Any) -> Any:
+        nonlocal n_computed
+        n_computed += len(encoded)
+        return forward(backbone, encoded, *rest)
+
+    monkeypatch.setattr(extract_module, "forward", counted)
+    content = experiment(folder, tiny_bert)
+    content["methods"] = {"mean": {"kind": "embed", "layers": "2"}}
+    content["tasks"], content["capture"], content["recipes"] = {}, None, {}
+    tasks = content["evaluations"]["mteb"]["tasks"]
+    content["evaluations"] = {"local": {"tasks": {"sts": tasks["sts"]}}}
+    path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
+    run_embedded(str(path), str(home), [])
+    (store,) = all_stores(home)
+    first = build_dag(load_experiment(path), home).corpus("sts · text of evaluation")
+    assert n_computed == len(first.texts) > 0
+    shards = {p: p.read_bytes() for p in (home / "features").rglob("c/*/0") if p.is_file()}
+    # Another method on the same layer reads what is there.
+    content["methods"]["max"] = {"kind": "embed", "method": "max", "layers": "2"}
+    result = run_embedded(str(write(path, content)), str(home), [])
+    assert result.computed == {"evaluate": 1, "report": 1}
+    assert n_computed == len(first.texts)
+    # Another task adds the texts that are new, in a segment of their own.
+    content["evaluations"]["local"]["tasks"]["classification"] = tasks["classification"]
+    run_embedded(str(write(path, content)), str(home), [])
+    second = build_dag(load_experiment(path), home).corpus("classification · text of evaluation")
+    new = set(second.digests) - set(first.digests)
+    assert n_computed == len(first.texts) + len(new)
+    (after,) = all_stores(home)
+    assert after.store_id == store.store_id
+    assert (after.locate([*first.digests, *new]).segment >= 0).all()
+    assert shards
+    assert all(p.read_bytes() == before for p, before in shards.items())
+    assert np.unique(after.locate(sorted(new)).segment).min() > 0

@@ -1,0 +1,36 @@
+"""The note that tells zero-shot from in-domain evaluations."""
+
+from collections.abc import Callable
+
+from stages.report.cells import read_results
+from stages.report.config import ReportConfig
+from stages.report.evaluated_texts import trained_texts_note
+from stages.report.notes import annotated
+from stages.report.tables import tabulate
+from tests.stages.report.fake_results import Grid
+
+
+def test_texts_that_methods_were_trained_on_are_told_by_task(
+    make_grid: Callable[..., Grid],
+) -> None:
+    grid = make_grid()
+    assert trained_texts_note(read_results(grid.cells)) == ()
+    tasks = list(dict.fromkeys(cell.task for cell in grid.cells))
+    found = {
+        tasks[0]: {
+            "query": {"n_texts": 300, "n_in_train": 0},
+            "document": {"n_texts": 5183, "n_in_train": 1534},
+        },
+        tasks[1]: {"text": {"n_texts": 20, "n_in_train": 0}},
+    }
+    for i, cell in enumerate(grid.cells):
+        # The first method was not trained.
+        untrained = cell.method == grid.cells[0].method
+        grid.edit_metrics(i, texts_in_train=None if untrained else found[cell.task])
+    results = read_results(grid.cells)
+    expected = (
+        f"Texts of evaluation tasks that methods were trained on: {tasks[0]}: 0 of 300 queries, "
+        f"1,534 of 5,183 documents; none of those of {tasks[1]}."
+    )
+    assert trained_texts_note(results) == (expected,)
+    assert expected in annotated(tabulate(results), results, ReportConfig(title="x")).notes
