@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from flows.runs import latest_runs
 from stages.comparison import Comparison, NamedAnswers, ScoredMethod, compare, named
+from stages.example_scores import ExampleScores, read_example_scores
 from stages.predictions import read_answers
 from stages.significance import BootstrapConfig
 from storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
@@ -100,13 +101,15 @@ class _Kept:
     _digests: dict[str, list[str]] = field(default_factory=dict)
     """By corpus."""
 
-    def answers(self, key: str) -> NamedAnswers | None:
+    def answers(self, key: str) -> NamedAnswers | ExampleScores | None:
         """Of a result's artifact; None where it, its predictions or its corpus are not here."""
         if len(key.partition("/")[2]) != KEY_LENGTH:
             return None
         ref = parse_ref(key)
         if not self.artifacts.is_done(ref):
             return None
+        if (scores := read_example_scores(self.artifacts.open(ref))) is not None:
+            return scores
         corpora = [i for i in self.artifacts.manifest(ref).spec.inputs if i.startswith("corpus/")]
         if len(corpora) != 1 or not self.artifacts.is_done(parse_ref(corpora[0])):
             return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.evaluation_nodes import evaluation_facts, evaluation_nodes, texts_node
-from flows.evaluations import evaluation_texts
+from flows.evaluations import evaluation_texts, whitened_for_evaluations
 from flows.experiment import (
     DEFAULT_RECIPE,
     EmbedMethod,
@@ -27,6 +27,8 @@ from flows.linear_nodes import linear_node
 from flows.nodes import Node, code_of
 from flows.probe_nodes import probe_nodes
 from flows.report_inputs import (
+    attention_inputs,
+    attention_rows,
     extractions,
     layer_curves,
     pretraining_runs,
@@ -235,7 +237,11 @@ class Dag:
     @cached_property
     def fit_nodes(self) -> dict[tuple[str, str, int], Node]:
         """Trained heads, vectors without training, and baselines that need no features."""
-        return {(n, t, s): self._fit_node(n, t, s, m) for n, t, s, m in self.cells}
+        found = {(n, t, s): self._fit_node(n, t, s, m) for n, t, s, m in self.cells}
+        e = self.experiment
+        for name, task in whitened_for_evaluations(e):
+            found[name, task, e.seeds[0]] = self._embed_node(name, task, e.embed_methods[name])
+        return found
 
     def _fit_node(self, name: str, task: str, seed: int, method: MethodConfig) -> Node:
         corpus_key = str(self.corpus_nodes[task].spec.ref)
@@ -402,6 +408,7 @@ class Dag:
                 *(str(n.spec.ref) for n in self.probe_nodes.values()),
                 *(str(n.spec.ref) for n in self.pretrain_nodes.values()),
                 next(iter(self.stores.values())).inputs([TOKEN_IDS.name])[0],
+                *attention_inputs(self),
             ),
             code=code_of(write_report).definitions,
         )
@@ -418,6 +425,7 @@ class Dag:
                 probes=probe_curves(self),
                 pretrainings=pretraining_runs(self),
                 extractions=extractions(self),
+                attention=attention_rows(self),
             )
 
         return Node("report", "report", spec, make)

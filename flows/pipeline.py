@@ -208,6 +208,11 @@ def _show_in_prefect(dag: Dag, result: PipelineResult) -> None:
         key=f"{name}-results",
         description="Results",
     )
+    create_markdown_artifact(
+        (folder / "tables.md").read_text(encoding="utf-8"),
+        key=f"{name}-tables",
+        description="The other tables of the report",
+    )
     create_link_artifact(
         result.report.resolve().as_uri(),
         key=f"{name}-report",

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from flows.evaluations import evaluation_cells
 from flows.experiment import DEFAULT_RECIPE, EmbedMethod, HeadMethod, LayersMethod
@@ -14,6 +15,7 @@ from stages.corpus.config import task_kind
 from stages.extraction.recipes import OPENING, PLACEHOLDER, recipe_identity
 from stages.layer_probe import LayerScores
 from stages.probes import ProbeCurves
+from stages.report.attention_rows import AttentionRows, TextAttention
 from stages.report.cells import Costs
 from stages.report.costs import Extraction
 from stages.report.layer_curves import LAYER_CURVES
@@ -152,10 +154,18 @@ def text_tokens(dag: "Dag", digests: Sequence[str]) -> dict[str, list[Token]]:
     """Tokens of texts under the experiment's own recipe, as its tokenizer writes them."""
     if DEFAULT_RECIPE not in dag.stores or not digests:
         return {}
-    (store,), (target,) = dag.open_stores(), dag.stores[DEFAULT_RECIPE].targets
+    return _tokens(dag, DEFAULT_RECIPE, digests, "span")
+
+
+def _tokens(
+    dag: "Dag", recipe: str, digests: Sequence[str], which: Literal["span", "all"]
+) -> dict[str, list[Token]]:
+    (store,), (target,) = dag.open_stores(recipe), dag.stores[recipe].targets
     budget = dag.experiment.runtime.memory_bytes
     wanted = list(digests)
-    reader = open_reader(store, TOKEN_IDS.name, wanted, budget_bytes=budget, precision="stored")
+    reader = open_reader(
+        store, TOKEN_IDS.name, wanted, budget_bytes=budget, precision="stored", tokens=which
+    )
     special, found = set(target.tokenizer.all_special_ids), dict[str, list[Token]]()
     for texts, rows in reader.in_order(256):
         for text, ids in zip(texts.tolist(), rows, strict=True):
@@ -166,6 +176,45 @@ def text_tokens(dag: "Dag", digests: Sequence[str]) -> dict[str, list[Token]]:
                 for i, name in zip(known, names, strict=True)
             ]
     return found
+
+
+def attention_inputs(dag: "Dag") -> tuple[str, ...]:
+    """Keys of the attention rows that a report may show."""
+    found = _attention_recipe(dag)
+    return () if found is None else dag.stores[found[0]].inputs(found[1])
+
+
+def attention_rows(dag: "Dag") -> AttentionRows | None:
+    """The attention rows of the first recipe that has some, read when they are asked for."""
+    if (found := _attention_recipe(dag)) is None:
+        return None
+    recipe, arrays = found
+    by_block = {int(array.rpartition("/")[2]): array for array in arrays}
+
+    def read(digests: Sequence[str], blocks: Sequence[int]) -> dict[str, TextAttention]:
+        stored = set(dag.unique_texts(dag.stores[recipe].tasks)[1])
+        wanted = [digest for digest in digests if digest in stored]
+        (store,), budget = dag.open_stores(recipe), dag.experiment.runtime.memory_bytes
+        rows: dict[str, dict[int, NDArray[Any]]] = {digest: {} for digest in wanted}
+        for block in blocks:
+            reader = open_reader(store, by_block[block], wanted, budget_bytes=budget, tokens="all")
+            for texts, features in reader.in_order(256):
+                for text, row in zip(texts.tolist(), features, strict=True):
+                    rows[wanted[text]][block] = row.copy()
+        tokens = _tokens(dag, recipe, wanted, "all") if wanted else {}
+        return {digest: TextAttention(tokens[digest], rows[digest]) for digest in wanted}
+
+    (target,) = dag.stores[recipe].targets
+    name = target.recipe.kind if recipe == DEFAULT_RECIPE else recipe
+    return AttentionRows(name, tuple(sorted(by_block)), read)
+
+
+def _attention_recipe(dag: "Dag") -> tuple[str, tuple[str, ...]] | None:
+    for recipe, stores in dag.stores.items():
+        arrays = tuple(a for a in stores.targets[0].arrays if a.startswith("attention_rows/"))
+        if arrays and len(stores.targets) == 1 and stores.tasks:
+            return recipe, arrays
+    return None
 
 
 def report_provenance(dag: "Dag") -> dict[str, str]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
+from stages.example_scores import ROUNDED, ExampleScores
 from stages.predictions import Answers
 from stages.report.cells import Role
 from stages.resampled_metrics import METRICS
@@ -36,9 +37,13 @@ class NamedAnswers:
     labels: NDArray[np.float64]
     predictions: NDArray[np.float64]
 
-    def same_examples(self, other: "NamedAnswers") -> bool:
+    def same_examples(self, other: object) -> bool:
         """Whether both answer the same texts with the same labels."""
-        return self.digests == other.digests and np.array_equal(self.labels, other.labels)
+        return (
+            isinstance(other, NamedAnswers)
+            and self.digests == other.digests
+            and np.array_equal(self.labels, other.labels)
+        )
 
 
 def named(answers: Answers, digests: Sequence[str]) -> NamedAnswers:
@@ -63,7 +68,7 @@ class ScoredMethod:
     role: Role
     tests: tuple[float, ...]
     """By seed."""
-    answers: tuple[NamedAnswers | None, ...]
+    answers: tuple[NamedAnswers | ExampleScores | None, ...]
     """By seed; None where predictions were not kept."""
 
     @property
@@ -180,15 +185,20 @@ def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differ
     """On the same resamples; None without predictions of the same examples that give the scores."""
     answers = [x for x in (*a.answers, *b.answers) if x is not None]
     n_seeds = len(a.tests), len(b.tests)
-    if a.metric not in METRICS or len(answers) < sum(n_seeds) or len(answers[0].labels) < 2:
+    if len(answers) < sum(n_seeds) or len(answers[0].labels) < 2:
         return None
-    if not all(x.same_examples(answers[0]) for x in answers[1:]):
+    first, metric, near = answers[0], a.metric, _SAME_SCORE
+    if isinstance(first, ExampleScores):
+        metric, near = first.how, ROUNDED
+    elif metric not in METRICS:
+        return None
+    if not all(x.same_examples(first) for x in answers[1:]):
         return None
     predictions_KN = np.stack([x.predictions for x in answers])
     itself, values_KB = resample(
-        a.metric, answers[0].labels, predictions_KN, config.n_resamples, config.seed
+        metric, first.labels, predictions_KN, config.n_resamples, config.seed
     )
-    if np.abs(itself - [*a.tests, *b.tests]).max() > _SAME_SCORE:
+    if np.abs(itself - [*a.tests, *b.tests]).max() > near:
         return None
     of_a, of_b = slice(None, n_seeds[0]), slice(n_seeds[0], None)
     return difference(

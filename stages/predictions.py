@@ -58,8 +58,10 @@ class Answers:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def same_examples(self, other: "Answers") -> bool:
+    def same_examples(self, other: object) -> bool:
         """Whether both answer the same texts with the same labels."""
+        if not isinstance(other, Answers):
+            return False
         mine, others = ((*a.sides, a.labels) for a in (self, other))
         return len(mine) == len(others) and all(map(np.array_equal, mine, others))
 

@@ -44,7 +44,7 @@ def resampled(
     """A metric of every prediction on every resample, defined as by `stages.fit.evaluate`.
 
     Args:
-        metric: one of `METRICS`.
+        metric: one of `METRICS`, or `mean` of the predictions, which are then scores of examples.
         labels: `[n]`; class indices or scores.
         predictions_KN: classes, scores or ranks.
         counts_NB: the resamples; all ones are the test set itself.
@@ -55,6 +55,8 @@ def resampled(
     match metric:
         case "accuracy":
             return _mean(predictions_KN == labels, counts_NB)
+        case "mean":
+            return _mean(predictions_KN, counts_NB)
         case "mrr":
             return _mean(1 / predictions_KN, counts_NB)
         case "mcc":

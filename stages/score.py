@@ -29,6 +29,7 @@ from stages.fit import (
     to_tensors,
 )
 from stages.predictions import PREDICTIONS
+from stages.vector_map import MAP_TEXTS, VECTOR_MAP, spread_evenly, vector_map
 from storage.errors import InputError
 
 
@@ -40,6 +41,8 @@ class ScoreConfig(BaseModel):
     n_weight_texts: int = Field(default=128, ge=0)
     """Token weights are kept for this many texts at most, those of examples spread evenly over test, which
     may be in the order of its sources or classes."""
+    n_map_texts: int = Field(default=MAP_TEXTS, ge=0)
+    """Texts whose vectors are mapped, at most, spread over test likewise; of single texts with classes."""
     batch_size: int = Field(default=64, ge=1)
     """Texts at a time; changes results by rounding only (about 1e-6 of a logit)."""
 
@@ -57,14 +60,18 @@ class ScoreResult:
     the partner (the label is the 1 that is wanted) and its similarity."""
     token_weights: pa.Table | None
     """text, digest, weights: None for a head that has none."""
+    vectors: pa.Table | None = None
+    """As of `vector_map`: vectors of test texts; None where single texts have no classes."""
 
     def save(self, folder: Path) -> None:
-        """Write metrics.json, predictions.parquet and, where there are weights, token_weights.parquet."""
+        """Write metrics.json, predictions.parquet and, if made, token_weights.parquet and map.parquet."""
         text = json.dumps(self.metrics, indent=2, allow_nan=False) + "\n"
         (folder / "metrics.json").write_text(text, encoding="utf-8")
         pq.write_table(self.predictions, folder / PREDICTIONS)
         if self.token_weights is not None:
             pq.write_table(self.token_weights, folder / "token_weights.parquet")
+        if self.vectors is not None:
+            pq.write_table(self.vectors, folder / VECTOR_MAP)
 
 
 def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "cpu") -> ScoreResult:
@@ -101,7 +108,8 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
     }
     texts = _spread(found["test"][0], config.n_weight_texts)
     weights = _weights(mover, data, texts, config.batch_size, place)
-    return ScoreResult(metrics, answers_table(found), weights)
+    vectors = _map(mover, data, found["test"][0], config, place)
+    return ScoreResult(metrics, answers_table(found), weights, vectors)
 
 
 def _require_same(head: LoadedHead, data: FitData) -> None:
@@ -127,8 +135,8 @@ def _require_same(head: LoadedHead, data: FitData) -> None:
 def _spread(test: Examples, n_texts: int) -> NDArray[np.int64]:
     """Texts of examples that lie evenly over a split, each once, in its order."""
     n_sides = len(test.sides)
-    picked = np.linspace(0, len(test) - 1, min(n_texts // n_sides, len(test))).round()
-    texts = np.stack(test.sides, axis=1)[picked.astype(np.int64)].ravel()
+    picked = spread_evenly(len(test), n_texts // n_sides)
+    texts = np.stack(test.sides, axis=1)[picked].ravel()
     return np.array(list(dict.fromkeys(texts.tolist())), dtype=np.int64)
 
 
@@ -150,3 +158,15 @@ def _weights(
             "weights": pa.array([row.tolist() for row in rows], pa.list_(pa.float32())),
         }
     )
+
+
+def _map(
+    head: LoadedHead, data: FitData, test: Examples, config: ScoreConfig, place: torch.device
+) -> pa.Table | None:
+    picked = spread_evenly(len(test), config.n_map_texts)
+    if data.task != "classification" or not len(picked):
+        return None
+    texts = test.texts[picked]
+    batches = data.reader(head.layer).subset(texts).in_order(config.batch_size)
+    rows = [head.embed(*to_tensors(features, place)).cpu().numpy() for _, features in batches]
+    return vector_map(texts, test.labels[picked], np.concatenate(rows))

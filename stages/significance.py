@@ -120,7 +120,7 @@ def resample(
     """A metric of k predictions on the test set, and on resamples that all of them share.
 
     Args:
-        metric: one of `stages.resampled_metrics.METRICS`.
+        metric: as of `stages.resampled_metrics.resampled`.
         labels: `[n]`.
         predictions: `[k, n]`.
         n_resamples: how many resamples.

@@ -58,7 +58,11 @@ def build_task(config: LocalTask, name: str, data: LocalData) -> AbsTask:
     )
     base = _CLASSES[config.type]
     # mteb reads the metadata of the class.
-    made = type(f"Local{base.__name__}", (base,), {"metadata": metadata, **_settings(config)})
+    fixed = {
+        "metadata": metadata,
+        "prediction_file_name": "predictions.json",
+    }  # any name of a task will do
+    made = type(f"Local{base.__name__}", (base,), {**fixed, **_settings(config)})
     task: Any = made()
     task.dataset = _dataset(data)
     task.data_loaded = True

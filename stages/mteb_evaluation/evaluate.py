@@ -9,11 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sklearn.base import clone
 
 from stages.embed.aggregate import Vectors
+from stages.example_scores import ExampleScores
 from stages.mteb_evaluation.reading import file_digests, read_local
 from stages.mteb_evaluation.tasks import Category, HubTask, MtebTask, Role
 from stages.mteb_evaluation.vectors import Embedding
@@ -49,9 +51,13 @@ class EvaluationResult:
     them the method was trained on; None for a method that was not trained."""
     scores: dict[str, Any]
     """Everything that mteb measured: split to its subsets; null where a score is not a number."""
+    examples: ExampleScores | None
+    """What each example adds to the score; None where the kind of task has no such thing."""
 
     def save(self, folder: Path) -> None:
-        """Write metrics.json and scores.json."""
+        """Write metrics.json, scores.json and, of tasks that have them, example_scores.parquet."""
+        if self.examples is not None:
+            self.examples.save(folder)
         for name, content in (("metrics", self.metrics), ("scores", self.scores)):
             text = json.dumps(content, indent=2, allow_nan=False) + "\n"
             (folder / f"{name}.json").write_text(text, encoding="utf-8")
@@ -91,6 +97,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
     import mteb
 
     from stages.mteb_evaluation.encoder import PermafrostEncoder
+    from stages.mteb_evaluation.examples import example_scores
     from stages.mteb_evaluation.quiet import silence_bars
 
     silence_bars()
@@ -107,16 +114,19 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         return embedding(texts, role)
 
     encoder: Any = PermafrostEncoder(vectors, embedding.method, embedding.digest)
-    found = mteb.evaluate(
-        encoder,
-        task,
-        co2_tracker=False,
-        cache=None,
-        show_progress_bar=False,
-        encode_kwargs={"batch_size": BATCH_TEXTS, "show_progress_bar": False},
-    )
-    scores: Any = found.task_results[0].scores
-    value = _mean(scores, key, name)
+    with TemporaryDirectory() as kept:
+        found = mteb.evaluate(
+            encoder,
+            task,
+            co2_tracker=False,
+            cache=None,
+            show_progress_bar=False,
+            encode_kwargs={"batch_size": BATCH_TEXTS, "show_progress_bar": False},
+            prediction_folder=kept,
+        )
+        scores: Any = found.task_results[0].scores
+        value = _mean(scores, key, name)
+        examples = example_scores(task, Path(kept), wanted, value)
     if not math.isfinite(value):
         raise InputError(
             f"the {wanted} of {embedding.method!r} on {name} is not a number: all similarities are equal, so "
@@ -135,7 +145,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         "embedding": embedding.digest,
         "texts_in_train": _in_train(asked, embedding.trained_on),
     }
-    return EvaluationResult(metrics, _plain(scores))
+    return EvaluationResult(metrics, _plain(scores), examples)
 
 
 def _in_train(

@@ -6,7 +6,7 @@ Only Figure and canvas objects are used, no pyplot: reports may be made in sever
 import io
 import re
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -79,18 +79,27 @@ class InlineSvg:
     """Of its own coordinates; text is 10.5 high in them."""
 
 
-def svg(figure: Figure, prefix: str, description: str) -> InlineSvg:
+def svg(
+    figure: Figure,
+    prefix: str,
+    description: str,
+    titles: Mapping[str, Sequence[str]] | None = None,
+) -> InlineSvg:
     """The picture as an element that follows the page's colours and font.
 
     Args:
         figure: what to draw.
         prefix: begins every id, so that several pictures share a page.
         description: read out in place of the picture.
+        titles: texts that are shown where the pointer rests on a mark, one per mark, by the `gid` of a line
+            that has marks.
     """
     FigureCanvasSVG(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", facecolor="none", metadata=dict.fromkeys(_METADATA))
     root = ElementTree.fromstring(buffer.getvalue())
+    for gid, texts in (titles or {}).items():
+        _entitle(root, gid, texts)
     ids: dict[str, str] = {}
     for element in root.iter():
         _drop_boilerplate(element)
@@ -114,6 +123,17 @@ def svg(figure: Figure, prefix: str, description: str) -> InlineSvg:
 
 
 _METADATA = ("Creator", "Date", "Format", "Type")
+
+
+def _entitle(root: ElementTree.Element, gid: str, texts: Sequence[str]) -> None:
+    """Give every mark of a line its text; what they have in common is said once, as there may be many."""
+    group = next(element for element in root.iter() if element.get("id") == gid)
+    marks = [element for element in group.iter() if _local(element.tag) == "use"]
+    for mark, text in zip(marks, texts, strict=True):
+        group.set("style", mark.attrib.pop("style", ""))
+        for name in ("x", "y"):
+            mark.set(name, f"{float(mark.attrib[name]):.1f}")
+        ElementTree.SubElement(mark, "title").text = text
 
 
 def _drop_boilerplate(element: ElementTree.Element) -> None:

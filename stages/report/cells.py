@@ -35,7 +35,7 @@ class Cell:
     role: Role
     """A control is given nothing from which the answer can be learnt: it must sit at chance."""
     folder: Path
-    """Holds metrics.json, predictions.parquet and, for some methods, token_weights.parquet."""
+    """Holds metrics.json, predictions.parquet and, for some, token_weights.parquet and map.parquet."""
     history: Path | None
     """history.parquet of the fit; None where nothing is trained in epochs."""
     key: str
@@ -50,6 +50,17 @@ class Cell:
     def label(self) -> str:
         """The cell in words."""
         return f"{self.method} · {self.task} · seed {self.seed}"
+
+
+class TextsInTrain(BaseModel):
+    """Texts of an evaluation task in one role."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n_texts: int
+    """Different ones that the task asked for."""
+    n_in_train: int
+    """Of these, what the method was trained on."""
 
 
 class Metrics(BaseModel):
@@ -74,6 +85,8 @@ class Metrics(BaseModel):
     """The other test examples."""
     clean_test: float | None = None
     """The metric on these; None where they are too few to tell."""
+    texts_in_train: dict[str, TextsInTrain] | None = None
+    """Of an evaluation, by role; None of a method without training, and of other results."""
     choice: dict[str, str | int | float | bool | None] = {}
     """What was chosen on dev: layer, hyper-parameters, epoch."""
     n_parameters: int

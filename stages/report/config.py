@@ -39,7 +39,8 @@ class ReportConfig(_Config):
     """Paragraphs, separated by blank lines. `code`, **bold** and lists of `- ` lines are understood."""
     x_axis: XAxis = TasksAxis()
     n_examples: int = Field(default=4, ge=0)
-    """Test texts whose token weights are shown, taken from the tasks in turn."""
+    """Test texts whose token weights are shown, and as many whose stored attention rows are, taken from the
+    tasks in turn."""
     n_errors: int = Field(default=5, ge=0)
     """Worst errors shown of each task."""
     averages: AverageRule = "same_metric"

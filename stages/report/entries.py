@@ -21,6 +21,16 @@ def signed(value: float) -> str:
     return text if text.startswith(("−", "0.0")) else f"+{text}"
 
 
+def magnitude(n: int) -> str:
+    """A count below ten thousand as it is, others with three digits or so: `12.3 k`, `1.2 M`, `3.4 G`."""
+    if n < 9_999.5:
+        return f"{n:,}"
+    for unit, size in (("k", 1e3), ("M", 1e6)):
+        if n < 999.95 * size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n / 1e9:,.1f} G"
+
+
 def p_text(p: float) -> str:
     """A p-value: two decimals, three below 0.1."""
     return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"

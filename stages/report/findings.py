@@ -8,6 +8,9 @@ from stages.report.cells import CellResult, Role
 from stages.report.entries import Entry, entry, signed
 from stages.report.tables import ResultsTable
 
+MOST_FIELDS = 6
+"""Choices of more fields than these have columns only for those that differ."""
+
 
 @dataclass(frozen=True)
 class ControlFinding:
@@ -97,6 +100,18 @@ def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
             )
         )
     return tuple(rows)
+
+
+def choice_fields(rows: Sequence[ChoiceRow]) -> tuple[list[str], dict[str, str]]:
+    """Fields that stand in columns, and the values of those that do not: of many, those with one value."""
+    values: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for field, value in row.choices.items():
+            values.setdefault(field, {})[value] = None
+    if len(values) <= MOST_FIELDS:
+        return list(values), {}
+    settled = {field: next(iter(found)) for field, found in values.items() if len(found) == 1}
+    return [field for field in values if field not in settled], settled
 
 
 def _by_seed(values: Sequence[str | int | float | bool | None]) -> str:

@@ -16,9 +16,9 @@ from stages.report.cells import CellResult
 from stages.report.clean import clean_table
 from stages.report.config import CurveAxis, ReportConfig
 from stages.report.costs import CostRow, Extraction, seconds
-from stages.report.entries import DASH, hundredths, p_text, signed
+from stages.report.entries import DASH, hundredths, magnitude, p_text, signed
 from stages.report.errors import TaskErrors
-from stages.report.findings import choice_rows, control_findings
+from stages.report.findings import choice_fields, choice_rows, control_findings
 from stages.report.layer_curves import LayerCurve, layer_tables
 from stages.report.pretraining import Pretraining
 from stages.report.probe_curves import Probe
@@ -27,9 +27,16 @@ from stages.report.tables import ResultsTable
 from stages.report.token_summary import TaskSummary
 from stages.report.token_weights import Example, Piece, TaskCorpus
 from stages.report.tokens import KINDS
+from stages.report.vector_maps import TaskMap
 
 _TEMPLATE, _STYLE = "template.html.j2", "style.css"
-_PARTS = ("standing.html.j2", "clean.html.j2", "errors.html.j2")
+_PARTS = (
+    "standing.html.j2",
+    "clean.html.j2",
+    "maps.html.j2",
+    "attention.html.j2",
+    "errors.html.j2",
+)
 """What the template includes."""
 COMMAND = "command"
 """The entry of the provenance that is shown as the command that makes the report again."""
@@ -48,7 +55,10 @@ class Page:
     layer_curves: Sequence[LayerCurve]
     probes: Sequence[Probe]
     pretrainings: Sequence[Pretraining]
+    maps: Sequence[TaskMap]
     examples: Sequence[Example]
+    attended: Sequence[Example]
+    attention_recipe: str
     errors: Sequence[TaskErrors]
     weighed: Sequence[TaskSummary]
     costs: Sequence[CostRow]
@@ -72,11 +82,13 @@ def render(page: Page) -> str:
         shortened=shortened,
         seconds=seconds,
         extent=_extent,
+        magnitude=lambda values: DASH.join(dict.fromkeys(map(magnitude, sorted(values)))),
         pieces=_pieces_html,
         svg=lambda drawn: Markup(drawn.markup),
     )
     findings = control_findings(page.table)
     choices = choice_rows(page.results)
+    varied, settled = choice_fields(choices)
     context: dict[str, Any] = {
         "style": Markup(_asset(_STYLE)),
         "title": page.config.title,
@@ -96,7 +108,8 @@ def render(page: Page) -> str:
         "findings": findings,
         "leaks": [f for f in findings if not f.at_chance and f.entry.mean > f.majority],
         "choices": choices,
-        "choice_fields": list(dict.fromkeys(field for row in choices for field in row.choices)),
+        "choice_fields": varied,
+        "settled": settled,
         "metric_svg": page.svgs["metric"],
         "learning_svg": page.svgs.get("learning_curves"),
         "layers_svg": page.svgs.get("layer_curves"),
@@ -105,10 +118,13 @@ def render(page: Page) -> str:
         "layer_tables": layer_tables(page.layer_curves),
         "probes": [(probe, page.svgs[probe.figure]) for probe in page.probes],
         "pretrainings": page.pretrainings,
+        "maps": [(task_map, page.svgs[task_map.figure]) for task_map in page.maps],
         "n_intervals": sum(len(s.entries) for s in page.table.standings),
         "level": f"{page.config.bootstrap.level:.0%}",
         "errors": page.errors,
         "examples": page.examples,
+        "attended": page.attended,
+        "attention_recipe": page.attention_recipe,
         "weighed": page.weighed,
         "kinds": KINDS,
         "costs": page.costs,

@@ -8,6 +8,7 @@ from stages.report.cells import CellResult
 from stages.report.clean import overlap_note
 from stages.report.config import CurveAxis, ReportConfig
 from stages.report.entries import DASH, hundredths
+from stages.report.evaluated_texts import trained_texts_note
 from stages.report.standing import Standing, standings
 from stages.report.tables import TIED, Column, ResultsTable
 from stages.significance import BootstrapConfig
@@ -41,6 +42,7 @@ def annotated(
             *(averages_note(columns, means) if is_averaged else ()),
             *small_sets_note(replace(table, standings=found), bootstrap),
             *overlap_note(columns),
+            *trained_texts_note(results),
         ),
     )
 

@@ -59,6 +59,11 @@ def marks(table: ResultsTable) -> dict[str, Mark]:
     }
 
 
+def class_mark(i: int) -> Mark:
+    """How points of a class are drawn, by its place among those shown."""
+    return _method(i)
+
+
 def extended(marks: dict[str, Mark], methods: Sequence[str]) -> dict[str, Mark]:
     """The marks, and further ones for methods that have none yet."""
     new = [name for name in dict.fromkeys(methods) if name not in marks]

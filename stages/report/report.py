@@ -9,17 +9,21 @@ import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
 from stages.report import canvas
+from stages.report.attention_rows import AttentionRows, attention_examples
 from stages.report.cells import Cell, CellResult, read_results
 from stages.report.config import CurveAxis, ReportConfig
 from stages.report.costs import Extraction, cost_rows
 from stages.report.errors import task_errors
 from stages.report.figures import layer_figure, metric_figure, tasks_figure
+from stages.report.findings import choice_rows
 from stages.report.history import learning_curves, learning_description
 from stages.report.html import Page, render
 from stages.report.latex import results_latex
-from stages.report.layer_curves import layer_description, read_layer_curves
+from stages.report.layer_curves import layer_description, layer_tables, read_layer_curves
+from stages.report.map_figure import map_figure
 from stages.report.notes import annotated
 from stages.report.palette import Mark, extended, marks
+from stages.report.plain_tables import plain_tables, to_latex, to_markdown
 from stages.report.pretraining import (
     PretrainingRun,
     pretraining_description,
@@ -36,6 +40,7 @@ from stages.report.token_summary import summaries, summary_description, summary_
 from stages.report.token_weights import TaskCorpus, token_examples
 from stages.report.tokens import TextTokens
 from stages.report.training_figures import learning_figure, pretraining_figure
+from stages.report.vector_maps import map_description, read_task_maps
 from storage.durable import write_durably, write_json
 from storage.errors import InputError
 
@@ -52,10 +57,12 @@ def write_report(
     probes: pa.Table | None = None,
     pretrainings: Sequence[PretrainingRun] = (),
     extractions: Sequence[Extraction] = (),
+    attention: AttentionRows | None = None,
 ) -> None:
     """Write report.html, results.parquet, results.md, results.tex, summary.json and figures/*.png.
 
-    Where methods weigh tokens, token_summary.parquet holds the numbers of that figure.
+    The page's other tables are in tables.md and tables.tex. Where methods weigh tokens, token_summary.parquet
+    holds the numbers of that figure.
 
     The same input gives the same bytes.
 
@@ -72,6 +79,7 @@ def write_report(
             probes.parquet.
         pretrainings: what encoders were pretrained, drawn.
         extractions: what the backbone took, tabulated.
+        attention: stored attention rows, shown for a few texts.
 
     Raises:
         InputError: no cells, a cell given twice, a task without a corpus, a task on the axis that no
@@ -87,9 +95,11 @@ def write_report(
     by_layer = () if layer_curves is None else read_layer_curves(layer_curves)
     probed = {} if probes is None else {p.figure: p for p in read_probes(probes)}
     pretrained = read_pretrainings(pretrainings)
+    maps = {m.figure: m for m in read_task_maps(results, texts)}
     weights = read_weights(results)
     reading = read_tokens(weights, tokens)
     examples = token_examples(weights, reading, texts, config.n_examples)
+    attended = () if attention is None else attention_examples(attention, texts, config.n_examples)
     token_table = summary_table(weights, reading)
     weighed = summaries(token_table)
     row_marks = marks(table)
@@ -104,10 +114,15 @@ def write_report(
             pictures[name] = probe_figure(probe, extended(row_marks, probe.methods))
         if pretrained:
             pictures["pretraining"] = pretraining_figure(pretrained)
+        titles: dict[str, Mapping[str, Sequence[str]]] = {}
+        for name, task_map in maps.items():
+            pictures[name], titles[name] = map_figure(task_map)
         if weighed:
             pictures["token_summary"] = summary_figure(weighed, row_marks)
         if examples:
             pictures["token_weights"] = token_picture(examples[0])
+        if attended:
+            pictures["attention_rows"] = token_picture(attended[0])
         for name, figure in pictures.items():
             write_durably(folder / "figures" / f"{name}.png", canvas.png(figure))
         descriptions = {
@@ -116,10 +131,11 @@ def write_report(
             "pretraining": pretraining_description(pretrained),
             "layer_curves": layer_description(by_layer),
             **{name: probe_description(probe) for name, probe in probed.items()},
+            **{name: map_description(task_map) for name, task_map in maps.items()},
             "token_summary": summary_description(weighed),
         }
         svgs = {
-            name: canvas.svg(pictures[name], f"f{number}", description)
+            name: canvas.svg(pictures[name], f"f{number}", description, titles.get(name))
             for number, (name, description) in enumerate(descriptions.items())
             if name in pictures
         }
@@ -134,6 +150,18 @@ def write_report(
     write_durably(folder / "results.md", table.to_markdown().encode())
     write_durably(folder / "results.tex", results_latex(table, config.title).encode())
     write_json(folder / "summary.json", {"title": config.title, **table.summary()})
+    costs = cost_rows(results, curves)
+    others = plain_tables(
+        table,
+        config.bootstrap.level,
+        layers=layer_tables(by_layer),
+        weighed=weighed,
+        choices=choice_rows(results),
+        costs=costs,
+        extractions=extractions,
+    )
+    write_durably(folder / "tables.md", to_markdown(others).encode())
+    write_durably(folder / "tables.tex", to_latex(others).encode())
     page = Page(
         config=config,
         results=results,
@@ -143,12 +171,15 @@ def write_report(
         layer_curves=by_layer,
         probes=tuple(probed.values()),
         pretrainings=pretrained,
+        maps=tuple(maps.values()),
         examples=examples,
+        attended=attended,
+        attention_recipe="" if attention is None else attention.recipe,
         errors=task_errors(
             results, [(c.task, c.metric) for c in table.columns], texts, config.n_errors
         ),
         weighed=weighed,
-        costs=cost_rows(results, curves),
+        costs=costs,
         extractions=extractions,
         provenance=provenance,
     )

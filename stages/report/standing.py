@@ -1,7 +1,8 @@
 """Intervals of the results, and which methods the best of a task is not shown to be better than.
 
-Resampling needs the predictions on test. A result takes part if its predictions were kept and give the
-score that it reports; cells of a task share their resamples if they answer the same examples.
+Resampling needs the predictions on test, or of an evaluation what each example adds to the score. A result
+takes part if these were kept and give the score that it reports; cells of a task share their resamples if
+they answer the same examples.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from stages.example_scores import ROUNDED, ExampleScores, read_example_scores
 from stages.predictions import Answers, read_answers
 from stages.report.cells import CellResult
 from stages.resampled_metrics import METRICS
@@ -23,6 +25,8 @@ from stages.significance import (
 )
 
 _SAME_SCORE = 1e-9
+
+_Examples = Answers | ExampleScores
 
 
 @dataclass(frozen=True)
@@ -119,12 +123,10 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
 
 def _same_examples(
     results: Sequence[CellResult], metric: str
-) -> list[list[tuple[CellResult, Answers]]]:
-    groups: list[list[tuple[CellResult, Answers]]] = []
-    if metric not in METRICS:
-        return groups
+) -> list[list[tuple[CellResult, _Examples]]]:
+    groups: list[list[tuple[CellResult, _Examples]]] = []
     for r in results:
-        answers = read_answers(r.cell.folder)
+        answers = _examples(r, metric)
         if answers is None or len(answers) != r.metrics.n_test or len(answers) < 2:
             continue
         for group in groups:
@@ -136,16 +138,27 @@ def _same_examples(
     return groups
 
 
+def _examples(result: CellResult, metric: str) -> _Examples | None:
+    scores = read_example_scores(result.cell.folder)
+    if scores is not None or metric not in METRICS:
+        return scores
+    return read_answers(result.cell.folder)
+
+
 def _resampled(
-    group: Sequence[tuple[CellResult, Answers]], metric: str, config: BootstrapConfig
+    group: Sequence[tuple[CellResult, _Examples]], metric: str, config: BootstrapConfig
 ) -> list[_Resampled]:
+    first, near = group[0][1], _SAME_SCORE
+    if isinstance(first, ExampleScores):
+        metric, near = first.how, ROUNDED
     predictions_KN = np.stack([answers.predictions for _, answers in group])
-    labels = group[0][1].labels
-    itself, values_KB = resample(metric, labels, predictions_KN, config.n_resamples, config.seed)
+    itself, values_KB = resample(
+        metric, first.labels, predictions_KN, config.n_resamples, config.seed
+    )
     return [
         _Resampled(result, float(value), values)
         for (result, _), value, values in zip(group, itself, values_KB, strict=True)
-        if abs(value - result.metrics.test) <= _SAME_SCORE
+        if abs(value - result.metrics.test) <= near
     ]
 
 

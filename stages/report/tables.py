@@ -176,7 +176,7 @@ class ResultsTable:
         """A pipe table; best in bold, controls named so, then majority rate and class balance, and notes."""
         body = [
             [
-                _cell(f"{row.method} (control)" if row.role == "control" else row.method),
+                markdown_cell(f"{row.method} (control)" if row.role == "control" else row.method),
                 *(_MARKDOWN[p.mark].format(p.text) for p in self.printed(row)),
                 str(row.n_seeds),
             ]
@@ -185,7 +185,10 @@ class ResultsTable:
         majority = [DASH if c.majority is None else hundredths(c.majority) for c in self.columns]
         header = [
             "method",
-            *(f"{_cell(c.heading)} ({_cell(c.metric)})" for c in (*self.columns, *self.averages)),
+            *(
+                f"{markdown_cell(c.heading)} ({markdown_cell(c.metric)})"
+                for c in (*self.columns, *self.averages)
+            ),
             "seeds",
         ]
         rule = [":---", *("---:" for _ in header[1:])]
@@ -306,5 +309,6 @@ def _ends(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [interval.low, interval.high]
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
+    """Text as a cell of a pipe table prints it, on one line."""
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

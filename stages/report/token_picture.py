@@ -49,7 +49,7 @@ def token_picture(example: Example) -> Figure:
     top = 34.0
     for row, lines in zip(example.rows, blocks, strict=True):
         axes.text(_MARGIN, top + 8, drawable(row.method), fontsize=9.5, color=INK, va="center")
-        said = f"says {drawable(row.prediction, 30)}"
+        said = "" if row.prediction is None else f"says {drawable(row.prediction, 30)}"
         axes.text(
             _WIDTH - _MARGIN, top + 8, said, fontsize=9.5, color=MUTED, va="center", ha="right"
         )
@@ -96,7 +96,8 @@ def _text(piece: Piece) -> str:
 def _draw(axes: Axes, piece: Piece, x: float, y: float) -> None:
     text = _text(piece)
     width = len(text) * _ADVANCE
-    axes.add_patch(
+    # Not add_patch, which measures each patch for limits that are set here.
+    axes.add_artist(
         FancyBboxPatch(
             (x, y),
             width,

@@ -110,7 +110,8 @@ class WeightRow:
     """One method's reading of an example."""
 
     method: str
-    prediction: str
+    prediction: str | None
+    """None where nothing is answered."""
     correct: bool | None
     """None where the answer is no class."""
     passages: tuple[Passage, ...]
@@ -247,7 +248,7 @@ def _example(
     label = first.outcomes[texts].label
     return Example(
         task=first.weights.task,
-        label=None if label is None or corpus.task == "unlabelled" else _named(label, corpus),
+        label=None if label is None or corpus.task == "unlabelled" else label_text(label, corpus),
         n_tokens=tuple(len(first.weights.texts[text].weights) for text in texts),
         rows=tuple(_row(corpus, method, texts, reading) for method in methods),
     )
@@ -260,7 +261,7 @@ def _row(
     passages: list[Passage] = []
     for text in texts:
         of_text = method.weights.texts[text]
-        passages.append(_passage(reading[of_text.digest], of_text.weights))
+        passages.append(passage_of(reading[of_text.digest], of_text.weights))
     is_class = outcome.label is not None and bool(corpus.label_names)
     return WeightRow(
         method=method.weights.method,
@@ -270,7 +271,8 @@ def _row(
     )
 
 
-def _passage(words: Sequence[ReadToken], weights_T: Float64[np.ndarray, " t"]) -> Passage:
+def passage_of(words: Sequence[ReadToken], weights_T: Float64[np.ndarray, " t"]) -> Passage:
+    """One text under weights of its tokens, 1 in sum."""
     top = np.argsort(-weights_T, kind="stable")[:3]
     return Passage(
         n_tokens=len(words),
@@ -286,14 +288,15 @@ def _said(prediction: float, corpus: TaskCorpus) -> str:
     """An answer in words: a class, the cosine of graded pairs, the rank at which a partner was found."""
     match corpus.task:
         case "similarity":
-            return f"cosine {_named(prediction, corpus)}"
+            return f"cosine {label_text(prediction, corpus)}"
         case "unlabelled":
             return f"partner at rank {prediction:.0f}"
         case _:
-            return _named(prediction, corpus)
+            return label_text(prediction, corpus)
 
 
-def _named(value: float, corpus: TaskCorpus) -> str:
+def label_text(value: float, corpus: TaskCorpus) -> str:
+    """The name of a class, or three digits of a grade."""
     names = corpus.label_names
     if value.is_integer() and 0 <= value < len(names):
         return names[int(value)]

@@ -8,10 +8,12 @@ import pytest
 import torch
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
+from sklearn.decomposition import PCA
 
 from stages.fit import FitConfig, OptimConfig, fit
 from stages.heads import GlotHead, MaxHead, MeanHead, ScorerHead
 from stages.score import ScoreConfig, score
+from stages.vector_map import read_vector_map
 from storage.errors import InputError
 from storage.progress import SilentProgress
 from storage.readers import InMemoryReader
@@ -316,3 +318,32 @@ def test_a_corpus_of_another_kind_or_without_spread_is_refused():
             _trained_pairs("unlabelled", pairs).head(),
             with_column(pairs, text_pair=pa.array(seconds)),
         )
+
+
+def test_vectors_of_texts_all_over_test_are_mapped(tmp_path):
+    data = make_data(n_test=21, classes=3)
+    trained = _trained(data=data).head()
+    score(ScoreConfig(n_map_texts=7, batch_size=2), trained, data).save(tmp_path)
+    test = data.split("test")
+    picked = np.linspace(0, 20, 7).round().astype(int)
+    rows = data.readers["hidden/6"].features.take(test.texts[picked])
+    vectors = trained.embed(torch.from_numpy(rows.data), torch.from_numpy(rows.offsets)).numpy()
+    found = read_vector_map(tmp_path)
+    assert found is not None
+    assert found.texts.tolist() == test.texts[picked].tolist()
+    assert found.classes.tolist() == test.labels[picked].tolist()
+    reference = PCA(2, svd_solver="full").fit(vectors.astype(np.float64))
+    expected = reference.transform(vectors.astype(np.float64))
+    np.testing.assert_allclose(np.abs(found.points), np.abs(expected), atol=1e-4)
+    np.testing.assert_allclose(found.shares, reference.explained_variance_ratio_, atol=1e-5)
+
+
+def test_there_is_no_map_of_pairs_nor_of_no_texts(tmp_path):
+    pairs = make_pairs("pair_classification")
+    assert (
+        score(ScoreConfig(), _trained_pairs("pair_classification", pairs).head(), pairs).vectors
+        is None
+    )
+    data = make_data()
+    score(ScoreConfig(n_map_texts=0), _trained(data=data).head(), data).save(tmp_path)
+    assert not (tmp_path / "map.parquet").exists()

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stages.report.attention_rows import AttentionRows
 from stages.report.cells import Cell, Role
 from stages.report.config import CurveAxis, ReportConfig
 from stages.report.costs import Extraction
@@ -41,8 +42,10 @@ class Grid:
     tokens: dict[str, list[str]]
     provenance: dict[str, str]
     layer_curves: pa.Table | None = None
+    probes: pa.Table | None = None
     pretrainings: list[PretrainingRun] = field(default_factory=list[PretrainingRun])
     extractions: list[Extraction] = field(default_factory=list[Extraction])
+    attention: AttentionRows | None = None
 
     def text_tokens(self, digests: Sequence[str]) -> dict[str, list[Token]]:
         return {
@@ -60,8 +63,10 @@ class Grid:
             self.provenance,
             folder,
             layer_curves=self.layer_curves,
+            probes=self.probes,
             pretrainings=self.pretrainings,
             extractions=self.extractions,
+            attention=self.attention,
         )
         return folder
 

@@ -1,7 +1,7 @@
 import math
 
 from stages.report.cells import read_results
-from stages.report.findings import choice_rows, control_findings
+from stages.report.findings import choice_fields, choice_rows, control_findings
 from stages.report.tables import results_table
 from tests.stages.report.fake_results import Grid
 
@@ -41,3 +41,20 @@ def test_a_choice_without_a_dev_score_has_none(make_grid):
     first, second = choice_rows(read_results(grid.cells))
     assert first.dev is None, "a mean over the seeds that have one would mislead"
     assert second.dev is not None
+
+
+def test_of_many_fields_only_those_that_differ_stand_in_columns(make_grid):
+    grid: Grid = make_grid(tasks=["t"], methods=["a", "b"], controls=["c"], seeds=[0])
+    common = {f"optim.{name}": name for name in ("lr", "schedule", "precision", "optimizer")}
+    for i, width in enumerate((8, 16)):
+        grid.edit_metrics(i, choice={**common, "epoch": 1, "head.hidden": width, "tau": 0.3})
+    grid.edit_metrics(2, choice={"epoch": 2})
+    rows = choice_rows(read_results(grid.cells))
+    columns, settled = choice_fields(rows)
+    assert columns == ["epoch", "head.hidden"]
+    assert settled == {**common, "tau": "0.3"}
+
+
+def test_few_fields_all_stand_in_columns(grid: Grid):
+    columns, settled = choice_fields(choice_rows(read_results(grid.cells)))
+    assert (columns, settled) == (["layer", "head.tau", "epoch"], {})

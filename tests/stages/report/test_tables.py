@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from stages.report.cells import read_results
-from stages.report.entries import Entry, entry, hundredths
+from stages.report.entries import Entry, entry, hundredths, magnitude
 from stages.report.results_file import results_arrow
 from stages.report.tables import results_table
 from stages.significance import Interval
@@ -188,3 +188,20 @@ def test_the_results_stay_where_they_are(grid: Grid, tmp_path: Path):
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     results_table(grid.cells)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (0, "0"),
+        (9_999, "9,999"),
+        (10_000, "10.0 k"),
+        (12_345, "12.3 k"),
+        (999_949, "999.9 k"),
+        (999_950, "1.0 M"),
+        (1_234_567, "1.2 M"),
+        (2_500_000_000, "2.5 G"),
+    ],
+)
+def test_large_counts_are_abbreviated(n: int, text: str):
+    assert magnitude(n) == text

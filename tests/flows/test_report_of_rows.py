@@ -1,0 +1,108 @@
+"""Attention rows and maps on their way from the store to the report, and the report into Prefect."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+import zarr
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+from flows.dag import Dag, build_dag
+from flows.experiment import load_experiment
+from flows.pipeline import pipeline
+from flows.report_inputs import attention_rows
+from stages.vector_map import read_vector_map
+from storage.keys import text_digest
+from tests.flows.conftest import tiny_experiment
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+
+@pytest.fixture(scope="module")
+def made(
+    prefect_server: None, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Dag, Path]:
+    """A finished experiment that captured attention rows, and the folder of its report."""
+    folder = tmp_path_factory.mktemp("rows")
+    content = tiny_experiment(tiny_bert)
+    content |= {"name": "rows", "seeds": [0], "capture": "hidden=1-2@tokens,attention_rows=all"}
+    del content["methods"]["shuffled"], content["methods"]["words"]
+    path = folder / "rows.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    report = pipeline(str(path), str(folder / "home")).report.parent
+    return build_dag(load_experiment(path), folder / "home"), report
+
+
+def test_rows_of_a_text_are_those_of_the_store(made: tuple[Dag, Path]) -> None:
+    dag, _ = made
+    stored = attention_rows(dag)
+    assert stored is not None
+    assert (stored.recipe, stored.blocks) == ("plain", (1, 2, 3))
+    text = dag.corpus("ratio 0.5").texts[-1]
+    found = stored.read([text_digest(text), "f" * 64], [1, 3])
+    assert set(found) == {text_digest(text)}, "texts that are not stored are left out"
+    (store,) = dag.open_stores()
+    where = store.locate([text_digest(text)])
+    start, n = int(where.token_start[0]), int(where.n_tokens[0])
+    group = zarr.open_group(store.root / "features.zarr", mode="r")
+    for block, rows in found[text_digest(text)].rows.items():
+        array = group[f"attention_rows/{block}"]
+        assert isinstance(array, zarr.Array)
+        np.testing.assert_array_equal(rows, np.asarray(array[start : start + n], np.float32))
+        np.testing.assert_allclose(rows.sum(axis=0), 1, atol=2e-3)
+    assert len(found[text_digest(text)].tokens) == n
+    assert found[text_digest(text)].rows.keys() == {1, 3}
+    assert found[text_digest(text)].tokens[0].is_special
+
+
+def test_the_page_shows_every_block_and_a_map_of_every_method(made: tuple[Dag, Path]) -> None:
+    dag, report = made
+    page = (report / "report.html").read_text()
+    section = page[page.index('id="attention"') : page.index('id="errors"')]
+    assert (
+        section.count("<strong>block 1</strong>") == section.count("<strong>block 2</strong>") == 4
+    )
+    maps = page[page.index('id="maps"') : page.index('id="tokens"')]
+    n_test = 12
+    assert maps.count("<title>") == 2 * 2 * n_test, "two tasks, two trained methods"
+    for cell, node in dag.score_nodes.items():
+        found = read_vector_map(dag.artifacts.folder(node.spec.ref))
+        assert found is not None
+        test = dag.corpus(cell[1]).split("test")
+        assert found.texts.tolist() == test.column("text").to_pylist()
+        assert found.classes.tolist() == test.column("label").to_pylist()
+
+
+def test_without_captured_rows_there_are_none(finished_home: Path) -> None:
+    dag = build_dag(load_experiment(finished_home.parent / "tiny.yaml"), finished_home)
+    assert attention_rows(dag) is None
+    (report,) = (finished_home / "artifacts" / "report").glob("*/report.html")
+    assert 'id="attention"' not in report.read_text()
+
+
+def test_captured_rows_are_inputs_of_the_report(made: tuple[Dag, Path]) -> None:
+    dag, _ = made
+    inputs = dag.report_node.spec.inputs
+    assert [i.split("/", 2)[2] for i in inputs if "attention_rows" in i] == [
+        f"attention_rows/{block}" for block in (1, 2, 3)
+    ]
+
+
+def test_all_tables_and_figures_are_prefect_artifacts(made: tuple[Dag, Path]) -> None:
+    _, report = made
+    pictures = {p.stem for p in (report / "figures").glob("*.png")}
+    assert {"map_1", "map_2", "attention_rows", "token_weights", "metric"} <= pictures
+    keys = {f"rows-{name.replace('_', '-')}": name for name in pictures}
+    with get_client(sync_client=True) as client:
+        wanted = [*keys, "rows-results", "rows-tables", "rows-report"]
+        chosen = ArtifactFilter(key=ArtifactFilterKey(any_=wanted))
+        found = {a.key: a for a in client.read_artifacts(artifact_filter=chosen, limit=100)}
+    assert found.keys() == set(wanted)
+    assert all(re.fullmatch(r"[a-z0-9-]+", str(key)) for key in found)
+    assert all(str(found[key].data).startswith("data:image/png;base64,") for key in keys)
+    for key, name in (("rows-results", "results.md"), ("rows-tables", "tables.md")):
+        assert found[key].type == "markdown"
+        assert found[key].data == (report / name).read_text(encoding="utf-8")

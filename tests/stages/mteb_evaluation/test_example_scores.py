@@ -1,0 +1,180 @@
+"""What each example adds to a score of mteb: by the libraries, on disk, and as what resampling takes."""
+
+import json
+from dataclasses import astuple, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import pytrec_eval
+from scipy.stats import spearmanr
+
+from stages.comparison import ScoredMethod, compare
+from stages.example_scores import EXAMPLE_SCORES, ExampleScores, read_example_scores
+from stages.mteb_evaluation import evaluate_task
+from stages.mteb_evaluation.reading import read_local
+from stages.report.cells import Cell, read_results
+from stages.report.standing import standings
+from stages.significance import BootstrapConfig, bootstrap_interval, paired_bootstrap
+from storage.errors import CorruptDataError
+from storage.keys import text_digest
+from tests.stages.mteb_evaluation.small_tasks import task, write_task, write_tasks
+from tests.stages.mteb_evaluation.test_mteb_scores import cosines, ranked
+from tests.stages.mteb_evaluation.word_vectors import embedding
+
+pytestmark = [pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
+
+BOOTSTRAP = BootstrapConfig(n_resamples=300)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+def evaluated(folder: Path, kind: str, **fields: str) -> tuple[ExampleScores, float]:
+    result = evaluate_task(task(folder, kind, **fields), "a/b", embedding())
+    assert result.examples is not None
+    return result.examples, result.metrics["test"]
+
+
+def test_pairs_have_their_cosine_and_grade(folder: Path) -> None:
+    rows = read_local(task(folder, "sts")).tables["test"]
+    found, score = evaluated(folder, "sts")
+    first, second = rows["sentence1"], rows["sentence2"]
+    digests = [f"{text_digest(a)} {text_digest(b)}" for a, b in zip(first, second, strict=True)]
+    assert list(found.names) == digests
+    np.testing.assert_allclose(found.predictions, cosines(first, second), atol=1e-6)
+    assert spearmanr(found.predictions, rows["score"]).statistic == pytest.approx(score, abs=1e-12)
+    assert found.how == "spearman"
+
+
+@pytest.mark.parametrize(("kind", "measure"), [("retrieval", "ndcg_cut_10"), ("reranking", "map")])
+def test_queries_have_their_own_score(folder: Path, kind: str, measure: str) -> None:
+    data = read_local(task(folder, kind))
+    expected = pytrec_eval.RelevanceEvaluator(data.relevant, {"ndcg_cut.10", "map"}).evaluate(
+        ranked(data)
+    )
+    found, score = evaluated(folder, kind)
+    assert set(found.names) == set(expected)
+    wanted = [expected[query][measure] for query in found.names]
+    np.testing.assert_allclose(found.predictions, wanted, atol=1e-6)
+    assert found.predictions.mean() == pytest.approx(score, abs=5.1e-6)  # mteb rounds to 5 decimals
+    assert found.labels.tolist() == [len(data.relevant[query]) for query in found.names]
+
+
+def test_a_document_with_the_id_of_the_query_is_no_answer_if_mteb_ignores_it(
+    tmp_path: Path,
+) -> None:
+    at = write_task(tmp_path, "retrieval")
+    plain, _ = evaluated(tmp_path, "retrieval")
+    query = plain.names[int(plain.predictions.argmax())]
+    queries = read_local(task(tmp_path, "retrieval")).tables["queries"]
+    text = queries["text"][queries["id"].index(query)]
+    documents = pq.read_table(at / "corpus.parquet")
+    (key,) = [name for name in documents.column_names if name.endswith("id")]
+    twin = {name: [""] for name in documents.column_names} | {key: [query], "text": [text]}
+    table = pa.concat_tables([documents, pa.table(twin).cast(documents.schema)])
+    pq.write_table(table, at / "corpus.parquet")
+    kept, _ = evaluated(tmp_path, "retrieval")
+    ignored, score = evaluated(tmp_path, "retrieval", identical_ids="ignore")
+    place = kept.names.index(query)
+    assert kept.predictions[place] < ignored.predictions[place]
+    assert ignored.predictions.mean() == pytest.approx(score, abs=5.1e-6)
+
+
+def test_texts_have_the_share_of_experiments_that_answer_them_correctly(folder: Path) -> None:
+    found, score = evaluated(folder, "classification")
+    rows = read_local(task(folder, "classification")).tables["test"]
+    assert list(found.names) == [text_digest(text) for text in rows["text"]]
+    tenths = 10 * found.predictions
+    np.testing.assert_allclose(tenths, tenths.round(), atol=1e-9)
+    assert found.predictions.std() > 0
+    assert found.predictions.mean() == pytest.approx(score, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["clustering", "pair_classification", "summarization"])
+def test_other_kinds_have_none(folder: Path, tmp_path: Path, kind: str) -> None:
+    result = evaluate_task(task(folder, kind), kind, embedding())
+    assert result.examples is None
+    result.save(tmp_path)
+    assert not (tmp_path / EXAMPLE_SCORES).exists()
+    assert read_example_scores(tmp_path) is None
+
+
+def some_scores(shift: float, n: int = 80) -> ExampleScores:
+    draw = np.random.default_rng(7)
+    values = draw.uniform(0, 0.5, n) + shift + 0.05 * draw.standard_normal(n)
+    return ExampleScores(tuple(f"q{i}" for i in range(n)), np.ones(n), values, "mean")
+
+
+def test_scores_come_back_from_disk(tmp_path: Path) -> None:
+    scores = some_scores(0.1)
+    scores.save(tmp_path)
+    found = read_example_scores(tmp_path)
+    assert found is not None
+    assert found.same_examples(scores)
+    assert np.array_equal(found.predictions, scores.predictions)
+    assert not found.same_examples(replace(scores, how="spearman"))
+    assert not found.same_examples(replace(scores, labels=2 * scores.labels))
+
+
+@pytest.mark.parametrize("damage", ["bytes", "metadata", "how"])
+def test_a_damaged_file_is_not_read(tmp_path: Path, damage: str) -> None:
+    some_scores(0.1).save(tmp_path)
+    path = tmp_path / EXAMPLE_SCORES
+    if damage == "bytes":
+        path.write_bytes(path.read_bytes()[:-9])
+    else:
+        metadata = None if damage == "metadata" else {"score": "median"}
+        pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
+    with pytest.raises(CorruptDataError, match=EXAMPLE_SCORES):
+        read_example_scores(tmp_path)
+
+
+def cell(folder: Path, method: str, scores: ExampleScores) -> Cell:
+    at = folder / method
+    at.mkdir()
+    scores.save(at)
+    test = round(float(scores.predictions.mean()), 5)
+    content = {"metric": "ndcg_at_10", "dev": None, "test": test, "n_dev": 0, "n_test": len(scores)}
+    (at / "metrics.json").write_text(json.dumps({**content, "n_parameters": 0}))
+    return Cell(method, "search", 0, "method", at, None, f"evaluate/{method}")
+
+
+def test_methods_are_compared_over_the_examples(tmp_path: Path) -> None:
+    good, near, bad = some_scores(0.3), some_scores(0.3), some_scores(0.1)
+    near.predictions[:2] = near.predictions[1::-1]
+    near.predictions[0] -= 1e-3
+    named = {"good": good, "near": near, "bad": bad}
+    results = read_results([cell(tmp_path, name, scores) for name, scores in named.items()])
+    (standing,) = standings(results, [("search", "ndcg_at_10")], BOOTSTRAP)
+    expected = paired_bootstrap(
+        "mean", good.labels, bad.predictions[None], good.predictions[None], n_resamples=300
+    )
+    found = standing.against("bad")
+    assert found is not None
+    assert astuple(found.difference) == pytest.approx(astuple(expected), abs=1e-12)
+    assert standing.tied(BOOTSTRAP.alpha) == {"near"}
+    interval = bootstrap_interval("mean", bad.labels, bad.predictions, n_resamples=300)
+    assert astuple(standing.entries["bad"]) == pytest.approx(astuple(interval), abs=1e-12)
+    drawn = np.random.default_rng(1).choice(bad.predictions, (4000, 80)).mean(axis=1)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.01)
+
+
+def test_two_runs_are_compared_over_the_examples() -> None:
+    before, after = (
+        ScoredMethod(
+            "m", "search", "ndcg_at_10", "method",
+            (round(float(scores.predictions.mean()), 5),), (scores,),
+        )
+        for scores in (some_scores(0.1), some_scores(0.2))
+    )  # fmt: skip
+    (change,) = compare([before], [after], BOOTSTRAP).changes
+    assert (change.basis, change.n_examples, change.verdict) == ("examples", 80, "better")
+    other = replace(after, answers=(replace(some_scores(0.2), names=("x",) * 80),))
+    (unpaired,) = compare([before], [other], BOOTSTRAP).changes
+    assert (unpaired.basis, unpaired.verdict) == ("none", "cannot tell")

@@ -1,0 +1,109 @@
+"""Maps of vectors in a report: from the files of the scores to panels, texts on marks, and the page."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from stages.report.canvas import drawing, svg
+from stages.report.cells import read_results
+from stages.report.map_figure import map_figure
+from stages.report.vector_maps import OTHERS, map_description, read_task_maps
+from stages.vector_map import VECTOR_MAP, vector_map
+from storage.errors import CorruptDataError
+from tests.stages.report.fake_results import Grid
+from tests.stages.report.test_report import Page
+
+TEXTS = np.arange(8, 12)
+
+
+def add_maps(grid: Grid, texts: np.ndarray = TEXTS, n_classes: int = 2) -> Grid:
+    """A map in every folder, of vectors that differ by cell."""
+    for i, cell in enumerate(grid.cells):
+        vectors = np.random.default_rng(i).normal(size=(len(texts), 5))
+        table = vector_map(texts, np.arange(len(texts)) % n_classes, vectors)
+        assert table is not None
+        pq.write_table(table, cell.folder / VECTOR_MAP)
+    return grid
+
+
+def test_every_method_has_the_map_of_its_smallest_seed_and_controls_have_none(grid: Grid):
+    add_maps(grid)
+    found = read_task_maps(read_results(grid.cells[::-1]), grid.corpora)
+    assert {m.task for m in found} == {"ratio 0.2", "ratio 0.8"}
+    assert [m.figure for m in found] == ["map_1", "map_2"]
+    for task_map in found:
+        assert {m.method for m in task_map.methods} == {"mean", "scorer", "glot"}
+        for method_map in task_map.methods:
+            (cell,) = [
+                c
+                for c in grid.cells
+                if (c.method, c.task, c.seed) == (method_map.method, task_map.task, 0)
+            ]
+            rows = pq.read_table(cell.folder / VECTOR_MAP)
+            assert method_map.found.points[:, 0].tolist() == rows["x"].to_pylist()
+        assert task_map.groups == {"absent": (0,), "present": (1,)}
+
+
+def test_marks_carry_their_texts_and_stand_where_the_map_says(grid: Grid):
+    (task_map, _) = read_task_maps(read_results(add_maps(grid).cells), grid.corpora)
+    with drawing():
+        figure, titles = map_figure(task_map)
+        drawn = svg(figure, "f0", "a map", titles)
+    assert len(titles) == 3 * 2
+    root = ElementTree.fromstring(drawn.markup)
+    marks = [e for e in root.iter("use") if e.find("title") is not None]
+    assert len(marks) == 3 * len(TEXTS)
+    corpus = grid.corpora["ratio 0.2"]
+    for place, method_map in enumerate(task_map.methods):
+        mine = marks[place * 4 : (place + 1) * 4]
+        order = [0, 2, 1, 3]  # by class, then as in the map
+        beginnings = [corpus.texts[TEXTS[i]] for i in order]
+        for mark, text in zip(mine, beginnings, strict=True):
+            title = mark.findtext("title") or ""
+            assert text.startswith(title.removesuffix("…"))
+            assert len(title) >= min(len(text), 85)
+        x, y = ([float(m.attrib[name]) for m in mine] for name in "xy")
+        points = method_map.found.points[order]
+        assert np.corrcoef(x, points[:, 0])[0, 1] > 0.9999
+        assert np.corrcoef(y, points[:, 1])[0, 1] < -0.9999, "pictures count from the top"
+
+
+def test_many_classes_are_drawn_with_the_rarest_together(make_grid):
+    grid: Grid = make_grid(tasks=["t"], methods=["m"], controls=[], seeds=[0])
+    texts = np.arange(60) % 12
+    add_maps(grid, texts, n_classes=11)
+    (task_map,) = read_task_maps(read_results(grid.cells), grid.corpora)
+    # 60 texts on 11 classes: the first five classes have six, the others five.
+    assert list(task_map.groups) == ["absent", "present", "2", "3", "4", "5", "6", OTHERS]
+    assert task_map.groups[OTHERS] == (7, 8, 9, 10)
+    with drawing():
+        _, titles = map_figure(task_map)
+    assert sum(map(len, titles.values())) == 60
+
+
+def test_the_page_has_a_section_with_a_figure_per_task(grid: Grid, tmp_path: Path):
+    folder = add_maps(grid).write(tmp_path / "report")
+    page = Page(folder / "report.html")
+    assert 'href="#maps"' in page.source
+    labels = [str(a["aria-label"]) for a in page.all("svg")]
+    maps = read_task_maps(read_results(grid.cells), grid.corpora)
+    assert [label for label in labels if "principal" in label] == [map_description(m) for m in maps]
+    assert (folder / "figures" / "map_1.png").exists()
+    assert (folder / "figures" / "map_2.png").exists()
+    section = page.source[page.source.index('id="maps"') : page.source.index('id="tokens"')]
+    assert not re.search(r"#[0-9a-f]{6}", section)
+    assert section.count("<title>") == 2 * 3 * len(TEXTS)
+
+
+def test_without_maps_there_is_no_section(written: Path):
+    assert 'id="maps"' not in (written / "report.html").read_text()
+
+
+def test_a_map_of_another_corpus_is_refused(grid: Grid, tmp_path: Path):
+    add_maps(grid, np.array([3, 12]))
+    with pytest.raises(CorruptDataError, match="names text 12 but the corpus has 12 texts"):
+        grid.write(tmp_path / "report")
