@@ -101,6 +101,8 @@ def _of_texts(
     if not isinstance(task.input_column_name, str):
         return None
     gold = list(data[task.label_column_name])
+    if not all(isinstance(label, int | str) for label in gold):  # a text with several
+        return None
     if any(len(experiment) != len(gold) for experiment in predictions):
         return None
     _, classes = np.unique(gold, return_inverse=True)
