@@ -16,10 +16,12 @@ from flows.token_probe_nodes import logit_lens_node, next_token_node, sensitivit
 from stages.layer_probe import LayerProbeConfig, LayerScores, probe_layers
 from stages.probes import (
     GeometryConfig,
+    GraphTimeConfig,
     ProbeCurves,
     TaskScoreConfig,
     TokenGraphConfig,
     probe_geometry,
+    probe_graph_time,
     probe_task,
     probe_token_graph,
 )
@@ -35,6 +37,7 @@ _ENTRIES: dict[type[ProbeMethod], Callable[..., LayerScores | ProbeCurves]] = {
     TaskScoreConfig: probe_task,
     GeometryConfig: probe_geometry,
     TokenGraphConfig: probe_token_graph,
+    GraphTimeConfig: probe_graph_time,
 }
 
 

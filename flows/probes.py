@@ -9,7 +9,7 @@ from stages.corpus.columns import TaskKind
 from stages.embed import required_arrays
 from stages.extraction.sizes import BackboneSizes
 from stages.layer_probe import LayerProbeConfig
-from stages.probes import GeometryConfig, TaskScoreConfig, TokenGraphConfig
+from stages.probes import GeometryConfig, GraphTimeConfig, TaskScoreConfig, TokenGraphConfig
 from stages.sensitivity import SensitivityConfig
 from stages.token_prediction import LogitLensConfig, NextTokenConfig
 
@@ -52,6 +52,13 @@ class TokenGraphProbe(_Probe):
 
     kind: Literal["token_graph"] = "token_graph"
     methods: dict[str, TokenGraphConfig] = Field(min_length=1)
+
+
+class GraphTimeProbe(_Probe):
+    """What GLOT's token graph and training step cost by length."""
+
+    kind: Literal["graph_time"] = "graph_time"
+    methods: dict[str, GraphTimeConfig] = Field(min_length=1)
 
 
 def _default_predictor(value: Any) -> Any:
@@ -104,6 +111,7 @@ ProbeConfig = Annotated[
     | TaskScoreProbe
     | GeometryProbe
     | TokenGraphProbe
+    | GraphTimeProbe
     | NextTokenProbe
     | LogitLensProbe
     | SensitivityProbe,
@@ -112,7 +120,9 @@ ProbeConfig = Annotated[
 ]
 """One section of `probes`; `layers` unless it says which kind."""
 
-ProbeMethod = LayerProbeConfig | TaskScoreConfig | GeometryConfig | TokenGraphConfig
+ProbeMethod = (
+    LayerProbeConfig | TaskScoreConfig | GeometryConfig | TokenGraphConfig | GraphTimeConfig
+)
 """What one curve of a probe of stored features alone is made from."""
 
 PROBED: dict[str, tuple[TaskKind, ...]] = {
@@ -120,6 +130,7 @@ PROBED: dict[str, tuple[TaskKind, ...]] = {
     "task_score": LABELLED,
     "geometry": ANY_TASK,
     "token_graph": ANY_TASK,
+    "graph_time": ANY_TASK,
     "next_token": ANY_TASK,
     "logit_lens": ANY_TASK,
     "sensitivity": ANY_TASK,
@@ -148,7 +159,7 @@ def probe_arrays(probe: ProbeConfig, sizes: BackboneSizes) -> set[str]:
 
 def reads_one_store(probe: ProbeConfig) -> bool:
     """Whether the prompts of an ensemble, one store each, cannot be averaged for this probe."""
-    return isinstance(probe, GeometryProbe | TokenGraphProbe | NextTokenProbe)
+    return isinstance(probe, GeometryProbe | TokenGraphProbe | GraphTimeProbe | NextTokenProbe)
 
 
 def probe_recipes(probe: ProbeConfig) -> tuple[str, ...]:

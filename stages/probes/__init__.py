@@ -2,16 +2,19 @@
 
 from stages.probes.curves import Point, ProbeCurves
 from stages.probes.geometry import GeometryConfig, probe_geometry
+from stages.probes.graph_time import GraphTimeConfig, probe_graph_time
 from stages.probes.task_score import TaskScoreConfig, probe_task
 from stages.probes.token_graph import TokenGraphConfig, probe_token_graph
 
 __all__ = [
     "GeometryConfig",
+    "GraphTimeConfig",
     "Point",
     "ProbeCurves",
     "TaskScoreConfig",
     "TokenGraphConfig",
     "probe_geometry",
+    "probe_graph_time",
     "probe_task",
     "probe_token_graph",
 ]

@@ -42,6 +42,10 @@ CAPTIONS = {
     "one untrained step, in which each token becomes the mean of its neighbours and the text the mean of "
     "its tokens: by a logistic regression on classes, by the cosine on graded pairs. At tau 1 this is the "
     "plain mean. A ring is the tau with the best dev score.",
+    "graph_time": "Milliseconds for one text of so many tokens, the median of several measurements on the "
+    "machine where this stage ran: making GLOT's graph, and a whole training step of GLOT, which makes it "
+    "too; and the connected share of all pairs. The texts are stored token states of the corpus, one after "
+    "the other, cut into pieces.",
     "next_token": "Prediction of the next token of test texts. By layer: a linear map of its vectors, "
     "trained on train and stopped on dev, with the rows of the backbone's own unembedding as keys. The "
     "backbone's own prediction is one place, after the last block; frequencies of tokens in train see no "

@@ -1,0 +1,150 @@
+"""What GLOT's token graph costs by length, on real token states.
+
+Source: GLOT, table 10 (time to build the graph against the number of tokens). Beside it stand a training
+step of GLOT and the share of pairs that are connected, on which both depend. Texts of a wanted length are
+the stored token states of the corpus, one text after the other, cut into pieces.
+
+These numbers are measurements of one machine at one moment. Their key holds what was measured, not where:
+a rerun reads them again, and another machine has to measure under a home of its own.
+
+Axes: T tokens of a batch.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from stages.corpus.corpus import Corpus
+from stages.embed import Features
+from stages.extraction.capture import ArrayName, CaptureItem
+from stages.extraction.sizes import BackboneSizes
+from stages.heads import GlotHead, build_head
+from stages.heads.token_graph import build_graph, edges
+from stages.probes.curves import Point, ProbeCurves
+from storage.errors import InputError
+from storage.progress import Progress
+from storage.readers import FeatureReader
+
+_TEXTS_AT_A_TIME = 64
+
+
+class GraphTimeConfig(BaseModel):
+    """Which graphs are timed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layer: str
+    """Stored array of token states, e.g. `hidden/6`."""
+    head: GlotHead = GlotHead()
+    """Its `tau` decides what is connected; the rest matters to the training step alone."""
+    lengths: tuple[int, ...] = Field(default=(32, 64, 128, 256, 512), min_length=1)
+    """Tokens of a text."""
+    n_texts: int = Field(default=8, ge=1)
+    """Texts of a batch."""
+    n_rounds: int = Field(default=5, ge=1)
+    """The median of so many is reported, after one that does not count."""
+
+    @field_validator("layer")
+    @classmethod
+    def _token_states(cls, layer: str) -> str:
+        name = ArrayName.parse(layer)
+        if name.axis != "token" or name.what == "attention_rows":
+            raise ValueError(
+                f"{layer!r} has no state per token; name hidden/K, hidden/final or values/K"
+            )
+        return layer
+
+    @field_validator("lengths")
+    @classmethod
+    def _ascending(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        if min(lengths) < 1:
+            raise ValueError(f"a text of {min(lengths)} tokens has no graph; give lengths from 1")
+        return tuple(sorted(set(lengths)))
+
+    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """What is read of the store.
+
+        Raises:
+            InputError: this backbone does not have it.
+        """
+        name = ArrayName.parse(self.layer)
+        item = CaptureItem(what=name.what, layers=str(name.index))
+        return tuple(found.text for found in item.names(sizes))
+
+
+def probe_graph_time(
+    config: GraphTimeConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+) -> ProbeCurves:
+    """Milliseconds for each text, by its length; labels and splits play no role.
+
+    Raises:
+        InputError: an ensemble of prompts, or fewer stored tokens than one batch of the longest needs.
+    """
+    if len(members) != 1:
+        raise InputError(
+            f"the token graph of {len(members)} prompts of an ensemble was asked for; take one prompt of it"
+        )
+    n_tokens = config.n_texts * max(config.lengths)
+    states = first_states(members[0].reader(config.layer, "span"), n_tokens)
+    if len(states) < n_tokens:
+        raise InputError(
+            f"{config.n_texts} texts of {max(config.lengths)} tokens were asked for, {n_tokens} in all, and "
+            f"the corpus has {len(states)}; lower 'n_texts' or 'lengths', or give more texts"
+        )
+    points: list[Point] = []
+    progress.start("probe", len(config.lengths), "lengths")
+    try:
+        for length in config.lengths:
+            points += _points(config, states[: config.n_texts * length], length)
+            progress.advance(1)
+    finally:
+        progress.finish()
+    return ProbeCurves("tokens", tuple(points))
+
+
+def first_states(reader: FeatureReader, n_tokens: int) -> torch.Tensor:
+    """The first token states of a corpus, `[at most n_tokens, width]` float32."""
+    rows: list[np.ndarray] = []
+    missing = n_tokens
+    for _, texts in reader.in_order(_TEXTS_AT_A_TIME):
+        rows.append(texts.data[:missing].astype(np.float32))
+        missing -= len(rows[-1])
+        if missing <= 0:
+            break
+    return torch.from_numpy(np.concatenate(rows))
+
+
+def _points(config: GraphTimeConfig, tokens: torch.Tensor, length: int) -> list[Point]:
+    offsets = torch.arange(0, len(tokens) + 1, length)
+    head = build_head(config.head, tokens.shape[1], torch.Generator().manual_seed(0))
+    tau = config.head.tau
+
+    def step() -> None:
+        head.zero_grad()
+        head(tokens, offsets).square().mean().backward()
+
+    n_edges = edges(tokens, offsets, tau).shape[1]
+    n_pairs = config.n_texts * length * length
+    measured = {
+        "graph, ms": 1e3 * _seconds(config, lambda: build_graph(tokens, offsets, tau)),
+        "GLOT's training step, ms": 1e3 * _seconds(config, step),
+    }
+    values = {name: value / config.n_texts for name, value in measured.items()}
+    return [
+        *(Point(name, "number", length, str(length), value) for name, value in values.items()),
+        Point("connected pairs", "share", length, str(length), n_edges / n_pairs),
+    ]
+
+
+def _seconds(config: GraphTimeConfig, run: Callable[[], object]) -> float:
+    run()
+    found: list[float] = []
+    for _ in range(config.n_rounds):
+        begin = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - begin)
+    return median(found)

@@ -1,0 +1,92 @@
+"""Times of token graphs: what is timed, how often, and what is refused."""
+
+import time
+from itertools import count
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from stages.heads import GlotHead
+from stages.probes import GraphTimeConfig, probe_graph_time
+from stages.probes.graph_time import first_states
+from storage.errors import InputError
+from storage.progress import SilentProgress
+from storage.readers import InMemoryReader
+from tests.stages.embed.corpus_features import SIZES
+from tests.stages.embed.memory_features import MemoryFeatures
+from tests.stages.probes.probe_features import classes
+from tests.stages.probes.test_probe_token_graph import neighbours, tokens_of
+
+QUIET = SilentProgress()
+LENGTHS = [1, 4, 7, 2, 9, 3]
+ROWS = tokens_of(LENGTHS)
+CORPUS = classes([0, 1] * 3)
+
+
+def features() -> MemoryFeatures:
+    return MemoryFeatures(SIZES, {"hidden/1": ROWS})
+
+
+def config(**fields: object) -> GraphTimeConfig:
+    given = {"layer": "hidden/1", "lengths": (6, 3), "n_texts": 2, "n_rounds": 3, **fields}
+    return GraphTimeConfig.model_validate(given)
+
+
+def measured(name: str, **fields: object) -> dict[str, float]:
+    found = probe_graph_time(config(**fields), [features()], CORPUS, QUIET)
+    assert found.axis == "tokens"
+    return {p.at: p.value for p in found.points if p.measure == name}
+
+
+def test_a_time_is_the_median_of_its_rounds_for_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = count()
+    # The clock is read twice a round; between the two reads n-th powers of 2 seconds pass.
+    monkeypatch.setattr(time, "perf_counter", lambda: float(2 ** next(ticks)))
+    first = [2.0 ** (2 * i + 1) - 2.0 ** (2 * i) for i in range(3)]
+    assert measured("graph, ms")["3"] == pytest.approx(1e3 * float(np.median(first)) / 2)
+
+
+def test_graphs_and_steps_take_time() -> None:
+    assert measured("graph, ms").keys() == {"3", "6"}
+    assert min(measured("graph, ms").values()) > 0
+    assert min(measured("GLOT's training step, ms").values()) > 0
+
+
+@pytest.mark.parametrize("tau", [-1.1, 0.35, 1.0])
+def test_the_density_is_that_of_the_pieces(tau: float) -> None:
+    found = measured("connected pairs", head=GlotHead(tau=tau))
+    for length in (3, 6):
+        pieces = np.split(ROWS.data[: 2 * length], 2)
+        expected = np.mean([neighbours(piece, tau) for piece in pieces])
+        assert found[str(length)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("n_tokens", [1, 5, 12, 26, 40])
+def test_states_are_the_first_of_the_corpus(n_tokens: int) -> None:
+    found = first_states(InMemoryReader("hidden/1", ROWS), n_tokens)
+    assert np.array_equal(found.numpy(), ROWS.data[:n_tokens])
+
+
+def test_a_corpus_with_too_few_tokens_is_refused_with_both_numbers() -> None:
+    with pytest.raises(InputError, match=r"2 texts of 14 tokens .* 28 in all, .* has 26"):
+        measured("graph, ms", lengths=(14,))
+
+
+def test_an_ensemble_is_refused() -> None:
+    with pytest.raises(InputError, match="2 prompts of an ensemble"):
+        probe_graph_time(config(), [features(), features()], CORPUS, QUIET)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"layer": "attention_rows/1"}, "has no state per token"),
+        ({"lengths": (0, 4)}, "a text of 0 tokens"),
+        ({"lengths": ()}, "lengths"),
+        ({"n_rounds": 0}, "n_rounds"),
+    ],
+)
+def test_wrong_fields_are_refused(fields: dict[str, object], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        config(**fields)
