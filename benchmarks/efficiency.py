@@ -47,7 +47,7 @@ from stages.heads import (
     ScorerHead,
     build_head,
 )
-from stages.heads.token_graph import build_blocks
+from stages.heads.token_graph import build_graph
 from storage.features.store import FeatureStore, store_folder
 from storage.keys import text_digest
 from storage.ragged import Ragged, offsets_of
@@ -232,7 +232,7 @@ def graph(args: argparse.Namespace, setting: Setting) -> Iterator[Finding]:
         tokens, offsets = to_tensors(ragged, CPU)
         learner = Learner(config, width)
         calls: dict[str, Callable[[], object]] = {
-            "graph": partial(build_blocks, tokens, offsets, config.tau),
+            "graph": partial(build_graph, tokens, offsets, config.tau),
             "step": partial(learner.step, tokens, offsets),
         }
         if length <= setting.target.max_length:
