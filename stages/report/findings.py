@@ -69,6 +69,8 @@ class ChoiceRow:
     seeds: tuple[int, ...]
     choices: dict[str, str]
     """Field to the value chosen; `a, b, c` by seed where the seeds differ."""
+    by_seed: frozenset[str]
+    """Fields in which the seeds differ."""
     dev: Entry | None
     """None where a seed has no dev score."""
     test: Entry
@@ -86,6 +88,7 @@ def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
         group.sort(key=lambda r: r.cell.seed)
         devs = [r.metrics.dev for r in group if r.metrics.dev is not None]
         fields = dict.fromkeys(name for r in group for name in r.metrics.choice)
+        chosen = {f: _by_seed([r.metrics.choice.get(f) for r in group]) for f in fields}
         rows.append(
             ChoiceRow(
                 method=method,
@@ -93,7 +96,8 @@ def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
                 role=role,
                 metric=metric,
                 seeds=tuple(r.cell.seed for r in group),
-                choices={f: _by_seed([r.metrics.choice.get(f) for r in group]) for f in fields},
+                choices={f: ", ".join(values) for f, values in chosen.items()},
+                by_seed=frozenset(f for f, values in chosen.items() if len(values) > 1),
                 dev=entry(devs) if len(devs) == len(group) else None,
                 test=entry([r.metrics.test for r in group]),
                 majority=group[0].metrics.majority if metric == "accuracy" else None,
@@ -103,17 +107,24 @@ def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
 
 
 def choice_fields(rows: Sequence[ChoiceRow]) -> tuple[list[str], dict[str, str]]:
-    """Fields that stand in columns, and the values of those that do not: of many, those with one value."""
+    """Fields that stand in columns, and the values of those that do not: of many, those with one value
+    for all rows and seeds."""
     values: dict[str, dict[str, None]] = {}
     for row in rows:
         for field, value in row.choices.items():
             values.setdefault(field, {})[value] = None
     if len(values) <= MOST_FIELDS:
         return list(values), {}
-    settled = {field: next(iter(found)) for field, found in values.items() if len(found) == 1}
+    differing = frozenset[str]().union(*(row.by_seed for row in rows))
+    settled = {
+        field: next(iter(found))
+        for field, found in values.items()
+        if len(found) == 1 and field not in differing
+    }
     return [field for field in values if field not in settled], settled
 
 
-def _by_seed(values: Sequence[str | int | float | bool | None]) -> str:
+def _by_seed(values: Sequence[str | int | float | bool | None]) -> list[str]:
+    """One text for each seed, or one where they are all the same."""
     texts = [f"{v:g}" if isinstance(v, float) else "–" if v is None else str(v) for v in values]
-    return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
+    return texts[:1] if len(set(texts)) == 1 else texts

@@ -64,6 +64,7 @@ def plain_tables(
         *map(layers_table, layers),
         *map(token_weights_table, weighed),
         choices_table(choices),
+        settled_table(choices),
         costs_table(costs),
         extractions_table(extractions),
     )
@@ -178,6 +179,14 @@ def choices_table(rows: Sequence[ChoiceRow]) -> PlainTable:
             )
             for row in rows
         ),
+    )
+
+
+def settled_table(rows: Sequence[ChoiceRow]) -> PlainTable:
+    """The settings that every method has alike, where it has them at all."""
+    _, settled = choice_fields(rows)
+    return PlainTable(
+        "The same wherever it applies", ("setting", "value"), tuple(settled.items()), n_names=1
     )
 
 

@@ -2,6 +2,7 @@ import math
 
 from stages.report.cells import read_results
 from stages.report.findings import choice_fields, choice_rows, control_findings
+from stages.report.plain_tables import choices_table, settled_table
 from stages.report.tables import results_table
 from tests.stages.report.fake_results import Grid
 
@@ -53,6 +54,20 @@ def test_of_many_fields_only_those_that_differ_stand_in_columns(make_grid):
     columns, settled = choice_fields(rows)
     assert columns == ["epoch", "head.hidden"]
     assert settled == {**common, "tau": "0.3"}
+
+
+def test_what_seeds_chose_differently_stands_in_a_column_though_methods_agree(make_grid):
+    grid: Grid = make_grid(tasks=["t"], methods=["a"], controls=[], seeds=[0, 1])
+    common = {
+        f"optim.{name}": name for name in ("lr", "schedule", "precision", "optimizer", "loss")
+    }
+    for i, tau in enumerate((0.3, 0.6)):
+        grid.edit_metrics(i, choice={**common, "tau": tau, "epoch": 2})
+    rows = choice_rows(read_results(grid.cells))
+    columns, settled = choice_fields(rows)
+    assert (columns, settled) == (["tau"], {**common, "epoch": "2"})
+    assert choices_table(rows).rows[0][2] == "0.3, 0.6"
+    assert settled_table(rows).rows == tuple({**common, "epoch": "2"}.items())
 
 
 def test_few_fields_all_stand_in_columns(grid: Grid):
