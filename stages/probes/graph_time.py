@@ -16,15 +16,14 @@ from statistics import median
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from stages.corpus.corpus import Corpus
 from stages.embed import Features
-from stages.extraction.capture import ArrayName, CaptureItem
-from stages.extraction.sizes import BackboneSizes
 from stages.heads import GlotHead, build_head
 from stages.heads.token_graph import build_graph, edges
 from stages.probes.curves import Point, ProbeCurves
+from stages.probes.token_states import TokenStates
 from storage.errors import InputError
 from storage.progress import Progress
 from storage.readers import FeatureReader
@@ -32,13 +31,9 @@ from storage.readers import FeatureReader
 _TEXTS_AT_A_TIME = 64
 
 
-class GraphTimeConfig(BaseModel):
+class GraphTimeConfig(TokenStates):
     """Which graphs are timed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    layer: str
-    """Stored array of token states, e.g. `hidden/6`."""
     head: GlotHead = GlotHead()
     """Its `tau` decides what is connected; the rest matters to the training step alone."""
     lengths: tuple[int, ...] = Field(default=(32, 64, 128, 256, 512), min_length=1)
@@ -48,32 +43,12 @@ class GraphTimeConfig(BaseModel):
     n_rounds: int = Field(default=5, ge=1)
     """The median of so many is reported, after one that does not count."""
 
-    @field_validator("layer")
-    @classmethod
-    def _token_states(cls, layer: str) -> str:
-        name = ArrayName.parse(layer)
-        if name.axis != "token" or name.what == "attention_rows":
-            raise ValueError(
-                f"{layer!r} has no state per token; name hidden/K, hidden/final or values/K"
-            )
-        return layer
-
     @field_validator("lengths")
     @classmethod
     def _ascending(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
         if min(lengths) < 1:
             raise ValueError(f"a text of {min(lengths)} tokens has no graph; give lengths from 1")
         return tuple(sorted(set(lengths)))
-
-    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        """What is read of the store.
-
-        Raises:
-            InputError: this backbone does not have it.
-        """
-        name = ArrayName.parse(self.layer)
-        item = CaptureItem(what=name.what, layers=str(name.index))
-        return tuple(found.text for found in item.names(sizes))
 
 
 def probe_graph_time(
@@ -84,12 +59,8 @@ def probe_graph_time(
     Raises:
         InputError: an ensemble of prompts, or fewer stored tokens than one batch of the longest needs.
     """
-    if len(members) != 1:
-        raise InputError(
-            f"the token graph of {len(members)} prompts of an ensemble was asked for; take one prompt of it"
-        )
     n_tokens = config.n_texts * max(config.lengths)
-    states = first_states(members[0].reader(config.layer, "span"), n_tokens)
+    states = first_states(config.reader(members), n_tokens)
     if len(states) < n_tokens:
         raise InputError(
             f"{config.n_texts} texts of {max(config.lengths)} tokens were asked for, {n_tokens} in all, and "

@@ -23,11 +23,10 @@ from scipy.sparse.csgraph import connected_components
 from stages.corpus.corpus import Corpus
 from stages.embed import Features, require_finite
 from stages.embed.aggregate import Vectors
-from stages.extraction.capture import ArrayName, CaptureItem
-from stages.extraction.sizes import BackboneSizes
 from stages.heads.token_graph import edges
 from stages.probes.curves import Point, ProbeCurves, first_best
 from stages.probes.linear_probe import LinearProbe, TaskScore, require_scorable, score_task
+from stages.probes.token_states import TokenStates
 from storage.errors import InputError
 from storage.progress import Progress
 from storage.ragged import Ragged
@@ -38,38 +37,16 @@ _PAIRS = 1 << 22
 """Pairs of tokens of a batch, at most, unless one text has more."""
 
 
-class TokenGraphConfig(LinearProbe):
+class TokenGraphConfig(TokenStates, LinearProbe):
     """Whose tokens are connected, and when."""
 
-    layer: str
-    """Stored array of token states, e.g. `hidden/6`."""
     tau: tuple[FiniteFloat, ...] = Field(default=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0), min_length=1)
     """Tokens with a cosine strictly above this are neighbours."""
-
-    @field_validator("layer")
-    @classmethod
-    def _token_states(cls, layer: str) -> str:
-        name = ArrayName.parse(layer)
-        if name.axis != "token" or name.what == "attention_rows":
-            raise ValueError(
-                f"{layer!r} has no state per token; name hidden/K, hidden/final or values/K"
-            )
-        return layer
 
     @field_validator("tau")
     @classmethod
     def _ascending(cls, tau: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(sorted(set(tau)))
-
-    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        """What is read of the store.
-
-        Raises:
-            InputError: this backbone does not have it.
-        """
-        name = ArrayName.parse(self.layer)
-        item = CaptureItem(what=name.what, layers=str(name.index))
-        return tuple(found.text for found in item.names(sizes))
 
 
 @dataclass(frozen=True)
@@ -96,14 +73,10 @@ def probe_token_graph(
     Raises:
         InputError: an ensemble of prompts, a text without tokens, or labels that cannot be scored.
     """
-    if len(members) != 1:
-        raise InputError(
-            f"the token graph of {len(members)} prompts of an ensemble was asked for; take one prompt of it"
-        )
     has_labels = corpus.task != "unlabelled"
     if has_labels:
         require_scorable(corpus)
-    reader = members[0].reader(config.layer, "span")
+    reader = config.reader(members)
     if empty := np.flatnonzero(reader.lengths == 0).tolist():
         raise InputError(
             f"{members[0].name(empty[0])} has no token in its span ({len(empty)} such of {reader.n_texts} "
