@@ -1,5 +1,6 @@
 """Evaluation tasks: those of mteb by name, and tasks of the same kinds from local parquet files."""
 
+from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -56,9 +57,9 @@ class _Local(_Config):
         return self.main_score or self.default_score
 
     @property
+    @abstractmethod
     def stems(self) -> dict[str, str]:
         """What a file holds, to its name without extension."""
-        raise NotImplementedError
 
     def file(self, holds: str) -> Path:
         """The file that holds this."""

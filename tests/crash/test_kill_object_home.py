@@ -19,7 +19,7 @@ from tests.crash.extract_to_object_store import corpus
 from tests.stages.extraction.tiny_models import save_model
 from tests.storage.object_server import ObjectServer, object_server
 
-HOME = "s3://bucket/home"
+HOME = "s3://bucket/lab"
 N_TEXTS = 250
 N_KILLS = 3
 

@@ -113,7 +113,7 @@ def test_a_home_that_is_a_file_or_of_an_unknown_kind_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine = Machine(tmp_path, capsys)
-    machine.home = "ftp://bucket/home"
+    machine.home = "ftp://bucket/lab"
     assert "unknown kind of object store" in machine("ls", code=2)
     file = tmp_path / "file"
     file.write_text("x")

@@ -29,7 +29,7 @@ from storage.replica import attach, detach
 from tests.storage.object_server import ObjectServer, object_server
 from tests.storage.small_store import ARRAYS, IDENTITY, SIZES, SmallStore, filled_store
 
-URL = "s3://bucket/home"
+URL = "s3://bucket/lab"
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def filled(tmp_path: Path) -> SmallStore:
 
 
 def keys(server: ObjectServer) -> set[str]:
-    return {k.removeprefix("bucket/home/") for k in server.objects}
+    return {k.removeprefix("bucket/lab/") for k in server.objects}
 
 
 def assert_reads(store: FeatureStore, small: SmallStore, array: str = "hidden/1") -> None:
@@ -79,21 +79,21 @@ def test_the_object_store_holds_what_a_local_home_holds(
     changing = ("store.json", "/receipts/")  # both hold times
     for key in plain:
         if not any(part in key for part in changing):
-            assert server.objects[f"bucket/home/{key}"] == (tmp_path / "plain" / key).read_bytes()
+            assert server.objects[f"bucket/lab/{key}"] == (tmp_path / "plain" / key).read_bytes()
 
 
 def test_a_receipt_appears_after_its_shard_and_by_one_put(
     server: ObjectServer, tmp_path: Path
 ) -> None:
     filled(tmp_path)
-    puts = [line.removeprefix("PUT bucket/home/") for line in server.log if line.startswith("PUT")]
+    puts = [line.removeprefix("PUT bucket/lab/") for line in server.log if line.startswith("PUT")]
     receipts = [k for k in puts if "/receipts/" in k]
     assert receipts
     for key in receipts:
-        shard = json.loads(server.objects[f"bucket/home/{key}"])["shard"]
+        shard = json.loads(server.objects[f"bucket/lab/{key}"])["shard"]
         store = "/".join(key.split("/")[:2])
         assert puts.index(f"{store}/{shard}") < puts.index(key)
-        assert server.requests[f"PUT bucket/home/{key}"] == 1
+        assert server.requests[f"PUT bucket/lab/{key}"] == 1
 
 
 def test_another_machine_reads_everything_and_fetches_only_what_it_reads(
@@ -114,9 +114,9 @@ def test_an_index_that_did_not_change_is_not_fetched_again(
 ) -> None:
     filled(tmp_path)
     detach(machine(tmp_path, "second"))
-    before = {k: n for k, n in server.requests.items() if k.startswith("GET bucket/home/")}
+    before = {k: n for k, n in server.requests.items() if k.startswith("GET bucket/lab/")}
     machine(tmp_path, "second")
-    after = {k: n for k, n in server.requests.items() if k.startswith("GET bucket/home/")}
+    after = {k: n for k, n in server.requests.items() if k.startswith("GET bucket/lab/")}
     assert before
     assert after == before
 
@@ -126,7 +126,7 @@ def test_the_writer_itself_fetches_nothing_back(server: ObjectServer, tmp_path: 
     detach(small.store.root.parents[1])
     server.requests.clear()
     machine(tmp_path, "first")
-    again = [k for k in server.requests if k.startswith("GET bucket/home/")]
+    again = [k for k in server.requests if k.startswith("GET bucket/lab/")]
     assert not again
 
 
@@ -155,7 +155,7 @@ def test_two_writers_on_two_machines_are_refused(server: ObjectServer, tmp_path:
 
 
 def put_lease(server: ObjectServer, store: FeatureStore, **holder: object) -> str:
-    key = f"bucket/home/features/{store.store_id}/writer.lease"
+    key = f"bucket/lab/features/{store.store_id}/writer.lease"
     server.store(key, json.dumps({"renewed": "long ago", **holder}).encode())
     return key
 
@@ -211,7 +211,7 @@ def test_a_segment_number_is_given_once_even_without_a_lease(
 ) -> None:
     small = filled(tmp_path)
     number = small.store.n_slots()
-    taken = f"bucket/home/features/{small.store.store_id}/segments/{number:06d}.parquet"
+    taken = f"bucket/lab/features/{small.store.store_id}/segments/{number:06d}.parquet"
     with writing(small.store) as writer:
         server.store(taken, b"of another machine")
         with pytest.raises(StoreBusyError, match=f"segment {number}"):
@@ -227,7 +227,7 @@ def test_a_failed_upload_commits_nothing_and_the_rerun_does(
     with writing(small.store) as writer:
         rng = np.random.default_rng(1)
         writer.declare(["attention_rows/2"])
-        with pytest.raises(ObjectStoreError, match=r"cannot write s3://bucket/home/.*503"):
+        with pytest.raises(ObjectStoreError, match=r"cannot write s3://bucket/lab/.*503"):
             small.fill(writer, 0, ["attention_rows/2"], rng)
     assert "attention_rows/2" not in small.store.committed(0)
     assert not [k for k in keys(server) if "receipts/000000/attention_rows/2" in k]
@@ -242,7 +242,7 @@ def test_damage_in_the_object_store_is_found_although_a_good_copy_is_here(
 ) -> None:
     small = filled(tmp_path)
     store = small.store
-    shard = f"bucket/home/features/{store.store_id}/features.zarr/hidden/1/c/0/0"
+    shard = f"bucket/lab/features/{store.store_id}/features.zarr/hidden/1/c/0/0"
     whole = server.objects[shard]
     server.store(shard, whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
     (damage,) = verify(store, SilentProgress())
@@ -275,8 +275,8 @@ def test_an_object_that_is_gone_is_an_error_that_names_it(
 ) -> None:
     small = filled(tmp_path)
     (store,) = all_stores(machine(tmp_path, "second"))
-    del server.objects[f"bucket/home/features/{store.store_id}/features.zarr/hidden/1/c/0/0"]
-    with pytest.raises(CorruptDataError, match=r"s3://bucket/home/.*hidden/1/c/0/0 is not there"):
+    del server.objects[f"bucket/lab/features/{store.store_id}/features.zarr/hidden/1/c/0/0"]
+    with pytest.raises(CorruptDataError, match=r"s3://bucket/lab/.*hidden/1/c/0/0 is not there"):
         assert_reads(store, small)
 
 
@@ -294,7 +294,7 @@ def test_artifacts_are_published_manifest_last_and_opened_elsewhere(
     server: ObjectServer, tmp_path: Path
 ) -> None:
     publish(ArtifactStore(machine(tmp_path, "first")), 1, "hello")
-    folder = f"bucket/home/artifacts/fit/{spec(1).ref.key}"
+    folder = f"bucket/lab/artifacts/fit/{spec(1).ref.key}"
     assert server.log == [f"PUT {folder}/deep/result.txt", f"PUT {folder}/artifact.json"]
     second = ArtifactStore(machine(tmp_path, "second"))
     assert second.is_done(spec(1).ref)
@@ -317,7 +317,7 @@ def test_a_damaged_artifact_in_the_object_store_is_told(
 ) -> None:
     store = ArtifactStore(machine(tmp_path, "first"))
     publish(store, 1, "hello")
-    server.store(f"bucket/home/artifacts/fit/{spec(1).ref.key}/deep/result.txt", b"hallo")
+    server.store(f"bucket/lab/artifacts/fit/{spec(1).ref.key}/deep/result.txt", b"hallo")
     (problem,) = store.problems(spec(1).ref)
     assert "checksum" in problem
 
@@ -355,7 +355,7 @@ def test_a_store_created_on_two_machines_at_once_is_one_store(
     assert first.record.backbone == {"source": "seen from first"}
 
 
-@pytest.mark.parametrize("url", ["ftp://bucket/home", "memory://home", "file:///home"])
+@pytest.mark.parametrize("url", ["ftp://bucket/lab", "memory://home", "file:///lab"])
 def test_unknown_schemes_are_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown kind of object store"):
         attach(url, tmp_path, SilentProgress())
@@ -365,7 +365,7 @@ def test_a_store_that_does_not_answer_is_the_users_to_check(
     server: ObjectServer, tmp_path: Path
 ) -> None:
     server.refuse = lambda method, key: True
-    with pytest.raises(InputError, match=r"cannot list s3://bucket/home.*credentials"):
+    with pytest.raises(InputError, match=r"cannot list s3://bucket/lab.*credentials"):
         machine(tmp_path, "first")
 
 

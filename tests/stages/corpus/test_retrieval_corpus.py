@@ -273,6 +273,7 @@ def test_negatives_that_are_not_there_are_refused(tmp_path: Path) -> None:
         build_corpus(reranking(tmp_path, answers, negatives="candidates"))
 
 
+# Optional by design: the data is not part of the project, so a bare clone has none.
 needs_data = pytest.mark.skipif(
     "PERMAFROST_DATA" not in os.environ,
     reason="PERMAFROST_DATA (scifact, wikiqa) is not set: 2 checks on real data",

@@ -150,6 +150,7 @@ def slice_of_data(data: Path, to: Path, name: str) -> None:
             first(path, to / path.name, 150)
 
 
+# Optional by design: the data is not part of the project, so a bare clone has none.
 @pytest.mark.skipif("PERMAFROST_DATA" not in os.environ, reason="PERMAFROST_DATA is not set")
 @pytest.mark.parametrize(
     ("name", "kind", "fields"),
