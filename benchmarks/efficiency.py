@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.extraction import QUIET, synthetic
+from benchmarks.backbone_runs import QUIET, synthetic
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
 from stages.extraction.backbone import Backbone, BackboneConfig, load_backbone
 from stages.extraction.capture import parse_capture
@@ -222,7 +222,7 @@ def graph(args: argparse.Namespace, setting: Setting) -> Iterator[Finding]:
     """(c) graph construction by length."""
     width, config = setting.target.sizes.d_model, GlotHead()
     for length in args.lengths:
-        # Around four directions, so that one pair in four is connected; the cost does not depend on it.
+        # Around four directions, so that one pair in four is connected; sparser graphs become lists of edges.
         rng = np.random.default_rng(length)
         kinds = 1.5 * rng.normal(size=(4, width))
         rows = kinds[rng.integers(0, 4, LONG_BATCH * length)] + rng.normal(

@@ -1,23 +1,21 @@
-"""An epoch of training over cached sentences: seconds, tokens a second, memory.
+"""An epoch of training over cached sentences: seconds, tokens a second.
 
     OMP_NUM_THREADS=2 python -m benchmarks.fit [--texts 10000] [--batch-sizes 32 64] [--heads glot] [--json]
 
 The training loop of a fit without its evaluation on dev: a reader that holds float16 features of width 384
 in memory, shuffled batches, a head with the defaults of its config, a classifier, Adam. Texts have random
 lengths (log-normal, mean about 25, 3 to 128) and random states around groups of directions, one pair of
-tokens in `--groups` connected. The first epoch of a head also compiles the kernels of its products. Peak
-memory is the growth of the process during an epoch, beyond the features (Linux only).
+tokens in `--groups` connected. The first epoch of a head also compiles the kernels of its products.
 """
 
 import argparse
 import time
-from collections.abc import Iterator
 from statistics import median
 
 import numpy as np
 import torch
 
-from benchmarks.measuring import Finding, show, watched_memory
+from benchmarks.measuring import Finding, show
 from stages.fit import FitConfig, OptimConfig
 from stages.fit.models import TaskFacts
 from stages.fit.run import start_run, train_epoch
@@ -44,31 +42,25 @@ def sentences(n_texts: int, groups: int) -> Singles:
     return Singles(reader, rng.integers(0, 2, n_texts))
 
 
-def epochs(
-    args: argparse.Namespace, head: str, batch_size: int, train: Singles
-) -> Iterator[Finding]:
+def epochs(args: argparse.Namespace, head: str, batch_size: int, train: Singles) -> Finding:
     """Epochs of one head."""
     optim = OptimConfig(batch_size=batch_size, max_epochs=args.rounds + 1)
     config = FitConfig(head=HEADS[head], seed=0, optim=optim)
     run = start_run(config, FACTS, WIDTH, CPU)
     seconds: list[float] = []
-    peaks: list[int] = []
     for epoch in range(1, args.rounds + 2):
-        with watched_memory(peaks):
-            begin = time.perf_counter()
-            n_steps = sum(1 for _ in train_epoch(run, config, train, epoch, CPU))
-            seconds.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        n_steps = sum(1 for _ in train_epoch(run, config, train, epoch, CPU))
+        seconds.append(time.perf_counter() - begin)
     n_tokens = int(train.reader.lengths.sum())
     first, later = seconds[0], median(seconds[1:])
-    what = f"{head}, batches of {batch_size}"
-    yield Finding(
-        f"{what}: seconds of an epoch",
+    return Finding(
+        f"{head}, batches of {batch_size}: seconds of an epoch",
         later,
         "<= 10" if head == "glot" else "",
         f"{n_steps} steps, {n_tokens / later:,.0f} tokens/s; {min(seconds[1:]):.2f} to "
         f"{max(seconds[1:]):.2f} s, the first {first:.2f} s",
     )
-    yield Finding(f"{what}: peak memory, MiB", max(peaks) / 2**20)
 
 
 def main() -> None:
@@ -84,10 +76,9 @@ def main() -> None:
     train = sentences(args.texts, args.groups)
     lengths = train.reader.lengths
     findings = [
-        finding
+        epochs(args, head, batch_size, train)
         for head in args.heads
         for batch_size in args.batch_sizes
-        for finding in epochs(args, head, batch_size, train)
     ]
     title = (
         f"fit: {args.texts:,} texts of {lengths.mean():.1f} tokens, width {WIDTH}, {args.rounds} rounds, "

@@ -28,7 +28,7 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.extraction import (
+from benchmarks.backbone_runs import (
     QUIET,
     WORDS,
     bare_model,
