@@ -4,13 +4,13 @@ A node's key is made of its config, the keys of its inputs and the code it reach
 can be drawn, explained and checked against the artifact store without loading a backbone.
 """
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from flows.embed_nodes import embed_node, similarity_node
 from flows.evaluation_nodes import evaluation_facts, evaluation_nodes, texts_node
 from flows.evaluations import evaluation_texts, whitened_for_evaluations
 from flows.experiment import (
@@ -21,48 +21,28 @@ from flows.experiment import (
     LayersMethod,
     MethodConfig,
 )
+from flows.head_nodes import control_node, fit_node, score_node
 from flows.layer_nodes import layers_fit_node, layers_score_node, pretrain_node
 from flows.linear_method import LinearMethod
 from flows.linear_nodes import linear_node
 from flows.nodes import Node, code_of
 from flows.probe_nodes import probe_nodes
-from flows.report_inputs import (
-    attention_inputs,
-    attention_rows,
-    extractions,
-    layer_curves,
-    pretraining_runs,
-    probe_curves,
-    report_cells,
-    report_provenance,
-    text_tokens,
-)
+from flows.report_node import report_node
 from flows.stores import RecipeStores, SharedBackbone, resolve_stores
-from stages.controls import run_control
 from stages.corpus.config import CorpusConfig, corpus_facts
 from stages.corpus.corpus import Corpus, build_corpus
-from stages.embed import StoredFeatures, embed_corpus, required_arrays
+from stages.embed import StoredFeatures
 from stages.extraction.backbone import choose_device
 from stages.extraction.extract import extract
 from stages.extraction.planning import ExtractionPlan, plan_extraction
 from stages.extraction.sizes import BackboneSizes
 from stages.extraction.target import ExtractTarget
-from stages.fit import FitData, fit, load_head
 from stages.mteb_evaluation import LocalTask, Role, TaskFacts, task_corpus
-from stages.report.html import page_digest
-from stages.report.report import write_report
-from stages.score import ScoreConfig, score
-from stages.similarity import SimilarityConfig, score_vectors
 from storage.artifacts import ArtifactSpec, ArtifactStore, Draft
-from storage.durable import DRAFT_PREFIX, write_json
-from storage.features.layout import TOKEN_IDS
+from storage.durable import write_json
 from storage.features.store import FeatureStore, store_folder
 from storage.keys import to_plain
 from storage.progress import Progress
-from storage.readers import open_reader
-
-CHECKPOINT_EVERY_S = 15.0
-"""Work that a killed fit loses, at most, beyond the epoch it was in."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +76,7 @@ class Dag:
         return evaluation_texts(self.experiment)
 
     def _corpus_node(self, task: str, config: CorpusConfig) -> Node:
-        spec = ArtifactSpec(
-            stage="corpus", config=corpus_facts(config), code=code_of(build_corpus).definitions
-        )
+        spec = ArtifactSpec(stage="corpus", config=corpus_facts(config), code=code_of(build_corpus))
 
         def make(draft: Draft, progress: Progress) -> None:
             corpus = build_corpus(config)
@@ -201,22 +179,6 @@ class Dag:
         """Of the experiment's backbone."""
         return next(iter(self.stores.values())).targets[0].sizes
 
-    def _feature_input(self, array: str) -> str:
-        (key,) = self.stores[DEFAULT_RECIPE].inputs([array])
-        return key
-
-    def _fit_data(self, task: str, arrays: Sequence[str]) -> FitData:
-        corpus, (store,) = self.corpus(task), self.open_stores()
-        budget = self.experiment.runtime.memory_bytes
-        readers = {a: open_reader(store, a, corpus.digests, budget_bytes=budget) for a in arrays}
-        return FitData(
-            readers=readers,
-            examples=corpus.examples,
-            label_names=corpus.label_names,
-            digests=corpus.digests,
-            task=corpus.task,
-        )
-
     @cached_property
     def cells(self) -> list[tuple[str, str, int, MethodConfig]]:
         """The grid: (method, task, seed, config). A baseline without randomness has one seed."""
@@ -240,74 +202,24 @@ class Dag:
         found = {(n, t, s): self._fit_node(n, t, s, m) for n, t, s, m in self.cells}
         e = self.experiment
         for name, task in whitened_for_evaluations(e):
-            found[name, task, e.seeds[0]] = self._embed_node(name, task, e.embed_methods[name])
+            found[name, task, e.seeds[0]] = embed_node(self, name, task, e.embed_methods[name])
         return found
 
     def _fit_node(self, name: str, task: str, seed: int, method: MethodConfig) -> Node:
-        corpus_key = str(self.corpus_nodes[task].spec.ref)
         if isinstance(method, EmbedMethod):
-            return self._embed_node(name, task, method)
+            return embed_node(self, name, task, method)
         if isinstance(method, LinearMethod):
             return linear_node(self, name, task, seed, method)
         if isinstance(method, LayersMethod):
             return layers_fit_node(self, name, task, seed, method)
-        if not isinstance(method, HeadMethod):
-            control = self.experiment.control_config(method, task)
-            spec = ArtifactSpec(
-                stage="control",
-                config=to_plain(control),
-                inputs=(corpus_key,),
-                code=code_of(run_control).definitions,
-            )
-
-            def make_control(draft: Draft, progress: Progress) -> None:
-                run_control(control, self.corpus(task)).save(draft.folder)
-
-            return Node("fit", f"control {name} · {task}", spec, make_control)
-
-        config = self.experiment.fit_config(method, task, seed)
-        spec = ArtifactSpec(
-            stage="fit",
-            config=to_plain(config),
-            inputs=(corpus_key, *(self._feature_input(a) for a in config.arrays())),
-            code=code_of(fit).definitions,
-        )
-
-        def make_fit(draft: Draft, progress: Progress) -> None:
-            data = self._fit_data(task, config.arrays())
-            # By the artifact's key, which code is part of; a draft, so that it stays on this machine and
-            # garbage collection finds what a killed run left.
-            kept = self.artifacts.root / "fit" / f"{DRAFT_PREFIX}{spec.ref.key}-checkpoint"
-            result = fit(config, data, progress, self.device, kept / "fit.pt", CHECKPOINT_EVERY_S)
-            result.save(draft.folder)
-            shutil.rmtree(kept, ignore_errors=True)
-
-        return Node("fit", f"fit {name} · {task} · seed {seed}", spec, make_fit)
+        if isinstance(method, HeadMethod):
+            return fit_node(self, name, task, seed, method)
+        return control_node(self, name, task, method)
 
     @property
     def device(self) -> str:
         """Where heads are trained and scored."""
         return str(choose_device(self.experiment.runtime.device))
-
-    def _embed_node(self, name: str, task: str, method: EmbedMethod) -> Node:
-        config, recipe = method.config, method.recipe
-        arrays = required_arrays(config, self.sizes)
-        spec = ArtifactSpec(
-            stage="embed",
-            config=to_plain(config),
-            inputs=(
-                str(self.corpus_nodes[task].spec.ref),
-                *self.stores[recipe].inputs(arrays),
-            ),
-            code=code_of(embed_corpus).definitions,
-        )
-
-        def make(draft: Draft, progress: Progress) -> None:
-            found = embed_corpus(config, self.members(recipe, task), self.corpus(task), progress)
-            found.save(draft.folder)
-            draft.summary = {"method": name, "task": task, **found.choice}
-
-        return Node("fit", f"embed {name} · {task}", spec, make)
 
     @cached_property
     def probe_nodes(self) -> dict[tuple[str, str, str], Node]:
@@ -320,61 +232,12 @@ class Dag:
         found: dict[tuple[str, str, int], Node] = {}
         for name, task, seed, method in self.cells:
             if isinstance(method, HeadMethod):
-                found[name, task, seed] = self._score_node(name, task, seed, method)
+                found[name, task, seed] = score_node(self, name, task, seed, method)
             elif isinstance(method, EmbedMethod):
-                found[name, task, seed] = self._similarity_node(name, task, method)
+                found[name, task, seed] = similarity_node(self, name, task, method)
             elif isinstance(method, LayersMethod):
                 found[name, task, seed] = layers_score_node(self, name, task, seed, method)
         return found
-
-    def _similarity_node(self, name: str, task: str, method: EmbedMethod) -> Node:
-        made = self.fit_nodes[name, task, self.experiment.seeds[0]].spec.ref
-        config = SimilarityConfig(metric=method.metric)
-        spec = ArtifactSpec(
-            stage="score",
-            config=to_plain(config),
-            inputs=(str(made), str(self.corpus_nodes[task].spec.ref)),
-            code=code_of(score_vectors).definitions,
-        )
-
-        def make(draft: Draft, progress: Progress) -> None:
-            result = score_vectors(config, self.artifacts.open(made), self.corpus(task))
-            result.save(draft.folder)
-            draft.summary = {
-                "method": name,
-                "task": task,
-                **{k: result.metrics[k] for k in ("metric", "dev", "test")},
-            }
-
-        return Node("score", f"score {name} · {task}", spec, make)
-
-    def _score_node(self, name: str, task: str, seed: int, method: HeadMethod) -> Node:
-        fit_ref = self.fit_nodes[name, task, seed].spec.ref
-        arrays = self.experiment.fit_config(method, task, seed).arrays()
-        config = ScoreConfig()
-        spec = ArtifactSpec(
-            stage="score",
-            config=to_plain(config),
-            inputs=(
-                str(fit_ref),
-                str(self.corpus_nodes[task].spec.ref),
-                *(self._feature_input(a) for a in arrays),
-            ),
-            code=code_of(score).definitions,
-        )
-
-        def make(draft: Draft, progress: Progress) -> None:
-            head = load_head(self.artifacts.open(fit_ref))
-            result = score(config, head, self._fit_data(task, [head.layer]), self.device)
-            result.save(draft.folder)
-            draft.summary = {
-                "method": name,
-                "task": task,
-                "seed": seed,
-                **{k: result.metrics[k] for k in ("metric", "dev", "test")},
-            }
-
-        return Node("score", f"score {name} · {task} · seed {seed}", spec, make)
 
     @cached_property
     def evaluation_nodes(self) -> dict[tuple[str, str, int], Node]:
@@ -392,43 +255,7 @@ class Dag:
     @cached_property
     def report_node(self) -> Node:
         """Everything together."""
-        spec = ArtifactSpec(
-            stage="report",
-            config={
-                "name": self.experiment.name,
-                "report": to_plain(self.experiment.report),
-                # The page's template and style are not Python, so no code fingerprint sees them.
-                "page": page_digest(),
-                "grid": [*(list(c[:3]) for c in self.cells), *map(list, self.evaluation_nodes)],
-            },
-            inputs=(
-                *(str(n.spec.ref) for n in self.result_nodes.values()),
-                *(str(n.spec.ref) for n in self.evaluation_nodes.values()),
-                *(str(n.spec.ref) for n in self.corpus_nodes.values()),
-                *(str(n.spec.ref) for n in self.probe_nodes.values()),
-                *(str(n.spec.ref) for n in self.pretrain_nodes.values()),
-                next(iter(self.stores.values())).inputs([TOKEN_IDS.name])[0],
-                *attention_inputs(self),
-            ),
-            code=code_of(write_report).definitions,
-        )
-
-        def make(draft: Draft, progress: Progress) -> None:
-            write_report(
-                self.experiment.report,
-                report_cells(self),
-                {task: self.corpus(task) for task in self.experiment.tasks},
-                partial(text_tokens, self),
-                report_provenance(self),
-                draft.folder,
-                layer_curves=layer_curves(self),
-                probes=probe_curves(self),
-                pretrainings=pretraining_runs(self),
-                extractions=extractions(self),
-                attention=attention_rows(self),
-            )
-
-        return Node("report", "report", spec, make)
+        return report_node(self)
 
     @cached_property
     def nodes(self) -> list[Node]:

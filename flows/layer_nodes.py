@@ -22,6 +22,8 @@ from storage.readers import open_reader
 if TYPE_CHECKING:
     from flows.dag import Dag
 
+_READING = (read_latents, open_reader)
+
 
 def pretrain_node(dag: "Dag", name: str) -> Node:
     """Layer autoencoders of a pretraining."""
@@ -31,7 +33,7 @@ def pretrain_node(dag: "Dag", name: str) -> Node:
         stage="pretrain",
         config=to_plain(config),
         inputs=(str(dag.corpus_nodes[task].spec.ref), *_inputs(dag, latents)),
-        code=code_of(pretrain).definitions,
+        code=code_of(pretrain, *_READING),
     )
 
     def make(draft: Draft, progress: Progress) -> None:
@@ -54,7 +56,7 @@ def layers_fit_node(dag: "Dag", name: str, task: str, seed: int, method: LayersM
             *_inputs(dag, method.latents),
             *([] if encoders is None else [str(encoders)]),
         ),
-        code=code_of(fit_corpus).definitions,
+        code=code_of(fit_corpus, load_autoencoders, *_READING),
     )
 
     def make(draft: Draft, progress: Progress) -> None:
@@ -81,7 +83,7 @@ def layers_score_node(dag: "Dag", name: str, task: str, seed: int, method: Layer
         stage="score",
         config=to_plain(config),
         inputs=(str(made), corpus_key, *_inputs(dag, method.latents)),
-        code=code_of(score_corpus).definitions,
+        code=code_of(score_corpus, *_READING),
     )
 
     def make(draft: Draft, progress: Progress) -> None:

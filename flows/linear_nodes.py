@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from flows.linear_method import LinearMethod
 from flows.nodes import Node, code_of
-from stages.embed import required_arrays
+from stages.embed import StoredFeatures, required_arrays
 from stages.linear import run_linear
 from storage.artifacts import ArtifactSpec, Draft
 from storage.keys import to_plain
@@ -25,7 +25,7 @@ def linear_node(dag: "Dag", name: str, task: str, seed: int, method: LinearMetho
             str(dag.corpus_nodes[task].spec.ref),
             *dag.stores[method.recipe].inputs(list(arrays)),
         ),
-        code=code_of(run_linear).definitions,
+        code=code_of(run_linear, StoredFeatures),
     )
 
     def make(draft: Draft, progress: Progress) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from storage.artifacts import ArtifactSpec, Draft
-from storage.fingerprint import CodeFingerprint, fingerprint
+from storage.fingerprint import fingerprint
 from storage.progress import Progress
 
 PACKAGES = ("stages", "storage")
@@ -37,6 +37,14 @@ class Node:
     make: Callable[[Draft, Progress], None]
 
 
-def code_of(entry: Callable[..., Any]) -> CodeFingerprint:
-    """The project functions that a stage's entry reaches."""
-    return fingerprint(entry, PACKAGES)
+def code_of(*entries: Callable[..., Any]) -> dict[str, str]:
+    """The project functions that a stage reaches, `module:name` to digest.
+
+    Args:
+        entries: the stage's own, and what reads its input where that is handed to it: a reader of features
+            or a file of an earlier stage. It is known to the stage as a protocol only.
+    """
+    found: dict[str, str] = {}
+    for entry in entries:
+        found |= fingerprint(entry, PACKAGES).definitions
+    return dict(sorted(found.items()))

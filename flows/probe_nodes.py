@@ -13,6 +13,7 @@ from flows.probes import (
     method_arrays,
 )
 from flows.token_probe_nodes import logit_lens_node, next_token_node, sensitivity_node
+from stages.embed import StoredFeatures
 from stages.layer_probe import LayerProbeConfig, LayerScores, probe_layers
 from stages.probes import (
     GeometryConfig,
@@ -75,7 +76,7 @@ def _features_node(
             str(dag.corpus_nodes[task].spec.ref),
             *dag.stores[recipe].inputs(method_arrays(method, dag.sizes)),
         ),
-        code=code_of(entry).definitions,
+        code=code_of(entry, StoredFeatures),
     )
 
     def make(draft: Draft, progress: Progress) -> None:

@@ -9,14 +9,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flows.evaluations import evaluation_cells
-from flows.experiment import DEFAULT_RECIPE, EmbedMethod, HeadMethod, LayersMethod
+from flows.experiment import DEFAULT_RECIPE, EmbedMethod, HeadMethod, LayersMethod, MethodConfig
 from flows.linear_method import LinearMethod
 from stages.corpus.config import task_kind
 from stages.extraction.recipes import OPENING, PLACEHOLDER, recipe_identity
 from stages.layer_probe import LayerScores
 from stages.probes import ProbeCurves
 from stages.report.attention_rows import AttentionRows, TextAttention
-from stages.report.cells import Costs
+from stages.report.cells import Costs, Role
 from stages.report.costs import Extraction
 from stages.report.layer_curves import LAYER_CURVES
 from stages.report.pretraining import PretrainingRun
@@ -42,17 +42,14 @@ def report_cells(dag: "Dag") -> list[Cell]:
         made = dag.fit_nodes[name, task, seed].spec.ref
         scored = dag.score_nodes.get((name, task, seed))
         fitted, loss = None, None
-        is_control = not isinstance(method, EmbedMethod | LayersMethod)
         if isinstance(method, HeadMethod | LayersMethod):
             fitted, loss = dag.artifacts.open(made), dag.experiment.loss_of(method, task)
-        if isinstance(method, HeadMethod | LinearMethod):
-            is_control = method.labels == "shuffled"
         cells.append(
             Cell(
                 method=name,
                 task=task,
                 seed=seed,
-                role="control" if is_control else "method",
+                role=_role(method),
                 folder=dag.artifacts.open(ref),
                 history=None if fitted is None else fitted / "history.parquet",
                 key=str(ref),
@@ -77,7 +74,7 @@ def _evaluation_cells(dag: "Dag") -> list[Cell]:
                 method=cell.method,
                 task=cell.task,
                 seed=cell.seed,
-                role="method",
+                role=_role(dag.experiment.methods[cell.method]),
                 folder=dag.artifacts.open(ref),
                 history=None,
                 key=str(ref),
@@ -86,6 +83,13 @@ def _evaluation_cells(dag: "Dag") -> list[Cell]:
             )
         )
     return cells
+
+
+def _role(method: MethodConfig) -> Role:
+    """A control is given nothing to learn from: no features, or the labels of other texts."""
+    if isinstance(method, HeadMethod | LinearMethod):
+        return "control" if method.labels == "shuffled" else "method"
+    return "method" if isinstance(method, EmbedMethod | LayersMethod) else "control"
 
 
 def _seconds(dag: "Dag", ref: ArtifactRef) -> float | None:

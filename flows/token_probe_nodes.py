@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.nodes import Node, code_of
 from flows.probes import LogitLensProbe, NextTokenProbe, SensitivityProbe
+from stages.embed import StoredFeatures
 from stages.extraction.backbone import Backbone, load_backbone
 from stages.extraction.recipes import Recipe, expand_recipe, recipe_identity, resolve_recipe
 from stages.extraction.target import ExtractTarget
@@ -32,7 +33,7 @@ def next_token_node(dag: "Dag", probe: NextTokenProbe, curve: str, task: str) ->
         stage="probe",
         config={"kind": probe.kind, **to_plain(method)},
         inputs=(str(dag.corpus_nodes[task].spec.ref), *stores.inputs(arrays)),
-        code=code_of(probe_next_token).definitions,
+        code=code_of(probe_next_token, StoredFeatures),
     )
 
     def make(draft: Draft, progress: Progress) -> None:
@@ -50,7 +51,7 @@ def next_token_node(dag: "Dag", probe: NextTokenProbe, curve: str, task: str) ->
 def logit_lens_node(dag: "Dag", probe: LogitLensProbe, curve: str, task: str) -> Node:
     """Runs the backbone: a store keeps the attention row of the readout token only."""
     method, run = probe.methods[curve], _run_of(dag, probe.recipe)
-    spec = run.spec(dag, probe.kind, method, task, code_of(logit_lens).definitions)
+    spec = run.spec(dag, probe.kind, method, task, code_of(logit_lens, load_backbone))
 
     def make(draft: Draft, progress: Progress) -> None:
         backbone, texts = run.shared(dag), dag.corpus(task).texts
@@ -66,7 +67,7 @@ def sensitivity_node(dag: "Dag", probe: SensitivityProbe, curve: str, task: str)
     """Runs the backbone, in float32: gradients cannot be had from stored features."""
     method = probe.methods[curve]
     run, config = _run_of(dag, method.recipe or probe.recipe), method.config
-    spec = run.spec(dag, probe.kind, config, task, code_of(measure_sensitivity).definitions)
+    spec = run.spec(dag, probe.kind, config, task, code_of(measure_sensitivity, load_backbone))
 
     def make(draft: Draft, progress: Progress) -> None:
         backbone, texts = run.in_float32(dag), dag.corpus(task).texts
