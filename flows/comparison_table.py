@@ -18,7 +18,8 @@ _EXPLAINED: dict[Basis, tuple[str, str]] = {
     "examples": (
         "Over examples",
         "paired bootstrap on the test examples that both sides answered, matched by the digests of their "
-        "texts; scores are means over seeds, and noise is the choice of examples.",
+        "texts, queries of a search by their id, text and judgements; scores are means over seeds, and noise "
+        "is the choice of examples.",
     ),
     "seeds": (
         "Over seeds",

@@ -1,6 +1,6 @@
 """Nodes of evaluations: texts of local tasks, and methods on tasks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 Evaluated = EmbedMethod | HeadMethod | LayersMethod
 """Methods that have a vector for a text; of the last, only those with a unified embedding."""
 
-_VECTORS = {EmbedMethod: MethodVectors, HeadMethod: HeadVectors, LayersMethod: LatentVectors}
+_VECTORS: dict[type[Evaluated], tuple[Callable[..., object], ...]] = {
+    EmbedMethod: (MethodVectors, CorpusVectors),
+    HeadMethod: (HeadVectors, load_head),
+    LayersMethod: (LatentVectors, load_latent_head),
+}
+"""What makes the vectors of a method, and what reads what was made for it."""
 
 CellName = tuple[str, str, int]
 """Method, task, seed."""
@@ -45,7 +50,7 @@ def texts_node(dag: "Dag", name: str, config: LocalTask, role: Role) -> Node:
     spec = ArtifactSpec(
         stage="corpus",
         config={"kind": "mteb_texts", "role": role, "task": facts.key},
-        code=code_of(task_corpus).definitions,
+        code=code_of(task_corpus),
     )
 
     def make(draft: Draft, progress: Progress) -> None:
@@ -92,11 +97,7 @@ def _evaluation_node(dag: "Dag", cell: EvaluationCell) -> Node:
             *(i for r in dict.fromkeys(recipes.values()) for i in dag.stores[r].inputs(arrays)),
             *([] if made is None else [str(made)]),
         ),
-        # Two entries: the evaluation sees its vectors through a protocol only.
-        code={
-            **code_of(evaluate_task).definitions,
-            **code_of(_VECTORS[type(method)]).definitions,
-        },
+        code=code_of(evaluate_task, train_texts, StoredFeatures, *_VECTORS[type(method)]),
     )
 
     def make(draft: Draft, progress: Progress) -> None:
@@ -167,12 +168,16 @@ def _vectors(
 
 
 def _trained_on(dag: "Dag", method: Evaluated, cell: EvaluationCell) -> frozenset[str] | None:
-    """Digests of the texts of train, of a method that learnt from them."""
+    """Digests of the texts that a method learnt from; None of one that learnt from none."""
     if isinstance(method, EmbedMethod) and method.whitening is None:
         return None
     assert cell.fitted_on is not None
     corpus = dag.corpus(cell.fitted_on)
-    return frozenset(corpus.digests[text] for text in train_texts(corpus.examples))
+    known = frozenset(corpus.digests[text] for text in train_texts(corpus.examples))
+    if isinstance(method, LayersMethod) and method.encoders is not None:
+        # Its autoencoders saw every text of their corpus, whatever its split.
+        known |= frozenset(dag.corpus(dag.experiment.pretrainings[method.encoders].task).digests)
+    return known
 
 
 def _features(

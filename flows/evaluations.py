@@ -63,9 +63,7 @@ def evaluation_cells(experiment: "Experiment") -> list[EvaluationCell]:
         for evaluation in experiment.evaluations.values()
         for task, config in evaluation.all_tasks.items()
         for name in evaluated_methods(experiment, evaluation)
-        for seed in (
-            experiment.seeds if name not in experiment.embed_methods else experiment.seeds[:1]
-        )
+        for seed in experiment.seeds_of(experiment.methods[name])
     ]
 
 

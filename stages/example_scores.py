@@ -70,7 +70,7 @@ def read_example_scores(folder: Path) -> ExampleScores | None:
             table.column(name).to_numpy().astype(np.float64) for name in ("label", "prediction")
         )
         names = tuple(table.column("example").to_pylist())
-    except (pa.ArrowException, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:
         raise CorruptDataError(
             f"{path} holds no scores of examples ({error}); delete the artifact and evaluate it again"
         ) from error

@@ -1,6 +1,6 @@
-"""Which document answers which query, and what a document's text is."""
+"""Which document answers which query, and what the texts of queries and documents are."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -76,6 +76,23 @@ def judgements_of(
             f"none of the {len(grades)} judgements in {where} is above 0, so no query has an answer to find"
         )
     return judged
+
+
+def queries_of(ids: Sequence[str], texts: Sequence[str], where: str) -> dict[str, str]:
+    """Id to text of queries with a row per candidate.
+
+    Raises:
+        InputError: an id has two texts.
+    """
+    first: dict[str, int] = {}
+    for row, (key, text) in enumerate(zip(ids, texts, strict=True)):
+        before = first.setdefault(key, row)
+        if texts[before] != text:
+            raise InputError(
+                f"row {row + 1} of {where} has the query {text!r:.60} under the id {key!r}, which row "
+                f"{before + 1} gives to {texts[before]!r:.60}; give every query an id of its own"
+            )
+    return {key: texts[row] for key, row in first.items()}
 
 
 def document_text(title: str, text: str) -> str:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stages.corpus.columns import DevAsGiven, DevFromTrainQueries, Unlabelled, check_splits
 from stages.corpus.files import file_format, file_sha256, read_columns
+from stages.corpus.judgements import document_text, queries_of
 from stages.corpus.negatives import Negatives
 from stages.corpus.rows import SplitRows
 from stages.corpus.text_column import checked_texts
@@ -87,6 +88,7 @@ def _pairs(config: RerankingCorpus, split: str, path: Path) -> SplitRows:
     queries, documents = (
         checked_texts(table.column(name), name, where).to_pylist() for name in columns[0]
     )
+    documents = [document_text("", document) for document in documents]
     keys = ids_of(table, config.query_id, where)
     labels = zeros_and_ones(table, config.label, where)
     others = _wrong_candidates(keys, queries, documents, labels, where)
@@ -120,22 +122,15 @@ def _wrong_candidates(
     where: str,
 ) -> dict[str, list[str]]:
     """Query id to its candidates with the label 0, each text once."""
-    first: dict[str, int] = {}
     judged: dict[tuple[str, str], int] = {}
-    for row, (key, query, document) in enumerate(zip(keys, queries, documents, strict=True)):
-        before = first.setdefault(key, row)
-        if queries[before] != query:
-            raise InputError(
-                f"row {row + 1} of {where} has the query {query!r:.60} under the id {key!r}, which row "
-                f"{before + 1} gives to {queries[before]!r:.60}; give every query an id of its own"
-            )
+    for row, (key, document) in enumerate(zip(keys, documents, strict=True)):
         again = judged.setdefault((key, document), row)
         if labels[again] != labels[row]:
             raise InputError(
                 f"rows {again + 1} and {row + 1} of {where} label the same document of query {key!r} "
                 f"{labels[again]} and {labels[row]}; keep one of them"
             )
-    found: dict[str, list[str]] = {key: [] for key in first}
+    found: dict[str, list[str]] = {key: [] for key in queries_of(keys, queries, where)}
     for (key, document), row in judged.items():
         if not labels[row]:
             found[key].append(document)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
 from safetensors import SafetensorError
 
 from stages.corpus.corpus import Corpus
+from stages.corpus.overlap import train_texts
 from stages.embed.aggregate import Vectors
 from stages.embed.choice import choose_layers
 from stages.embed.config import AUTO, EmbedConfig, layers_of, with_layers
@@ -90,7 +90,7 @@ def embed_corpus(
                 f"whitening is fitted on the texts of train, but the corpus has the splits "
                 f"{', '.join(corpus.splits)}; give a train split, or leave whitening out"
             )
-        train = _texts(corpus, "train")
+        train = train_texts(corpus.examples)
     vectors = embed_ensemble(
         (combined_layers(config, m, progress) for m in members), config.combine
     )
@@ -114,10 +114,3 @@ def _chosen(
         for parts in zip(*(layer_vectors(config, m, progress) for m in members), strict=True)
     }
     return choose_layers(by_layer, pairs, dev.column("label").to_numpy(), config.combine)
-
-
-def _texts(corpus: Corpus, split: str) -> Int64[np.ndarray, " n"]:
-    """Texts of a split, each once."""
-    rows = corpus.split(split)
-    both = [rows.column(c).drop_null().to_numpy() for c in ("text", "text_pair")]
-    return np.unique(np.concatenate(both)).astype(np.int64)

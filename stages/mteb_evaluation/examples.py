@@ -15,7 +15,7 @@ from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskRetrieval, AbsT
 from numpy.typing import NDArray
 
 from stages.example_scores import ROUNDED, ExampleScores, How
-from storage.keys import text_digest
+from storage.keys import digest, text_digest
 
 _CORRELATIONS: dict[str, How] = {"cosine_spearman": "spearman", "cosine_pearson": "pearson"}
 _MEASURES = {
@@ -49,7 +49,8 @@ def example_scores(task: AbsTask, folder: Path, metric: str, score: float) -> Ex
     if isinstance(task, AbsTaskSTS):
         return _of_pairs(task, data, predictions, metric)
     if isinstance(task, AbsTaskRetrieval):
-        found = _of_queries(task, data["relevant_docs"], predictions, metric)
+        texts = dict(zip(data["queries"]["id"], data["queries"]["text"], strict=True))
+        found = _of_queries(task, texts, data["relevant_docs"], predictions, metric)
     elif isinstance(task, AbsTaskClassification) and metric == "accuracy":
         found = _of_texts(task, data, predictions)
     else:
@@ -70,6 +71,7 @@ def _of_pairs(task: AbsTaskSTS, data: Any, predictions: Any, metric: str) -> Exa
 
 def _of_queries(
     task: AbsTaskRetrieval,
+    texts: dict[str, Any],
     relevant: dict[str, dict[str, int]],
     rankings: dict[str, dict[str, float]],
     metric: str,
@@ -88,11 +90,16 @@ def _of_queries(
     scored = pytrec_eval.RelevanceEvaluator(relevant, {measure}).evaluate(rankings)
     queries = sorted(scored)
     return ExampleScores(
-        tuple(queries),
+        tuple(_query_name(q, texts[q], relevant[q]) for q in queries),
         _floats([sum(grade > 0 for grade in relevant[q].values()) for q in queries]),
         _floats([scored[q][measure.replace(".", "_")] for q in queries]),
         "mean",
     )
+
+
+def _query_name(key: str, text: Any, grades: dict[str, int]) -> str:
+    """The id, and a digest of what is asked and how it is judged: ids come again in other collections."""
+    return f"{key} {digest([text, sorted(grades.items())])}"
 
 
 def _of_texts(

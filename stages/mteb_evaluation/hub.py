@@ -52,6 +52,12 @@ def find_task(config: HubTask) -> AbsTask:
             f"subsets are {', '.join(metadata.hf_subsets)}"
         )
     if config.revision is not None:
+        if parts := getattr(task.metadata, "tasks", None):
+            raise InputError(
+                f"the task {config.name} is the mean of {len(parts)} others, each with data of its own, and "
+                f"the revision {config.revision!r} cannot be that of all; leave 'revision' out, or name the "
+                f"others as tasks"
+            )
         pinned = {**task.metadata.dataset, "revision": config.revision}
         task.metadata = task.metadata.model_copy(update={"dataset": pinned})
     return task

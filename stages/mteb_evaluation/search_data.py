@@ -1,6 +1,6 @@
 """Local data of tasks that search: queries, documents, and which of them answer which."""
 
-from stages.corpus.judgements import Judgeable, judgements_of
+from stages.corpus.judgements import Judgeable, judgements_of, queries_of
 from stages.corpus.values import ids_of, texts_of, unique_ids_of, zeros_and_ones
 from stages.mteb_evaluation.columns import read_table
 from stages.mteb_evaluation.local_data import Columns, LocalData
@@ -48,16 +48,11 @@ def read_reranking(config: RerankingTask) -> LocalData:
     asked = ids_of(table, config.query_id, where)
     queries, documents = (texts_of(table, name, where) for name in names[1:3])
     labels = zeros_and_ones(table, config.label, where)
-    texts: dict[str, str] = {}
+    texts = queries_of(asked, queries, where)
     corpus: Columns = {"id": [], "text": documents}
     relevant: dict[str, dict[str, int]] = {}
     candidates: dict[str, list[str]] = {}
-    for row, (key, query, label) in enumerate(zip(asked, queries, labels, strict=True), start=1):
-        if texts.setdefault(key, query) != query:
-            raise InputError(
-                f"row {row} of {where} has the query {query!r:.60} under the id {key!r}, which row "
-                f"{asked.index(key) + 1} gives to {texts[key]!r:.60}; give every query an id of its own"
-            )
+    for key, label in zip(asked, labels, strict=True):
         found = candidates.setdefault(key, [])
         found.append(f"{key}/{len(found)}")
         corpus["id"].append(found[-1])
