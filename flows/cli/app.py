@@ -37,11 +37,10 @@ for module in (experiments, texts, export, comparison, inspection, maintenance):
 
 
 def _tells_more(record: logging.LogRecord) -> bool:
-    """Whether a record of Prefect's says more than the one line that ends a command on wrong input."""
+    """Whether a record of Prefect's says more than the line that ends a command: not the final state of a
+    run that failed, and no traceback of wrong input. That of another error is kept."""
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, InputError) and f"exception {InputError.__name__}: " not in (
-        record.getMessage()
-    )
+    return not (isinstance(error, InputError) or "Finished in state Failed" in record.getMessage())
 
 
 def main() -> None:

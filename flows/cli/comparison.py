@@ -29,7 +29,7 @@ def compare(
         str | None, typer.Option("--home-b", help="Home of B, if it is another one.")
     ] = None,
     format_: Annotated[
-        Literal["table", "markdown", "latex", "json"],
+        Literal["table", "markdown", "latex"],
         typer.Option("--format", help="How to print."),
     ] = "table",
     json: JsonFlag = False,
@@ -43,12 +43,13 @@ def compare(
     home_a = home_folder(home)
     other = home_a if home_b is None else home_folder(home_b)
     found = compare_sources(a, b, home_a, other, BootstrapConfig())
-    match "json" if json else format_:
+    if json:
+        emit(comparison_table.as_json(*found))
+        return
+    match format_:
         case "table":
             console.print(comparison_table.as_text(*found))
         case "markdown":
             typer.echo(comparison_table.as_markdown(*found), nl=False)
         case "latex":
             typer.echo(comparison_table.as_latex(*found), nl=False)
-        case "json":
-            emit(comparison_table.as_json(*found))

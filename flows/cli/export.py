@@ -1,12 +1,11 @@
 """`export`: a trained head as a folder for other programs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder, size
-from storage.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +24,7 @@ def export(
         ),
     ],
     form: Annotated[
-        str,
+        Literal["auto", "plain", "module"],
         typer.Option(
             help="plain: sentence-transformers loads it alone; module: any head, Permafrost has to be "
             "installed; auto: plain where it gives the same vectors."
@@ -39,8 +38,6 @@ def export(
     json: JsonFlag = False,
 ) -> None:
     """Write a trained head and its backbone as a folder that sentence-transformers loads."""
-    if form not in ("auto", "plain", "module"):
-        raise InputError(f"--form {form!r} is unknown; there are auto, plain and module")
     # Imported here: torch takes seconds, and a wrong flag needs none of it.
     from stages.encoder import export_head
 
