@@ -83,7 +83,7 @@ def read_answers(folder: Path, split: str = "test") -> Answers | None:
             rows.column(n).to_numpy().astype(np.float64) for n in ("label", "prediction")
         )
         given = rows.column("score") if "score" in rows.column_names else None
-    except (pa.ArrowException, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:
         raise CorruptDataError(
             f"{path} holds no predictions ({error}); delete the artifact and score it again"
         ) from error

@@ -97,7 +97,7 @@ def read_vector_map(folder: Path) -> VectorMap | None:
         table = pq.read_table(path)
         first, second = json.loads((table.schema.metadata or {})[_SHARES])
         columns = [table.column(name).to_numpy() for name in _SCHEMA.names]
-    except (pa.ArrowException, KeyError, ValueError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise CorruptDataError(
             f"{path} holds no map of vectors ({error}); delete the artifact and score it again"
         ) from error
