@@ -26,6 +26,7 @@ class Cli:
     def __call__(self, *arguments: str, code: int = 0) -> str:
         from flows.cli import main
 
+        self._capsys.readouterr()  # what a fixture printed before
         argv = sys.argv
         sys.argv = ["permafrost", *arguments, "--home", str(self.home)]
         try:

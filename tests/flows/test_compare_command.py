@@ -1,6 +1,5 @@
 """`permafrost compare`: what it takes for a run, what it prints, and what it refuses."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -125,7 +124,6 @@ def test_seeds_are_compared_where_there_are_no_predictions(cli: Cli, tmp_path: P
 
 def test_the_formats_say_the_same(cli: Cli) -> None:
     changes = cli.json("compare", "tiny", "tiny")["changes"]
-    assert json.loads(cli("compare", "tiny", "tiny", "--format", "json"))["changes"] == changes
     latex = cli("compare", "tiny", "tiny", "--format", "latex")
     # The helper joins lines: every row again on its own.
     rows = checked(

@@ -13,7 +13,7 @@ from flows.experiment import load_experiment
 from flows.pipeline import run_embedded
 from storage.errors import InputError
 from storage.features.store import all_stores
-from tests.flows.test_embed_experiment import write
+from tests.flows.experiments import write
 from tests.stages.extraction.tiny_models import WORDS
 
 pytestmark = pytest.mark.usefixtures("prefect_server")

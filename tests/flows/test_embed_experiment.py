@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from scipy.stats import spearmanr
 
 from flows import stores
@@ -19,24 +17,10 @@ from flows.plan import make_plan
 from stages.extraction import extract as extract_module
 from storage.errors import InputError
 from storage.features.store import all_stores
+from tests.flows.experiments import pairs, run_in, write
 from tests.stages.extraction.tiny_models import WORDS, save_model
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
-
-
-def pairs(path: Path, n: int, seed: int) -> Path:
-    """Graded pairs: the share of words that two texts have in common, times 5."""
-    rng = random.Random(seed)
-    rows: list[dict[str, object]] = []
-    for _ in range(n):
-        first = rng.sample(WORDS[:30], 6)
-        kept = rng.randint(0, 6)
-        second = first[:kept] + rng.sample(WORDS[:30], 6 - kept)
-        grade = 5 * len(set(first) & set(second)) / 6
-        rows.append({"a": " ".join(first), "b": " ".join(second), "score": grade})
-    columns = {name: pa.array([r[name] for r in rows]) for name in rows[0]}
-    pq.write_table(pa.table(columns), path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -96,18 +80,11 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def write(path: Path, content: dict[str, Any]) -> Path:
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
-    return path
-
-
 @pytest.fixture(scope="module")
 def first_run(
     files: dict[str, str], prefect_server: None, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, PipelineResult]:
-    folder = tmp_path_factory.mktemp("run")
-    path = write(folder / "experiment.yaml", experiment(files))
-    return path, folder / "home", run_embedded(str(path), str(folder / "home"), [])
+    return run_in(tmp_path_factory.mktemp("run"), experiment(files))
 
 
 def test_every_method_is_scored_and_every_layer_drawn(

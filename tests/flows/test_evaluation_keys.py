@@ -11,7 +11,7 @@ from flows.experiment import load_experiment
 from flows.pipeline import run_embedded
 from stages.extraction import extract as extract_module
 from storage.features.store import all_stores
-from tests.flows.test_embed_experiment import pairs, write
+from tests.flows.experiments import pairs, write
 from tests.flows.test_evaluations import experiment
 from tests.stages.extraction.tiny_models import save_model
 from tests.stages.mteb_evaluation.small_tasks import write_tasks
@@ -70,6 +70,8 @@ OF = {m: {(m, "sts"), (m, "retrieval")} for m in ("mean", "asked", "VA auto", "h
         ("methods.head.layer=hidden/1", OF["head"]),
         ("evaluations.mteb.tasks.sts.main_score=cosine_pearson", {(m, "sts") for m in OF}),
         ("evaluations.mteb.tasks.retrieval.identical_ids=ignore", {(m, "retrieval") for m in OF}),
+        # The task on which layers are chosen and heads are trained.
+        ("tasks.pairs.files.dev=OTHER_PAIRS", OF["VA auto"] | OF["head"]),
         ("runtime.workers=1", set()),
         ("runtime.extract.batch_tokens=64", set()),
         ("report.title=Other", set()),
@@ -86,7 +88,8 @@ def test_a_key_changes_with_the_embedding_and_the_task_and_nothing_else(
     content = experiment(folder, tiny_bert) | {"capture": "hidden=1-2@tokens"}
     del content["evaluations"]["mteb"]["tasks"]["classification"]
     path = write(tmp_path / "experiment.yaml", content)
-    override = change.replace("OTHER", str(other_bert))
+    override = change.replace("OTHER_PAIRS", str(pairs(tmp_path / "other.parquet", 24, 9)))
+    override = override.replace("OTHER", str(other_bert))
     before, after = (
         keys(build_dag(load_experiment(path, more), tmp_path / "home")) for more in ([], [override])
     )

@@ -19,7 +19,7 @@ from stages.mteb_evaluation import texts as texts_module
 from storage.durable import read_json
 from storage.errors import InputError
 from storage.features.store import FeatureStore, all_stores, store_folder
-from tests.flows.test_embed_experiment import pairs, write
+from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.stages.mteb_evaluation.small_tasks import write_rows, write_tasks
 
 pytestmark = [
@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning"),
 ]
 
+ROLES = {"head": "method", "shuffled": "control"}
 EVALUATED = ("mean", "asked", "VA auto", "head")
 
 
@@ -80,13 +81,7 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
 def first_run(
     folder: Path, tiny_bert: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, PipelineResult]:
-    place = tmp_path_factory.mktemp("run")
-    path = write(place / "experiment.yaml", experiment(folder, tiny_bert))
-    return path, place / "home", run_embedded(str(path), str(place / "home"), [])
-
-
-def rows_of(result: PipelineResult) -> list[dict[str, Any]]:
-    return pq.read_table(result.report.with_name("results.parquet")).to_pylist()
+    return run_in(tmp_path_factory.mktemp("run"), experiment(folder, tiny_bert))
 
 
 def test_every_method_is_scored_on_every_task(
@@ -193,6 +188,46 @@ def test_a_key_holds_the_code_of_mteb_tasks_and_of_the_method(
     assert "stages.embed.aggregate:pool_rows" in mean
     assert "stages.embed.head:embed_with_head" in head
     assert not any(name.startswith("stages.extraction.extract:") for name in mean)
+
+
+def test_a_key_holds_the_code_that_reads_what_a_stage_is_handed(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    dag = build_dag(load_experiment(path), home)
+    fitted, scored, vectors = (
+        nodes[method, "pairs", 0].spec.code
+        for nodes, method in (
+            (dag.fit_nodes, "head"),
+            (dag.score_nodes, "head"),
+            (dag.fit_nodes, "mean"),
+        )
+    )
+    evaluated = {m: dag.evaluation_nodes[m, "sts", 0].spec.code for m in EVALUATED}
+    for code in (fitted, scored, vectors, dag.report_node.spec.code, *evaluated.values()):
+        assert code is not None
+        assert "storage.readers:open_reader" in code
+    assert "stages.fit.trained:load_head" in scored
+    assert "stages.fit.trained:load_head" in evaluated["head"]
+    assert "stages.embed.corpus:CorpusVectors" in evaluated["VA auto"]
+    assert "stages.corpus.overlap:train_texts" in evaluated["head"]
+
+
+def test_a_head_that_learnt_shuffled_labels_is_a_control_in_evaluations_as_well(
+    folder: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = experiment(folder, tiny_bert) | {"seeds": [0]}
+    head = content["methods"]["head"]
+    content["methods"] = {"head": head, "shuffled": {**head, "labels": "shuffled"}}
+    tasks = content["evaluations"]["mteb"]["tasks"]
+    content["recipes"] = {}
+    content["evaluations"]["mteb"] |= {
+        "tasks": {"sts": tasks["sts"]},
+        "methods": ["head", "shuffled"],
+    }
+    _, _, result = run_in(tmp_path, content)
+    roles = {(r["method"], r["task"]): r["role"] for r in rows_of(result)}
+    assert roles == {(m, t): r for m, r in ROLES.items() for t in ("pairs", "sts")}
 
 
 def test_nothing_runs_twice_and_a_change_runs_what_it_touches(

@@ -101,7 +101,7 @@ def test_wrong_exports_are_told_with_exit_code_2(
     artifact = home.head(GlotHead(hidden=8), "hidden/2")
     other = save_model("bert", tmp_path / "other", intermediate_size=40)
     cases = {
-        (artifact, "--form", "onnx"): "there are auto, plain and module",
+        (artifact, "--form", "onnx"): "'onnx' is not one of 'auto', 'plain', 'module'",
         (artifact, "--form", "plain"): "cannot be exported for sentence-transformers alone",
         (artifact, "--backbone", str(other)): home.target.identity.weights_digest,
         ("fit/abc123",): "no artifact begins with",

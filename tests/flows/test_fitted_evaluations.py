@@ -18,8 +18,7 @@ from stages.mteb_evaluation.reading import read_local
 from storage.durable import read_json
 from storage.errors import InputError
 from storage.readers import open_reader
-from tests.flows.test_embed_experiment import pairs, write
-from tests.flows.test_evaluations import rows_of
+from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_task
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -88,9 +87,7 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
 def first_run(
     folder: Path, tiny_bert: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, PipelineResult]:
-    place = tmp_path_factory.mktemp("run")
-    path = write(place / "experiment.yaml", experiment(folder, tiny_bert))
-    return path, place / "home", run_embedded(str(path), str(place / "home"), [])
+    return run_in(tmp_path_factory.mktemp("run"), experiment(folder, tiny_bert))
 
 
 def rows(dag: Dag, array: str, corpus: str) -> tuple[list[np.ndarray], tuple[str, ...]]:
@@ -200,6 +197,37 @@ def test_what_was_fitted_is_part_of_the_key_and_trained_numbers_are_counted(
     for cell in dag.evaluation_nodes:
         assert other.evaluation_nodes[cell].spec.ref != dag.evaluation_nodes[cell].spec.ref
     assert not run_embedded(str(path), str(home), []).computed
+
+
+def test_texts_of_a_pretraining_count_as_learnt_from(
+    folder: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = experiment(folder, tiny_bert) | {"seeds": [0]}
+    content["tasks"]["texts"] = {
+        "kind": "files",
+        "files": {"all": str(folder / "texts.parquet")},
+        "task": {"kind": "unlabelled"},
+    }
+    unified = content["methods"]["unified"]
+    encoders = {"encoders": unified["head"]["encoders"], "max_epochs": 1, "seed": 0}
+    content["pretrainings"] = {
+        "generic": {"task": "texts", "latents": unified["latents"], "autoencoder": encoders}
+    }
+    content["methods"] = {"scratch": unified, "pretrained": {**unified, "encoders": "generic"}}
+    tasks = content["evaluations"]["mteb"]["tasks"]
+    content["evaluations"]["mteb"] |= {
+        "tasks": {"retrieval": tasks["retrieval"]},
+        "methods": ["scratch", "pretrained"],
+    }
+    path, home, _ = run_in(tmp_path, content)
+    dag = build_dag(load_experiment(path), home)
+    documents = set(dag.corpus("retrieval · document of evaluation").texts)
+    learnt = {"scratch": set(), "pretrained": set(dag.corpus("texts").texts)}
+    assert documents & learnt["pretrained"]
+    for method, texts in learnt.items():
+        node = dag.evaluation_nodes[method, "retrieval", 0]
+        counts = read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")["texts_in_train"]
+        assert counts["document"]["n_in_train"] == len(documents & texts)
 
 
 def test_whitening_can_be_fitted_on_texts_that_nothing_is_scored_on(

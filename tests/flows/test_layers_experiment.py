@@ -18,7 +18,7 @@ from stages.report.history import learning_curves
 from stages.report.pretraining import read_pretrainings
 from storage.durable import read_json
 from storage.errors import InputError
-from tests.flows.test_embed_experiment import pairs, write
+from tests.flows.experiments import pairs, run_in, write
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.report.test_report import Page
 
@@ -82,9 +82,7 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
 def first_run(
     files: dict[str, str], prefect_server: None, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, PipelineResult]:
-    folder = tmp_path_factory.mktemp("run")
-    path = write(folder / "experiment.yaml", experiment(files))
-    return path, folder / "home", run_embedded(str(path), str(folder / "home"), [])
+    return run_in(tmp_path_factory.mktemp("run"), experiment(files))
 
 
 def test_pretraining_runs_once_and_is_used_by_the_heads_that_name_it(

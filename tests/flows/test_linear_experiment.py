@@ -19,7 +19,7 @@ from stages.linear import load_linear
 from storage.durable import read_json
 from storage.errors import InputError
 from storage.progress import SilentProgress
-from tests.flows.test_embed_experiment import pairs, write
+from tests.flows.experiments import pairs, write
 from tests.flows.test_pair_heads import entailed
 
 pytestmark = pytest.mark.usefixtures("prefect_server")

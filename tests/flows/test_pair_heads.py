@@ -16,7 +16,7 @@ from flows.pipeline import run_embedded
 from flows.report_inputs import text_tokens
 from storage.durable import read_json
 from storage.errors import InputError
-from tests.flows.test_embed_experiment import pairs, write
+from tests.flows.experiments import pairs, write
 from tests.stages.extraction.tiny_models import WORDS
 
 pytestmark = pytest.mark.usefixtures("prefect_server")

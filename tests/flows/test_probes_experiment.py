@@ -14,7 +14,7 @@ from flows.pipeline import PipelineResult, run_embedded
 from stages.probes.geometry import geometry
 from storage.errors import InputError
 from storage.ragged import Ragged
-from tests.flows.test_embed_experiment import pairs, write
+from tests.flows.experiments import pairs, run_in, write
 from tests.stages.extraction.tiny_models import save_model
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -79,9 +79,7 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
 def first_run(
     files: dict[str, str], prefect_server: None, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, PipelineResult]:
-    folder = tmp_path_factory.mktemp("run")
-    path = write(folder / "experiment.yaml", experiment(files))
-    return path, folder / "home", run_embedded(str(path), str(folder / "home"), [])
+    return run_in(tmp_path_factory.mktemp("run"), experiment(files))
 
 
 def test_every_probe_is_a_stage_with_a_table_and_a_figure(
@@ -184,6 +182,27 @@ def test_a_second_run_reuses_and_a_change_runs_one_curve_without_the_backbone(
     assert run_embedded(str(path), str(home), change).computed == {"probe": 2, "report": 1}
     change = ["probes.graph.methods.layer 1.tau=[0.4]"]
     assert run_embedded(str(path), str(home), change).computed == {"probe": 1, "report": 1}
+
+
+def test_names_in_the_report_are_part_of_its_key(files: dict[str, str], tmp_path: Path) -> None:
+    content = experiment(files)
+    recorded = {"tasks": ["pairs"], "kind": "geometry"}
+    content["probes"]["geometry"] = {**recorded, "methods": {"a": {}, "b": {"layers": "2"}}}
+
+    def report(name: str) -> str:
+        path = write(tmp_path / f"{name}.yaml", content)
+        return str(build_dag(load_experiment(path), tmp_path / "home").report_node.spec.ref)
+
+    first = report("first")
+    assert report("again") == first
+    # The same curves under each other's names: every probe is reused, the page is another.
+    content["probes"]["geometry"]["methods"] = {"a": {"layers": "2"}, "b": {}}
+    swapped = report("swapped")
+    content["probes"]["other"] = content["probes"].pop("geometry")
+    renamed = report("renamed")
+    texts = content["tasks"]
+    content["tasks"] = {"dilution": texts["dilution"], **texts}
+    assert len({first, swapped, renamed, report("reordered")}) == 4
 
 
 def test_a_probe_without_a_kind_keeps_its_config(files: dict[str, str], tmp_path: Path) -> None:

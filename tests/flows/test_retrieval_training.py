@@ -15,8 +15,7 @@ from stages.encoder import load_encoder
 from stages.mteb_evaluation.reading import read_local
 from storage.durable import read_json
 from storage.features.store import all_stores
-from tests.flows.test_embed_experiment import write
-from tests.flows.test_evaluations import rows_of
+from tests.flows.experiments import rows_of, write
 from tests.stages.extraction.tiny_models import WORDS
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_task
 

@@ -231,6 +231,12 @@ def test_every_answer_is_a_pair_and_the_other_candidates_are_its_negatives(tmp_p
     assert keys[0] != keys[1]
 
 
+def test_documents_are_stripped_as_mteb_does(tmp_path: Path) -> None:
+    rows = [{**row, "document": f" {row['document']}\n"} for row in CANDIDATES]
+    hard = build_corpus(reranking(tmp_path, rows, negatives="candidates"))
+    assert hard.texts == build_corpus(reranking(tmp_path, negatives="candidates")).texts
+
+
 def test_candidates_can_be_read_from_csv(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     path.write_text("qid,question,sentence,y\n1,who,fish,1\n1,who,ice,0\n")

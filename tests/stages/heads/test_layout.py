@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,3 +53,11 @@ def test_blocks_can_have_lengths_of_a_multiple_and_then_end_with_padding():
     assert layout.source.view(2, 16)[:, 13:].tolist() == [[12] * 3, [23] * 3]
     (full,) = lay_out(torch.tensor([0, 16, 32]), 1 << 17, multiple=8)
     assert full.padding is None
+
+
+@pytest.mark.parametrize(("length", "n_texts"), [(9, 1700), (1, 4096), (8, 4096), (100, 40)])
+def test_filled_blocks_keep_the_bound_on_pairs(length, n_texts):
+    offsets = torch.arange(0, length * n_texts + 1, length)
+    shapes = [layout.shape for layout in lay_out(offsets, 1 << 17, multiple=8)]
+    assert sum(n for n, _ in shapes) == n_texts
+    assert all(n * longest**2 <= 1 << 17 for n, longest in shapes)

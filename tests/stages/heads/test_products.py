@@ -107,19 +107,11 @@ def test_tokens_that_need_no_gradient_get_none():
     _close(weight.grad, torch.ones(3, 70), tokens)
 
 
-@pytest.fixture
-def threads():
-    """Sets their number for one test."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
-def test_the_number_of_threads_changes_nothing(threads):
+def test_the_number_of_threads_changes_nothing():
     tokens, weight = _random(2000, 96), _random(64, 96, seed=1).requires_grad_()
     found = []
     for n_threads in (1, 2):
-        threads(n_threads)
+        torch.set_num_threads(n_threads)
         out = linear_map(tokens, weight)
         found.append((out, *torch.autograd.grad(out.square().sum(), [weight])))
     for one, other in zip(*found, strict=True):

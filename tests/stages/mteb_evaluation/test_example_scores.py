@@ -58,11 +58,30 @@ def test_queries_have_their_own_score(folder: Path, kind: str, measure: str) -> 
         ranked(data)
     )
     found, score = evaluated(folder, kind)
-    assert set(found.names) == set(expected)
-    wanted = [expected[query][measure] for query in found.names]
+    queries = [name.split()[0] for name in found.names]
+    assert set(queries) == set(expected)
+    wanted = [expected[query][measure] for query in queries]
     np.testing.assert_allclose(found.predictions, wanted, atol=1e-6)
     assert found.predictions.mean() == pytest.approx(score, abs=5.1e-6)  # mteb rounds to 5 decimals
-    assert found.labels.tolist() == [len(data.relevant[query]) for query in found.names]
+    assert found.labels.tolist() == [len(data.relevant[query]) for query in queries]
+
+
+@pytest.mark.parametrize("change", ["text", "judgement"])
+def test_queries_of_the_same_id_that_ask_or_are_judged_otherwise_are_others(
+    tmp_path: Path, change: str
+) -> None:
+    at = write_task(tmp_path, "retrieval")
+    before, _ = evaluated(tmp_path, "retrieval")
+    name = "queries" if change == "text" else "qrels_test"
+    rows = pq.read_table(at / f"{name}.parquet").to_pylist()
+    first = next(r for r in rows if change == "text" or r["score"] > 0)
+    first |= (
+        {"text": f"{first['text']} rain"} if change == "text" else {"score": first["score"] + 1}
+    )
+    pq.write_table(pa.Table.from_pylist(rows), at / f"{name}.parquet")
+    after, _ = evaluated(tmp_path, "retrieval")
+    assert [n.split()[0] for n in after.names] == [n.split()[0] for n in before.names]
+    assert len(set(after.names) - set(before.names)) == 1
 
 
 def test_a_document_with_the_id_of_the_query_is_no_answer_if_mteb_ignores_it(
@@ -70,7 +89,7 @@ def test_a_document_with_the_id_of_the_query_is_no_answer_if_mteb_ignores_it(
 ) -> None:
     at = write_task(tmp_path, "retrieval")
     plain, _ = evaluated(tmp_path, "retrieval")
-    query = plain.names[int(plain.predictions.argmax())]
+    query = plain.names[int(plain.predictions.argmax())].split()[0]
     queries = read_local(task(tmp_path, "retrieval")).tables["queries"]
     text = queries["text"][queries["id"].index(query)]
     documents = pq.read_table(at / "corpus.parquet")
@@ -80,7 +99,7 @@ def test_a_document_with_the_id_of_the_query_is_no_answer_if_mteb_ignores_it(
     pq.write_table(table, at / "corpus.parquet")
     kept, _ = evaluated(tmp_path, "retrieval")
     ignored, score = evaluated(tmp_path, "retrieval", identical_ids="ignore")
-    place = kept.names.index(query)
+    (place,) = [i for i, name in enumerate(kept.names) if name.split()[0] == query]
     assert kept.predictions[place] < ignored.predictions[place]
     assert ignored.predictions.mean() == pytest.approx(score, abs=5.1e-6)
 

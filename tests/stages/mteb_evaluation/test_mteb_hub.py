@@ -67,6 +67,10 @@ def test_languages_keep_the_subsets_that_have_no_other() -> None:
         ({"name": "STS12", "splits": ("dev",)}, "has no split 'dev'; it has test"),
         ({"name": "STS12", "languages": ("deu",)}, "STS12 .* deu"),
         ({"name": "CIFAR10"}, "is about image"),
+        (
+            {"name": "CQADupstackRetrieval", "revision": "f" * 40},
+            "the mean of 12 others, .* leave 'revision' out",
+        ),
     ],
 )
 def test_what_mteb_does_not_have_is_refused(fields: Any, says: str) -> None:

@@ -1,14 +1,15 @@
 """Times of token graphs: what is timed, how often, and what is refused."""
 
 import time
-from itertools import count
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from stages.heads import GlotHead
-from stages.probes import GraphTimeConfig, probe_graph_time
+from stages.heads import GlotHead, build_head
+from stages.probes import GraphTimeConfig, graph_time, probe_graph_time
 from stages.probes.graph_time import first_states
 from storage.errors import InputError
 from storage.progress import SilentProgress
@@ -39,12 +40,44 @@ def measured(name: str, **fields: object) -> dict[str, float]:
     return {p.at: p.value for p in found.points if p.measure == name}
 
 
+class Clock:
+    """Stands still but where something is taken to last."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.n_calls: dict[str, int] = {}
+
+    def lasting(
+        self, name: str, seconds: list[float], call: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """The call, whose n-th of every `len(seconds)` takes the n-th of `seconds`."""
+
+        def timed(*args: Any) -> Any:
+            n = self.n_calls.get(name, 0)
+            self.n_calls[name] = n + 1
+            self.now += seconds[n % len(seconds)]
+            return call(*args)
+
+        return timed
+
+
 def test_a_time_is_the_median_of_its_rounds_for_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = count()
-    # The clock is read twice a round; between the two reads n-th powers of 2 seconds pass.
-    monkeypatch.setattr(time, "perf_counter", lambda: float(2 ** next(ticks)))
-    first = [2.0 ** (2 * i + 1) - 2.0 ** (2 * i) for i in range(3)]
-    assert measured("graph, ms")["3"] == pytest.approx(1e3 * float(np.median(first)) / 2)
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    # The first call of every length, which compiles and allocates, is not among the rounds.
+    graph = clock.lasting("graph", [100.0, 3.0, 1.0, 2.0], graph_time.build_graph)
+    monkeypatch.setattr(graph_time, "build_graph", graph)
+
+    def built(*args: Any) -> Callable[..., Any]:
+        head = build_head(*args)
+        head.forward = clock.lasting("step", [100.0, 8.0, 7.0, 3.0], head.forward)
+        return head
+
+    monkeypatch.setattr(graph_time, "build_head", built)
+    assert measured("graph, ms") == {"3": 1e3 * 2.0 / 2, "6": 1e3 * 2.0 / 2}
+    clock.n_calls.clear()
+    assert measured("GLOT's training step, ms") == {"3": 1e3 * 7.0 / 2, "6": 1e3 * 7.0 / 2}
+    assert clock.n_calls == {"graph": 2 * 4, "step": 2 * 4}
 
 
 def test_graphs_and_steps_take_time() -> None:
