@@ -63,11 +63,10 @@ def products(left: Float[Tensor, "b m k"], right: Float[Tensor, "b k n"]) -> Flo
     return torch.stack([product(*pair) for pair in zip(left, right, strict=True)])
 
 
-def pieces(tokens: Tensor, most: int | None = None) -> Iterator[slice]:
-    """All tokens, in order, at most `most` at a time (`MOST` by default)."""
-    most = most or MOST[tokens.device.type]
-    step = most - most % STEP or most
-    return (slice(at, at + step) for at in range(0, len(tokens), step))
+def pieces(tokens: Tensor) -> Iterator[slice]:
+    """All tokens, in order, at most `MOST` at a time."""
+    most = MOST[tokens.device.type]
+    return (slice(at, at + most) for at in range(0, len(tokens), most))
 
 
 def filled(parts: Sequence[Float[Tensor, "t _"]], piece: slice) -> Float[Tensor, "u k"]:

@@ -5,7 +5,7 @@ Brothers (cross-attention with the mean token as query) is another method.
 Axes: t tokens of all texts, n texts, d input width, s hidden width of the scorer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,14 +17,6 @@ from stages.heads.initialise import linear
 from stages.heads.pooling import Pooling
 from stages.heads.products import filled, pieces, product, tanh_product
 from stages.heads.ragged_sums import attend
-
-SCORED = {"cpu": 1 << 19, "cuda": 1 << 26}
-"""Hidden numbers worked on at a time, not `MOST` tokens: in smaller pieces an epoch of `benchmarks.fit
---heads scorer` takes a third longer."""
-
-
-def _pieces(tokens: Tensor, hidden: int) -> Iterator[slice]:
-    return pieces(tokens, max(1, SCORED[tokens.device.type] // hidden))
 
 
 class _Score(torch.autograd.Function):
@@ -40,7 +32,7 @@ class _Score(torch.autograd.Function):
         turned = weight.t()
         hidden: list[Tensor] = []
         scores: list[Tensor] = []
-        for piece in _pieces(parts[0], len(weight)):
+        for piece in pieces(parts[0]):
             hidden.append(tanh_product(filled(parts, piece), turned, bias))
             scores.append((hidden[-1] @ second)[: len(parts[0][piece])])
         ctx.n_parts = len(parts)
@@ -61,7 +53,7 @@ class _Score(torch.autograd.Function):
         columns = (weight * second[:, None]).split([part.shape[1] for part in parts], dim=1)
         scaled = torch.cat([columns[k] for k in wanted], dim=1) if wanted else None
         one = weight.new_ones(())
-        for piece, mine in zip(_pieces(grad, len(weight)), hidden, strict=True):
+        for piece, mine in zip(pieces(grad), hidden, strict=True):
             arriving = filled([grad[:, None]], piece)
             change = torch.addcmul(one, mine, mine, value=-1).mul_(arriving)
             to_second.addmv_(mine.t(), arriving[:, 0])

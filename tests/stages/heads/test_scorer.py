@@ -1,6 +1,6 @@
 import torch
 
-from stages.heads import ScorerHead, build_head, scorer
+from stages.heads import ScorerHead, build_head, products
 from tests.stages.heads.batches import make_batch
 
 LENGTHS = [6, 1, 9, 3]
@@ -25,8 +25,8 @@ def test_vectors_weights_and_gradients_equal_the_formula_text_by_text(monkeypatc
     tokens.requires_grad_()
     head = _head()
     expected, shares = _formula(head, tokens, offsets)
-    for chunk in (1, 40, 1 << 18):
-        monkeypatch.setitem(scorer.SCORED, "cpu", chunk)
+    for most in (1, 5, 1 << 10):
+        monkeypatch.setitem(products.MOST, "cpu", most)
         found = head(tokens, offsets)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(head.token_weights(tokens, offsets), shares)
