@@ -24,6 +24,8 @@ from storage.progress import Progress
 if TYPE_CHECKING:
     from flows.dag import Dag
 
+_LOADING = (load_backbone,)
+
 
 def next_token_node(dag: "Dag", probe: NextTokenProbe, curve: str, task: str) -> Node:
     """Reads stored features, and the unembedding from the weight files; loads no backbone."""
@@ -51,7 +53,7 @@ def next_token_node(dag: "Dag", probe: NextTokenProbe, curve: str, task: str) ->
 def logit_lens_node(dag: "Dag", probe: LogitLensProbe, curve: str, task: str) -> Node:
     """Runs the backbone: a store keeps the attention row of the readout token only."""
     method, run = probe.methods[curve], _run_of(dag, probe.recipe)
-    spec = run.spec(dag, probe.kind, method, task, code_of(logit_lens, load_backbone))
+    spec = run.spec(dag, probe.kind, method, task, code_of(logit_lens, *_LOADING))
 
     def make(draft: Draft, progress: Progress) -> None:
         backbone, texts = run.shared(dag), dag.corpus(task).texts
@@ -67,7 +69,7 @@ def sensitivity_node(dag: "Dag", probe: SensitivityProbe, curve: str, task: str)
     """Runs the backbone, in float32: gradients cannot be had from stored features."""
     method = probe.methods[curve]
     run, config = _run_of(dag, method.recipe or probe.recipe), method.config
-    spec = run.spec(dag, probe.kind, config, task, code_of(measure_sensitivity, load_backbone))
+    spec = run.spec(dag, probe.kind, config, task, code_of(measure_sensitivity, *_LOADING))
 
     def make(draft: Draft, progress: Progress) -> None:
         backbone, texts = run.in_float32(dag), dag.corpus(task).texts

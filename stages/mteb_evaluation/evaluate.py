@@ -12,6 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from sklearn.base import clone
 
 from stages.embed.aggregate import Vectors
@@ -19,6 +21,7 @@ from stages.example_scores import ExampleScores
 from stages.mteb_evaluation.reading import file_digests, read_local
 from stages.mteb_evaluation.tasks import Category, HubTask, MtebTask, Role
 from stages.mteb_evaluation.vectors import Embedding
+from stages.vector_map import VECTOR_MAP
 from storage.errors import InputError
 from storage.keys import text_digest
 
@@ -53,11 +56,16 @@ class EvaluationResult:
     """Everything that mteb measured: split to its subsets; null where a score is not a number."""
     examples: ExampleScores | None
     """What each example adds to the score; None where the kind of task has no such thing."""
+    map: pa.Table | None = None
+    """As of `vector_map`: vectors of labelled texts; None where texts have no classes."""
 
     def save(self, folder: Path) -> None:
-        """Write metrics.json, scores.json and, of tasks that have them, example_scores.parquet."""
+        """Write metrics.json, scores.json and, of tasks that have them, example_scores.parquet and
+        map.parquet."""
         if self.examples is not None:
             self.examples.save(folder)
+        if self.map is not None:
+            pq.write_table(self.map, folder / VECTOR_MAP)
         for name, content in (("metrics", self.metrics), ("scores", self.scores)):
             text = json.dumps(content, indent=2, allow_nan=False) + "\n"
             (folder / f"{name}.json").write_text(text, encoding="utf-8")
@@ -98,6 +106,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
 
     from stages.mteb_evaluation.encoder import PermafrostEncoder
     from stages.mteb_evaluation.examples import example_scores
+    from stages.mteb_evaluation.maps import task_map
     from stages.mteb_evaluation.quiet import silence_bars
 
     silence_bars()
@@ -145,7 +154,8 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         "embedding": embedding.digest,
         "texts_in_train": _in_train(asked, embedding.trained_on),
     }
-    return EvaluationResult(metrics, _plain(scores), examples)
+    shown = task_map(task, embedding, asked.get("text", ()))
+    return EvaluationResult(metrics, _plain(scores), examples, shown)
 
 
 def _in_train(

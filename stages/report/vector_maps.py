@@ -76,15 +76,33 @@ def read_task_maps(
             chosen[r.cell.task, r.cell.method] = r
     by_task: dict[str, list[MethodMap]] = {}
     for (task, method), r in chosen.items():
-        if r.cell.role == "control" or task not in corpora:
+        if r.cell.role == "control" or (found := read_vector_map(r.cell.folder)) is None:
             continue
-        if (found := read_vector_map(r.cell.folder)) is not None:
+        if found.names is None:
+            if task not in corpora:
+                continue
             _check_texts(found, corpora[task], r)
-            by_task.setdefault(task, []).append(MethodMap(method, found))
+        by_task.setdefault(task, []).append(MethodMap(method, found))
     return tuple(
-        TaskMap(i, task, corpora[task].label_names, tuple(maps), _titles(maps, corpora[task]))
+        _task_map(i, task, tuple(maps), corpora)
         for i, (task, maps) in enumerate(by_task.items(), start=1)
     )
+
+
+def _task_map(
+    number: int, task: str, maps: tuple[MethodMap, ...], corpora: Mapping[str, TaskCorpus]
+) -> TaskMap:
+    texts: dict[int, str] = {}
+    class_names: tuple[str, ...] = ()
+    for found in (m.found for m in maps):
+        if found.names is None:
+            class_names = corpora[task].label_names
+            texts |= {t: corpora[task].texts[t] for t in found.texts.tolist()}
+        else:
+            class_names = found.names.classes
+            texts |= dict(zip(found.texts.tolist(), found.names.texts, strict=True))
+    titles = {t: shortened(" ".join(text.split()), _TITLE_CHARS) for t, text in texts.items()}
+    return TaskMap(number, task, class_names, maps, titles)
 
 
 def map_description(task_map: TaskMap) -> str:
@@ -104,8 +122,3 @@ def _check_texts(found: VectorMap, corpus: TaskCorpus, result: CellResult) -> No
             f"the map of {result.cell.label} names text {found.texts.max()} but the corpus has "
             f"{len(corpus.texts)} texts; it was made from another corpus, so score it again"
         )
-
-
-def _titles(maps: Sequence[MethodMap], corpus: TaskCorpus) -> dict[int, str]:
-    texts = {t for m in maps for t in m.found.texts.tolist()}
-    return {t: shortened(" ".join(corpus.texts[t].split()), _TITLE_CHARS) for t in texts}

@@ -121,6 +121,10 @@ def test_every_method_is_scored_on_every_task(
     assert means["mean"] == f"{100 * np.mean(tests):.1f}"
     page = result.report.read_text(encoding="utf-8")
     assert "cosine_spearman" in page
+    # Of the task with classes there is a map for every method, a vector without training or a trained head.
+    section = page[page.index('id="maps"') :]
+    assert "<h3>classification</h3>" in section
+    assert all(f"{method}: " in section for method in EVALUATED)
     assert len(all_stores(home)) == 2
 
 

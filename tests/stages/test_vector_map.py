@@ -9,6 +9,7 @@ from sklearn.decomposition import PCA
 
 from stages.vector_map import (
     VECTOR_MAP,
+    MapNames,
     principal_components,
     read_vector_map,
     spread_evenly,
@@ -70,6 +71,24 @@ def test_a_map_reads_back(tmp_path: Path):
     assert found.classes.tolist() == classes.tolist()
     assert found.points.tolist() == shown.astype(np.float32).tolist()
     assert found.shares == shares
+
+
+def test_names_come_back_with_their_map(tmp_path: Path):
+    names = MapNames(("cold", "warm"), ("snow", "sun"))
+    table = vector_map(np.arange(2), np.arange(2), np.eye(2), names)
+    assert table is not None
+    pq.write_table(table, tmp_path / VECTOR_MAP)
+    found = read_vector_map(tmp_path)
+    assert found is not None
+    assert found.names == names
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equal_vectors_are_all_at_the_origin(dtype: type):
+    vectors = np.full((7, 3), 0.1, dtype)
+    shown, shares = principal_components(vectors)
+    assert not shown.any()
+    assert shares == (0.0, 0.0)
 
 
 def test_vectors_that_are_not_finite_have_no_map():

@@ -12,7 +12,7 @@ from stages.report.canvas import drawing, svg
 from stages.report.cells import read_results
 from stages.report.map_figure import map_figure
 from stages.report.vector_maps import OTHERS, map_description, read_task_maps
-from stages.vector_map import VECTOR_MAP, vector_map
+from stages.vector_map import VECTOR_MAP, MapNames, vector_map
 from storage.errors import CorruptDataError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
@@ -97,6 +97,21 @@ def test_the_page_has_a_section_with_a_figure_per_task(grid: Grid, tmp_path: Pat
     section = page.source[page.source.index('id="maps"') : page.source.index('id="tokens"')]
     assert not re.search(r"#[0-9a-f]{6}", section)
     assert section.count("<title>") == 2 * 3 * len(TEXTS)
+
+
+def test_a_map_with_names_needs_no_corpus(make_grid):
+    grid: Grid = make_grid(tasks=["t"], methods=["a", "b"], controls=[], seeds=[0])
+    names = MapNames(("cold", "warm"), ("snow\nfalls", "sun " * 40))
+    for cell in grid.cells:
+        table = vector_map(np.array([5, 900]), np.arange(2), np.eye(2), names)
+        assert table is not None
+        pq.write_table(table, cell.folder / VECTOR_MAP)
+    (task_map,) = read_task_maps(read_results(grid.cells), {})
+    assert task_map.groups == {"cold": (0,), "warm": (1,)}
+    assert task_map.titles[5] == "snow falls"
+    assert task_map.titles[900].endswith("…")
+    assert len(task_map.titles[900]) <= 90
+    assert [m.method for m in task_map.methods] == ["a", "b"]
 
 
 def test_without_maps_there_is_no_section(written: Path):

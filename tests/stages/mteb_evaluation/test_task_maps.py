@@ -1,0 +1,82 @@
+"""Maps of what a task had embedded: which texts, whose vectors, and what they are called."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from stages.mteb_evaluation import evaluate_task
+from stages.mteb_evaluation.reading import read_local
+from stages.vector_map import MAP_TEXTS, principal_components, read_vector_map
+from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_task
+from tests.stages.mteb_evaluation.word_vectors import WordStates, embedding, mean_of_words
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning"),
+]
+
+LABELLED = {"classification": ("text", "label"), "clustering": ("sentences", "labels")}
+
+
+@pytest.mark.parametrize("kind", LABELLED)
+def test_texts_of_test_stand_where_their_vectors_are(tmp_path: Path, kind: str) -> None:
+    write_task(tmp_path, kind)
+    evaluate_task(task(tmp_path, kind), kind, embedding()).save(tmp_path)
+    found = read_vector_map(tmp_path)
+    assert found is not None
+    assert found.names is not None
+    data = read_local(task(tmp_path, kind)).tables["test"]
+    texts, labels = (data[name] for name in LABELLED[kind])
+    unique = [i for i, text in enumerate(texts) if text not in texts[:i]]
+    assert found.texts.tolist() == unique
+    assert list(found.names.texts) == [texts[i] for i in unique]
+    shown = [found.names.classes[c] for c in found.classes]
+    assert shown == [str(labels[i]) for i in unique]
+    vectors = mean_of_words([texts[i] for i in unique])
+    points, shares = principal_components(vectors)
+    np.testing.assert_allclose(found.points, points, atol=1e-5)
+    assert found.shares == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("n_embedded", [60, 700])
+def test_only_texts_that_the_task_had_embedded_are_shown_and_none_twice(
+    tmp_path: Path, n_embedded: int
+) -> None:
+    rows = [{"text": f"snow ice lake {i}", "label": i % 2} for i in range(MAP_TEXTS + 100)]
+    write_rows(tmp_path / "clustering" / "test.parquet", [*rows, *rows])
+    config, states = task(tmp_path, "clustering", max_documents=n_embedded), WordStates()
+    evaluate_task(config, "few", embedding(states)).save(tmp_path)
+    found = read_vector_map(tmp_path)
+    assert found is not None
+    assert found.names is not None
+    # What was embedded, each text once, and then those of the map again.
+    n_shown = len(found.names.texts)
+    embedded, again = states.asked["text"][:-n_shown], states.asked["text"][-n_shown:]
+    assert n_shown == min(MAP_TEXTS, len(embedded))
+    assert list(found.names.texts) == again
+    assert len(set(again)) == n_shown
+    assert set(again) <= set(embedded)
+    assert len(embedded) < len(rows)
+
+
+def test_titles_are_beginnings_on_one_line(tmp_path: Path) -> None:
+    path = write_task(tmp_path, "classification") / "test.parquet"
+    rows = [
+        {**row, "text": f"{row['text']}\n{'snow ' * 60}"} for row in pq.read_table(path).to_pylist()
+    ]
+    write_rows(path, rows)
+    evaluate_task(task(tmp_path, "classification"), "long", embedding()).save(tmp_path)
+    found = read_vector_map(tmp_path)
+    assert found is not None
+    assert found.names is not None
+    assert {len(title) for title in found.names.texts} == {200}
+    assert not any("\n" in title for title in found.names.texts)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in LABELLED])
+def test_other_kinds_have_no_map(tmp_path: Path, kind: str) -> None:
+    write_task(tmp_path, kind)
+    evaluate_task(task(tmp_path, kind), kind, embedding()).save(tmp_path)
+    assert read_vector_map(tmp_path) is None
