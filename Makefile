@@ -9,10 +9,10 @@ STAMP := .venv/.installed
 demo: $(STAMP)
 	$(BIN)/permafrost run experiments/demo.yaml
 
-# A process per core, a thread per process: small tests do not gain from more threads. A file's tests stay together,
-# and files start in order: the long ones (crash, flows) are the first.
+# A process per core and one more, as some tests wait for programs that they start; a thread per process: small tests do not
+# gain from more. A file's tests stay together, and files start in order: the long ones (crash, flows) are the first.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)') --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
