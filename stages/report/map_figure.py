@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 
 from stages.report.canvas import drawable
 from stages.report.frame import framed, legend_height
-from stages.report.palette import INK, MUTED, PAPER, Mark, class_mark
-from stages.report.vector_maps import MethodMap, TaskMap
+from stages.report.palette import INK, MUTED, PAPER, Mark, class_mark, rest_mark
+from stages.report.vector_maps import OTHERS, MethodMap, TaskMap
 
 _ACROSS = 3
 _PANEL = 148.0
@@ -22,7 +22,10 @@ _ABOVE, _BELOW, _FOOT = 20.0, 26.0, 12.0
 
 def map_figure(task_map: TaskMap) -> tuple[Figure, Mapping[str, tuple[str, ...]]]:
     """The figure, and the texts of its marks by the `gid` of the lines that hold them."""
-    marks = {name: class_mark(i) for i, name in enumerate(task_map.groups)}
+    marks = {
+        name: rest_mark() if name == OTHERS else class_mark(i)
+        for i, name in enumerate(task_map.groups)
+    }
     n_down = -(-len(task_map.methods) // _ACROSS)
     height = legend_height(list(marks)) + n_down * (_ABOVE + _PANEL + _BELOW) + _FOOT
     figure, top = framed(height, marks, ())
@@ -61,6 +64,7 @@ def _draw(
             markeredgecolor=mark.colour,
             markeredgewidth=0.6,
             alpha=0.8,
+            zorder=1 if name == OTHERS else 2,  # beneath
             gid=gid,
         )
         titles[gid] = tuple(task_map.titles[t] for t in found.texts[mine].tolist())

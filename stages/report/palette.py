@@ -64,6 +64,11 @@ def class_mark(i: int) -> Mark:
     return _method(i)
 
 
+def rest_mark() -> Mark:
+    """How points of all further classes are drawn: grey and small."""
+    return Mark(CONTROL, ".", (), filled=True)
+
+
 def extended(marks: dict[str, Mark], methods: Sequence[str]) -> dict[str, Mark]:
     """The marks, and further ones for methods that have none yet."""
     new = [name for name in dict.fromkeys(methods) if name not in marks]

@@ -11,6 +11,7 @@ import pytest
 from stages.report.canvas import drawing, svg
 from stages.report.cells import read_results
 from stages.report.map_figure import map_figure
+from stages.report.palette import CONTROL
 from stages.report.vector_maps import OTHERS, map_description, read_task_maps
 from stages.vector_map import VECTOR_MAP, MapNames, vector_map
 from storage.errors import CorruptDataError
@@ -81,8 +82,14 @@ def test_many_classes_are_drawn_with_the_rarest_together(make_grid):
     assert list(task_map.groups) == ["absent", "present", "2", "3", "4", "5", "6", OTHERS]
     assert task_map.groups[OTHERS] == (7, 8, 9, 10)
     with drawing():
-        _, titles = map_figure(task_map)
+        figure, titles = map_figure(task_map)
     assert sum(map(len, titles.values())) == 60
+    # The rest is grey and lies beneath the classes that have a mark of their own.
+    lines = {line.get_gid(): line for line in figure.axes[0].get_lines()}
+    rest = lines.pop("map-0-7")
+    assert rest.get_markerfacecolor() == CONTROL
+    assert all(rest.get_zorder() < line.get_zorder() for line in lines.values())
+    assert CONTROL not in {line.get_markerfacecolor() for line in lines.values()}
 
 
 def test_the_page_has_a_section_with_a_figure_per_task(grid: Grid, tmp_path: Path):
