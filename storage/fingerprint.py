@@ -196,10 +196,24 @@ def _resolve(module: str, name: str, packages: tuple[str, ...]) -> Definition | 
         if name not in parsed.imports:
             return None
         target, inner = parsed.imports[name]
-        if inner is None or _is_module(f"{target}.{inner}"):
+        if inner is None or (
+            _is_module(f"{target}.{inner}") and not _binds(target, inner, packages)
+        ):
             return None
         module, name = target, inner
     return None
+
+
+def _binds(package: str, name: str, packages: tuple[str, ...]) -> bool:
+    """Whether a package gives a name that a module of it has to something else, as with
+    `from package.name import name`."""
+    if not (_is_project(package, packages) and _is_module(package)):
+        return False
+    parsed = _parse(package)
+    return name in parsed.definitions or parsed.imports.get(name, (package, name)) != (
+        package,
+        name,
+    )
 
 
 def _references(

@@ -246,6 +246,30 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         },
         "far",
     ),
+    "function with the name of its module": (
+        {
+            "main": "from PKG.sub import far\ndef run():\n    return far()\n",
+            "sub/__init__": "from PKG.sub.far import far\n",
+            "sub/far": "def far():\n    return helper()\ndef helper():\n    return 1\n",
+        },
+        "sub/far",
+    ),
+    "function with the name of its module, inside a function": (
+        {
+            "main": "def run():\n    from PKG.sub import far\n    return far()\n",
+            "sub/__init__": "from .far import far\n",
+            "sub/far": "def far():\n    return 1\n",
+        },
+        "sub/far",
+    ),
+    "module that its package imports": (
+        {
+            "main": "from PKG.sub import far\ndef run():\n    return far.helper()\n",
+            "sub/__init__": "from PKG.sub import far\n",
+            "sub/far": "def helper():\n    return 1\n",
+        },
+        "sub/far",
+    ),
     "registration at import": (
         {
             "main": "from PKG.far import lookup\ndef run():\n    return lookup()\n",
