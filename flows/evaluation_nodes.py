@@ -33,12 +33,15 @@ if TYPE_CHECKING:
 Evaluated = EmbedMethod | HeadMethod | LayersMethod
 """Methods that have a vector for a text; of the last, only those with a unified embedding."""
 
-_VECTORS: dict[type[Evaluated], tuple[Callable[..., object], ...]] = {
-    EmbedMethod: (MethodVectors, CorpusVectors),
-    HeadMethod: (HeadVectors, load_head),
-    LayersMethod: (LatentVectors, load_latent_head),
+_VECTORS = {EmbedMethod: MethodVectors, HeadMethod: HeadVectors, LayersMethod: LatentVectors}
+"""What makes the vectors of a method."""
+
+_READ_BY: dict[type[Evaluated], Callable[..., object]] = {
+    EmbedMethod: CorpusVectors,
+    HeadMethod: load_head,
+    LayersMethod: load_latent_head,
 }
-"""What makes the vectors of a method, and what reads what was made for it."""
+"""What reads what was fitted for a method."""
 
 CellName = tuple[str, str, int]
 """Method, task, seed."""
@@ -97,7 +100,10 @@ def _evaluation_node(dag: "Dag", cell: EvaluationCell) -> Node:
             *(i for r in dict.fromkeys(recipes.values()) for i in dag.stores[r].inputs(arrays)),
             *([] if made is None else [str(made)]),
         ),
-        code=code_of(evaluate_task, train_texts, StoredFeatures, *_VECTORS[type(method)]),
+        code=code_of(
+            *(evaluate_task, StoredFeatures, _VECTORS[type(method)]),
+            *(() if made is None else (train_texts, _READ_BY[type(method)])),
+        ),
     )
 
     def make(draft: Draft, progress: Progress) -> None:

@@ -25,7 +25,7 @@ class ExampleScores:
     """Predictions of one method on the examples of a task, in the task's order."""
 
     names: tuple[str, ...]
-    """What tells examples apart: ids of queries, digests of texts."""
+    """What tells examples apart: digests of texts; of queries the id as well."""
     labels: Float64[np.ndarray, " n"]
     """Grades; where the score is a mean, whatever else must be equal for two methods to be compared."""
     predictions: Float64[np.ndarray, " n"]

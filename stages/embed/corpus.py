@@ -73,7 +73,7 @@ def embed_corpus(
 
     Args:
         config: method, layers, combination, finishing. `layers: auto` is chosen on the dev pairs,
-            whitening is fitted on the texts of train; test plays no role in either.
+            whitening is fitted on the texts of train, hard negatives too; test plays no role in either.
         members: features of the corpus' texts, one per prompt of an ensemble; one for other recipes.
         corpus: whose texts these are.
         progress: told the texts done.

@@ -18,6 +18,7 @@ from sklearn.base import clone
 
 from stages.embed.aggregate import Vectors
 from stages.example_scores import ExampleScores
+from stages.mteb_evaluation.local_data import LocalData
 from stages.mteb_evaluation.reading import file_digests, read_local
 from stages.mteb_evaluation.tasks import Category, HubTask, MtebTask, Role
 from stages.mteb_evaluation.vectors import Embedding
@@ -110,7 +111,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
     from stages.mteb_evaluation.quiet import silence_bars
 
     silence_bars()
-    task, n_examples, key = _loaded(config, name)
+    task, data, key = _loaded(config, name)
     wanted = task.metadata.main_score if key == MAIN_SCORE else key
     for part in _parts(task):
         if hasattr(part, "evaluator_model"):
@@ -146,7 +147,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         "dev": None,
         "test": value,
         "n_dev": 0,
-        "n_test": n_examples or _n_examples(task),
+        "n_test": _n_examples(task) if data is None else data.n_examples,
         "majority": None,
         "choice": {},
         "n_parameters": embedding.n_parameters,
@@ -154,7 +155,8 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         "embedding": embedding.digest,
         "texts_in_train": _in_train(asked, embedding.trained_on),
     }
-    shown = task_map(task, embedding, asked.get("text", ()))
+    names = () if data is None else data.class_names
+    shown = task_map(task, embedding, asked.get("text", ()), names)
     return EvaluationResult(metrics, _plain(scores), examples, shown)
 
 
@@ -173,8 +175,8 @@ def _version() -> dict[str, str]:
     return {"mteb": version("mteb")}
 
 
-def _loaded(config: MtebTask, name: str) -> "tuple[AbsTask, int | None, str]":
-    """The task with its data, its examples where they are known, and which score is the result."""
+def _loaded(config: MtebTask, name: str) -> "tuple[AbsTask, LocalData | None, str]":
+    """The task with its data, that of a local one as it was read, and which score is the result."""
     if isinstance(config, HubTask):
         from stages.mteb_evaluation.hub import find_task, load_data
 
@@ -185,7 +187,7 @@ def _loaded(config: MtebTask, name: str) -> "tuple[AbsTask, int | None, str]":
     from stages.mteb_evaluation.build import build_task
 
     data = read_local(config)
-    return build_task(config, name, data), data.n_examples, config.score
+    return build_task(config, name, data), data, config.score
 
 
 def _parts(task: "AbsTask") -> "list[AbsTask]":
@@ -203,13 +205,13 @@ def _mean(scores: Mapping[str, list[dict[str, Any]]], wanted: str, name: str) ->
 
 def _n_examples(task: "AbsTask") -> int:
     """Rows, or queries, of the evaluated splits."""
+    from stages.mteb_evaluation.loaded import data_of
+
     total = 0
     for part in _parts(task):
-        dataset: Any = part.dataset
         for subset in part.hf_subsets:
-            of_subset = dataset.get(subset, dataset)
             for split in part.eval_splits:
-                found = of_subset[split]
+                found = data_of(part, subset, split)
                 total += len(found["queries"] if isinstance(found, dict) else found)
     return total
 

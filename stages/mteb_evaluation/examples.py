@@ -6,6 +6,7 @@ a mean over several splits or subsets.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskRetrieval, AbsT
 from numpy.typing import NDArray
 
 from stages.example_scores import ROUNDED, ExampleScores, How
+from stages.mteb_evaluation.loaded import only_data, single_classes
 from storage.keys import digest, text_digest
 
 _CORRELATIONS: dict[str, How] = {"cosine_spearman": "spearman", "cosine_pearson": "pearson"}
@@ -37,20 +39,15 @@ def example_scores(task: AbsTask, folder: Path, metric: str, score: float) -> Ex
         metric: name of the score.
         score: its value. Where the mean over the examples is another, nothing is returned.
     """
-    if len(task.eval_splits) != 1 or len(task.hf_subsets) != 1:
+    data, files = only_data(task), list(folder.iterdir())
+    if data is None or len(files) != 1:
         return None
-    split, subset = task.eval_splits[0], task.hf_subsets[0]
-    files = list(folder.iterdir())
-    if len(files) != 1:
-        return None
-    predictions: Any = json.loads(files[0].read_text(encoding="utf-8"))[subset][split]
-    dataset: Any = task.dataset
-    data: Any = dataset.get(subset, dataset)[split]
+    kept: Any = json.loads(files[0].read_text(encoding="utf-8"))
+    predictions = kept[task.hf_subsets[0]][task.eval_splits[0]]
     if isinstance(task, AbsTaskSTS):
         return _of_pairs(task, data, predictions, metric)
     if isinstance(task, AbsTaskRetrieval):
-        texts = dict(zip(data["queries"]["id"], data["queries"]["text"], strict=True))
-        found = _of_queries(task, texts, data["relevant_docs"], predictions, metric)
+        found = _of_queries(task, data, predictions, metric)
     elif isinstance(task, AbsTaskClassification) and metric == "accuracy":
         found = _of_texts(task, data, predictions)
     else:
@@ -71,8 +68,7 @@ def _of_pairs(task: AbsTaskSTS, data: Any, predictions: Any, metric: str) -> Exa
 
 def _of_queries(
     task: AbsTaskRetrieval,
-    texts: dict[str, Any],
-    relevant: dict[str, dict[str, int]],
+    data: Any,
     rankings: dict[str, dict[str, float]],
     metric: str,
 ) -> ExampleScores | None:
@@ -87,19 +83,42 @@ def _of_queries(
             for q, r in rankings.items()
         }
     measure = f"{_MEASURES[name]}.{cut}"
+    relevant: dict[str, dict[str, int]] = data["relevant_docs"]
     scored = pytrec_eval.RelevanceEvaluator(relevant, {measure}).evaluate(rankings)
     queries = sorted(scored)
     return ExampleScores(
-        tuple(_query_name(q, texts[q], relevant[q]) for q in queries),
+        _query_names(queries, data),
         _floats([sum(grade > 0 for grade in relevant[q].values()) for q in queries]),
         _floats([scored[q][measure.replace(".", "_")] for q in queries]),
         "mean",
     )
 
 
-def _query_name(key: str, text: Any, grades: dict[str, int]) -> str:
-    """The id, and a digest of what is asked and how it is judged: ids come again in other collections."""
-    return f"{key} {digest([text, sorted(grades.items())])}"
+def _query_names(queries: Sequence[str], data: Any) -> tuple[str, ...]:
+    """Of each query the id, and a digest of what it asks, of the documents that are judged with their grades,
+    and of the candidates if it has some of its own: ids come again in other collections."""
+    asked = dict(zip(data["queries"]["id"], data["queries"]["text"], strict=True))
+    relevant: dict[str, dict[str, int]] = data["relevant_docs"]
+    ranked: dict[str, list[str]] = data.get("top_ranked") or {}
+    wanted = {key for q in queries for key in (*relevant[q], *ranked.get(q, ()))}
+    corpus = data["corpus"]
+    titles = corpus["title"] if "title" in corpus.column_names else [""] * len(corpus)
+    documents = {
+        key: text_digest(f"{title} {text}")
+        for key, title, text in zip(corpus["id"], titles, corpus["text"], strict=True)
+        if key in wanted
+    }
+    return tuple(
+        f"{q} "
+        + digest(
+            [
+                asked[q],
+                sorted([documents.get(key, key), grade] for key, grade in relevant[q].items()),
+                sorted(documents.get(key, key) for key in ranked.get(q, ())),
+            ]
+        )
+        for q in queries
+    )
 
 
 def _of_texts(
@@ -108,7 +127,7 @@ def _of_texts(
     if not isinstance(task.input_column_name, str):
         return None
     gold = list(data[task.label_column_name])
-    if not all(isinstance(label, int | str) for label in gold):  # a text with several
+    if not single_classes(gold):
         return None
     if any(len(experiment) != len(gold) for experiment in predictions):
         return None

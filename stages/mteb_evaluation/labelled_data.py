@@ -43,7 +43,7 @@ def read_pair_classification(config: PairClassificationTask) -> LocalData:
 
 
 def read_classification(config: ClassificationTask) -> LocalData:
-    """Train and test texts with their classes; those of test all occur in train."""
+    """Train and test texts with the numbers of their classes; those of test all occur in train."""
     tables: dict[str, Columns] = {}
     for holds in ("train", "test"):
         table, where = read_table(config, holds, [config.text, config.label])
@@ -62,7 +62,12 @@ def read_classification(config: ClassificationTask) -> LocalData:
             f"all rows of {config.file('train')} are of one class, so there is nothing to tell apart; name "
             f"another column as label"
         )
-    return LocalData(tables)
+    # Of two classes in test mteb wants the numbers 0 and 1.
+    names = [*sorted(asked), *sorted(known - asked)] if len(asked) == 2 else sorted(known)
+    numbers = {name: number for number, name in enumerate(names)}
+    for columns in tables.values():
+        columns["label"] = [numbers[name] for name in columns["label"]]
+    return LocalData(tables, class_names=tuple(map(str, names)))
 
 
 def read_clustering(config: ClusteringTask) -> LocalData:

@@ -17,6 +17,9 @@ class LocalData:
     candidates: dict[str, list[str]] | None = None
     """Query to the documents that are ranked for it; None where all are."""
 
+    class_names: tuple[str, ...] = ()
+    """By label, where labels are numbers of classes."""
+
     @property
     def n_examples(self) -> int:
         """Pairs, texts, queries, or documents with summaries, that are scored."""

@@ -1,14 +1,14 @@
 """Maps of the labelled texts that a task of mteb had embedded: of classification and of clustering."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering
+from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering, AbsTaskRegression
 from numpy.typing import NDArray
 
+from stages.mteb_evaluation.loaded import only_data, single_classes
 from stages.mteb_evaluation.vectors import Embedding
 from stages.vector_map import MAP_TEXTS, MapNames, spread_evenly, vector_map
 from storage.keys import text_digest
@@ -25,42 +25,45 @@ class _Labelled:
     labels: list[int | str]
 
 
-def task_map(task: AbsTask, embedding: Embedding, asked: Collection[str]) -> pa.Table | None:
+def task_map(
+    task: AbsTask, embedding: Embedding, asked: Collection[str], class_names: Sequence[str] = ()
+) -> pa.Table | None:
     """As of `vector_map`, of `MAP_TEXTS` texts at most, evenly from the task's data.
 
-    None for other kinds of task, several splits, subsets or columns of text, and labels that are not one
-    class each.
+    None for other kinds of task, mteb's clustering before 2024, several splits, subsets or columns of text,
+    and labels that are not one class each.
 
     Args:
         task: as it was evaluated.
         embedding: on which method.
         asked: digests of the texts that the task had embedded; no other text is.
+        class_names: by label, if labels are numbers of classes; the labels themselves if not given.
     """
     if (found := _labelled(task, asked)) is None:
         return None
     picked = spread_evenly(len(found.texts), MAP_TEXTS)
     texts = [found.texts[i] for i in picked]
-    names, classes = np.unique(np.array(found.labels), return_inverse=True)
+    unique, classes = np.unique(np.array(found.labels), return_inverse=True)
+    found_names = [class_names[i] if class_names else str(i) for i in unique.tolist()]
     titles = tuple(" ".join(text.split())[:_KEPT_CHARS] for text in texts)
     return vector_map(
         found.rows[picked],
         classes[picked].astype(np.int64),
         embedding(texts, "text"),
-        MapNames(tuple(map(str, names.tolist())), titles),
+        MapNames(tuple(found_names), titles),
     )
 
 
 def _labelled(task: AbsTask, asked: Collection[str]) -> _Labelled | None:
-    if not isinstance(task, AbsTaskClassification | AbsTaskClustering):
+    # mteb makes regression a kind of classification.
+    if isinstance(task, AbsTaskRegression) or not isinstance(
+        task, AbsTaskClassification | AbsTaskClustering
+    ):
         return None
-    if len(task.eval_splits) != 1 or len(task.hf_subsets) != 1:
+    if (data := only_data(task)) is None or not isinstance(task.input_column_name, str):
         return None
-    if not isinstance(task.input_column_name, str):
-        return None
-    dataset: Any = task.dataset
-    data: Any = dataset.get(task.hf_subsets[0], dataset)[task.eval_splits[0]]
     texts, labels = list(data[task.input_column_name]), list(data[task.label_column_name])
-    if not all(isinstance(label, int | str) for label in labels):
+    if not single_classes(labels):
         return None
     first: dict[str, int] = {}
     for row, text in enumerate(texts):

@@ -6,12 +6,14 @@ from stages.report.cells import CellResult, TextsInTrain
 
 
 def trained_texts_note(results: Sequence[CellResult]) -> tuple[str, ...]:
-    """Per evaluation task, how many of its texts were in the train split of what was evaluated, if anything
-    that was trained was evaluated."""
-    counts: dict[str, Mapping[str, TextsInTrain]] = {}
+    """Per evaluation task, how many of its texts a method was trained on, if anything that was trained was
+    evaluated; of several methods those of the one that was trained on most."""
+    counts: dict[str, dict[str, TextsInTrain]] = {}
     for result in results:
-        if result.metrics.texts_in_train is not None:
-            counts.setdefault(result.cell.task, result.metrics.texts_in_train)
+        of_task = counts.setdefault(result.cell.task, {})
+        for role, found in (result.metrics.texts_in_train or {}).items():
+            of_task[role] = max(of_task.get(role, found), found, key=lambda f: f.n_in_train)
+    counts = {task: roles for task, roles in counts.items() if roles}
     if not counts:
         return ()
     shared = [task for task, roles in counts.items() if any(r.n_in_train for r in roles.values())]

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from stages.report.canvas import drawable
 from stages.report.frame import framed, legend_height
 from stages.report.palette import INK, MUTED, PAPER, Mark, class_mark, rest_mark
-from stages.report.vector_maps import OTHERS, MethodMap, TaskMap
+from stages.report.vector_maps import MethodMap, TaskMap
 
 _ACROSS = 3
 _PANEL = 148.0
@@ -22,10 +22,9 @@ _ABOVE, _BELOW, _FOOT = 20.0, 26.0, 12.0
 
 def map_figure(task_map: TaskMap) -> tuple[Figure, Mapping[str, tuple[str, ...]]]:
     """The figure, and the texts of its marks by the `gid` of the lines that hold them."""
-    marks = {
-        name: rest_mark() if name == OTHERS else class_mark(i)
-        for i, name in enumerate(task_map.groups)
-    }
+    marks = {name: class_mark(i) for i, name in enumerate(task_map.shown)}
+    if task_map.rest:
+        marks[task_map.rest_name] = rest_mark()
     n_down = -(-len(task_map.methods) // _ACROSS)
     height = legend_height(list(marks)) + n_down * (_ABOVE + _PANEL + _BELOW) + _FOOT
     figure, top = framed(height, marks, ())
@@ -50,7 +49,9 @@ def _draw(
 ) -> dict[str, tuple[str, ...]]:
     found = method_map.found
     titles: dict[str, tuple[str, ...]] = {}
-    for number, (name, classes) in enumerate(task_map.groups.items()):
+    shown = {name: (c,) for name, c in task_map.shown.items()}
+    for number, name in enumerate(marks):
+        classes = shown.get(name, task_map.rest)
         mine = np.flatnonzero(np.isin(found.classes, classes))
         if not len(mine):
             continue
@@ -64,7 +65,7 @@ def _draw(
             markeredgecolor=mark.colour,
             markeredgewidth=0.6,
             alpha=0.8,
-            zorder=1 if name == OTHERS else 2,  # beneath
+            zorder=2 if name in shown else 1,  # the rest beneath
             gid=gid,
         )
         titles[gid] = tuple(task_map.titles[t] for t in found.texts[mine].tolist())

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from stages.report.canvas import shortened
 from stages.report.cells import CellResult
@@ -47,15 +48,29 @@ class TaskMap:
         return max(len(m.found.texts) for m in self.methods)
 
     @property
-    def groups(self) -> dict[str, tuple[int, ...]]:
-        """Classes by the name under which they are drawn; the rarest together where there are too many."""
+    def shown(self) -> dict[str, int]:
+        """Classes that have a mark of their own, by name: all, or the commonest where there are too many."""
+        return {self._name(c): c for c in sorted(self._ranked[: self._n_shown])}
+
+    @property
+    def rest(self) -> tuple[int, ...]:
+        """Classes that are drawn together."""
+        return tuple(sorted(self._ranked[self._n_shown :]))
+
+    @property
+    def rest_name(self) -> str:
+        """What the rest is called: like no class that is shown."""
+        return OTHERS if OTHERS not in self.shown else f"all {OTHERS}"
+
+    @cached_property
+    def _ranked(self) -> list[int]:
         counts = Counter(c for m in self.methods for c in m.found.classes.tolist())
-        ranked = sorted(counts, key=lambda c: (-counts[c], c))
-        if len(ranked) <= len(SERIES):
-            return {self._name(c): (c,) for c in sorted(ranked)}
-        kept = sorted(ranked[: len(SERIES) - 1])
-        others = tuple(sorted(ranked[len(kept) :]))
-        return {**{self._name(c): (c,) for c in kept}, OTHERS: others}
+        return sorted(counts, key=lambda c: (-counts[c], c))
+
+    @property
+    def _n_shown(self) -> int:
+        n = len(self._ranked)
+        return n if n <= len(SERIES) else len(SERIES) - 1
 
     def _name(self, c: int) -> str:
         return self.class_names[c] if 0 <= c < len(self.class_names) else str(c)

@@ -215,6 +215,9 @@ def test_a_key_holds_the_code_that_reads_what_a_stage_is_handed(
     assert "stages.fit.trained:load_head" in evaluated["head"]
     assert "stages.embed.corpus:CorpusVectors" in evaluated["VA auto"]
     assert "stages.corpus.overlap:train_texts" in evaluated["head"]
+    # Nothing was fitted for a plain mean.
+    assert "stages.corpus.overlap:train_texts" not in evaluated["mean"]
+    assert "stages.embed.finish:finish" in evaluated["mean"]
 
 
 def test_a_head_that_learnt_shuffled_labels_is_a_control_in_evaluations_as_well(

@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from flows import stores, token_probe_nodes
 from flows.dag import build_dag
@@ -19,6 +18,7 @@ from stages.probes import ProbeCurves
 from stages.sensitivity import SensitivityProfile
 from stages.token_prediction import LensScores, NextTokenScores
 from storage.errors import InputError
+from tests.flows.experiments import write
 from tests.stages.extraction.tiny_models import WORDS
 from tests.stages.token_prediction.causal_models import save_causal
 
@@ -91,11 +91,6 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
         "report": {"title": "Inside"},
         "runtime": {"workers": 2, "device": "cpu", "extract": {"device": "cpu"}},
     }
-
-
-def write(path: Path, content: dict[str, Any]) -> Path:
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
-    return path
 
 
 @pytest.fixture

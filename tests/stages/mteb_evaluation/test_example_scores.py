@@ -84,6 +84,19 @@ def test_queries_of_the_same_id_that_ask_or_are_judged_otherwise_are_others(
     assert len(set(after.names) - set(before.names)) == 1
 
 
+@pytest.mark.parametrize("kind", ["retrieval", "reranking"])
+def test_queries_with_other_documents_to_find_are_others(tmp_path: Path, kind: str) -> None:
+    at = write_task(tmp_path, kind)
+    path = at / ("corpus.parquet" if kind == "retrieval" else "test.parquet")
+    column = "text" if kind == "retrieval" else "document"
+    before, _ = evaluated(tmp_path, kind)
+    rows = pq.read_table(path).to_pylist()
+    pq.write_table(pa.Table.from_pylist([{**r, column: f"{r[column]} rain"} for r in rows]), path)
+    after, _ = evaluated(tmp_path, kind)
+    assert not set(after.names) & set(before.names)
+    assert [n.split()[0] for n in after.names] == [n.split()[0] for n in before.names]
+
+
 def test_a_document_with_the_id_of_the_query_is_no_answer_if_mteb_ignores_it(
     tmp_path: Path,
 ) -> None:

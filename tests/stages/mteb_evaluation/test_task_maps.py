@@ -2,13 +2,18 @@
 
 from pathlib import Path
 
+import mteb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset, DatasetDict
+from mteb.abstasks import AbsTaskRegression
 
 from stages.mteb_evaluation import evaluate_task
+from stages.mteb_evaluation.maps import task_map
 from stages.mteb_evaluation.reading import read_local
 from stages.vector_map import MAP_TEXTS, principal_components, read_vector_map
+from storage.keys import text_digest
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_task
 from tests.stages.mteb_evaluation.word_vectors import WordStates, embedding, mean_of_words
 
@@ -34,6 +39,7 @@ def test_texts_of_test_stand_where_their_vectors_are(tmp_path: Path, kind: str) 
     assert list(found.names.texts) == [texts[i] for i in unique]
     shown = [found.names.classes[c] for c in found.classes]
     assert shown == [str(labels[i]) for i in unique]
+    assert len(set(shown)) == 3
     vectors = mean_of_words([texts[i] for i in unique])
     points, shares = principal_components(vectors)
     np.testing.assert_allclose(found.points, points, atol=1e-5)
@@ -73,6 +79,43 @@ def test_titles_are_beginnings_on_one_line(tmp_path: Path) -> None:
     assert found.names is not None
     assert {len(title) for title in found.names.texts} == {200}
     assert not any("\n" in title for title in found.names.texts)
+
+
+@pytest.mark.parametrize("names", [("cold", "warm", "mild"), (4, 7, 2), (0, 2, 1)])
+@pytest.mark.parametrize("n_in_test", [2, 3])
+def test_classes_may_have_any_names_and_test_only_two_of_them(
+    tmp_path: Path, names: tuple[str | int, ...], n_in_test: int
+) -> None:
+    folder = write_task(tmp_path, "classification")
+    tables = {
+        split: pq.read_table(folder / f"{split}.parquet").to_pylist() for split in ("train", "test")
+    }
+    tables["test"] = [row for row in tables["test"] if row["label"] < n_in_test]
+    write_rows(folder / "test.parquet", tables["test"])
+    plain = evaluate_task(task(tmp_path, "classification"), "numbers", embedding())
+    for split, rows in tables.items():
+        named = [{**row, "label": names[row["label"]]} for row in rows]
+        write_rows(folder / f"{split}.parquet", named)
+    found = evaluate_task(task(tmp_path, "classification"), "names", embedding())
+    assert found.metrics["test"] == pytest.approx(plain.metrics["test"], abs=0.02)
+    found.save(tmp_path)
+    shown = read_vector_map(tmp_path)
+    assert shown is not None
+    assert shown.names is not None
+    expected = {row["text"]: str(names[row["label"]]) for row in tables["test"]}
+    of_text = zip(shown.names.texts, shown.classes, strict=True)
+    assert {text: shown.names.classes[c] for text, c in of_text} == expected
+
+
+def test_a_number_is_no_class() -> None:
+    class Years(AbsTaskRegression):
+        metadata = mteb.get_task("RuSciBenchYearPublRegression").metadata
+
+    years = Years()
+    rows = {years.input_column_name: ["snow", "ice"], years.label_column_name: [1999, 2003]}
+    years.dataset = DatasetDict({years.eval_splits[0]: Dataset.from_dict(rows)})
+    asked = {text_digest(text) for text in ("snow", "ice")}
+    assert task_map(years, embedding(), asked) is None
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in LABELLED])

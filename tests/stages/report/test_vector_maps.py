@@ -46,7 +46,8 @@ def test_every_method_has_the_map_of_its_smallest_seed_and_controls_have_none(gr
             ]
             rows = pq.read_table(cell.folder / VECTOR_MAP)
             assert method_map.found.points[:, 0].tolist() == rows["x"].to_pylist()
-        assert task_map.groups == {"absent": (0,), "present": (1,)}
+        assert task_map.shown == {"absent": 0, "present": 1}
+        assert not task_map.rest
 
 
 def test_marks_carry_their_texts_and_stand_where_the_map_says(grid: Grid):
@@ -79,8 +80,9 @@ def test_many_classes_are_drawn_with_the_rarest_together(make_grid):
     add_maps(grid, texts, n_classes=11)
     (task_map,) = read_task_maps(read_results(grid.cells), grid.corpora)
     # 60 texts on 11 classes: the first five classes have six, the others five.
-    assert list(task_map.groups) == ["absent", "present", "2", "3", "4", "5", "6", OTHERS]
-    assert task_map.groups[OTHERS] == (7, 8, 9, 10)
+    assert list(task_map.shown) == ["absent", "present", "2", "3", "4", "5", "6"]
+    assert task_map.rest == (7, 8, 9, 10)
+    assert task_map.rest_name == OTHERS
     with drawing():
         figure, titles = map_figure(task_map)
     assert sum(map(len, titles.values())) == 60
@@ -106,6 +108,24 @@ def test_the_page_has_a_section_with_a_figure_per_task(grid: Grid, tmp_path: Pat
     assert section.count("<title>") == 2 * 3 * len(TEXTS)
 
 
+@pytest.mark.parametrize("n_classes", [2, 11])
+def test_a_class_may_be_called_like_the_rest(make_grid, n_classes: int):
+    grid: Grid = make_grid(tasks=["t"], methods=["a"], controls=[], seeds=[0])
+    names = MapNames((OTHERS, *map(str, range(1, n_classes))), tuple(map(str, range(60))))
+    vectors = np.random.default_rng(0).normal(size=(60, 4))
+    table = vector_map(np.arange(60), np.arange(60) % n_classes, vectors, names)
+    assert table is not None
+    pq.write_table(table, grid.cells[0].folder / VECTOR_MAP)
+    (task_map,) = read_task_maps(read_results(grid.cells), {})
+    assert task_map.shown[OTHERS] == 0
+    assert bool(task_map.rest) == (n_classes > 8)
+    with drawing():
+        figure, titles = map_figure(task_map)
+    assert sum(map(len, titles.values())) == 60
+    lines = {line.get_gid(): line for line in figure.axes[0].get_lines()}
+    assert lines["map-0-0"].get_markerfacecolor() != CONTROL
+
+
 def test_a_map_with_names_needs_no_corpus(make_grid):
     grid: Grid = make_grid(tasks=["t"], methods=["a", "b"], controls=[], seeds=[0])
     names = MapNames(("cold", "warm"), ("snow\nfalls", "sun " * 40))
@@ -114,7 +134,7 @@ def test_a_map_with_names_needs_no_corpus(make_grid):
         assert table is not None
         pq.write_table(table, cell.folder / VECTOR_MAP)
     (task_map,) = read_task_maps(read_results(grid.cells), {})
-    assert task_map.groups == {"cold": (0,), "warm": (1,)}
+    assert task_map.shown == {"cold": 0, "warm": 1}
     assert task_map.titles[5] == "snow falls"
     assert task_map.titles[900].endswith("…")
     assert len(task_map.titles[900]) <= 90
