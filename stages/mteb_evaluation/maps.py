@@ -44,13 +44,13 @@ def task_map(
     picked = spread_evenly(len(found.texts), MAP_TEXTS)
     texts = [found.texts[i] for i in picked]
     unique, classes = np.unique(np.array(found.labels), return_inverse=True)
-    found_names = [class_names[i] if class_names else str(i) for i in unique.tolist()]
+    names = [class_names[int(i)] if class_names else str(i) for i in unique.tolist()]
     titles = tuple(" ".join(text.split())[:_KEPT_CHARS] for text in texts)
     return vector_map(
         found.rows[picked],
         classes[picked].astype(np.int64),
         embedding(texts, "text"),
-        MapNames(tuple(found_names), titles),
+        MapNames(tuple(names), titles),
     )
 
 
