@@ -1,7 +1,10 @@
 """A small real experiment on a tiny backbone, and one Prefect server for the session."""
 
+import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from prefect.testing.utilities import prefect_test_harness
 
 from flows.pipeline import pipeline
 from tests.stages.extraction.tiny_models import save_model
+
+MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
@@ -29,9 +34,29 @@ def prefect_server() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a tiny random BERT."""
-    return save_model("bert", tmp_path_factory.mktemp("backbone"))
+def made_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MadeOnce:
+    """Makes a folder in the first test process that asks for it; the others wait and share it."""
+    mine = tmp_path_factory.getbasetemp()
+    shared = mine if worker_id == "master" else mine.parent
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        folder = shared / name
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (done := shared / f"{name}.done").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(made_once: MadeOnce) -> Path:
+    """Folder of a tiny random BERT; read only."""
+    return made_once("tiny_bert", partial(save_model, "bert"))
 
 
 def tiny_experiment(backbone: Path) -> dict[str, Any]:
@@ -94,12 +119,12 @@ def experiment_file(tiny_bert: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished_home(
-    prefect_server: None, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def finished_home(prefect_server: None, tiny_bert: Path, made_once: MadeOnce) -> Path:
     """A home in which the tiny experiment has run once; copy it before changing it."""
-    folder = tmp_path_factory.mktemp("finished")
-    path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump(tiny_experiment(tiny_bert), sort_keys=False))
-    pipeline(str(path), str(folder / "home"))
-    return folder / "home"
+
+    def run(folder: Path) -> None:
+        path = folder / "tiny.yaml"
+        path.write_text(yaml.safe_dump(tiny_experiment(tiny_bert), sort_keys=False))
+        pipeline(str(path), str(folder / "home"))
+
+    return made_once("finished", run) / "home"
