@@ -34,10 +34,13 @@ golden: $(STAMP)
 clean:
 	rm -rf .venv
 
-# torch first and by itself, so that whichever build of the pinned version is there (CPU or CUDA) stays.
+# torch first and by itself, so that whichever build of the pinned version is there (CPU or CUDA) stays. pip compiles on one
+# core; compileall takes all. Packages hold templates that are no Python, so its exit code says nothing.
+PIP_FLAGS := --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "permafrost needs Python 3.11 or newer, this is " + sys.version)'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) torch==2.13.0
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	touch $(STAMP)
