@@ -1,8 +1,6 @@
 """Optional: known scores of a trained decoder on STS-B (PERMAFROST_DATA and PERMAFROST_MODELS)."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -16,14 +14,9 @@ from stages.extraction.extract import extract
 from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
 from stages.similarity import SimilarityConfig, score_pairs
 from storage.progress import SilentProgress
+from tests.real_files import DATA, MODELS, needs_both
 
-DATA, MODELS = os.environ.get("PERMAFROST_DATA"), os.environ.get("PERMAFROST_MODELS")
-
-# Optional by design: neither the data nor the model is part of the project, so a bare clone has neither.
-pytestmark = pytest.mark.skipif(
-    not (DATA and MODELS),
-    reason="PERMAFROST_DATA (stsb) or PERMAFROST_MODELS (mixed6m-gqa) is not set: 2 checks on real data",
-)
+pytestmark = needs_both
 
 
 @dataclass(frozen=True)
@@ -35,10 +28,10 @@ class Extracted:
 @pytest.fixture(scope="module")
 def sts(tmp_path_factory: pytest.TempPathFactory) -> Extracted:
     task = Similarity(text="sentence1", text_pair="sentence2", label="score")
-    test = Path(str(DATA)) / "stsb" / "test.parquet"
+    test = DATA / "stsb" / "test.parquet"
     corpus = build_corpus(FilesCorpus(files={"test": str(test)}, task=task))
     config = ExtractConfig(
-        backbone=BackboneConfig(source=str(Path(str(MODELS)) / "mixed6m-gqa")),
+        backbone=BackboneConfig(source=str(MODELS / "mixed6m-gqa")),
         capture=parse_capture("hidden=final@tokens,values=1-6@tokens"),
     )
     target = resolve_target(config)

@@ -1,6 +1,5 @@
 """Pairs for training from documents, queries and judgements, and from labelled candidates."""
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from stages.corpus.config import CorpusConfig, corpus_facts, task_kind
 from stages.corpus.corpus import Corpus, build_corpus
 from storage.errors import InputError
+from tests.real_files import DATA, needs_data
 
 ADAPTER: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 Rows = list[dict[str, Any]]
@@ -279,17 +279,10 @@ def test_negatives_that_are_not_there_are_refused(tmp_path: Path) -> None:
         build_corpus(reranking(tmp_path, answers, negatives="candidates"))
 
 
-# Optional by design: the data is not part of the project, so a bare clone has none.
-needs_data = pytest.mark.skipif(
-    "PERMAFROST_DATA" not in os.environ,
-    reason="PERMAFROST_DATA (scifact, wikiqa) is not set: 2 checks on real data",
-)
-
-
 @needs_data
 def test_published_counts_of_scifact() -> None:
     dev = {"kind": "from_train_queries", "fraction": 0.1}
-    folder = Path(os.environ["PERMAFROST_DATA"]) / "scifact"
+    folder = DATA / "scifact"
     corpus = build_corpus(retrieval(folder, dev=dev))
     found = pairs(corpus)
     # 919 judgements of 809 train queries, of which two share a text with another; 339 of 300 test queries.
@@ -305,7 +298,7 @@ def test_published_counts_of_scifact() -> None:
 
 @needs_data
 def test_published_counts_of_wikiqa() -> None:
-    folder = Path(os.environ["PERMAFROST_DATA"]) / "wikiqa"
+    folder = DATA / "wikiqa"
     given = {
         "kind": "reranking",
         "files": {s: str(folder / f"{s}.parquet") for s in ("train", "dev", "test")},

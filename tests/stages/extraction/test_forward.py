@@ -3,7 +3,6 @@
 The reference runs with eager attention and without padding; ours runs fused and batched.
 """
 
-import os
 import re
 import threading
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from stages.extraction.forward import forward
 from stages.extraction.recipes import Encoded
 from storage.errors import PermafrostError
 from storage.ragged import Ragged
+from tests.real_files import MODELS, needs_models
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import (
     BF16_TOLERANCE,
@@ -325,12 +325,9 @@ def test_a_block_that_runs_twice_is_an_error(tiny_files: Callable[[str], Backbon
         run(backbone, "hidden=all")
 
 
-# Optional by design: the trained models are not part of the project, so a bare clone has none.
-@pytest.mark.skipif(
-    "PERMAFROST_MODELS" not in os.environ, reason="needs a folder of trained models"
-)
+@needs_models
 def test_trained_decoders_give_eager_attention_rows_and_states() -> None:
-    folders = [p.parent for p in Path(os.environ["PERMAFROST_MODELS"]).glob("*/config.json")]
+    folders = [p.parent for p in MODELS.glob("*/config.json")]
     assert folders
     for folder in folders:
         files = resolve_backbone(BackboneConfig(source=str(folder)))

@@ -3,7 +3,6 @@
 With PERMAFROST_DATA, also on slices of its folders.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from stages.mteb_evaluation.build import build_task
 from stages.mteb_evaluation.reading import read_local
 from storage.features.store import FeatureStore
 from storage.progress import SilentProgress
+from tests.real_files import DATA, needs_data
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_tasks
 
 MAX_LENGTH = 256
@@ -150,8 +150,7 @@ def slice_of_data(data: Path, to: Path, name: str) -> None:
             first(path, to / path.name, 150)
 
 
-# Optional by design: the data is not part of the project, so a bare clone has none.
-@pytest.mark.skipif("PERMAFROST_DATA" not in os.environ, reason="PERMAFROST_DATA is not set")
+@needs_data
 @pytest.mark.parametrize(
     ("name", "kind", "fields"),
     [
@@ -176,5 +175,5 @@ def test_slices_of_real_data_have_the_score_of_sentence_transformers(
     ours: Embedding,
     theirs: SentenceTransformer,
 ) -> None:
-    slice_of_data(Path(os.environ["PERMAFROST_DATA"]) / name, tmp_path / kind, name)
+    slice_of_data(DATA / name, tmp_path / kind, name)
     compare(task(tmp_path, kind, **fields), ours, theirs)

@@ -1,8 +1,6 @@
 """Optional: a trained decoder on WikiText-2 (PERMAFROST_DATA and PERMAFROST_MODELS)."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,27 +12,23 @@ from stages.sensitivity import SensitivityConfig, measure_sensitivity
 from stages.text_sample import choose_texts
 from stages.token_prediction import LogitLensConfig, logit_lens
 from storage.progress import SilentProgress
+from tests.real_files import DATA, MODELS, needs_both
 from tests.stages.token_prediction.causal_models import load_causal
 
-DATA, MODELS = os.environ.get("PERMAFROST_DATA"), os.environ.get("PERMAFROST_MODELS")
 QUIET = SilentProgress()
 
-# Optional by design: neither the data nor the model is part of the project, so a bare clone has neither.
-pytestmark = pytest.mark.skipif(
-    not (DATA and MODELS),
-    reason="PERMAFROST_DATA (wikitext2) or PERMAFROST_MODELS (mixed6m-gqa) is not set: 2 checks",
-)
+pytestmark = needs_both
 
 
 @pytest.fixture(scope="module")
 def backbone() -> Backbone:
-    folder = Path(str(MODELS)) / "mixed6m-gqa"
+    folder = MODELS / "mixed6m-gqa"
     return load_backbone(resolve_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    table = pq.read_table(Path(str(DATA)) / "wikitext2" / "valid.parquet")
+    table = pq.read_table(DATA / "wikitext2" / "valid.parquet")
     return [text for text in table.column("text").to_pylist() if text.strip()]
 
 
