@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from flows.experiment import EmbedMethod
-from flows.nodes import Node, code_of
+from flows.nodes import Node, code_of, score_summary
 from stages.embed import StoredFeatures, embed_corpus, required_arrays
 from stages.similarity import SimilarityConfig, score_vectors
 from storage.artifacts import ArtifactSpec, Draft
@@ -47,10 +47,6 @@ def similarity_node(dag: "Dag", name: str, task: str, method: EmbedMethod) -> No
     def make(draft: Draft, progress: Progress) -> None:
         result = score_vectors(config, dag.artifacts.open(made), dag.corpus(task))
         result.save(draft.folder)
-        draft.summary = {
-            "method": name,
-            "task": task,
-            **{k: result.metrics[k] for k in ("metric", "dev", "test")},
-        }
+        draft.summary = score_summary(result.metrics, method=name, task=task)
 
     return Node("score", f"score {name} · {task}", spec, make)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flows.experiment import HeadMethod
-from flows.nodes import Node, code_of
+from flows.nodes import Node, code_of, score_summary
 from flows.recipes import DEFAULT_RECIPE
 from stages.controls import ControlConfig, run_control
 from stages.fit import FitData, fit, load_head
@@ -77,12 +77,7 @@ def score_node(dag: "Dag", name: str, task: str, seed: int, method: HeadMethod) 
         head = load_head(dag.artifacts.open(made))
         result = score(config, head, _fit_data(dag, task, [head.layer]), dag.device)
         result.save(draft.folder)
-        draft.summary = {
-            "method": name,
-            "task": task,
-            "seed": seed,
-            **{k: result.metrics[k] for k in ("metric", "dev", "test")},
-        }
+        draft.summary = score_summary(result.metrics, method=name, task=task, seed=seed)
 
     return Node("score", f"score {name} · {task} · seed {seed}", spec, make)
 

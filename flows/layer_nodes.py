@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flows.experiment import Latents, LayersMethod
-from flows.nodes import Node, code_of
+from flows.nodes import Node, code_of, score_summary
 from stages.freeze import (
     fit_corpus,
     load_autoencoders,
@@ -90,12 +90,7 @@ def layers_score_node(dag: "Dag", name: str, task: str, seed: int, method: Layer
         latents = _read(dag, method.latents, task)
         result = score_corpus(config, dag.artifacts.open(made), latents, dag.corpus(task))
         result.save(draft.folder)
-        draft.summary = {
-            "method": name,
-            "task": task,
-            "seed": seed,
-            **{k: result.metrics[k] for k in ("metric", "dev", "test")},
-        }
+        draft.summary = score_summary(result.metrics, method=name, task=task, seed=seed)
 
     return Node("score", f"score {name} · {task} · seed {seed}", spec, make)
 

@@ -1,6 +1,6 @@
 """What a DAG is made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,6 +35,11 @@ class Node:
     label: str
     spec: ArtifactSpec
     make: Callable[[Draft, Progress], None]
+
+
+def score_summary(metrics: Mapping[str, Any], **names: str | int) -> dict[str, Any]:
+    """What the manifest of a score says: of what it is, the metric, and its value on dev and test."""
+    return {**names, **{k: metrics[k] for k in ("metric", "dev", "test")}}
 
 
 def code_of(*entries: Callable[..., Any]) -> dict[str, str]:
