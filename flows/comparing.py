@@ -16,6 +16,7 @@ from stages.significance import BootstrapConfig
 from storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from storage.errors import InputError, NotFoundError
 from storage.keys import KEY_LENGTH
+from storage.quoting import quoted
 
 RESULTS = "results.parquet"
 _COLUMNS = ("method", "task", "seed", "role", "metric", "test", "key")
@@ -75,12 +76,12 @@ def _report(source: str, home: Path, artifacts: ArtifactStore) -> tuple[Artifact
         ref = artifacts.find(source)
     except NotFoundError as error:
         raise NotFoundError(
-            f"{source!r} is no file, no experiment that ran under {home} (there are "
+            f"{quoted(source)} is no file, no experiment that ran under {home} (there are "
             f"{', '.join(runs) or 'none'}) and no artifact there; see 'permafrost ls'"
         ) from error
     if ref.stage != "report":
         raise InputError(
-            f"{source!r} is {ref.stage}/{ref.key[:12]}, expected an artifact of stage report; see "
+            f"{quoted(source)} is {ref.stage}/{ref.key[:12]}, expected an artifact of stage report; see "
             "'permafrost ls'"
         )
     return ref, f"report/{ref.key[:12]}"

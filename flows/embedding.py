@@ -40,6 +40,7 @@ from stages.extraction.target import (
 from storage.errors import InputError
 from storage.keys import text_digest, to_plain
 from storage.progress import Progress
+from storage.quoting import quoted
 
 DEV_COLUMNS = Similarity(text="text_a", text_pair="text_b", label="score")
 """Columns of a file of development pairs."""
@@ -82,13 +83,14 @@ def embed_config(**fields: str) -> EmbedConfig:
     """
     if fields["method"] not in get_args(Method):
         raise InputError(
-            f"--method {fields['method']!r} is unknown; there are {', '.join(get_args(Method))}"
+            f"--method {quoted(fields['method'])} is unknown; there are {', '.join(get_args(Method))}"
         )
     try:
         return EmbedConfig.model_validate(fields)
     except ValidationError as error:
         reasons = [
-            f"{'/'.join(f'--{part}' for part in e['loc']) or '--of'}: {e['msg']} (given: {e['input']!r})"
+            f"{'/'.join(f'--{part}' for part in e['loc']) or '--of'}: {e['msg']} (given: "
+            f"{quoted(e['input'])})"
             for e in error.errors()
         ]
         raise InputError("; ".join(reasons)) from error

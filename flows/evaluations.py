@@ -10,6 +10,7 @@ from stages.embed.config import AUTO
 from stages.freeze import UnifiedHead, UnifiedProjectionHead
 from stages.mteb_evaluation import HubTask, LocalTask, MtebTask, Role, SuiteName, suite
 from stages.mteb_evaluation.tasks import SEARCH_ROLES
+from storage.quoting import quoted
 
 if TYPE_CHECKING:
     from flows.experiment import EmbedMethod, Experiment, HeadMethod, LayersMethod
@@ -125,7 +126,8 @@ def check_evaluations(experiment: "Experiment") -> None:
         fitted_on = evaluation.fitted_on
         if fitted_on is not None and fitted_on not in experiment.tasks:
             raise ValueError(
-                f"{where}.fitted_on is {fitted_on!r}; there are {', '.join(experiment.tasks) or 'no tasks'}"
+                f"{where}.fitted_on is {quoted(fitted_on)}; there are "
+                f"{', '.join(experiment.tasks) or 'no tasks'}"
             )
         for method in evaluated_methods(experiment, evaluation):
             _check_method(experiment, where, method, fitted_on)
@@ -140,8 +142,8 @@ def check_evaluations(experiment: "Experiment") -> None:
                 )
             if seen.setdefault(task, name) != name:
                 raise ValueError(
-                    f"{where} and evaluations.{seen[task]} both have a task {task!r}; rename one of them, or "
-                    f"put their methods into one evaluation"
+                    f"{where} and evaluations.{seen[task]} both have a task {quoted(task)}; rename one of "
+                    f"them, or put their methods into one evaluation"
                 )
 
 
@@ -149,17 +151,18 @@ def _check_method(experiment: "Experiment", where: str, name: str, fitted_on: st
     method = experiment.methods.get(name)
     if method is None:
         raise ValueError(
-            f"{where}.methods names {name!r}; there are {', '.join(experiment.methods)}"
+            f"{where}.methods names {quoted(name)}; there are {', '.join(experiment.methods)}"
         )
     if method.kind not in ("embed", "head", "layers"):
         raise ValueError(
-            f"{where}.methods names {name!r}, which is of kind {method.kind!r} and has no vector for one "
-            f"text that mteb could use; name methods of kind embed or head"
+            f"{where}.methods names {quoted(name)}, which is of kind {quoted(method.kind)} and has no "
+            f"vector for one text that mteb could use; name methods of kind embed or head"
         )
     if method.kind == "layers" and not isinstance(method.head, UnifiedHead | UnifiedProjectionHead):
-        kinds = f"{UnifiedHead().kind!r} and {UnifiedProjectionHead().kind!r}"
+        kinds = f"{quoted(UnifiedHead().kind)} and {quoted(UnifiedProjectionHead().kind)}"
         raise ValueError(
-            f"{where}.methods names {name!r}, whose head {method.head.kind!r} scores pairs of texts and has "
+            f"{where}.methods names {quoted(name)}, whose head {quoted(method.head.kind)} scores pairs of "
+            "texts and has "
             f"no vector for one text that mteb could use; among the heads on every layer only {kinds} have"
         )
     why = "is trained"
@@ -169,12 +172,12 @@ def _check_method(experiment: "Experiment", where: str, name: str, fitted_on: st
         why = "chooses its layers" if method.layers == AUTO else "fits its whitening"
     if fitted_on is None:
         raise ValueError(
-            f"{where} evaluates {name!r}, which {why} on a task; say on which with 'fitted_on'"
+            f"{where} evaluates {quoted(name)}, which {why} on a task; say on which with 'fitted_on'"
         )
     if method.kind == "embed" and method.layers != AUTO:
         return
     if fitted_on not in experiment.tasks_of(method):
         raise ValueError(
-            f"{where}.fitted_on is {fitted_on!r}, but {name!r}, which {why} on a task, goes with "
+            f"{where}.fitted_on is {quoted(fitted_on)}, but {quoted(name)}, which {why} on a task, goes with "
             f"{', '.join(experiment.tasks_of(method)) or 'none'}"
         )

@@ -39,6 +39,7 @@ from stages.report.config import ReportConfig
 from storage.errors import InputError
 from storage.features.identity import FloatName
 from storage.features.layout import Codec
+from storage.quoting import quoted
 
 
 class HeadMethod(BaseModel):
@@ -235,11 +236,11 @@ class Experiment(BaseModel):
         for where, recipe in named:
             if recipe not in self.all_recipes:
                 raise ValueError(
-                    f"{where} reads the recipe {recipe!r}; there are {', '.join(self.all_recipes)}"
+                    f"{where} reads the recipe {quoted(recipe)}; there are {', '.join(self.all_recipes)}"
                 )
         if DEFAULT_RECIPE in self.recipes:
             raise ValueError(
-                f"{DEFAULT_RECIPE!r} is the name of 'recipe'; rename that in 'recipes'"
+                f"{quoted(DEFAULT_RECIPE)} is the name of 'recipe'; rename that in 'recipes'"
             )
         tasks = [(f"metrics.{task}", (task,)) for task in self.metrics]
         tasks += [(f"probes.{n}", p.tasks) for n, p in self.probes.items()]
@@ -252,25 +253,25 @@ class Experiment(BaseModel):
         for where, names in tasks:
             if unknown := [task for task in names if task not in self.tasks]:
                 raise ValueError(
-                    f"{where} names the task {unknown[0]!r}; there are {', '.join(self.tasks)}"
+                    f"{where} names the task {quoted(unknown[0])}; there are {', '.join(self.tasks)}"
                 )
         for name, probe in self.probes.items():
             for task in probe.tasks:
                 if (kind := task_kind(self.tasks[task])) not in PROBED[probe.kind]:
                     raise ValueError(
-                        f"probes.{name} is of kind {probe.kind} and names the task {task!r} of kind {kind}; "
-                        f"it is made for {', '.join(PROBED[probe.kind])}"
+                        f"probes.{name} is of kind {probe.kind} and names the task {quoted(task)} of kind "
+                        f"{kind}; it is made for {', '.join(PROBED[probe.kind])}"
                     )
         for task, metric in self.metrics.items():
             if metric not in METRICS[kind := task_kind(self.tasks[task])]:
                 raise ValueError(
-                    f"metrics.{task} is {metric!r}, which a task of kind {kind} does not have; there are "
-                    f"{', '.join(METRICS[kind])}"
+                    f"metrics.{task} is {quoted(metric)}, which a task of kind {kind} does not have; there "
+                    f"are {', '.join(METRICS[kind])}"
                 )
         for name, method in self.layers_methods.items():
             if method.encoders is not None and method.encoders not in self.pretrainings:
                 raise ValueError(
-                    f"methods.{name} starts from the pretraining {method.encoders!r}; there are "
+                    f"methods.{name} starts from the pretraining {quoted(method.encoders)}; there are "
                     f"{', '.join(self.pretrainings) or 'none'}"
                 )
         check_evaluations(self)
@@ -374,7 +375,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         return Experiment.model_validate(_expanded(document, "$"))
     except ValidationError as error:
         lines = [
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given: {e['input']!r:.100})"
+            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given: {quoted(e['input'])})"
             for e in error.errors()
         ]
         raise InputError(
@@ -385,7 +386,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 def _override(document: dict[str, Any], override: str) -> None:
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
-        raise InputError(f"--set {override!r} is not of the form path.to.field=value")
+        raise InputError(f"--set {quoted(override)} is not of the form path.to.field=value")
     at: Any = document
     parts, seen = dotted.split("."), list[str]()
     while len(parts) > 1:
@@ -398,13 +399,15 @@ def _override(document: dict[str, Any], override: str) -> None:
         if not isinstance(at, dict):
             where = ".".join(seen)
             raise InputError(
-                f"--set {override!r}: {where} is {at!r:.60}, which has no field {parts[0]!r}"
+                f"--set {quoted(override)}: {where} is {quoted(at)}, which has no field {quoted(parts[0])}"
             )
     last = parts[0]
     try:
         at[last] = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise InputError(f"--set {override!r}: {text!r} is not a YAML value ({error})") from error
+        raise InputError(
+            f"--set {quoted(override)}: {quoted(text)} is not a YAML value ({error})"
+        ) from error
 
 
 def _expanded(value: Any, where: str) -> Any:

@@ -13,6 +13,7 @@ from stages.extraction.planning import ExtractionPlan
 from stages.mteb_evaluation import HubTask
 from storage.errors import NotFoundError
 from storage.explain import Explanation, explain
+from storage.quoting import quoted
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def why_stage(dag: Dag, stage: str) -> list[tuple[str, Explanation]]:
     stages = {n.spec.stage for n in dag.nodes}
     if stage not in stages:
         raise NotFoundError(
-            f"there is no stage {stage!r} in this experiment; it has {', '.join(sorted(stages))}"
+            f"there is no stage {quoted(stage)} in this experiment; it has {', '.join(sorted(stages))}"
         )
     nodes = [n for n in dag.nodes if n.spec.stage == stage and not dag.is_done(n)]
     if not nodes:

@@ -21,6 +21,7 @@ from stages.extraction.recipes import expand_recipe
 from stages.extraction.target import ExtractTarget, Foundation, lay_foundation
 from stages.mteb_evaluation import Role
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def resolve_stores(experiment: Experiment) -> dict[str, RecipeStores]:
             members = expand_recipe(recipe)
             if len(members) > 1 and name in _need_one_store(experiment):
                 raise InputError(
-                    f"the recipe {name!r} is an ensemble of {len(members)} prompts, which heads and probes "
+                    f"the recipe {quoted(name)} is an ensemble of {len(members)} prompts, which heads and "
+                    "probes "
                     "of tokens or geometry cannot read; use it for embed methods, or take one prompt of it"
                 )
             targets = tuple(base.target(member, in_order(arrays)) for member in members)
@@ -128,7 +130,7 @@ def _require_captured(experiment: Experiment, captured: set[str]) -> None:
         for array in experiment.fit_config(method, task, 0).arrays():
             if array not in captured:
                 raise InputError(
-                    f"method {name!r} reads {array}, but the experiment captures only "
+                    f"method {quoted(name)} reads {array}, but the experiment captures only "
                     f"{', '.join(sorted(captured)) or 'nothing'}; add it to 'capture' or change the "
                     f"method's layer"
                 )

@@ -20,6 +20,7 @@ from storage.errors import InputError
 from storage.features.layout import TOKEN_IDS
 from storage.keys import to_plain
 from storage.progress import Progress
+from storage.quoting import quoted
 
 if TYPE_CHECKING:
     from flows.dag import Dag
@@ -130,7 +131,7 @@ def _run_of(dag: "Dag", recipe: str) -> _Run:
     first, *others = expand_recipe(dag.experiment.all_recipes[recipe])
     if others:
         raise InputError(
-            f"the recipe {recipe!r} is an ensemble of {len(others) + 1} prompts, which a probe that runs the "
-            f"backbone cannot read; take one prompt of it"
+            f"the recipe {quoted(recipe)} is an ensemble of {len(others) + 1} prompts, which a probe that "
+            f"runs the backbone cannot read; take one prompt of it"
         )
     return _Run(target, resolve_recipe(first, target.sizes))

@@ -21,6 +21,7 @@ from stages.corpus.overlap import overlap_metrics
 from stages.fit.metrics import class_balance, evaluate, majority_rate
 from stages.predictions import PREDICTIONS, predictions_table
 from storage.errors import InputError
+from storage.quoting import quoted
 
 SPLITS = ("train", "dev", "test")
 
@@ -136,7 +137,7 @@ def _overlap(
 def _labels(corpus: Corpus) -> dict[str, Int[np.ndarray, " n"]]:
     if not corpus.label_names:
         raise InputError(
-            f"a control needs classes, but the task is {corpus.task!r}; leave the control out for "
+            f"a control needs classes, but the task is {quoted(corpus.task)}; leave the control out for "
             "this task"
         )
     missing = [split for split in SPLITS if split not in corpus.splits]
@@ -150,7 +151,7 @@ def _labels(corpus: Corpus) -> dict[str, Int[np.ndarray, " n"]]:
     if len(np.unique(labels["train"])) < 2:
         only = corpus.label_names[labels["train"][0]]
         raise InputError(
-            f"all {len(labels['train'])} training examples have the class {only!r}; nothing can be "
+            f"all {len(labels['train'])} training examples have the class {quoted(only)}; nothing can be "
             "fitted, so give examples of another class"
         )
     return labels

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float64
 
 from storage.errors import CorruptDataError
+from storage.quoting import quoted
 
 EXAMPLE_SCORES = "example_scores.parquet"
 
@@ -76,7 +77,7 @@ def read_example_scores(folder: Path) -> ExampleScores | None:
         ) from error
     if how not in get_args(How):
         raise CorruptDataError(
-            f"{path} says that its score is a {how!r}, expected one of {', '.join(get_args(How))}; delete "
-            f"the artifact and evaluate it again"
+            f"{path} says that its score is a {quoted(how)}, expected one of {', '.join(get_args(How))}; "
+            f"delete the artifact and evaluate it again"
         )
     return ExampleScores(names, labels, predictions, how)  # pyright: ignore[reportArgumentType] # checked

@@ -13,6 +13,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from storage.errors import InputError
+from storage.quoting import quoted
 
 Counts = Float64[np.ndarray, "n b"]
 """How often each example is drawn, whole numbers; each resample sums to n."""
@@ -71,7 +72,7 @@ def resampled(
             ranked = _spearman(labels, predictions_KN, counts_NB)
             return (ranked + _pearson(labels, predictions_KN, counts_NB)) / 2
     raise InputError(
-        f"metric {metric!r} cannot be resampled; there are {', '.join(sorted(METRICS))}"
+        f"metric {quoted(metric)} cannot be resampled; there are {', '.join(sorted(METRICS))}"
     )
 
 

@@ -31,6 +31,7 @@ from stages.fit import (
 from stages.predictions import PREDICTIONS
 from stages.vector_map import MAP_TEXTS, VECTOR_MAP, spread_evenly, vector_map
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 class ScoreConfig(BaseModel):
@@ -122,8 +123,8 @@ def _require_same(head: LoadedHead, data: FitData) -> None:
         )
     if data.task != head.facts.task:
         raise InputError(
-            f"the head was trained on a corpus of kind {head.facts.task!r}, this one is of kind "
-            f"{data.task!r}; score it on a corpus of its own kind"
+            f"the head was trained on a corpus of kind {quoted(head.facts.task)}, this one is of kind "
+            f"{quoted(data.task)}; score it on a corpus of its own kind"
         )
     if data.label_names != head.label_names:
         raise InputError(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from storage.errors import InputError
+from storage.quoting import quoted
 
 RECALL_AT = (1, 5, 10)
 
@@ -144,7 +145,7 @@ def layer_curve(
     """
     found = [(layer, match(prefixes, suffixes, k)) for layer, prefixes, suffixes in layers]
     if not found:
-        raise InputError(f"segment matching of {what!r} got 0 layers; give it at least one")
+        raise InputError(f"segment matching of {quoted(what)} got 0 layers; give it at least one")
     columns = {
         "what": pa.array([what] * len(found), pa.string()),
         "layer": pa.array([layer for layer, _ in found], pa.int64()),

@@ -24,6 +24,7 @@ from stages.correlations import pearson, spearman
 from stages.embed.corpus import CorpusVectors
 from stages.predictions import PREDICTIONS, predictions_table
 from storage.errors import InputError
+from storage.quoting import quoted
 
 _SPLITS = ("dev", "test")
 _PAIRS_AT_A_TIME = 1024
@@ -168,8 +169,8 @@ def _cosines(
 def _check(vectors: NDArray[np.float32], corpus: Corpus) -> None:
     if corpus.task != "similarity":
         raise InputError(
-            f"cosines are scored on a task of kind 'similarity', the corpus is of kind {corpus.task!r}; "
-            "name a corpus with graded pairs"
+            f"cosines are scored on a task of kind 'similarity', the corpus is of kind "
+            f"{quoted(corpus.task)}; name a corpus with graded pairs"
         )
     if not set(_SPLITS) & set(corpus.splits):
         raise InputError(
@@ -186,8 +187,8 @@ def _check(vectors: NDArray[np.float32], corpus: Corpus) -> None:
 def _refuse_vector(text: int, vectors: NDArray[np.float32], corpus: Corpus) -> None:
     problem = "zero" if np.isfinite(vectors[text]).all() else "not finite"
     raise InputError(
-        f"the vector of text {text} ({corpus.texts[text][:60]!r}) is {problem}, so it has no cosine with "
-        "any other; check the method that made it, or remove the text"
+        f"the vector of text {text} ({quoted(corpus.texts[text][:60])}) is {problem}, so it has no cosine "
+        "with any other; check the method that made it, or remove the text"
     )
 
 

@@ -23,6 +23,7 @@ from storage.durable import (
 )
 from storage.errors import CorruptDataError, InputError, NotFoundError
 from storage.keys import KEY_LENGTH, KEY_VERSION, digest
+from storage.quoting import quoted
 from storage.replica import fetch_missing, replica_of
 
 ARTIFACT_FORMAT = 1
@@ -261,15 +262,19 @@ class ArtifactStore:
         stage, _, key = name.rpartition("/")
         pattern = f"{stage or '*'}/{key}*/{MANIFEST}"
         if not key or not set(key) <= set("0123456789abcdef"):
-            raise NotFoundError(f"{name!r} is not a key; see 'permafrost ls' for what there is")
+            raise NotFoundError(
+                f"{quoted(name)} is not a key; see 'permafrost ls' for what there is"
+            )
         found = [p.parent for p in sorted(self.root.glob(pattern))]
         if not found:
             raise NotFoundError(
-                f"no artifact begins with {name!r} under {self.root}; see 'permafrost ls'"
+                f"no artifact begins with {quoted(name)} under {self.root}; see 'permafrost ls'"
             )
         if len(found) > 1:
             names = ", ".join(f"{p.parent.name}/{p.name[:12]}" for p in found[:4])
-            raise InputError(f"{name!r} is ambiguous ({len(found)}: {names}); give more digits")
+            raise InputError(
+                f"{quoted(name)} is ambiguous ({len(found)}: {names}); give more digits"
+            )
         return ArtifactRef(stage=found[0].parent.name, key=found[0].name)
 
     def remove(self, ref: ArtifactRef) -> None:
@@ -290,7 +295,7 @@ class ArtifactStore:
 def parse_ref(text: str) -> ArtifactRef:
     """`<stage>/<key>` to a reference."""
     stage, _, key = text.partition("/")
-    assert len(key) == KEY_LENGTH, f"{text!r} is not <stage>/<key>"
+    assert len(key) == KEY_LENGTH, f"{quoted(text)} is not <stage>/<key>"
     return ArtifactRef(stage=stage, key=key)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from storage.quoting import quoted
+
 
 @dataclass(frozen=True)
 class Ragged:
@@ -24,7 +26,7 @@ class Ragged:
 
     def __post_init__(self) -> None:
         if self.offsets.ndim != 1 or self.offsets.size == 0 or self.offsets[0] != 0:
-            raise ValueError(f"offsets must be 1-D and start at 0, got {self.offsets!r:.80}")
+            raise ValueError(f"offsets must be 1-D and start at 0, got {quoted(self.offsets)}")
         if self.offsets[-1] != len(self.data):
             raise ValueError(
                 f"offsets end at {self.offsets[-1]} but data has {len(self.data)} rows"

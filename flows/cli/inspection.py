@@ -22,6 +22,7 @@ from storage.errors import InputError
 from storage.explain import explain
 from storage.features.store import FeatureStore, all_stores
 from storage.keys import to_plain
+from storage.quoting import quoted
 from storage.replica import public_name
 
 IdArgument = Annotated[str, typer.Argument(help="Store id, artifact key, or the beginning of one.")]
@@ -44,7 +45,7 @@ def find_store(home: Path, name: str) -> FeatureStore | None:
     found = [s for s in all_stores(home) if s.store_id.startswith(name.removeprefix("features/"))]
     if len(found) > 1:
         ids = ", ".join(s.store_id[:12] for s in found)
-        raise InputError(f"{name!r} is ambiguous ({ids}); give more digits")
+        raise InputError(f"{quoted(name)} is ambiguous ({ids}); give more digits")
     return found[0] if found else None
 
 

@@ -9,6 +9,7 @@ import typer
 from flows.board import Board, StageProgress
 from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder
 from storage.errors import InputError
+from storage.quoting import quoted
 from storage.replica import public_name
 
 TextsArgument = Annotated[
@@ -117,7 +118,7 @@ def _runtime(device: str, batch_tokens: int, too_long: str):
     from stages.extraction.target import ExtractRuntime
 
     if too_long not in ("cut", "refuse"):
-        raise InputError(f"--too-long {too_long!r} is unknown; there are cut and refuse")
+        raise InputError(f"--too-long {quoted(too_long)} is unknown; there are cut and refuse")
     return ExtractRuntime(device=device, batch_tokens=batch_tokens, too_long=too_long)
 
 
@@ -154,7 +155,9 @@ def _config(
             }
         )
     except ValidationError as error:
-        lines = [f"{e['loc'][-1]}: {e['msg']} (given: {e['input']!r})" for e in error.errors()]
+        lines = [
+            f"{e['loc'][-1]}: {e['msg']} (given: {quoted(e['input'])})" for e in error.errors()
+        ]
         raise InputError("; ".join(lines)) from error
 
 

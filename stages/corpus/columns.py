@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from storage.quoting import quoted
+
 TaskKind = Literal["classification", "pair_classification", "similarity", "unlabelled"]
 
 
@@ -17,7 +19,7 @@ class _Columns(_Config):
         names = [value for field, value in self if field != "kind" and value is not None]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"the column {twice[0]!r} has two roles; name different columns")
+            raise ValueError(f"the column {quoted(twice[0])} has two roles; name different columns")
         return self
 
 
@@ -71,8 +73,8 @@ class Unlabelled(_Columns):
     def _negatives_are_of_pairs(self) -> "Unlabelled":
         if self.negative is not None and self.text_pair is None:
             raise ValueError(
-                f"negative is the column {self.negative!r}, but text_pair is not given; negatives are told "
-                "from the text that belongs to the first one, so name its column as text_pair"
+                f"negative is the column {quoted(self.negative)}, but text_pair is not given; negatives "
+                "are told from the text that belongs to the first one, so name its column as text_pair"
             )
         return self
 
@@ -132,12 +134,12 @@ def check_splits(task: Task, dev: Dev, splits: list[str]) -> None:
         for split in splits:
             if split not in LABELLED_SPLITS:
                 raise ValueError(
-                    f"the split {split!r} is not one of {', '.join(LABELLED_SPLITS)}; a task of "
-                    f"kind {task.kind!r} has only these, so rename it (kind 'unlabelled' takes any "
+                    f"the split {quoted(split)} is not one of {', '.join(LABELLED_SPLITS)}; a task of "
+                    f"kind {quoted(task.kind)} has only these, so rename it (kind 'unlabelled' takes any "
                     "name)"
                 )
     if isinstance(dev, CarvedDev) and ("train" not in splits or "dev" in splits):
         raise ValueError(
-            f"dev of kind {dev.kind!r} needs a split 'train' and no split 'dev', but the splits "
+            f"dev of kind {quoted(dev.kind)} needs a split 'train' and no split 'dev', but the splits "
             f"are {', '.join(splits)}; leave the field dev out to use the dev split as given"
         )

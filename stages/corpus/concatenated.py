@@ -18,6 +18,7 @@ from stages.corpus.files import FilesCorpus, files_facts, files_rows
 from stages.corpus.hub import HubCorpus, hub_facts, hub_rows
 from stages.corpus.rows import SplitRows
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 class ConcatenatedCorpus(BaseModel):
@@ -59,8 +60,8 @@ class ConcatenatedCorpus(BaseModel):
     def _source_is_pairs_with_labels(self) -> "ConcatenatedCorpus":
         if not isinstance(self.source.task, Similarity | PairClassification):
             raise ValueError(
-                f"the source of a concatenation has a task of kind {self.source.task.kind!r}; its pairs need "
-                "labels, so use 'similarity' or 'pair_classification'"
+                f"the source of a concatenation has a task of kind {quoted(self.source.task.kind)}; its "
+                "pairs need labels, so use 'similarity' or 'pair_classification'"
             )
         if not isinstance(self.source.dev, DevAsGiven):
             raise ValueError(

@@ -34,6 +34,7 @@ from stages.corpus.rows import SplitRows
 from stages.corpus.segments import SegmentsCorpus, segments_rows
 from storage.errors import CorruptDataError, NotFoundError
 from storage.keys import text_digest
+from storage.quoting import quoted
 
 EXAMPLES = pa.schema(
     [
@@ -79,7 +80,7 @@ class Corpus:
         """
         if name not in self.splits:
             raise NotFoundError(
-                f"the corpus has no split {name!r}; its splits are {', '.join(self.splits)}"
+                f"the corpus has no split {quoted(name)}; its splits are {', '.join(self.splits)}"
             )
         return self.examples.filter(pc.equal(self.examples.column("split"), name))
 

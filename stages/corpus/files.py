@@ -22,6 +22,7 @@ from stages.corpus.rows import (
     text_columns,
 )
 from storage.errors import InputError
+from storage.quoting import quoted
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".txt": "txt"}
 
@@ -95,7 +96,7 @@ def file_format(path: Path) -> str:
         )
     if path.suffix.lower() not in FORMATS:
         raise InputError(
-            f"{path} has the extension {path.suffix!r}; known are {', '.join(FORMATS)}"
+            f"{path} has the extension {quoted(path.suffix)}; known are {', '.join(FORMATS)}"
         )
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty (0 bytes); give at least one text")
@@ -185,7 +186,7 @@ def _first_object(path: Path) -> dict[str, Any]:
         value = json.loads(line)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{path} does not begin with a JSON object on one line ({error}): {line[:60]!r}; jsonl "
+            f"{path} does not begin with a JSON object on one line ({error}): {quoted(line[:60])}; jsonl "
             "is one object per line"
         ) from error
     if not isinstance(value, dict):
@@ -204,7 +205,7 @@ def _json_type(value: object, name: str, path: Path) -> pa.DataType:
     if isinstance(value, str):
         return pa.large_string()
     raise InputError(
-        f"row 1 of {path}: the label in column {name!r} is {value!r:.60}, expected a number or text"
+        f"row 1 of {path}: the label in column {quoted(name)} is {quoted(value)}, expected a number or text"
     )
 
 

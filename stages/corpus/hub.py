@@ -20,6 +20,7 @@ from stages.corpus.rows import (
 )
 from storage.errors import InputError
 from storage.keys import digest
+from storage.quoting import quoted
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -78,7 +79,7 @@ def hub_rows(config: HubCorpus) -> list[SplitRows]:
     revision = _revision_to_read(config.path, config.revision)
     rows: list[SplitRows] = []
     for split, theirs in config.splits.items():
-        where = f"split {theirs!r} of {config.path}"
+        where = f"split {quoted(theirs)} of {config.path}"
         table, names = read_split(config.path, config.config, revision, theirs, wanted)
         classes = next((names[c] for c in label_columns(task) if c in names), None)
         rows.append(checked_rows(table, task, split, where, classes))
@@ -125,15 +126,15 @@ def resolve_commit(path: str, revision: str) -> str:
         commit = HfApi().dataset_info(path, revision=revision).sha
     except (HFValidationError, HfHubHTTPError) as error:
         raise InputError(
-            f"{path!r} at {revision!r} is neither a folder here nor a dataset of the hub that can "
-            f"be read: {error}"
+            f"{quoted(path)} at {quoted(revision)} is neither a folder here nor a dataset of the hub that "
+            f"can be read: {error}"
         ) from error
     except Exception as error:
         # Offline mode, no route, no name: the hub client has changed its transport library, and with it
         # the exceptions for these, between versions.
         raise InputError(
-            f"the hub cannot be asked which commit {revision!r} of {path!r} is ({error}); give the "
-            "40-digit commit as revision, or a local folder as path"
+            f"the hub cannot be asked which commit {quoted(revision)} of {quoted(path)} is ({error}); give "
+            "the 40-digit commit as revision, or a local folder as path"
         ) from error
     assert commit is not None, "the hub returned a dataset without a commit"
     return commit
@@ -157,10 +158,10 @@ def read_split(
     except (DatasetsError, ValueError, OSError, RuntimeError, pa.ArrowException) as error:
         cause = f": {error.__cause__}" if error.__cause__ is not None else ""
         raise InputError(
-            f"split {split!r} of the dataset {path!r} (config {config!r}, revision {revision!r}) "
-            f"cannot be loaded: {error}{cause}"
+            f"split {quoted(split)} of the dataset {quoted(path)} (config {quoted(config)}, revision "
+            f"{quoted(revision)}) cannot be loaded: {error}{cause}"
         ) from error
-    require_columns(loaded.column_names, columns, f"split {split!r} of {path}")
+    require_columns(loaded.column_names, columns, f"split {quoted(split)} of {path}")
     classes = {
         name: tuple(feature.names)
         for name, feature in loaded.features.items()
@@ -182,5 +183,5 @@ def _load(path: str, config: str, revision: str, split: str) -> Any:
     if isinstance(saved, datasets.Dataset):
         saved = datasets.DatasetDict({str(saved.split or "train"): saved})
     if split not in saved:
-        raise ValueError(f"its splits are {', '.join(map(repr, saved))}")
+        raise ValueError(f"its splits are {', '.join(map(quoted, saved))}")
     return saved[split]

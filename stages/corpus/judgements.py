@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from stages.corpus.values import ids_of, numbers_of
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ def judgements_of(
         for name, key, known in (("query", query, queries), ("document", document, documents)):
             if key not in known.ids:
                 raise InputError(
-                    f"row {row} of {where} judges the {name} {key!r}, which is not in {known.where}; remove "
-                    f"the row or add the {name}"
+                    f"row {row} of {where} judges the {name} {quoted(key)}, which is not in {known.where}; "
+                    f"remove the row or add the {name}"
                 )
         if (query, document) in seen:
             raise InputError(
-                f"row {row} of {where} judges document {document!r} for query {query!r} a second time; keep "
-                f"one of the rows"
+                f"row {row} of {where} judges document {quoted(document)} for query {quoted(query)} a "
+                f"second time; keep one of the rows"
             )
         if grade != int(grade):
             raise InputError(
@@ -89,8 +90,8 @@ def queries_of(ids: Sequence[str], texts: Sequence[str], where: str) -> dict[str
         before = first.setdefault(key, row)
         if texts[before] != text:
             raise InputError(
-                f"row {row + 1} of {where} has the query {text!r:.60} under the id {key!r}, which row "
-                f"{before + 1} gives to {texts[before]!r:.60}; give every query an id of its own"
+                f"row {row + 1} of {where} has the query {quoted(text)} under the id {quoted(key)}, which "
+                f"row {before + 1} gives to {quoted(texts[before])}; give every query an id of its own"
             )
     return {key: texts[row] for key, row in first.items()}
 

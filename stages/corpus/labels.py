@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from stages.corpus.columns import Similarity, Task, Unlabelled
 from stages.corpus.rows import SplitRows
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 def label_values(
@@ -54,7 +55,8 @@ def _scores(split: SplitRows, name: str) -> NDArray[np.float64]:
     column = _column(split)
     if not _is_number(column.type):
         raise InputError(
-            f"column {name!r} of {split.where} holds {column.type} (first: {_value(column, 0)!r}), "
+            f"column {quoted(name)} of {split.where} holds {column.type} (first: "
+            f"{quoted(_value(column, 0))}), "
             "expected numbers: a similarity is graded; remove or repair the rows that are no "
             "number"
         )
@@ -84,7 +86,7 @@ def _classes(split: SplitRows, name: str) -> NDArray[np.int64] | NDArray[np.obje
         )
         return numbers.astype(np.int64)
     raise InputError(
-        f"column {name!r} of {split.where} holds {kind}, expected classes: integers or strings"
+        f"column {quoted(name)} of {split.where} holds {kind}, expected classes: integers or strings"
     )
 
 
@@ -96,8 +98,8 @@ def _refuse_first(broken: NDArray[np.bool_], split: SplitRows, name: str, proble
     if broken.any():
         row = int(broken.argmax())
         raise InputError(
-            f"row {row + 1} of {split.where}: the label {_value(_column(split), row)!r} in column "
-            f"{name!r} {problem} ({int(broken.sum())} such of {len(broken)} rows)"
+            f"row {row + 1} of {split.where}: the label {quoted(_value(_column(split), row))} in column "
+            f"{quoted(name)} {problem} ({int(broken.sum())} such of {len(broken)} rows)"
         )
 
 
@@ -124,7 +126,7 @@ def _indices(
     if len({v.dtype == object for v in values}) > 1:
         kinds = ", ".join(f"{_column(s).type} in {s.where}" for s in splits)
         raise InputError(
-            f"the labels in column {name!r} are of different types: {kinds}; use one type "
+            f"the labels in column {quoted(name)} are of different types: {kinds}; use one type "
             "everywhere"
         )
     train = [v for v, s in zip(values, splits, strict=True) if s.split == "train"]
@@ -142,12 +144,12 @@ def _indices(
             ~np.isin(value, np.array(found, dtype=value.dtype)),
             split,
             name,
-            f"never occurs in train, which has {', '.join(map(repr, found[:20]))}; correct it or "
+            f"never occurs in train, which has {', '.join(map(quoted, found[:20]))}; correct it or "
             "add it there",
         )
     if len(found) < 2:
         raise InputError(
-            f"column {name!r} of {splits[0].where} holds only the class {found[0]!r}; a "
+            f"column {quoted(name)} of {splits[0].where} holds only the class {quoted(found[0])}; a "
             "classification needs two or more"
         )
     order = np.array(found, dtype=values[0].dtype)

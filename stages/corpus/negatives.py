@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from stages.corpus.text_column import checked_texts, holds_text
 from storage.errors import InputError
+from storage.quoting import quoted
 from storage.ragged import offsets_of
 
 
@@ -41,8 +42,8 @@ class Negatives:
         if wrong.any():
             row = int(self.rows[wrong.argmax()])
             raise InputError(
-                f"row {row + 1} of {where} has a negative in column {self.column!r} that is the row's own "
-                f"text or text_pair ({int(wrong.sum())} such of {len(wrong)} negatives); remove it"
+                f"row {row + 1} of {where} has a negative in column {quoted(self.column)} that is the "
+                f"row's own text or text_pair ({int(wrong.sum())} such of {len(wrong)} negatives); remove it"
             )
         counts = np.bincount(self.rows, minlength=texts.shape[1])
         return pa.ListArray.from_arrays(pa.array(offsets_of(counts), pa.int32()), numbers)
@@ -78,8 +79,8 @@ def _flat(
         return raw.filter(given), np.flatnonzero(given.to_numpy())
     if not _is_list(kind) or not (holds_text(kind.value_type) or pa.types.is_null(kind.value_type)):
         raise InputError(
-            f"column {name!r} of {where} holds {kind}, expected a text or a list of texts in each row; name "
-            "the column with the negatives"
+            f"column {quoted(name)} of {where} holds {kind}, expected a text or a list of texts in each "
+            "row; name the column with the negatives"
         )
     lists = column.cast(pa.large_list(kind.value_type)).combine_chunks()
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
@@ -95,8 +96,8 @@ def require_some_negatives(splits: Sequence[Negatives]) -> None:
     """
     if splits and not any(len(s.rows) for s in splits):
         raise InputError(
-            f"column {splits[0].column!r} holds no text in any row of any split; name the column with the "
-            "negatives, or leave 'negative' out of the task"
+            f"column {quoted(splits[0].column)} holds no text in any row of any split; name the column "
+            "with the negatives, or leave 'negative' out of the task"
         )
 
 

@@ -16,6 +16,7 @@ from stages.corpus.rows import SplitRows
 from stages.corpus.text_column import checked_texts
 from stages.corpus.values import ids_of, zeros_and_ones
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 class RerankingCorpus(BaseModel):
@@ -127,7 +128,7 @@ def _wrong_candidates(
         again = judged.setdefault((key, document), row)
         if labels[again] != labels[row]:
             raise InputError(
-                f"rows {again + 1} and {row + 1} of {where} label the same document of query {key!r} "
+                f"rows {again + 1} and {row + 1} of {where} label the same document of query {quoted(key)} "
                 f"{labels[again]} and {labels[row]}; keep one of them"
             )
     found: dict[str, list[str]] = {key: [] for key in queries_of(keys, queries, where)}

@@ -13,6 +13,7 @@ from stages.corpus.judgements import Judgeable, Judgement, document_text, judgem
 from stages.corpus.rows import SplitRows
 from stages.corpus.values import texts_of, unique_ids_of
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 class RetrievalCorpus(BaseModel):
@@ -149,8 +150,8 @@ def _filled(
     """The text with this id; not blank."""
     if not (text := texts[key]).strip():
         raise InputError(
-            f"row {judgement.row} of {where} calls document {judgement.document!r} relevant for query "
-            f"{judgement.query!r}, but the {what} {key!r} in {source} is blank; remove the row or fill the "
-            f"{what}"
+            f"row {judgement.row} of {where} calls document {quoted(judgement.document)} relevant for query "
+            f"{quoted(judgement.query)}, but the {what} {quoted(key)} in {source} is blank; remove the row "
+            f"or fill the {what}"
         )
     return text

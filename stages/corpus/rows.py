@@ -13,6 +13,7 @@ from stages.corpus.columns import Classification, Task, Unlabelled
 from stages.corpus.negatives import Negatives, checked_negatives
 from stages.corpus.text_column import checked_texts
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ def require_columns(available: Sequence[str], wanted: Sequence[str], where: str)
         if available.count(name) != 1:
             problem = "no column" if name not in available else "more than one column"
             raise InputError(
-                f"{where} has {problem} {name!r}; its columns are "
-                f"{', '.join(map(repr, available))}. Name one of these in the task's text, "
+                f"{where} has {problem} {quoted(name)}; its columns are "
+                f"{', '.join(map(quoted, available))}. Name one of these in the task's text, "
                 "text_pair, negative or label (on the command line: FILE::COLUMN)"
             )
 
@@ -97,7 +98,7 @@ def _checked_label(column: pa.ChunkedArray, name: str, where: str) -> pa.Chunked
     row = pc.index(column.is_null(), True).as_py()
     if row >= 0:
         raise InputError(
-            f"row {row + 1} of {where} has no label in column {name!r} ({column.null_count} such "
+            f"row {row + 1} of {where} has no label in column {quoted(name)} ({column.null_count} such "
             f"of {column.length()} rows); remove these rows, or use a task of kind 'unlabelled'"
         )
     return column

@@ -11,6 +11,7 @@ from stages.corpus.hub import HubCorpus, hub_facts, hub_rows
 from stages.corpus.rows import SplitRows
 from stages.segment_matching import SegmentSplit, split_segments
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 class SegmentsCorpus(SegmentSplit):
@@ -31,12 +32,12 @@ class SegmentsCorpus(SegmentSplit):
     def _source_is_plain_texts(self) -> "SegmentsCorpus":
         if not isinstance(self.source.task, Unlabelled):
             raise ValueError(
-                f"the source of segments has a task of kind {self.source.task.kind!r}; use 'unlabelled' "
-                "and name the column with the texts"
+                f"the source of segments has a task of kind {quoted(self.source.task.kind)}; use "
+                "'unlabelled' and name the column with the texts"
             )
         if self.source.task.text_pair is not None:
             raise ValueError(
-                f"the source of segments has pairs (text_pair is {self.source.task.text_pair!r}); both "
+                f"the source of segments has pairs (text_pair is {quoted(self.source.task.text_pair)}); both "
                 "segments are cut from one text, so leave text_pair out"
             )
         if not isinstance(self.source.dev, DevAsGiven):

@@ -6,6 +6,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 def checked_texts(
@@ -27,7 +28,7 @@ def checked_texts(
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not holds_text(kind):
         raise InputError(
-            f"column {name!r} of {where} holds {column.type}, expected text; name the column that "
+            f"column {quoted(name)} of {where} holds {column.type}, expected text; name the column that "
             "has the texts"
         )
     try:
@@ -36,8 +37,8 @@ def checked_texts(
     except pa.ArrowInvalid as error:
         at, raw = _first_undecodable(column)
         raise InputError(
-            f"row {_row(at, rows)} of {where}, column {name!r}, is not valid UTF-8: {raw[:60]!r}; save the "
-            "data as UTF-8"
+            f"row {_row(at, rows)} of {where}, column {quoted(name)}, is not valid UTF-8: "
+            f"{quoted(raw[:60])}; save the data as UTF-8"
         ) from error
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True)
     at = pc.index(blank, True).as_py()
@@ -46,9 +47,9 @@ def checked_texts(
         n_blank = pc.sum(blank).as_py()
         raise InputError(
             f"row {_row(at, rows)} of {where} has "
-            f"{'no text' if value is None else f'the blank text {value[:40]!r}'} in column "
-            f"{name!r} ({n_blank} such of {texts.length()} {'rows' if rows is None else 'texts'}); remove "
-            "the row or fill it"
+            f"{'no text' if value is None else f'the blank text {quoted(value[:40])}'} in column "
+            f"{quoted(name)} ({n_blank} such of {texts.length()} {'rows' if rows is None else 'texts'}); "
+            "remove the row or fill it"
         )
     return texts
 

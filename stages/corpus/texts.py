@@ -6,6 +6,7 @@ from stages.corpus.files import read_columns
 from stages.corpus.hub import read_split, resolve_commit
 from stages.corpus.text_column import checked_texts
 from storage.errors import InputError
+from storage.quoting import quoted
 
 _HUB = "hf:"
 _DEFAULT_COLUMN = "text"
@@ -28,7 +29,7 @@ def read_texts(spec: str) -> list[str]:
     if not separator:
         path, column = spec, _DEFAULT_COLUMN
     if not path or not column:
-        raise InputError(f"{spec!r} is not of the form FILE or FILE::COLUMN")
+        raise InputError(f"{quoted(spec)} is not of the form FILE or FILE::COLUMN")
     table = read_columns(Path(path), [column], [])
     return checked_texts(table.column(column), column, path).to_pylist()
 
@@ -36,12 +37,14 @@ def read_texts(spec: str) -> list[str]:
 def _hub_texts(spec: str) -> list[str]:
     parts = spec.removeprefix(_HUB).split(":")
     if not 2 <= len(parts) <= 3 or not all(parts):
-        raise InputError(f"{spec!r} is not of the form hf:DATASET/CONFIG:SPLIT:COLUMN")
+        raise InputError(f"{quoted(spec)} is not of the form hf:DATASET/CONFIG:SPLIT:COLUMN")
     dataset, split = parts[:2]
     column = parts[2] if len(parts) == 3 else _DEFAULT_COLUMN
     path, config, revision = _dataset(dataset)
     table, _ = read_split(path, config, revision, split, [column])
-    return checked_texts(table.column(column), column, f"split {split!r} of {path}").to_pylist()
+    return checked_texts(
+        table.column(column), column, f"split {quoted(split)} of {path}"
+    ).to_pylist()
 
 
 def _dataset(name: str) -> tuple[str, str, str]:
@@ -61,4 +64,4 @@ def _dataset(name: str) -> tuple[str, str, str]:
             return path, config, resolve_commit(path, "main")
         except InputError as error:
             first = first or error
-    raise first or InputError(f"{name!r} is neither a folder here nor an id of the hub")
+    raise first or InputError(f"{quoted(name)} is neither a folder here nor an id of the hub")

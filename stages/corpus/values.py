@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 def values_of(table: pa.Table, name: str, where: str) -> list[Any]:
@@ -16,7 +17,7 @@ def values_of(table: pa.Table, name: str, where: str) -> list[Any]:
     values = table.column(name).to_pylist()
     if None in values:
         raise InputError(
-            f"row {values.index(None) + 1} of {where} has nothing in column {name!r} "
+            f"row {values.index(None) + 1} of {where} has nothing in column {quoted(name)} "
             f"({values.count(None)} such of {len(values)} rows); remove these rows or fill them"
         )
     return values
@@ -27,8 +28,8 @@ def texts_of(table: pa.Table, name: str, where: str) -> list[str]:
     values = values_of(table, name, where)
     if not all(isinstance(value, str) for value in values):
         raise InputError(
-            f"column {name!r} of {where} holds {table.column(name).type}, expected text; name the column "
-            f"that has the texts"
+            f"column {quoted(name)} of {where} holds {table.column(name).type}, expected text; name the "
+            f"column that has the texts"
         )
     return values
 
@@ -40,7 +41,7 @@ def numbers_of(table: pa.Table, name: str, where: str) -> list[float]:
         is_number = isinstance(value, int | float) and abs(value) < float("inf")
         if not is_number:
             raise InputError(
-                f"row {row} of {where} has {value!r:.60} in column {name!r}, expected a finite number"
+                f"row {row} of {where} has {quoted(value)} in column {quoted(name)}, expected a finite number"
             )
     return [float(v) for v in values]
 
@@ -50,8 +51,8 @@ def zeros_and_ones(table: pa.Table, name: str, where: str) -> list[int]:
     values = numbers_of(table, name, where)
     if other := [v for v in values if v not in (0, 1)]:
         raise InputError(
-            f"column {name!r} of {where} holds {other[0]:g} in row {values.index(other[0]) + 1}; labels of "
-            f"this kind of task are 0 and 1"
+            f"column {quoted(name)} of {where} holds {other[0]:g} in row {values.index(other[0]) + 1}; "
+            f"labels of this kind of task are 0 and 1"
         )
     return [int(v) for v in values]
 
@@ -69,7 +70,7 @@ def unique_ids_of(table: pa.Table, name: str, where: str) -> list[str]:
         at = ids.index(first)
         again = ids.index(first, at + 1)
         raise InputError(
-            f"the id {first!r} stands in rows {at + 1} and {again + 1} of {where} (column {name!r}); give "
-            f"every row an id of its own"
+            f"the id {quoted(first)} stands in rows {at + 1} and {again + 1} of {where} (column "
+            f"{quoted(name)}); give every row an id of its own"
         )
     return ids

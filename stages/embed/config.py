@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from stages.extraction.capture import CaptureItem, Index, What
 from stages.extraction.sizes import BackboneSizes
 from storage.errors import InputError
+from storage.quoting import quoted
 
 Pooling = Literal["first", "last", "mean", "max", "weighted_mean"]
 Method = Literal["first", "last", "mean", "max", "weighted_mean", "hs", "va", "wva", "aligned_wva"]
@@ -76,8 +77,8 @@ class EmbedConfig(BaseModel):
         for part in parts:
             if not _LAYER.fullmatch(part):
                 raise ValueError(
-                    f"{part!r} is no layer; write all, half, last, final, an index such as 4 or a range such "
-                    f"as 4-6, separated by commas, or one of {' and '.join(_ALONE)} alone"
+                    f"{quoted(part)} is no layer; write all, half, last, final, an index such as 4 or a "
+                    f"range such as 4-6, separated by commas, or one of {' and '.join(_ALONE)} alone"
                 )
         return ",".join(parts)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from stages.extraction.sizes import BackboneSizes
 from storage.features.projections import read_projection
 from storage.features.store import FeatureStore
+from storage.quoting import quoted
 from storage.readers import FeatureReader, open_reader
 
 Tokens = Literal["span", "all"]
@@ -86,4 +87,4 @@ class StoredFeatures:
         segment = int(where.segment[0])
         row = int(where.text_row[0]) - segment * self.store.record.axes.segment_texts
         content = self.store.segment(segment).table.column("text").slice(row, 1).to_pylist()[0]
-        return f"text {text} ({content!r:.60})"
+        return f"text {text} ({quoted(content)})"

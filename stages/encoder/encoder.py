@@ -15,6 +15,7 @@ from stages.extraction.target import ExtractRuntime, ExtractTarget
 from stages.extraction.token_budget import batch_tokens, batches
 from storage.errors import InputError
 from storage.progress import Progress, SilentProgress
+from storage.quoting import quoted
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Encoder:
         """
         if isinstance(texts, str):
             raise InputError(
-                f"encode was given the text {texts!r:.60} where a list of texts belongs; write [text]"
+                f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
             )
         places = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         if not places:
@@ -73,7 +74,7 @@ class Encoder:
         finally:
             progress.finish()
         vectors = self.vectors.joined(
-            parts, lambda i: f"text {texts.index(unique[i])} ({unique[i]!r:.60})"
+            parts, lambda i: f"text {texts.index(unique[i])} ({quoted(unique[i])})"
         )
         return vectors[[places[text] for text in texts]]
 

@@ -19,6 +19,7 @@ from stages.extraction.sizes import BackboneSizes
 from stages.extraction.target import ExtractTarget
 from storage.errors import OverflowRangeError, PermafrostError
 from storage.features.identity import FloatName
+from storage.quoting import quoted
 from storage.ragged import Ragged
 from storage.readers import FeatureReader, InMemoryReader
 
@@ -59,7 +60,7 @@ class ComputedFeatures:
 
     def name(self, text: int) -> str:
         """Beginning of a text; its place among those of the batch would help nobody."""
-        return f"the text {self.texts[text]!r:.60}"
+        return f"the text {quoted(self.texts[text])}"
 
 
 def compute_features(

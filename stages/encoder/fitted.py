@@ -10,6 +10,7 @@ from stages.freeze import Unified, UnifiedHead, UnifiedProjectionHead, load_pair
 from storage.artifacts import ArtifactRef, ArtifactStore
 from storage.errors import InputError
 from storage.features.store import FeatureStore, store_folder
+from storage.quoting import quoted
 
 LAYERS = "layers"
 """`kind` in the config of a fit whose head reads every layer."""
@@ -64,9 +65,9 @@ def load_latent_head(folder: Path, arrays: tuple[str, ...], name: str) -> Latent
     result = load_pair_fit(folder)
     head = result.head()
     if not isinstance(head, Unified):
-        kinds = f"{UnifiedHead().kind!r} and {UnifiedProjectionHead().kind!r}"
+        kinds = f"{quoted(UnifiedHead().kind)} and {quoted(UnifiedProjectionHead().kind)}"
         raise InputError(
-            f"the head of {name} is of kind {result.config.head.kind!r}, which scores pairs of texts and "
-            f"has no vector for a single one; among the heads on every layer only {kinds} have"
+            f"the head of {name} is of kind {quoted(result.config.head.kind)}, which scores pairs of texts "
+            f"and has no vector for a single one; among the heads on every layer only {kinds} have"
         )
     return LatentVectors(head, arrays)

@@ -31,6 +31,7 @@ from stages.fit import LoadedHead
 from stages.fit.models import GradedPairs
 from storage.durable import json_bytes
 from storage.errors import InputError
+from storage.quoting import quoted
 
 POOLING_MODES = {"first": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 """Kind of head to the library's name for the same pooling."""
@@ -52,7 +53,7 @@ def obstacle(fitted: FittedHead) -> str | None:
     kind, layer = vectors.head.config.head.kind, vectors.head.layer
     if kind not in POOLING_MODES:
         return (
-            f"sentence-transformers has no pooling like a head of kind {kind!r}, only "
+            f"sentence-transformers has no pooling like a head of kind {quoted(kind)}, only "
             f"{', '.join(POOLING_MODES)}"
         )
     recipe = target.recipe

@@ -19,6 +19,7 @@ from sentence_transformers.base.modules import InputModule
 from stages.encoder.module_form import BACKBONE, HEAD, RECORD, load_exported
 from stages.extraction.recipes import encode
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 class FrozenBackboneHead(InputModule):
@@ -60,7 +61,7 @@ class FrozenBackboneHead(InputModule):
         )
         if folder is None:
             raise InputError(
-                f"there is no folder {model_name_or_path!r} with an exported head; give one"
+                f"there is no folder {quoted(model_name_or_path)} with an exported head; give one"
             )
         return cls(folder)
 

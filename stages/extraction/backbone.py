@@ -33,6 +33,7 @@ from stages.extraction.files import (
 from stages.extraction.recording import watch
 from stages.extraction.sizes import BackboneSizes
 from storage.errors import InputError
+from storage.quoting import quoted
 
 __all__ = [
     "Backbone",
@@ -77,7 +78,7 @@ def read_sizes(files: BackboneFiles) -> BackboneSizes:
         InputError: the architecture, or this configuration of it, is not supported.
     """
     model_type = str(read_config(files.folder).get("model_type"))
-    family = family_of(model_type, f"the backbone {files.source!r}")
+    family = family_of(model_type, f"the backbone {quoted(files.source)}")
     config = _config(files)
     _require_usual(config, family, files.source)
     n_heads, d_model = config.num_attention_heads, config.hidden_size
@@ -114,7 +115,8 @@ def resolve_max_length(
         return min(sizes.max_positions, tokenizer.model_max_length, DEFAULT_MAX_LENGTH)
     if not n_special < config.max_length <= sizes.max_positions:
         raise InputError(
-            f"max_length is {config.max_length}, but the backbone {config.source!r} reads {n_special + 1} to "
+            f"max_length is {config.max_length}, but the backbone {quoted(config.source)} reads "
+            f"{n_special + 1} to "
             f"{sizes.max_positions} tokens ({n_special} of them special); choose a length in between"
         )
     return config.max_length
@@ -170,7 +172,8 @@ def load_backbone(
     cast(nn.Module, model).to(where)
     if model.config._attn_implementation != ATTENTION or not model._can_set_attn_implementation():
         raise InputError(
-            f"transformers {transformers.__version__} does not route the attention of {sizes.model_type!r} "
+            f"transformers {transformers.__version__} does not route the attention of "
+            f"{quoted(sizes.model_type)} "
             f"models through its interface, so that values and attention rows cannot be captured"
         )
     model.eval().requires_grad_(False)
@@ -198,11 +201,13 @@ def _load_model(files: BackboneFiles, family: Family, dtype: torch.dtype) -> Pre
             )
         except _UNREADABLE as error:
             raise InputError(
-                f"the weights in {files.folder} cannot be loaded as a {config.model_type!r} model: {error}"
+                f"the weights in {files.folder} cannot be loaded as a {quoted(config.model_type)} model: "
+                f"{error}"
             ) from error
     if missing := sorted(info["missing_keys"]):
         raise InputError(
-            f"the checkpoint {files.folder} lacks {len(missing)} weights that a {config.model_type!r} model "
+            f"the checkpoint {files.folder} lacks {len(missing)} weights that a "
+            f"{quoted(config.model_type)} model "
             f"needs, among them {', '.join(missing[:5])}; transformers would fill them with random numbers. "
             f"Check that config.json belongs to these weights"
         )
@@ -226,18 +231,19 @@ def _require_usual(config: PreTrainedConfig, family: Family, source: str) -> Non
     """Raises: InputError: a configuration in which attention is not what the family says."""
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(
-            f"the backbone {source!r} has quantised weights, which are not supported; use the original ones"
+            f"the backbone {quoted(source)} has quantised weights, which are not supported; use the "
+            "original ones"
         )
     if family.is_decoder:
         bidirectional = getattr(config, "use_bidirectional_attention", None)
         if bidirectional or not getattr(config, "is_causal", True):
             raise InputError(
-                f"the backbone {source!r} is a {config.model_type!r} model set to attend in both directions, "
-                f"which is not supported for this architecture; it is run as a causal model"
+                f"the backbone {quoted(source)} is a {quoted(config.model_type)} model set to attend in "
+                f"both directions, which is not supported for this architecture; it is run as a causal model"
             )
     elif getattr(config, "is_decoder", False):
         raise InputError(
-            f"the backbone {source!r} is a {config.model_type!r} model set to be a decoder "
+            f"the backbone {quoted(source)} is a {quoted(config.model_type)} model set to be a decoder "
             f"(is_decoder in config.json), which is not supported; it is run as an encoder"
         )
 
@@ -248,12 +254,16 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InputError(f"there is no device {name!r}; use auto, cpu, cuda or cuda:1") from error
+        raise InputError(
+            f"there is no device {quoted(name)}; use auto, cpu, cuda or cuda:1"
+        ) from error
     if device.type not in ("cpu", "cuda"):
-        raise InputError(f"the device {name!r} is not supported; use auto, cpu, cuda or cuda:1")
+        raise InputError(
+            f"the device {quoted(name)} is not supported; use auto, cpu, cuda or cuda:1"
+        )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
-            f"the device {name!r} was asked for, but torch {torch.__version__} sees "
+            f"the device {quoted(name)} was asked for, but torch {torch.__version__} sees "
             f"{torch.cuda.device_count()} CUDA devices here; use auto or cpu"
         )
     return device

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from stages.extraction.sizes import BackboneSizes
 from storage.errors import InputError
+from storage.quoting import quoted
 
 What = Literal["hidden", "values", "attention_rows"]
 At = Literal["tokens", "readout", "mean", "last"]
@@ -47,7 +48,7 @@ class ArrayName:
         )
         if match is None or (match[4] == "final" and "hidden" not in (match[1], match[2])):
             raise InputError(
-                f"{text!r} is no captured array; names are hidden/K, hidden/final, values/K, "
+                f"{quoted(text)} is no captured array; names are hidden/K, hidden/final, values/K, "
                 f"attention_rows/K and pooled/WHAT_HOW/K with WHAT hidden or values and HOW readout, mean "
                 f"or last"
             )
@@ -99,7 +100,8 @@ class CaptureItem(BaseModel):
         for part in parts:
             if not _LAYER.fullmatch(part):
                 raise ValueError(
-                    f"{part!r} is no layer; write all, half, final, an index such as 4 or a range such as 4-6"
+                    f"{quoted(part)} is no layer; write all, half, final, an index such as 4 or a range "
+                    "such as 4-6"
                 )
         return ",".join(parts)
 
@@ -191,7 +193,7 @@ def parse_capture(text: str) -> Capture:
     except ValueError as error:
         # pydantic's message names the field and our reason; its link to a web page helps nobody here.
         reasons = "; ".join(str(e["msg"]) for e in cast(Any, error).errors())
-        raise InputError(f"cannot read the capture {text!r}: {reasons}") from error
+        raise InputError(f"cannot read the capture {quoted(text)}: {reasons}") from error
 
 
 def in_order(arrays: Iterable[str]) -> tuple[str, ...]:
@@ -211,12 +213,14 @@ def _split(text: str) -> list[dict[str, str]]:
         if equals:
             if what not in get_args(What):
                 raise InputError(
-                    f"cannot capture {what!r} (in {text!r}); possible are {', '.join(get_args(What))}"
+                    f"cannot capture {quoted(what)} (in {quoted(text)}); possible are "
+                    f"{', '.join(get_args(What))}"
                 )
             items.append({"what": what, "layers": ""})
         elif not items or "at" in items[-1]:
             raise InputError(
-                f"{part!r} in the capture {text!r} belongs to nothing; write WHAT=LAYERS@AT, e.g. {EXAMPLE!r}"
+                f"{quoted(part)} in the capture {quoted(text)} belongs to nothing; write WHAT=LAYERS@AT, "
+                f"e.g. {quoted(EXAMPLE)}"
             )
         else:
             layers = part
@@ -224,7 +228,7 @@ def _split(text: str) -> list[dict[str, str]]:
         if at_sign:
             if at not in get_args(At):
                 raise InputError(
-                    f"'@{at}' in the capture {text!r} is unknown; possible are "
+                    f"'@{at}' in the capture {quoted(text)} is unknown; possible are "
                     f"{', '.join('@' + a for a in get_args(At))}"
                 )
             items[-1]["at"] = at

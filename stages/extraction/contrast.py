@@ -23,6 +23,7 @@ from stages.extraction.batch import Batch
 from stages.extraction.families import Family
 from stages.extraction.recipes import Intervention
 from storage.errors import PermafrostError
+from storage.quoting import quoted
 
 TINY = 1e-7
 """Added to the norm of a difference before dividing by it, as in the release of CP."""
@@ -85,7 +86,8 @@ class Contrast:
         """Raises: PermafrostError: the heads' outputs were not changed exactly once."""
         if self._n_changed != 1:
             raise PermafrostError(
-                f"the output projection of block {self._intervention.block} of a {model_type!r} backbone "
+                f"the output projection of block {self._intervention.block} of a {quoted(model_type)} "
+                "backbone "
                 f"ran {self._n_changed} times in one forward pass instead of once; nothing of this batch "
                 f"was kept. This model does not run as its architecture's description in families.py says"
             )

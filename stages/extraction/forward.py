@@ -13,6 +13,7 @@ from stages.extraction.recipes import Encoded, Recipe, definite_readout
 from stages.extraction.recording import Recorder, recording
 from stages.extraction.rewiring import Rewired, rewiring
 from storage.errors import PermafrostError
+from storage.quoting import quoted
 
 
 def forward(
@@ -82,7 +83,7 @@ def _contrast(
         run_batch(backbone, prompts)
     if auxiliary.heads is None:
         raise PermafrostError(
-            f"the output projection of block {intervention.block} of a {backbone.sizes.model_type!r} "
+            f"the output projection of block {intervention.block} of a {quoted(backbone.sizes.model_type)} "
             f"backbone did not run for the auxiliary prompt; nothing of this batch was kept. This model "
             f"does not run as its architecture's description in families.py says"
         )

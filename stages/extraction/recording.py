@@ -25,6 +25,7 @@ from stages.extraction.families import Family
 from stages.extraction.kernels import attention_row
 from stages.extraction.rewiring import watch_rewiring
 from storage.errors import PermafrostError
+from storage.quoting import quoted
 
 _BLOCK = "permafrost_block"
 """Attribute on attention modules: the block they are in, 1..L. DistilBERT's know no layer index."""
@@ -86,7 +87,7 @@ class Recorder:
             n = self._seen[what, index]
             if n != 1:
                 raise PermafrostError(
-                    f"{what}/{index} of a {model_type!r} backbone passed {n} times in one forward pass "
+                    f"{what}/{index} of a {quoted(model_type)} backbone passed {n} times in one forward pass "
                     f"instead of once, so {names[0].text} cannot be trusted; nothing of this batch was kept. "
                     f"This model does not run as its architecture's description in families.py says"
                 )

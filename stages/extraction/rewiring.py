@@ -27,6 +27,7 @@ from stages.extraction.batch import Batch
 from stages.extraction.families import Family
 from stages.extraction.recipes import Rewiring
 from storage.errors import PermafrostError
+from storage.quoting import quoted
 
 _MEAN = "permafrost_mean"
 _KINDS = 2
@@ -71,7 +72,7 @@ class Rewired:
         wanted = list(range(self._rewiring.start, min(self._rewiring.stop, n_run)))
         if self._rewired_blocks != wanted or self._n_embedded != 1:
             raise PermafrostError(
-                f"in one forward pass of a {model_type!r} backbone, placeholders were embedded "
+                f"in one forward pass of a {quoted(model_type)} backbone, placeholders were embedded "
                 f"{self._n_embedded} times instead of once and states were copied before the blocks "
                 f"{[b + 1 for b in self._rewired_blocks]} instead of {[b + 1 for b in wanted]}; nothing of "
                 f"this batch was kept. This model does not run as its architecture's description in "

@@ -10,6 +10,7 @@ from stages.extraction.recipes import encode
 from stages.extraction.target import ExtractTarget
 from storage.errors import InputError
 from storage.features.store import FeatureStore, Locations, store_folder
+from storage.quoting import quoted
 
 _NO_LIMIT = 1 << 40
 
@@ -60,7 +61,7 @@ def refuse_too_long(
     whole = encode(target.recipe, target.tokenizer, [texts[first]], _NO_LIMIT)
     raise InputError(
         f"{int(cut.sum()):,} of the {len(texts):,} texts asked for are longer than max_length, which is "
-        f"{target.max_length} tokens; the first is text {first} ({texts[first]!r:.60}) with "
+        f"{target.max_length} tokens; the first is text {first} ({quoted(texts[first])}) with "
         f"{int(whole.token_ids.lengths[0]):,} tokens under this recipe. Nothing was written, as too_long is "
         f"'refuse'; split or leave out such texts, use a larger max_length, or set too_long to 'cut'"
     )

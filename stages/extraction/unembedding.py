@@ -18,6 +18,7 @@ from transformers import AutoConfig
 from stages.extraction.families import family_of
 from stages.extraction.files import BackboneFiles, read_config, weight_files
 from storage.errors import InputError
+from storage.quoting import quoted
 
 _NAMES = ("lm_head", "embed_out")
 """What checkpoints call it; GPT-NeoX's have the second name."""
@@ -54,7 +55,7 @@ def read_unembedding(files: BackboneFiles) -> Unembedding:
     family = family_of(str(read_config(files.folder).get("model_type")), str(files.folder))
     if family.embedding is None:
         raise InputError(
-            f"the backbone {files.source!r} is an encoder, which predicts no next token; use a decoder"
+            f"the backbone {quoted(files.source)} is an encoder, which predicts no next token; use a decoder"
         )
     config = AutoConfig.from_pretrained(
         files.folder, local_files_only=True, trust_remote_code=False
@@ -79,8 +80,8 @@ def read_unembedding(files: BackboneFiles) -> Unembedding:
 def _checked(rows: Tensor, d_model: int, source: str) -> Float[Tensor, "vocabulary d"]:
     if rows.shape[1] != d_model:
         raise InputError(
-            f"the unembedding of {source!r} reads {rows.shape[1]} columns, its states have {d_model}; the "
-            f"projection in between is not supported, use another backbone"
+            f"the unembedding of {quoted(source)} reads {rows.shape[1]} columns, its states have "
+            f"{d_model}; the projection in between is not supported, use another backbone"
         )
     return rows.float()
 

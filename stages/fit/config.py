@@ -11,6 +11,7 @@ from stages.fit.metrics import Metric
 from stages.fit.optim import OptimConfig
 from stages.heads import HeadConfig
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 class FitConfig(BaseModel):
@@ -62,7 +63,7 @@ class FitConfig(BaseModel):
                 found.append(FitConfig.model_validate(changed))
             except ValidationError as error:
                 first = error.errors()[0]
-                tried = ", ".join(f"{f}={v!r}" for f, v in zip(fields, values, strict=True))
+                tried = ", ".join(f"{f}={quoted(v)}" for f, v in zip(fields, values, strict=True))
                 where = ".".join(str(part) for part in first["loc"])
                 raise InputError(
                     f"the grid's candidate {tried} is not valid at {where}: {first['msg']}"

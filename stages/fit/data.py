@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stages.corpus.columns import TaskKind
 from storage.errors import InputError, NotFoundError
+from storage.quoting import quoted
 from storage.ragged import Ragged, offsets_of
 from storage.readers import FeatureReader
 
@@ -104,7 +105,7 @@ class FitData:
         if pairs < n_rows:
             raise InputError(
                 f"{n_rows - pairs} of {n_rows} {split} examples have no second text, but a head is "
-                f"trained on pairs for a task of kind {self.task!r}; give every example a text_pair"
+                f"trained on pairs for a task of kind {quoted(self.task)}; give every example a text_pair"
             )
         return _indices(rows, "text"), _indices(rows, "text_pair")
 

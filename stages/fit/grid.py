@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -44,6 +45,6 @@ def _unknown(tree: dict[str, Any], field: str) -> InputError:
     names = [name for name, _ in flat(tree)]
     groups = [name for name, value in tree.items() if isinstance(value, dict)]
     return InputError(
-        f"grid names the field {field!r}, which this fit does not have; it has "
+        f"grid names the field {quoted(field)}, which this fit does not have; it has "
         f"{', '.join(sorted(names + groups))}"
     )

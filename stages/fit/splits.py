@@ -11,6 +11,7 @@ from stages.fit.losses import LOSS_OF, Contrastive
 from stages.fit.metrics import METRICS, Metric
 from stages.fit.models import PARAMETERLESS
 from storage.errors import InputError
+from storage.quoting import quoted
 
 Splits = tuple[Examples, Examples]
 """Train and dev."""
@@ -25,7 +26,7 @@ def require_fitting(config: FitConfig, data: FitData) -> None:
     loss = LOSS_OF[data.task]
     if config.loss.kind != loss:
         raise InputError(
-            f"loss {config.loss.kind} does not go with a corpus of kind {data.task!r}; set loss to "
+            f"loss {config.loss.kind} does not go with a corpus of kind {quoted(data.task)}; set loss to "
             f"{{kind: {loss}}}"
         )
     require_metric(config.metric, data)
@@ -49,7 +50,7 @@ def require_metric(metric: Metric, data: FitData) -> None:
     """
     if metric not in METRICS[data.task]:
         raise InputError(
-            f"metric {metric} means nothing for a corpus of kind {data.task!r}; use one of "
+            f"metric {metric} means nothing for a corpus of kind {quoted(data.task)}; use one of "
             f"{', '.join(METRICS[data.task])}"
         )
     if metric == "f1" and len(data.label_names) != 2:
@@ -133,7 +134,7 @@ def _require_classes(train: Examples, data: FitData) -> None:
     classes = np.unique(train.labels)
     if len(classes) < 2:
         raise InputError(
-            f"all {len(train)} train examples have the label {data.label_names[int(classes[0])]!r}; "
+            f"all {len(train)} train examples have the label {quoted(data.label_names[int(classes[0])])}; "
             "there is nothing to learn, give examples of at least two classes"
         )
 

@@ -19,6 +19,7 @@ from stages.fit.history import EpochRecord, StepRecord, history_table, log_csv
 from stages.fit.models import TaskFacts, build_model
 from stages.heads import Pooling
 from storage.errors import CorruptDataError, InputError, NotFoundError
+from storage.quoting import quoted
 
 FORMAT = 2
 
@@ -89,8 +90,8 @@ class LoadedHead(torch.nn.Module):
         """
         if self.facts.task != "classification":
             raise InputError(
-                f"this head was trained on a corpus of kind {self.facts.task!r}, so a single text has no "
-                "class scores; use its vectors, or a head trained on 'classification'"
+                f"this head was trained on a corpus of kind {quoted(self.facts.task)}, so a single text "
+                "has no class scores; use its vectors, or a head trained on 'classification'"
             )
         return self.model(tokens, offsets)
 

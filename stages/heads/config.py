@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from storage.quoting import quoted
+
 
 class _Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,7 +64,7 @@ class GlotHead(_Config):
     def _heads_that_fit(self) -> "GlotHead":
         if self.heads > 1 and self.conv != "gat":
             raise ValueError(
-                f"heads is {self.heads} and conv is {self.conv!r}, which has no attention heads; "
+                f"heads is {self.heads} and conv is {quoted(self.conv)}, which has no attention heads; "
                 "leave heads at 1 or use conv 'gat'"
             )
         if self.hidden % self.heads:
@@ -76,7 +78,7 @@ class GlotHead(_Config):
     def _something_to_fuse(self) -> "GlotHead":
         if self.n_convs == 0 and self.jumping != "cat":
             raise ValueError(
-                f"n_convs is 0 and jumping is {self.jumping!r}, which leaves nothing to pool; without "
+                f"n_convs is 0 and jumping is {quoted(self.jumping)}, which leaves nothing to pool; without "
                 "convolutions only jumping 'cat' keeps the input"
             )
         return self

@@ -27,6 +27,7 @@ from stages.score import ScoreResult
 from stages.vector_map import spread_evenly, vector_map
 from storage.errors import InputError
 from storage.progress import Progress
+from storage.quoting import quoted
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def run_linear(
 def _data(corpus: Corpus) -> FitData:
     if not corpus.label_names:
         raise InputError(
-            f"a linear method needs classes, but the task is {corpus.task!r}; leave the method out for "
+            f"a linear method needs classes, but the task is {quoted(corpus.task)}; leave the method out for "
             "this task"
         )
     # Without readers: vectors are read through their own stage.

@@ -17,6 +17,7 @@ from stages.embed import EmbedConfig
 from stages.linear.config import Classifier, PairFeatures
 from stages.linear.features import inputs
 from storage.errors import CorruptDataError, InputError, NotFoundError
+from storage.quoting import quoted
 
 FORMAT = 1
 _ARRAYS = ("classes", "coef", "intercept", "mean", "scale")
@@ -56,7 +57,7 @@ class LinearModel:
         if len(sides) != n_sides:
             raise InputError(
                 f"{len(sides)} arrays of vectors were given, but a classifier for a task of kind "
-                f"{self.task!r} takes {n_sides}"
+                f"{quoted(self.task)} takes {n_sides}"
             )
         rows = inputs(sides, self.pair_features)
         if rows.shape[1] != self.coef.shape[1]:

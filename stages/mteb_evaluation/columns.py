@@ -9,6 +9,7 @@ from stages.corpus.files import read_columns
 from stages.corpus.values import values_of
 from stages.mteb_evaluation.tasks import LocalTask
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 def existing_file(config: LocalTask, holds: str) -> Path:
@@ -46,8 +47,8 @@ def text_lists_of(table: pa.Table, name: str, where: str) -> list[list[str]]:
         is_right = isinstance(value, list) and value and all(isinstance(v, str) for v in value)
         if not is_right:
             raise InputError(
-                f"row {row} of {where} has {value!r:.60} in column {name!r}, expected a list of at least one "
-                f"text"
+                f"row {row} of {where} has {quoted(value)} in column {quoted(name)}, expected a list of at "
+                f"least one text"
             )
     return values
 
@@ -58,7 +59,7 @@ def classes_of(table: pa.Table, name: str, where: str) -> list[int | str]:
     for row, value in enumerate(values, start=1):
         if not isinstance(value, int | str):
             raise InputError(
-                f"row {row} of {where} has {value!r:.60} in column {name!r}; classes are whole numbers or "
-                f"names"
+                f"row {row} of {where} has {quoted(value)} in column {quoted(name)}; classes are whole "
+                f"numbers or names"
             )
     return values

@@ -25,6 +25,7 @@ from stages.mteb_evaluation.vectors import Embedding
 from stages.vector_map import VECTOR_MAP
 from storage.errors import InputError
 from storage.keys import text_digest
+from storage.quoting import quoted
 
 if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
@@ -139,8 +140,8 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         examples = example_scores(task, Path(kept), wanted, value)
     if not math.isfinite(value):
         raise InputError(
-            f"the {wanted} of {embedding.method!r} on {name} is not a number: all similarities are equal, so "
-            f"the method does not tell these texts apart; choose another method or other layers"
+            f"the {wanted} of {quoted(embedding.method)} on {name} is not a number: all similarities are "
+            f"equal, so the method does not tell these texts apart; choose another method or other layers"
         )
     metrics = {
         "metric": wanted,
@@ -199,7 +200,9 @@ def _mean(scores: Mapping[str, list[dict[str, Any]]], wanted: str, name: str) ->
     rows = [row for split in scores.values() for row in split]
     if missing := [row for row in rows if not isinstance(row.get(wanted), int | float)]:
         known = sorted(k for k, v in missing[0].items() if isinstance(v, int | float))
-        raise InputError(f"the task {name} has no score {wanted!r}; it has {', '.join(known)}")
+        raise InputError(
+            f"the task {name} has no score {quoted(wanted)}; it has {', '.join(known)}"
+        )
     return float(sum(row[wanted] for row in rows) / len(rows))
 
 

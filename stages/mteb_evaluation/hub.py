@@ -8,6 +8,7 @@ from mteb.get_tasks import TASK_LIST, get_task
 
 from stages.mteb_evaluation.tasks import HubTask
 from storage.errors import InputError
+from storage.quoting import quoted
 
 NEAR = 5
 """Names suggested instead of an unknown one."""
@@ -23,7 +24,7 @@ def find_task(config: HubTask) -> AbsTask:
     if config.name not in known:
         near = difflib.get_close_matches(config.name, known, n=NEAR, cutoff=0.5)
         raise InputError(
-            f"mteb has no task {config.name!r} among its {len(known)}; "
+            f"mteb has no task {quoted(config.name)} among its {len(known)}; "
             + (f"near it are {', '.join(near)}" if near else "its documentation lists them")
         )
     metadata = known[config.name]
@@ -55,8 +56,8 @@ def find_task(config: HubTask) -> AbsTask:
         if parts := getattr(task.metadata, "tasks", None):
             raise InputError(
                 f"the task {config.name} is the mean of {len(parts)} others, each with data of its own, and "
-                f"the revision {config.revision!r} cannot be that of all; leave 'revision' out, or name the "
-                f"others as tasks"
+                f"the revision {quoted(config.revision)} cannot be that of all; leave 'revision' out, or "
+                f"name the others as tasks"
             )
         pinned = {**task.metadata.dataset, "revision": config.revision}
         task.metadata = task.metadata.model_copy(update={"dataset": pinned})
@@ -104,5 +105,6 @@ def _require_known(config: HubTask, field: str, known: list[str]) -> None:
     for name in getattr(config, field):
         if name not in known:
             raise InputError(
-                f"the task {config.name} has no {field.removesuffix('s')} {name!r}; it has {', '.join(known)}"
+                f"the task {config.name} has no {field.removesuffix('s')} {quoted(name)}; it has "
+                f"{', '.join(known)}"
             )

@@ -10,6 +10,7 @@ from stages.mteb_evaluation.tasks import (
     StsTask,
 )
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 def read_sts(config: StsTask) -> LocalData:
@@ -54,8 +55,8 @@ def read_classification(config: ClassificationTask) -> LocalData:
     known, asked = (set(tables[holds]["label"]) for holds in ("train", "test"))
     if unknown := sorted(map(str, asked - known)):
         raise InputError(
-            f"{config.file('test')} has the class {unknown[0]!r} ({len(unknown)} such), which no row of "
-            f"{config.file('train')} has; a classifier cannot know it"
+            f"{config.file('test')} has the class {quoted(unknown[0])} ({len(unknown)} such), which no row "
+            f"of {config.file('train')} has; a classifier cannot know it"
         )
     if len(known) < 2:
         raise InputError(

@@ -6,6 +6,7 @@ from stages.mteb_evaluation.columns import read_table
 from stages.mteb_evaluation.local_data import Columns, LocalData
 from stages.mteb_evaluation.tasks import RerankingTask, RetrievalTask
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 def read_retrieval(config: RetrievalTask) -> LocalData:
@@ -14,7 +15,7 @@ def read_retrieval(config: RetrievalTask) -> LocalData:
     if not qrels.exists():
         raise InputError(
             f"a retrieval task needs judgements of which document answers which query, and there is no file "
-            f"{qrels}; name it with 'qrels' ({config.qrels!r} now)"
+            f"{qrels}; name it with 'qrels' ({quoted(config.qrels)} now)"
         )
     columns = [config.document_id, config.document, *([config.title] if config.title else [])]
     documents, where = read_table(config, "corpus", columns)

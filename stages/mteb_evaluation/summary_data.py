@@ -5,6 +5,7 @@ from stages.mteb_evaluation.columns import read_table, text_lists_of
 from stages.mteb_evaluation.local_data import Columns, LocalData
 from stages.mteb_evaluation.tasks import SummarizationTask
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 def read_summarization(config: SummarizationTask) -> LocalData:
@@ -23,16 +24,16 @@ def read_summarization(config: SummarizationTask) -> LocalData:
     for row, (key, summary, grade) in enumerate(zip(of, summaries, grades, strict=True), start=1):
         if key not in places:
             raise InputError(
-                f"row {row} of {summaries_where} is a summary of {key!r}, which is not in {where}; remove "
-                f"the row or add the document"
+                f"row {row} of {summaries_where} is a summary of {quoted(key)}, which is not in {where}; "
+                f"remove the row or add the document"
             )
         machine[places[key]].append(summary)
         relevance[places[key]].append(grade)
     kept = [i for i, found in enumerate(relevance) if len(set(found)) > 1]
     if not kept:
         raise InputError(
-            f"no document of {where} has summaries of different {config.relevance!r} in {summaries_where}, "
-            f"so nothing correlates with them"
+            f"no document of {where} has summaries of different {quoted(config.relevance)} in "
+            f"{summaries_where}, so nothing correlates with them"
         )
     columns: Columns = {
         "text": [ids[i] for i in kept],

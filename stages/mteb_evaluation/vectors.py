@@ -13,6 +13,7 @@ from stages.mteb_evaluation.tasks import Role
 from storage.errors import InputError
 from storage.keys import digest, text_digest
 from storage.progress import Progress
+from storage.quoting import quoted
 
 FeaturesOf = Callable[[Role, Mapping[str, str]], Sequence[Features]]
 """Role and texts (digest to text) to their features, one per prompt of an ensemble; what is not stored
@@ -53,8 +54,8 @@ class Embedding:
         unique = {d: text for d, text in zip(digests, texts, strict=True) if text.strip()}
         if not unique:
             raise InputError(
-                f"all {len(texts)} texts of the role {role!r} are blank, so {self.method!r} has nothing to "
-                f"embed"
+                f"all {len(texts)} texts of the role {quoted(role)} are blank, so {quoted(self.method)} "
+                f"has nothing to embed"
             )
         members = self.features(role, unique)
         parts = [self.vectors.of(member, self.progress) for member in members]

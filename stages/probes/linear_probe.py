@@ -13,6 +13,7 @@ from stages.linear.features import inputs
 from stages.probes.curves import first_best
 from stages.similarity import SimilarityConfig, score_pairs
 from storage.errors import InputError
+from storage.quoting import quoted
 
 _MAX_ITER = 5000
 
@@ -61,7 +62,8 @@ def require_scorable(corpus: Corpus) -> None:
         if len(found) < 2:
             raise InputError(
                 f"all {corpus.split('train').num_rows} training examples have the class "
-                f"{corpus.label_names[found[0]]!r}; nothing can be fitted, so give examples of another class"
+                f"{quoted(corpus.label_names[found[0]])}; nothing can be fitted, so give examples of "
+                "another class"
             )
 
 

@@ -8,6 +8,7 @@ from stages.embed import Features
 from stages.extraction.capture import ArrayName, CaptureItem
 from stages.extraction.sizes import BackboneSizes
 from storage.errors import InputError
+from storage.quoting import quoted
 from storage.readers import FeatureReader
 
 
@@ -25,7 +26,7 @@ class TokenStates(BaseModel):
         name = ArrayName.parse(layer)
         if name.axis != "token" or name.what == "attention_rows":
             raise ValueError(
-                f"{layer!r} has no state per token; name hidden/K, hidden/final or values/K"
+                f"{quoted(layer)} has no state per token; name hidden/K, hidden/final or values/K"
             )
         return layer
 

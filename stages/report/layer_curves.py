@@ -10,6 +10,7 @@ from jaxtyping import Float64, Int64
 
 from stages.report.entries import hundredths
 from storage.errors import InputError
+from storage.quoting import quoted
 
 LAYER_CURVES = pa.schema(
     [
@@ -131,7 +132,7 @@ def _checked(table: pa.Table) -> pa.Table:
     (point, n), *_ = Counter(points).most_common(1)
     if n > 1:
         raise InputError(
-            f"layer curves have {n} scores of {point[0]!r} on {point[1]!r} at layer {point[2]}; average "
-            "them, or name one of the methods differently"
+            f"layer curves have {n} scores of {quoted(point[0])} on {quoted(point[1])} at layer "
+            f"{point[2]}; average them, or name one of the methods differently"
         )
     return rows

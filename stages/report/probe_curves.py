@@ -9,6 +9,7 @@ from jaxtyping import Float64
 
 from stages.report.entries import hundredths
 from storage.errors import InputError
+from storage.quoting import quoted
 
 PROBE_CURVES = pa.schema(
     [
@@ -174,8 +175,9 @@ def read_probes(table: pa.Table) -> tuple[Probe, ...]:
     for i, row in enumerate(rows):
         if not np.isfinite([row["x"], row["value"]]).all():
             raise InputError(
-                f"row {i + 1} of the table of probes ({row['measure']} of {row['method']!r} on "
-                f"{row['task']!r}) is {row['value']} at {row['x']}; find out why, or leave this method out"
+                f"row {i + 1} of the table of probes ({row['measure']} of {quoted(row['method'])} on "
+                f"{quoted(row['task'])}) is {row['value']} at {row['x']}; find out why, or leave this "
+                "method out"
             )
     probes: list[Probe] = []
     for name in dict.fromkeys(row["probe"] for row in rows):

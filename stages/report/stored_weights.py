@@ -12,6 +12,7 @@ from jaxtyping import Float64
 from stages.report.cells import CellResult
 from stages.report.tokens import ReadToken, TextTokens, readable
 from storage.errors import CorruptDataError
+from storage.quoting import quoted
 
 FILE = "token_weights.parquet"
 _COLUMNS = ("text", "digest", "weights")
@@ -68,8 +69,8 @@ def read_tokens(weights: Sequence[CellWeights], tokens: TextTokens) -> Reading:
             read = found.get(text.digest)
             if read is not None and len(read) != len(text.weights):
                 raise CorruptDataError(
-                    f"text {text.digest[:12]} has {len(text.weights)} weights under {cell.method!r} but "
-                    f"{len(read)} tokens; they were made from different features, so score it again"
+                    f"text {text.digest[:12]} has {len(text.weights)} weights under {quoted(cell.method)} "
+                    f"but {len(read)} tokens; they were made from different features, so score it again"
                 )
     return found
 

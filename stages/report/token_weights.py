@@ -18,6 +18,7 @@ from jaxtyping import Float64
 from stages.report.stored_weights import CellWeights, Reading
 from stages.report.tokens import ReadToken
 from storage.errors import CorruptDataError, InputError
+from storage.quoting import quoted
 
 N_LEVELS = 7
 N_OPEN = 120
@@ -177,7 +178,8 @@ def token_examples(
 def _corpus(corpora: Mapping[str, TaskCorpus], task: str) -> TaskCorpus:
     if task not in corpora:
         raise InputError(
-            f"there are results on task {task!r} but only texts of {sorted(corpora)}; pass its corpus as well"
+            f"there are results on task {quoted(task)} but only texts of {sorted(corpora)}; pass its "
+            "corpus as well"
         )
     return corpora[task]
 

@@ -19,6 +19,7 @@ from stages.token_prediction.targets import following_tokens
 from storage.errors import InputError
 from storage.features.layout import TOKEN_IDS
 from storage.features.store import FeatureStore
+from storage.quoting import quoted
 from storage.ragged import Ragged
 from storage.readers import open_reader
 
@@ -71,8 +72,8 @@ def split_tokens(
         found = _tokens(features.store, [corpus.digests[i] for i in order], offset, n_tokens)
         if not len(found.targets):
             raise InputError(
-                f"no text of the split {split!r} has a token {offset} tokens after another one; give longer "
-                f"texts or a smaller offset"
+                f"no text of the split {quoted(split)} has a token {offset} tokens after another one; give "
+                f"longer texts or a smaller offset"
             )
         chosen[split] = found
     return chosen
@@ -82,8 +83,8 @@ def _texts_by_split(corpus: Corpus) -> dict[str, list[int]]:
     if missing := [split for split in SPLITS if split not in corpus.splits]:
         raise InputError(
             f"a next-token probe is trained on train, stopped on dev and scored on test, but the corpus has "
-            f"no {missing[0]!r}, only {', '.join(corpus.splits)}; name the splits so, and carve dev from "
-            f"train if there is none"
+            f"no {quoted(missing[0])}, only {', '.join(corpus.splits)}; name the splits so, and carve dev "
+            f"from train if there is none"
         )
     owner: dict[int, str] = {}
     for split in SPLITS:

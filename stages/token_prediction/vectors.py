@@ -22,6 +22,7 @@ from stages.extraction.recipes import Encoded, Recipe
 from stages.extraction.recording import Recorder, recording
 from stages.extraction.sizes import BackboneSizes
 from storage.errors import PermafrostError
+from storage.quoting import quoted
 
 Vector = Literal["hidden", "aligned_va", "aligned_wva"]
 """`hidden`: the residual stream. `aligned_wva`: values weighted by the token's own attention row, through
@@ -45,7 +46,7 @@ class _HeadsKept:
         """Raises: PermafrostError: a block's output projection did not run."""
         if len(self.rows) != sizes.n_layers:
             raise PermafrostError(
-                f"the output projections of the blocks {sorted(self.rows)} of a {sizes.model_type!r} "
+                f"the output projections of the blocks {sorted(self.rows)} of a {quoted(sizes.model_type)} "
                 f"backbone ran, expected 1 to {sizes.n_layers}; nothing of this batch was kept. This model "
                 f"does not run as its architecture's description in families.py says"
             )

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from storage.errors import IdentityMismatchError
 from storage.keys import digest, to_plain
+from storage.quoting import quoted
 
 FORMAT_VERSION = 1
 LAYER_SEMANTICS = (
@@ -76,7 +77,7 @@ def require_same(recorded: StoreIdentity, wanted: StoreIdentity, where: str) -> 
     found = differences(to_plain(recorded), to_plain(wanted))
     if found:
         lines = "; ".join(
-            f"{path}: store has {old!r}, asked for {new!r}" for path, old, new in found
+            f"{path}: store has {quoted(old)}, asked for {quoted(new)}" for path, old, new in found
         )
         raise IdentityMismatchError(
             f"the store at {where} was made with another identity ({lines}). Use a store of your own "

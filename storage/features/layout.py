@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from storage.errors import InputError, NotFoundError
 from storage.features.identity import FloatName
+from storage.quoting import quoted
 
 Axis = Literal["token", "text"]
 Codec = Literal["none", "zstd"]
@@ -161,7 +162,7 @@ def array_spec(array: str, sizes: StoreSizes, dtype: FloatName) -> ArraySpec:
             return ArraySpec(array, "text", sizes.d_value, dtype, "d_value")
         case _:
             raise NotFoundError(
-                f"{array!r} is not an array of a feature store; there are token_ids, span, "
+                f"{quoted(array)} is not an array of a feature store; there are token_ids, span, "
                 f"hidden/<index>, values/<block>, attention_rows/<block> and "
                 f"pooled/<hidden|values>_<how>/<index>"
             )

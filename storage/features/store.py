@@ -33,6 +33,7 @@ from storage.features.receipts import Receipt, committed_arrays, read_receipt
 from storage.features.segments import Segment, read_segment
 from storage.features.shard import CannotMapError, MappedShard, ShardRows
 from storage.features.zarr_shard import ZarrShard
+from storage.quoting import quoted
 from storage.replica import fetch_missing
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
@@ -130,7 +131,7 @@ class FeatureStore:
         version = fields.get("format_version")
         if version != FORMAT_VERSION:
             raise InputError(
-                f"{path} has store format {version!r}, this program reads {FORMAT_VERSION}; use a "
+                f"{path} has store format {quoted(version)}, this program reads {FORMAT_VERSION}; use a "
                 f"version of permafrost that reads it, or extract into a fresh --home"
             )
         try:

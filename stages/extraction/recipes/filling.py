@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from stages.extraction.recipes.packing import TextInput, between
 from stages.extraction.recipes.tokenising import overlapping, require_own_tokens, tokenise
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def fill(
             shorter = _shorten(words, tokenizer, filled, n_kept)
             if shorter is None:
                 raise InputError(
-                    f"max_length is {max_length}, but the template {'…'.join(words)!r} alone takes "
+                    f"max_length is {max_length}, but the template {quoted('…'.join(words))} alone takes "
                     f"{others + int(needed[0])} tokens{', placeholders included' if needed[0] else ''}, "
                     f"which leaves no room for text {i}; use a larger max_length or a shorter template"
                 )

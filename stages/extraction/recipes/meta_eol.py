@@ -13,6 +13,7 @@ from stages.extraction.recipes.slots import TEXT, require_slots
 from stages.extraction.recipes.template import TemplateRecipe
 from stages.extraction.sizes import BackboneSizes
 from storage.errors import InputError
+from storage.quoting import quoted
 
 PROMPTS = (
     "Texts can be sorted by what they are about, such as politics, sport, science or trade. Sorted like "
@@ -58,7 +59,7 @@ class MetaEolRecipe(BaseRecipe):
             listed = None
         if not isinstance(listed, list):
             raise ValueError(
-                f"{prompts!r} is no list of prompts; write it as JSON, e.g. "
+                f"{quoted(prompts)} is no list of prompts; write it as JSON, e.g. "
                 '["The topic of {text} is", "The mood of {text} is"]'
             )
         return listed

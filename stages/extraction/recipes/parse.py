@@ -10,6 +10,7 @@ from stages.extraction.recipes.kinds import AnyRecipe, Recipe
 from stages.extraction.recipes.meta_eol import MetaEolRecipe
 from stages.extraction.recipes.use import expand_recipe
 from storage.errors import InputError
+from storage.quoting import quoted
 
 _ADAPTER: TypeAdapter[AnyRecipe] = TypeAdapter(Recipe)
 _KINDS: dict[str, type[BaseRecipe]] = {cls.name(): cls for cls in get_args(AnyRecipe)}
@@ -27,13 +28,15 @@ def parse_recipe(text: str) -> Recipe:
     name, _, options = text.partition(":")
     kind, bracket, number = name.partition("[")
     if kind not in _KINDS:
-        raise InputError(f"there is no recipe {kind!r}; there are {', '.join(sorted(_KINDS))}")
+        raise InputError(
+            f"there is no recipe {quoted(kind)}; there are {', '.join(sorted(_KINDS))}"
+        )
     values = _values(text, kind, options)
     try:
         recipe = _ADAPTER.validate_python({"kind": kind, **values})
     except ValidationError as error:
         reasons = "; ".join(f"{_field(e['loc'])}: {e['msg']}" for e in error.errors())
-        raise InputError(f"cannot read the recipe {text!r}: {reasons}") from error
+        raise InputError(f"cannot read the recipe {quoted(text)}: {reasons}") from error
     return _member(recipe, bracket + number) if bracket else recipe
 
 
@@ -46,7 +49,7 @@ def _values(text: str, kind: str, options: str) -> dict[str, str]:
         if not equals or name not in fields or name in values:
             reason = "is given twice" if name in values else "is no option"
             raise InputError(
-                f"{name!r} in the recipe {text!r} {reason}; {kind} has {', '.join(fields)}, "
+                f"{quoted(name)} in the recipe {quoted(text)} {reason}; {kind} has {', '.join(fields)}, "
                 f"written as {kind}:{fields[0]}=..."
             )
         values[name] = value

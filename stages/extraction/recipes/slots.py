@@ -2,6 +2,8 @@
 
 from itertools import pairwise
 
+from storage.quoting import quoted
+
 TEXT = "{text}"
 FIRST = "{first}"
 PLACEHOLDER_SLOT = "{placeholder}"
@@ -16,11 +18,13 @@ def require_slots(template: str, *slots: str) -> str:
     for slot in slots:
         if template.count(slot) != 1:
             raise ValueError(
-                f"{template!r} contains {slot} {template.count(slot)} times; it has to contain it once"
+                f"{quoted(template)} contains {slot} {template.count(slot)} times; it has to contain it once"
             )
     for first, second in pairwise(slots):
         if template.index(first) > template.index(second):
-            raise ValueError(f"{template!r} has {first} after {second}; it has to come before it")
+            raise ValueError(
+                f"{quoted(template)} has {first} after {second}; it has to come before it"
+            )
     return template
 
 

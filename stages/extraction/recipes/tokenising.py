@@ -7,6 +7,7 @@ from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 def require_readable(texts: Sequence[str]) -> None:
@@ -18,7 +19,8 @@ def require_readable(texts: Sequence[str]) -> None:
     for i, text in enumerate(texts):
         if not text.strip():
             raise InputError(
-                f"text {i} is {text!r}, which has nothing to tokenise; remove empty texts from the input"
+                f"text {i} is {quoted(text)}, which has nothing to tokenise; remove empty texts from the "
+                "input"
             )
         try:
             text.encode()
@@ -37,7 +39,7 @@ def require_own_tokens(i: int, text: str, n_own: int) -> None:
     """
     if n_own < 1:
         raise InputError(
-            f"text {i} ({text!r:.60}) gives no token of its own with this tokenizer: only special "
+            f"text {i} ({quoted(text)}) gives no token of its own with this tokenizer: only special "
             f"tokens or prompt words are left of it; remove it from the input"
         )
 
