@@ -141,6 +141,23 @@ def made(dag: Dag, method: str, seed: int, corpus: str) -> dict[str, np.ndarray]
     return whitened(dag, corpus) if method == "whitened" else unified(dag, method, seed, corpus)
 
 
+NEAR_TIE = 2.5e-7
+"""Cosines in float32 of vectors this near to each other may rank in either order: which one it is depends on
+the instructions of the processor."""
+
+
+def ndcg_at_10(
+    relevant: dict[str, dict[str, int]], ranked: dict[str, dict[str, float]], favour: float
+) -> float:
+    """Mean over queries, with `favour` added to the cosines of relevant documents."""
+    favoured = {
+        q: {d: s + favour * (relevant[q].get(d, 0) > 0) for d, s in found.items()}
+        for q, found in ranked.items()
+    }
+    judged = pytrec_eval.RelevanceEvaluator(relevant, {"ndcg_cut.10"}).evaluate(favoured)
+    return float(np.mean([found["ndcg_cut_10"] for found in judged.values()]))
+
+
 CELLS = [("whitened", 0), *((m, s) for m in ("unified", "projected") for s in (0, 1))]
 
 
@@ -171,9 +188,9 @@ def test_scores_are_those_of_the_same_vectors_made_by_hand(
         q: {d: float(asked[t] @ there[u]) for d, u in zip(corpus["id"], titled, strict=True)}
         for q, t in zip(queries["id"], queries["text"], strict=True)
     }
-    judged = pytrec_eval.RelevanceEvaluator(data.relevant, {"ndcg_cut.10"}).evaluate(ranked)
-    expected = np.mean([found["ndcg_cut_10"] for found in judged.values()])
-    assert scores["retrieval"] == pytest.approx(expected, abs=1e-4)
+    low, high = (ndcg_at_10(data.relevant, ranked, favour) for favour in (-NEAR_TIE, NEAR_TIE))
+    assert low - 1e-4 <= scores["retrieval"] <= high + 1e-4
+    assert high - low < 0.1, "bounds so far apart would let a wrong score pass"
 
 
 def test_what_was_fitted_is_part_of_the_key_and_trained_numbers_are_counted(
