@@ -121,14 +121,48 @@ class DevFromTrainQueries(_Config):
 CarvedDev = DevFromTrain | DevFromTrainQueries
 Dev = Annotated[DevAsGiven | DevFromTrain | DevFromTrainQueries, Field(discriminator="kind")]
 
+
+class TestAsGiven(_Config):
+    """The test split is the one given, if any."""
+
+    kind: Literal["given"] = "given"
+
+
+class TestFromTrain(_Config):
+    """A share of the training examples becomes the test split, before dev is taken from the others.
+
+    Stratified by class, or by deciles of graded labels. No text is on both sides: examples that share one,
+    of pairs on either side, stay together. A class with one distinct text stays in train.
+    """
+
+    kind: Literal["from_train"] = "from_train"
+    fraction: float = Field(gt=0, lt=1)
+    """Share of the training examples, rounded; less where texts that stay together are too many for it."""
+    seed: int = 0
+    """Another seed, another choice."""
+
+
+class TestFromTrainQueries(_Config):
+    """As `from_train`, but of pairs only first texts (queries) stay on one side; second texts need not."""
+
+    kind: Literal["from_train_queries"] = "from_train_queries"
+    fraction: float = Field(gt=0, lt=1)
+    """As of `from_train`."""
+    seed: int = 0
+    """Another seed, another choice."""
+
+
+CarvedTest = TestFromTrain | TestFromTrainQueries
+Test = Annotated[TestAsGiven | TestFromTrain | TestFromTrainQueries, Field(discriminator="kind")]
+
 LABELLED_SPLITS = ("train", "dev", "test")
 
 
-def check_splits(task: Task, dev: Dev, splits: list[str]) -> None:
+def check_splits(task: Task, dev: Dev, test: Test, splits: list[str]) -> None:
     """Check that the names of the splits go with the task.
 
     Raises:
-        ValueError: a name that is not known, or a dev split that is both given and carved.
+        ValueError: a name that is not known, or a dev or test split that is both given and carved.
     """
     if not isinstance(task, Unlabelled):
         for split in splits:
@@ -138,8 +172,9 @@ def check_splits(task: Task, dev: Dev, splits: list[str]) -> None:
                     f"kind {quoted(task.kind)} has only these, so rename it (kind 'unlabelled' takes any "
                     "name)"
                 )
-    if isinstance(dev, CarvedDev) and ("train" not in splits or "dev" in splits):
-        raise ValueError(
-            f"dev of kind {quoted(dev.kind)} needs a split 'train' and no split 'dev', but the splits "
-            f"are {', '.join(splits)}; leave the field dev out to use the dev split as given"
-        )
+    for name, source, carved in (("dev", dev, CarvedDev), ("test", test, CarvedTest)):
+        if isinstance(source, carved) and ("train" not in splits or name in splits):
+            raise ValueError(
+                f"{name} of kind {source.kind!r} needs a split 'train' and no split {name!r}, but the splits "
+                f"are {', '.join(splits)}; leave the field {name} out to use the {name} split as given"
+            )

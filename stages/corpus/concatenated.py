@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.corpus.columns import DevAsGiven, PairClassification, Similarity
+from stages.corpus.columns import DevAsGiven, PairClassification, Similarity, TestAsGiven
 from stages.corpus.files import FilesCorpus, files_facts, files_rows
 from stages.corpus.hub import HubCorpus, hub_facts, hub_rows
 from stages.corpus.rows import SplitRows
@@ -63,10 +63,12 @@ class ConcatenatedCorpus(BaseModel):
                 f"the source of a concatenation has a task of kind {quoted(self.source.task.kind)}; its "
                 "pairs need labels, so use 'similarity' or 'pair_classification'"
             )
-        if not isinstance(self.source.dev, DevAsGiven):
+        if not isinstance(self.source.dev, DevAsGiven) or not isinstance(
+            self.source.test, TestAsGiven
+        ):
             raise ValueError(
-                "a dev split carved from train would be another one at every length; give the dev split as "
-                "one of the source's own"
+                "a dev or test split carved from train would be another one at every length; give it as one "
+                "of the source's own"
             )
         return self
 

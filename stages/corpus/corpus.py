@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 
 from stages.corpus.columns import (
     CarvedDev,
+    CarvedTest,
     Classification,
     Dev,
     DevAsGiven,
     Task,
     TaskKind,
+    Test,
+    TestAsGiven,
     Unlabelled,
 )
 from stages.corpus.concatenated import ConcatenatedCorpus, concatenated_rows
@@ -25,6 +28,7 @@ from stages.corpus.config import CorpusConfig
 from stages.corpus.development import carve_dev
 from stages.corpus.dilution import dilution_rows
 from stages.corpus.files import FilesCorpus, files_rows
+from stages.corpus.held_out import carve_test
 from stages.corpus.hub import HubCorpus, hub_rows
 from stages.corpus.labels import label_values
 from stages.corpus.negatives import require_some_negatives
@@ -129,31 +133,33 @@ def build_corpus(config: CorpusConfig) -> Corpus:
     Raises:
         InputError: whatever is wrong with the data: what, in which row of which file, what to do.
     """
-    rows, task, dev = _read(config)
+    rows, task, dev, test = _read(config)
     require_some_negatives([s.negatives for s in rows if s.negatives is not None])
     labels, label_names = label_values(rows, task)
     texts, examples = _number_texts(rows, labels)
     digests = tuple(text_digest(text) for text in texts)
+    if isinstance(test, CarvedTest):
+        examples = carve_test(examples, digests, test, task.kind)
     if isinstance(dev, CarvedDev):
-        examples = carve_dev(examples, digests, dev)
+        examples = carve_dev(examples, digests, dev, label_names)
     schema = WITH_NEGATIVES if "negatives" in examples.column_names else EXAMPLES
     return Corpus(texts, examples.cast(schema), task.kind, label_names, digests)
 
 
-def _read(config: CorpusConfig) -> tuple[list[SplitRows], Task, Dev]:
+def _read(config: CorpusConfig) -> tuple[list[SplitRows], Task, Dev, Test]:
     if isinstance(config, FilesCorpus):
-        return files_rows(config), config.task, config.dev
+        return files_rows(config), config.task, config.dev, config.test
     if isinstance(config, HubCorpus):
-        return hub_rows(config), config.task, config.dev
+        return hub_rows(config), config.task, config.dev, config.test
     if isinstance(config, RetrievalCorpus):
-        return retrieval_rows(config), config.task, config.dev
+        return retrieval_rows(config), config.task, config.dev, config.test
     if isinstance(config, RerankingCorpus):
-        return reranking_rows(config), config.task, config.dev
+        return reranking_rows(config), config.task, config.dev, config.test
     if isinstance(config, SegmentsCorpus):
-        return segments_rows(config), Unlabelled(), DevAsGiven()
+        return segments_rows(config), Unlabelled(), DevAsGiven(), TestAsGiven()
     if isinstance(config, ConcatenatedCorpus):
-        return concatenated_rows(config), config.source.task, DevAsGiven()
-    return dilution_rows(config), Classification(), DevAsGiven()
+        return concatenated_rows(config), config.source.task, DevAsGiven(), TestAsGiven()
+    return dilution_rows(config), Classification(), DevAsGiven(), TestAsGiven()
 
 
 def _number_texts(

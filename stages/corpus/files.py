@@ -12,7 +12,7 @@ import pyarrow.json
 import pyarrow.parquet
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.corpus.columns import Dev, DevAsGiven, Task, check_splits
+from stages.corpus.columns import Dev, DevAsGiven, Task, Test, TestAsGiven, check_splits
 from stages.corpus.rows import (
     SplitRows,
     checked_rows,
@@ -50,10 +50,12 @@ class FilesCorpus(BaseModel):
     """What the corpus is for, and which columns hold it."""
     dev: Dev = DevAsGiven()
     """Where the development split comes from."""
+    test: Test = TestAsGiven()
+    """Where the test split comes from."""
 
     @model_validator(mode="after")
     def _splits_go_with_the_task(self) -> "FilesCorpus":
-        check_splits(self.task, self.dev, list(self.files))
+        check_splits(self.task, self.dev, self.test, list(self.files))
         return self
 
 
@@ -67,6 +69,7 @@ def files_facts(config: FilesCorpus) -> dict[str, Any]:
         },
         "task": config.task.model_dump(),
         "dev": config.dev.model_dump(),
+        "test": config.test.model_dump(),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.corpus.columns import Dev, DevAsGiven, Task, check_splits
+from stages.corpus.columns import Dev, DevAsGiven, Task, Test, TestAsGiven, check_splits
 from stages.corpus.files import file_sha256
 from stages.corpus.rows import (
     SplitRows,
@@ -53,10 +53,12 @@ class HubCorpus(BaseModel):
     """What the corpus is for, and which columns hold it."""
     dev: Dev = DevAsGiven()
     """Where the development split comes from."""
+    test: Test = TestAsGiven()
+    """Where the test split comes from."""
 
     @model_validator(mode="after")
     def _splits_go_with_the_task(self) -> "HubCorpus":
-        check_splits(self.task, self.dev, list(self.splits))
+        check_splits(self.task, self.dev, self.test, list(self.splits))
         return self
 
 
@@ -69,6 +71,7 @@ def hub_facts(config: HubCorpus) -> dict[str, Any]:
         "splits": dict(config.splits),
         "task": config.task.model_dump(),
         "dev": config.dev.model_dump(),
+        "test": config.test.model_dump(),
     }
 
 

@@ -8,7 +8,14 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.corpus.columns import DevAsGiven, DevFromTrainQueries, Unlabelled, check_splits
+from stages.corpus.columns import (
+    DevAsGiven,
+    DevFromTrainQueries,
+    TestAsGiven,
+    TestFromTrainQueries,
+    Unlabelled,
+    check_splits,
+)
 from stages.corpus.files import file_format, file_sha256, read_columns
 from stages.corpus.judgements import document_text, queries_of
 from stages.corpus.negatives import Negatives
@@ -48,6 +55,8 @@ class RerankingCorpus(BaseModel):
     """`candidates`: those with the label 0 are the hard negatives of every pair of their query."""
     dev: Annotated[DevAsGiven | DevFromTrainQueries, Field(discriminator="kind")] = DevAsGiven()
     """Where the development split comes from."""
+    test: Annotated[TestAsGiven | TestFromTrainQueries, Field(discriminator="kind")] = TestAsGiven()
+    """Where the test split comes from."""
 
     @property
     def task(self) -> Unlabelled:
@@ -57,7 +66,7 @@ class RerankingCorpus(BaseModel):
 
     @model_validator(mode="after")
     def _splits_go_with_dev(self) -> "RerankingCorpus":
-        check_splits(self.task, self.dev, list(self.files))
+        check_splits(self.task, self.dev, self.test, list(self.files))
         return self
 
 

@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.corpus.columns import DevAsGiven, DevFromTrainQueries, Unlabelled, check_splits
+from stages.corpus.columns import (
+    DevAsGiven,
+    DevFromTrainQueries,
+    TestAsGiven,
+    TestFromTrainQueries,
+    Unlabelled,
+    check_splits,
+)
 from stages.corpus.files import file_format, file_sha256, read_columns
 from stages.corpus.judgements import Judgeable, Judgement, document_text, judgements_of
 from stages.corpus.rows import SplitRows
@@ -52,6 +59,8 @@ class RetrievalCorpus(BaseModel):
     """Column of the judgements; whole numbers, 0 and below are not relevant and give no pair."""
     dev: Annotated[DevAsGiven | DevFromTrainQueries, Field(discriminator="kind")] = DevAsGiven()
     """Where the development split comes from."""
+    test: Annotated[TestAsGiven | TestFromTrainQueries, Field(discriminator="kind")] = TestAsGiven()
+    """Where the test split comes from."""
 
     @property
     def task(self) -> Unlabelled:
@@ -60,7 +69,7 @@ class RetrievalCorpus(BaseModel):
 
     @model_validator(mode="after")
     def _splits_go_with_dev(self) -> "RetrievalCorpus":
-        check_splits(self.task, self.dev, list(self.qrels))
+        check_splits(self.task, self.dev, self.test, list(self.qrels))
         return self
 
     def file(self, stem: str) -> Path:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from stages.corpus.columns import DevAsGiven, Unlabelled
+from stages.corpus.columns import DevAsGiven, TestAsGiven, Unlabelled
 from stages.corpus.files import FilesCorpus, files_facts, files_rows
 from stages.corpus.hub import HubCorpus, hub_facts, hub_rows
 from stages.corpus.rows import SplitRows
@@ -40,8 +40,10 @@ class SegmentsCorpus(SegmentSplit):
                 f"the source of segments has pairs (text_pair is {quoted(self.source.task.text_pair)}); both "
                 "segments are cut from one text, so leave text_pair out"
             )
-        if not isinstance(self.source.dev, DevAsGiven):
-            raise ValueError("nothing is trained on segments; leave dev of the source out")
+        if not isinstance(self.source.dev, DevAsGiven) or not isinstance(
+            self.source.test, TestAsGiven
+        ):
+            raise ValueError("nothing is trained on segments; leave dev and test of the source out")
         return self
 
 
