@@ -60,7 +60,7 @@ class ScoreResult:
     By task: the class and, of two, the probability of class 1; the cosine, without a score; the rank of
     the partner (the label is the 1 that is wanted) and its similarity."""
     token_weights: pa.Table | None
-    """text, digest, weights: None for a head that has none."""
+    """text, digest, weights: None for a head that has none, or that reads one row per text."""
     vectors: pa.Table | None = None
     """As of `vector_map`: vectors of test texts; None where single texts have no classes."""
 

@@ -1,6 +1,6 @@
 """Heads that sentence-transformers can compute by itself, as one of its model folders.
 
-Such a head is a pooling of its own (first token, mean, maximum) over a backbone's last state, with a
+Such a head is a pooling of its own (first or last token, mean, maximum) over a backbone's last state, with a
 `Dense` on top where the head was trained on graded pairs. The mean over the span of `plain` counts the
 special tokens that the tokenizer adds, as the library's does; under `plain:specials=exclude` and every
 other recipe it does not, so those cannot be expressed. In an encoder whose blocks end in their norm
@@ -33,7 +33,12 @@ from storage.durable import json_bytes
 from storage.errors import InputError
 from storage.quoting import quoted
 
-POOLING_MODES = {"first": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+POOLING_MODES = {
+    "first": "cls_token",
+    "last": "lasttoken",
+    "mean": "mean_tokens",
+    "max": "max_tokens",
+}
 """Kind of head to the library's name for the same pooling."""
 
 ENDS_IN_ITS_NORM = ("bert", "roberta", "xlm-roberta", "distilbert")

@@ -28,7 +28,7 @@ from stages.fit.ranks import partner_ranks
 from stages.heads import Classifier, Pooling, build_head
 from stages.heads.initialise import linear
 
-PARAMETERLESS = ("first", "mean", "max")
+PARAMETERLESS = ("first", "last", "mean", "max")
 """Heads with nothing to train, so that a text can be pooled once."""
 
 _PAIRS_AT_A_TIME = 1024

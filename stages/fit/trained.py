@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from stages.extraction.capture import ArrayName
 from stages.fit.config import FitConfig
 from stages.fit.history import EpochRecord, StepRecord, history_table, log_csv
 from stages.fit.models import TaskFacts, build_model
@@ -99,7 +100,13 @@ class LoadedHead(torch.nn.Module):
     def token_weights(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, " t"] | None:
-        """Share of each token in its text's vector; None for a head without weights."""
+        """Share of each token in its text's vector.
+
+        None for a head without weights, and where a row is a text that extraction has pooled already, so that
+        no token of it is left to weigh.
+        """
+        if ArrayName.parse(self.layer).axis == "text":
+            return None
         return self.pooling.token_weights(tokens, offsets)
 
 

@@ -10,6 +10,7 @@ from stages.heads.config import (
     FirstHead,
     GlotHead,
     HeadConfig,
+    LastHead,
     MaxHead,
     MeanHead,
     MlpHead,
@@ -19,7 +20,7 @@ from stages.heads.glot import GlotPooling
 from stages.heads.initialise import linear
 from stages.heads.mlp import MlpPooling
 from stages.heads.pooling import Pooling
-from stages.heads.poolings import FirstPooling, MaxPooling, MeanPooling
+from stages.heads.poolings import FirstPooling, LastPooling, MaxPooling, MeanPooling
 from stages.heads.scorer import ScorerPooling
 
 
@@ -32,6 +33,8 @@ def build_head(config: HeadConfig, d_in: int, generator: torch.Generator) -> Poo
     match config:
         case FirstHead():
             return FirstPooling(d_in)
+        case LastHead():
+            return LastPooling(d_in)
         case MeanHead():
             return MeanPooling(d_in)
         case MaxHead():

@@ -17,6 +17,12 @@ class FirstHead(_Config):
     kind: Literal["first"] = "first"
 
 
+class LastHead(_Config):
+    """The last token's state (where a decoder has seen the whole text); nothing to train."""
+
+    kind: Literal["last"] = "last"
+
+
 class MeanHead(_Config):
     """The mean over tokens; nothing to train."""
 
@@ -112,6 +118,6 @@ class AdaPoolHead(_Config):
 
 
 HeadConfig = Annotated[
-    FirstHead | MeanHead | MaxHead | ScorerHead | GlotHead | MlpHead | AdaPoolHead,
+    FirstHead | LastHead | MeanHead | MaxHead | ScorerHead | GlotHead | MlpHead | AdaPoolHead,
     Field(discriminator="kind"),
 ]

@@ -1,7 +1,8 @@
-"""Poolings without parameters: first token, mean, maximum.
+"""Poolings without parameters: first token, last token, mean, maximum.
 
-Source: the baselines of GLOT, section 4. Unlike its released code, `first` is always the first
-token; a decoder's last-token readout is another pooled array of the store, not a head.
+Source: the baselines of GLOT, section 4. Its released code has one pooling for both single tokens, the
+last one in a decoder if a setting says so; here each has its name. Both are tokens of those given, so of
+the span.
 """
 
 import torch
@@ -30,6 +31,26 @@ class FirstPooling(Pooling):
     ) -> Float[Tensor, " t"]:
         """1 for the first token of each text, 0 for the others."""
         return tokens.new_zeros(len(tokens)).index_fill_(0, offsets[:-1], 1.0)
+
+
+class LastPooling(Pooling):
+    """The last token of each text."""
+
+    def __init__(self, d_in: int) -> None:
+        super().__init__()
+        self.d_out = d_in
+
+    def forward(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, "n d_out"]:
+        """One vector per text."""
+        return tokens[offsets[1:] - 1]
+
+    def token_weights(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, " t"]:
+        """1 for the last token of each text, 0 for the others."""
+        return tokens.new_zeros(len(tokens)).index_fill_(0, offsets[1:] - 1, 1.0)
 
 
 class MeanPooling(Pooling):

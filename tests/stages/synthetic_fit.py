@@ -24,6 +24,14 @@ def features(n_texts, seed, labels=None, strength=4.0):
     return Ragged.from_arrays(texts)
 
 
+def pooled_by_extraction(reader):
+    """One row per text, the mean of its tokens, under the name that extraction gives such an array."""
+    pooled = np.add.reduceat(reader.features.data, reader.features.offsets[:-1])
+    pooled /= reader.lengths[:, None]
+    name = f"pooled/hidden_mean/{reader.array.rpartition('/')[2]}"
+    return InMemoryReader(name, Ragged(pooled, np.arange(reader.n_texts + 1)))
+
+
 def make_data(n_train=96, n_dev=40, n_test=40, classes=2, seed=0):
     """Two arrays: `hidden/1` is noise, `hidden/6` holds the class."""
     rng = np.random.default_rng([seed, 1])

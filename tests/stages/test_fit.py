@@ -13,7 +13,7 @@ from stages.fit import FitConfig, OptimConfig, evaluate, fit
 from stages.fit.models import TaskFacts
 from stages.fit.run import start_run, train_epoch
 from stages.fit.sources import Singles
-from stages.heads import FirstHead, GlotHead, MaxHead, MeanHead, ScorerHead
+from stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead, ScorerHead
 from storage.errors import InputError, NotFoundError, PermafrostError
 from storage.progress import SilentProgress
 from storage.ragged import Ragged
@@ -22,6 +22,7 @@ from tests.stages.synthetic_fit import WIDTH, make_data, same_fit, with_column
 
 HEADS = {
     "first": FirstHead(),
+    "last": LastHead(),
     "mean": MeanHead(),
     "max": MaxHead(),
     "scorer": ScorerHead(hidden=8),
@@ -195,7 +196,7 @@ def test_the_global_generator_is_neither_read_nor_moved():
     same_fit(one, _fit(_config()))
 
 
-@pytest.mark.parametrize("kind", ["first", "mean", "max"])
+@pytest.mark.parametrize("kind", ["first", "last", "mean", "max"])
 def test_pooling_once_equals_training_through_the_head(kind):
     config = _config(kind)
     data = make_data()

@@ -17,7 +17,13 @@ from stages.vector_map import read_vector_map
 from storage.errors import InputError
 from storage.progress import SilentProgress
 from storage.readers import InMemoryReader
-from tests.stages.synthetic_fit import PAIR_TASKS, make_data, make_pairs, with_column
+from tests.stages.synthetic_fit import (
+    PAIR_TASKS,
+    make_data,
+    make_pairs,
+    pooled_by_extraction,
+    with_column,
+)
 
 
 def _trained(head=None, data=None, **settings):
@@ -111,6 +117,16 @@ def test_a_head_without_weights_writes_no_weight_file(tmp_path):
     assert (
         score(ScoreConfig(n_weight_texts=0), _trained(data=data).head(), data).token_weights is None
     )
+
+
+@pytest.mark.parametrize("head", [MeanHead(), ScorerHead(hidden=8)])
+def test_one_row_per_text_has_no_token_weights(head):
+    data = make_data()
+    means = pooled_by_extraction(data.readers["hidden/6"])
+    data = replace(data, readers={means.array: means})
+    found = score(ScoreConfig(), _trained(head, data, layer=means.array).head(), data)
+    assert found.token_weights is None
+    assert len(found.predictions) == 80
 
 
 def test_shuffled_training_labels_are_scored_against_the_true_ones():

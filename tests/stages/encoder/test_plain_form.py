@@ -15,14 +15,14 @@ from transformers import AutoTokenizer, BertModel
 from stages.encoder import export as export_module
 from stages.encoder import export_head, load_encoder
 from stages.extraction.recipes import parse_recipe
-from stages.heads import FirstHead, GlotHead, MaxHead, MeanHead
+from stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead
 from storage.durable import read_json
 from storage.errors import InputError
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
 from tests.stages.extraction.tiny_models import save_model
 
 ModelFolder = Callable[[str], Path]
-HEADS = {"first": FirstHead(), "mean": MeanHead(), "max": MaxHead()}
+HEADS = {"first": FirstHead(), "last": LastHead(), "mean": MeanHead(), "max": MaxHead()}
 TOO_LONG = "snow and ice " * 40
 CUT = {
     "bert": "hidden/2",

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from stages.fit import FitConfig, OptimConfig, fit, load_head
-from stages.heads import FirstHead, GlotHead, MaxHead, MeanHead, ScorerHead
+from stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead, ScorerHead
 from storage.errors import CorruptDataError, NotFoundError
 from storage.progress import SilentProgress
 from tests.stages.synthetic_fit import WIDTH, features, make_data
 
 HEADS = {
     "first": FirstHead(),
+    "last": LastHead(),
     "mean": MeanHead(),
     "max": MaxHead(),
     "scorer": ScorerHead(hidden=8),

@@ -16,7 +16,9 @@ from stages.heads import (
 CONFIGS = TypeAdapter(HeadConfig)
 
 
-@pytest.mark.parametrize("kind", ["first", "mean", "max", "scorer", "glot", "mlp", "adapool"])
+@pytest.mark.parametrize(
+    "kind", ["first", "last", "mean", "max", "scorer", "glot", "mlp", "adapool"]
+)
 def test_a_kind_alone_is_a_complete_config_and_survives_json(kind):
     config = CONFIGS.validate_python({"kind": kind})
     assert config.kind == kind

@@ -7,6 +7,7 @@ from stages.heads import (
     AdaPoolHead,
     FirstHead,
     GlotHead,
+    LastHead,
     MaxHead,
     MeanHead,
     MlpHead,
@@ -18,6 +19,7 @@ from tests.stages.heads.batches import make_batch
 LENGTHS = [14, 1, 30, 9, 30]
 HEADS = [
     FirstHead(),
+    LastHead(),
     MeanHead(),
     MaxHead(),
     ScorerHead(hidden=7),
@@ -81,7 +83,7 @@ def test_order_matters_only_where_a_position_is_named(config):
     tokens, offsets = make_batch([25], 8)
     head = _head(config)
     order = torch.arange(24, -1, -1)
-    positional = config.kind == "first" or getattr(config, "query", "mean") != "mean"
+    positional = config.kind in ("first", "last") or getattr(config, "query", "mean") != "mean"
     found, expected = head(tokens[order], offsets), head(tokens, offsets)
     assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12) != positional
     weights = head.token_weights(tokens[order], offsets)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.heads import FirstHead, MaxHead, MeanHead, build_head
+from stages.heads import FirstHead, LastHead, MaxHead, MeanHead, build_head
 from stages.heads.ragged_sums import softmax
 from tests.stages.heads.batches import make_batch
 
@@ -13,10 +13,11 @@ LENGTHS = [3, 1, 7, 2]
     ("config", "pool"),
     [
         (FirstHead(), lambda rows: rows[0]),
+        (LastHead(), lambda rows: rows[-1]),
         (MeanHead(), lambda rows: rows.mean(axis=0)),
         (MaxHead(), lambda rows: rows.max(axis=0)),
     ],
-    ids=["first", "mean", "max"],
+    ids=["first", "last", "mean", "max"],
 )
 def test_poolings_equal_numpy_per_text(config, pool, draw):
     tokens, offsets = make_batch(LENGTHS, 5)
@@ -30,9 +31,12 @@ def test_poolings_equal_numpy_per_text(config, pool, draw):
 def test_weights_are_one_hot_uniform_and_absent(draw):
     tokens, offsets = make_batch([2, 1, 4], 3)
     first = build_head(FirstHead(), 3, draw).token_weights(tokens, offsets)
+    last = build_head(LastHead(), 3, draw).token_weights(tokens, offsets)
     mean = build_head(MeanHead(), 3, draw).token_weights(tokens, offsets)
     assert first is not None
     assert first.tolist() == [1, 0, 1, 1, 0, 0, 0]
+    assert last is not None
+    assert last.tolist() == [0, 1, 1, 0, 0, 0, 1]
     assert mean is not None
     assert mean.tolist() == [0.5, 0.5, 1, 0.25, 0.25, 0.25, 0.25]
     assert build_head(MaxHead(), 3, draw).token_weights(tokens, offsets) is None
@@ -46,7 +50,7 @@ def test_softmax_inside_texts_equals_torch_and_survives_large_scores():
 
 
 def test_gradients_reach_the_tokens_of_every_pooling(draw):
-    for config in (FirstHead(), MeanHead(), MaxHead()):
+    for config in (FirstHead(), LastHead(), MeanHead(), MaxHead()):
         tokens, offsets = make_batch(LENGTHS, 5)
         tokens.requires_grad_()
         head = build_head(config, 5, draw)
