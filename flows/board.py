@@ -21,6 +21,8 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from storage.quoting import visible
+
 SLOW_S = 2.0
 """Work shorter than this gets no bar of its own and no Prefect artifact."""
 ARTIFACT_EVERY_S = 5.0
@@ -45,14 +47,14 @@ class Board:
         self.console = console
         self._bars = RichProgress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             _RateColumn(),
             TimeElapsedColumn(),
             TextColumn("ETA"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -70,13 +72,13 @@ class Board:
     ) -> None:
         self._bars.stop()
 
-    def say(self, text: str) -> None:
-        """Print a line above the bars."""
-        self._bars.console.print(text, highlight=False)
+    def say(self, text: str, style: str = "") -> None:
+        """Print a line above the bars; as it is, since names in it may hold brackets."""
+        self._bars.console.print(Text(visible(text), style), highlight=False)
 
     def open(self, description: str, total: float, unit: str) -> TaskID:
         """Add a bar."""
-        return self._bars.add_task(description, total=total, unit=unit, note="")
+        return self._bars.add_task(visible(description), total=total, unit=unit, note="")
 
     def move(self, bar: TaskID, amount: float, note: str = "") -> None:
         """Advance a bar."""

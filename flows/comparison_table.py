@@ -12,6 +12,7 @@ from flows.comparing import Side
 from stages.comparison import VERDICTS, Basis, Change, Comparison
 from stages.report.entries import DASH, hundredths, p_text, signed
 from stages.report.latex import escaped, floating, tabular
+from storage.quoting import visible
 
 HEADINGS = ("task", "method", "metric", "A", "B", "B − A", "interval", "p", "over", "verdict")
 _EXPLAINED: dict[Basis, tuple[str, str]] = {
@@ -96,7 +97,7 @@ def _listed(names: Sequence[tuple[str, str]]) -> str:
 def as_text(a: Side, b: Side, comparison: Comparison) -> Group:
     """For a terminal; the verdict is in words, colour only repeats it."""
     table = Table(
-        title=f"A: {a.label}\nB: {b.label}",
+        title=Text(f"A: {visible(a.label)}\nB: {visible(b.label)}", "table.title"),
         title_justify="left",
         header_style="bold",
         show_edge=False,
@@ -110,10 +111,12 @@ def as_text(a: Side, b: Side, comparison: Comparison) -> Group:
     for row in rows(comparison):
         if task != (task := f"{row[0]}, {row[2]}"):
             table.add_section()
-            table.add_row(Text(task, "bold"))
+            table.add_row(Text(visible(task), "bold"))
         *numbers, verdict = (row[i] for i in columns)
-        table.add_row(Text(row[1]), *map(Text, numbers), Text(verdict, _COLOURS.get(verdict, "")))
-    return Group(table, *map(Text, notes(comparison)))
+        table.add_row(
+            Text(visible(row[1])), *map(Text, numbers), Text(verdict, _COLOURS.get(verdict, ""))
+        )
+    return Group(table, *(Text(visible(note)) for note in notes(comparison)))
 
 
 def as_markdown(a: Side, b: Side, comparison: Comparison) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -20,6 +19,9 @@ from flows.evaluations import Evaluation, check_evaluations, evaluated_methods
 from flows.linear_method import LinearMethod
 from flows.probes import PROBED, ProbeConfig, probe_recipes
 from flows.recipes import DEFAULT_RECIPE, RecipeField
+from flows.wrong_fields import wrong_fields
+from flows.yaml_reader import MAX_FILE_BYTES, MAX_NESTING, read_yaml
+from stages.bounds import MAX_BYTES, MAX_LAYERS, MAX_SEED, MAX_STEPS
 from stages.controls import BagOfWordsControl, ControlConfig, LengthControl
 from stages.corpus.columns import TaskKind
 from stages.corpus.config import CorpusConfig, task_kind
@@ -39,6 +41,7 @@ from stages.report.config import ReportConfig
 from storage.errors import InputError
 from storage.features.identity import FloatName
 from storage.features.layout import Codec
+from storage.paths import checked_path
 from storage.quoting import quoted
 
 
@@ -61,7 +64,7 @@ class HeadMethod(BaseModel):
     loss: LossConfig | None = None
     """Goes with the kind of task: `cross_entropy` for classes, `cosine_mse` for graded pairs, `contrastive`
     for pairs without labels. Not given, it is that of each task with labels."""
-    grid_patience: int | None = Field(default=None, ge=1)
+    grid_patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task that goes with the loss if not given."""
 
@@ -138,11 +141,11 @@ class LayersMethod(BaseModel):
     optimizer: Literal["adam", "adamw"] = "adam"
     lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    batch_size: int = Field(default=128, ge=2)
-    max_epochs: int = Field(default=150, ge=1)
+    batch_size: int = Field(default=128, ge=2, le=MAX_STEPS)
+    max_epochs: int = Field(default=150, ge=1, le=MAX_STEPS)
     loss: Literal["mse", "log_variance"] = "log_variance"
     metric: Literal["pearson", "spearman"] = "pearson"
-    evaluate_every: int = Field(default=10, ge=1)
+    evaluate_every: int = Field(default=10, ge=1, le=MAX_STEPS)
 
     @property
     def recipe(self) -> str:
@@ -179,9 +182,9 @@ class RunRuntime(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    workers: int = 0
+    workers: int = Field(default=0, ge=0, le=MAX_LAYERS)
     """Stages side by side; 0 means one per CPU core."""
-    memory_bytes: int = 1 << 30
+    memory_bytes: int = Field(default=1 << 30, ge=1, le=MAX_BYTES)
     """Features of one reader held in memory, at most; beyond, windows of segments are streamed."""
     device: str = "auto"
     """Where heads are trained and scored: auto, cpu, cuda, cuda:1, ..."""
@@ -212,7 +215,9 @@ class Experiment(BaseModel):
     """What heads and linear methods are compared by, for tasks where it is not accuracy, or the mean of both
     correlations."""
     methods: dict[str, MethodConfig] = Field(min_length=1)
-    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...] = Field(
+        default=(0, 1, 2), min_length=1, max_length=1_000
+    )
     pretrainings: dict[str, Pretraining] = {}
     probes: dict[str, ProbeConfig] = {}
     evaluations: dict[str, Evaluation] = {}
@@ -346,7 +351,7 @@ class Experiment(BaseModel):
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read and validate an experiment file.
+    """Read and validate an experiment file, see `read_yaml` for the form of its values.
 
     `${NAME}` in a string is replaced by the environment variable; relative paths of corpora count from
     the working folder. Top-level keys that begin with `x-` are ignored (a place for YAML anchors).
@@ -358,12 +363,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     Raises:
         InputError: unreadable, unknown or wrong fields: each with its path and the value given.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"there is no experiment file {path}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise InputError(f"{path} is not a readable YAML file: {error}") from error
+    document = read_yaml(_text(path), str(path))
     if not isinstance(document, dict):
         raise InputError(
             f"{path} holds {type(document).__name__}, expected fields such as name, tasks"
@@ -374,13 +374,26 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     try:
         return Experiment.model_validate(_expanded(document, "$"))
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given: {quoted(e['input'])})"
-            for e in error.errors()
-        ]
         raise InputError(
-            f"{path} has {len(lines)} wrong field(s):\n  " + "\n  ".join(lines)
+            f"{path} has {error.error_count()} wrong field(s):\n  {wrong_fields(error)}"
         ) from error
+
+
+def _text(path: Path) -> str:
+    checked_path(path, "the experiment file")
+    if not path.exists():
+        raise InputError(f"there is no experiment file {path}")
+    if not path.is_file():
+        # A device or a pipe may have no end, and the file is read twice.
+        raise InputError(f"{path} is not a readable YAML file: it is no regular file")
+    if (n_bytes := path.stat().st_size) > MAX_FILE_BYTES:
+        raise InputError(
+            f"{path} has {n_bytes:,} bytes; an experiment file has at most {MAX_FILE_BYTES:,}"
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, OSError) as error:
+        raise InputError(f"{path} is not a readable YAML file: {error}") from error
 
 
 def _override(document: dict[str, Any], override: str) -> None:
@@ -389,6 +402,8 @@ def _override(document: dict[str, Any], override: str) -> None:
         raise InputError(f"--set {quoted(override)} is not of the form path.to.field=value")
     at: Any = document
     parts, seen = dotted.split("."), list[str]()
+    if len(parts) > MAX_NESTING:
+        raise InputError(f"--set {quoted(override)} names a field {len(parts):,} names deep")
     while len(parts) > 1:
         # Names of tasks and methods may hold dots: the longest name that exists is meant.
         lengths = range(len(parts) - 1, 0, -1)
@@ -401,13 +416,7 @@ def _override(document: dict[str, Any], override: str) -> None:
             raise InputError(
                 f"--set {quoted(override)}: {where} is {quoted(at)}, which has no field {quoted(parts[0])}"
             )
-    last = parts[0]
-    try:
-        at[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(
-            f"--set {quoted(override)}: {quoted(text)} is not a YAML value ({error})"
-        ) from error
+    at[parts[0]] = read_yaml(text, f"the value of --set {quoted(override)}")
 
 
 def _expanded(value: Any, where: str) -> Any:

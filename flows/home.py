@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from storage.errors import InputError
+from storage.paths import HOME_BYTES, checked_path
 from storage.progress import Progress
 from storage.replica import attach
 
@@ -20,7 +21,7 @@ def open_home(home: str, progress: Progress) -> Path:
     """
     if "://" in home:
         return attach(home.rstrip("/"), _replica_folder(home.rstrip("/")), progress)
-    path = Path(home)
+    path = checked_path(home, "--home", HOME_BYTES)
     if path.exists() and not path.is_dir():
         raise InputError(f"--home {home} is a file; give a folder")
     return path

@@ -12,6 +12,7 @@ from pydantic import (
 )
 
 from flows.recipes import DEFAULT_RECIPE
+from stages.bounds import MAX_STEPS
 from stages.embed import EmbedConfig, Method
 from stages.embed.config import Combine
 from stages.fit import Metric
@@ -51,7 +52,7 @@ class LinearMethod(BaseModel):
     """`shuffled` makes this a control, once per seed: it must sit at chance."""
     metric: ClassMetric | None = None
     """What is compared on dev and reported; the task's own if not given."""
-    max_iter: int = Field(default=5000, ge=1)
+    max_iter: int = Field(default=5000, ge=1, le=MAX_STEPS)
     """Steps of the solver, at most; `converged` in metrics.json says whether it needed fewer."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with classes if not given."""

@@ -33,6 +33,7 @@ from flows.nodes import LEVELS, Node
 from flows.results_table import render, render_fitting
 from flows.run_stage import run_stage
 from flows.runs import RunRecord, write_run
+from flows.terminal import Terminal
 from storage.durable import read_json
 
 LATEST_FIRST = TaskRunSort.EXPECTED_START_TIME_DESC
@@ -79,7 +80,7 @@ def pipeline(
         home: where features and artifacts are kept: a folder, or the URL of an object store.
         overrides: `path.to.field=value` each.
     """
-    console = Console()
+    console = Terminal()
     with Board(console) as board:
         folder = open_home(home, StageProgress(board, f"pull {home}"))
     return run_dag(build_dag(load_experiment(Path(experiment), overrides or []), folder), console)
@@ -181,7 +182,7 @@ def _run_level(
             outcome[node.spec.stage] += 1
         else:
             failures.append((node, state.result(raise_on_failure=False)))
-            board.say(f"[red]failed[/red] {node.label}")
+            board.say(f"failed {node.label}", "red")
         if bar is not None:
             board.move(bar, 1)
     if bar is not None:

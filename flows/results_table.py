@@ -10,6 +10,7 @@ from rich.text import Text
 
 from stages.report.entries import DASH
 from stages.report.tables import TIED
+from storage.quoting import visible
 
 NAME_WIDTH = 21
 """Longer names are broken, so that four columns of numbers fit a terminal of 80 columns."""
@@ -20,18 +21,19 @@ def render(title: str, summary: dict[str, Any]) -> Table:
 
     Below them the majority rate and the shares of the classes in test.
     """
+    # Text, not strings: a console takes brackets in those for markup.
     table = Table(
-        title=title,
+        title=Text(visible(title), "table.title") if title else None,
         title_justify="left",
         header_style="bold",
         show_edge=False,
         pad_edge=False,
     )
-    table.add_column("", max_width=NAME_WIDTH)
+    table.add_column("", max_width=NAME_WIDTH, overflow="fold")
     means = [(a["heading"], a["metric"]) for a in summary["averages"]]
     headings = [*zip(summary["tasks"], summary["metrics"], strict=True), *means]
     for heading, metric in headings:
-        table.add_column(f"{heading}\n{metric}", justify="right")
+        table.add_column(Text(f"{visible(heading)}\n{metric}"), justify="right")
     majority = [{**m, "best": False, "tied": False} for m in summary["majority"]]
     shares = [b["text"] for b in summary["class_balance"]]
     columns = [
@@ -43,7 +45,7 @@ def render(title: str, summary: dict[str, Any]) -> Table:
         following = summary["rows"][i + 1 : i + 2]
         ends = bool(following) and following[0]["role"] != row["role"]
         table.add_row(
-            f"{row['method']} (control)" if is_control else row["method"],
+            Text(visible(f"{row['method']} (control)" if is_control else row["method"])),
             *(column[i] for column in columns),
             *(Text(a["text"], "bold" if a["mark"] == "best" else "") for a in row["averages"]),
             style="dim" if is_control else None,
@@ -52,7 +54,7 @@ def render(title: str, summary: dict[str, Any]) -> Table:
     if any(rate["value"] is not None for rate in majority):
         table.add_row("majority class", *(column[-1] for column in columns), style="dim")
     if any(b["value"] is not None for b in summary["class_balance"]):
-        table.add_row("classes in test", *shares, style="dim")
+        table.add_row("classes in test", *map(Text, shares), style="dim")
     return table
 
 

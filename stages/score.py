@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from stages.answer_metrics import SPLITS, answer_metrics, answers_table
+from stages.bounds import MAX_STEPS, MAX_TEXTS
 from stages.fit import (
     Examples,
     FitData,
@@ -39,12 +40,12 @@ class ScoreConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n_weight_texts: int = Field(default=128, ge=0)
+    n_weight_texts: int = Field(default=128, ge=0, le=MAX_TEXTS)
     """Token weights are kept for this many texts at most, those of examples spread evenly over test, which
     may be in the order of its sources or classes."""
-    n_map_texts: int = Field(default=MAP_TEXTS, ge=0)
+    n_map_texts: int = Field(default=MAP_TEXTS, ge=0, le=MAX_TEXTS)
     """Texts whose vectors are mapped, at most, spread over test likewise; of single texts with classes."""
-    batch_size: int = Field(default=64, ge=1)
+    batch_size: int = Field(default=64, ge=1, le=MAX_STEPS)
     """Texts at a time; changes results by rounding only (about 1e-6 of a logit)."""
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from stages.bounds import MAX_SEED, MAX_TEXTS
 from storage.errors import InputError
 from storage.quoting import quoted
 
@@ -32,11 +33,11 @@ class SegmentSplit(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n_texts: int = Field(default=1000, ge=2)
+    n_texts: int = Field(default=1000, ge=2, le=MAX_TEXTS)
     """At most this many; a hash of seed and text chooses, so the order of the rows plays no role."""
-    min_words: int = Field(default=64, ge=2)
+    min_words: int = Field(default=64, ge=2, le=MAX_TEXTS)
     """Shorter texts are left out; words are what stands between spaces."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, another choice."""
 
 

@@ -19,6 +19,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from stages.bounds import MAX_SEED, MAX_STEPS
 from stages.resampled_metrics import draws, resampled
 from storage.errors import InputError
 
@@ -31,8 +32,8 @@ class BootstrapConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n_resamples: int = Field(default=2000, ge=100)
-    seed: int = Field(default=0, ge=0)
+    n_resamples: int = Field(default=2000, ge=100, le=MAX_STEPS)
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     level: float = Field(default=0.95, gt=0, lt=1)
     """Coverage of the intervals; a difference counts as significant if p is below 1 - level."""
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from stages.bounds import MAX_SEED, MAX_TEXTS
 from storage.errors import InputError
 
 
@@ -13,11 +14,11 @@ class TextSample(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n_texts: int = Field(default=100, ge=1)
+    n_texts: int = Field(default=100, ge=1, le=MAX_TEXTS)
     """At most this many; a hash of seed and text chooses, so the order of the rows plays no role."""
-    min_words: int = Field(default=16, ge=1)
+    min_words: int = Field(default=16, ge=1, le=MAX_TEXTS)
     """Shorter texts are left out; words are what stands between spaces."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, another choice."""
 
 

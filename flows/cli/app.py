@@ -1,14 +1,18 @@
 """`permafrost`: commands, their common flags and their exit codes (0 done, 1 failed, 2 wrong input)."""
 
+import errno
 import logging
 import os
 import sys
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from flows.cli import comparison, experiments, export, inspection, maintenance, texts
+from flows.cli.wrong_usage import Commands
+from flows.terminal import Terminal
 from storage.errors import InputError, PermafrostError
+from storage.quoting import shortened
 
 EMBEDDED_DEFAULTS = {
     # The embedded server migrates its database on its first start, which outlasts Prefect's 20 s.
@@ -23,8 +27,20 @@ EMBEDDED_DEFAULTS = {
 }
 """Environment that makes the embedded default quiet and private; what the user set stays."""
 
+_NOT_POSSIBLE = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+}
+"""What the system says of a place that cannot be read or written as asked: the user chose it."""
+
 app = typer.Typer(
     name="permafrost",
+    cls=Commands,
     help="Run a frozen transformer once, keep what it computed, try many heads on it.",
     no_args_is_help=True,
     add_completion=False,
@@ -49,11 +65,20 @@ def main() -> None:
         os.environ.setdefault(name, value)
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(name).addFilter(_tells_more)
-    errors = Console(stderr=True, soft_wrap=True)
+    errors = Terminal(stderr=True, soft_wrap=True)
     try:
         app()
     except PermafrostError as error:
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        errors.print("[bold red]error:[/bold red] ", end="")
-        errors.print(f"{error}{notes}", markup=False, highlight=False)
+        _say(errors, f"{error}{notes}")
         sys.exit(2 if isinstance(error, InputError) else 1)
+    except OSError as error:
+        if error.errno not in _NOT_POSSIBLE:
+            raise
+        _say(errors, f"{error.filename or 'a file'}: {error.strerror}; choose another place")
+        sys.exit(2)
+
+
+def _say(errors: Terminal, message: str) -> None:
+    errors.print(Text("error: ", "bold red"), end="")
+    errors.print(shortened(message))

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from flows.board import Board, StageProgress
 from flows.home import open_home
+from flows.terminal import Terminal
+from storage.quoting import visible
 
 DEFAULT_HOME = ".permafrost"
 
@@ -27,7 +28,7 @@ SetFlag = Annotated[
     typer.Option("--set", help="Override a field of the experiment: path.to.field=value."),
 ]
 
-console = Console()
+console = Terminal()
 
 
 def home_folder(home: str) -> Path:
@@ -56,6 +57,11 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.2f} TB"
+
+
+def say_path(path: object) -> None:
+    """Print a path by itself, for people and for scripts."""
+    typer.echo(visible(str(path)))
 
 
 def table(title: str, *columns: str) -> Table:

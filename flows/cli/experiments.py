@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from flows.cli.common import (
     DEFAULT_HOME,
@@ -14,6 +15,7 @@ from flows.cli.common import (
     console,
     emit,
     home_folder,
+    say_path,
     size,
     table,
 )
@@ -68,7 +70,7 @@ def run(
     else:
         console.print(f"everything was reused ({reused}); no backbone was loaded")
     console.print(f"{seconds:.1f} s. Report:")
-    typer.echo(result.report)
+    say_path(result.report)
 
 
 def plan(
@@ -112,8 +114,10 @@ def plan(
         console.print(arrays)
     if missing:
         console.print(f"{planned.n_tokens:,} tokens in all, {planned.time_text()}")
-    fits = "fits" if planned.fits else "[bold red]does not fit[/bold red]"
-    console.print(f"to write {size(planned.n_bytes)}, free {size(planned.free_bytes)}: {fits}")
+    fits = Text("fits") if planned.fits else Text("does not fit", "bold red")
+    console.print(
+        Text(f"to write {size(planned.n_bytes)}, free {size(planned.free_bytes)}: ") + fits
+    )
 
 
 def report(
@@ -126,6 +130,4 @@ def report(
     from flows.experiment import load_experiment
     from flows.rebuild_report import rebuild_report
 
-    typer.echo(
-        rebuild_report(build_dag(load_experiment(experiment, set_ or []), home_folder(home)))
-    )
+    say_path(rebuild_report(build_dag(load_experiment(experiment, set_ or []), home_folder(home))))

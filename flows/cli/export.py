@@ -5,7 +5,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder, size
+from flows.cli.common import (
+    DEFAULT_HOME,
+    HomeFlag,
+    JsonFlag,
+    console,
+    emit,
+    home_folder,
+    say_path,
+    size,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -61,4 +70,4 @@ def export(
     if done.why_not_plain is not None:
         say += f"; needs Permafrost, since {done.why_not_plain}"
     console.print(say, highlight=False, markup=False, soft_wrap=True)
-    typer.echo(output)
+    say_path(output)

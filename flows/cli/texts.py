@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.board import Board, StageProgress
-from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder
+from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder, say_path
 from storage.errors import InputError
 from storage.quoting import quoted
 from storage.replica import public_name
@@ -111,7 +111,7 @@ def extract(
             f"{n_truncated:,} texts are longer than max_length and were cut", highlight=False
         )
     for store in stores:
-        typer.echo(store["path"])
+        say_path(store["path"])
 
 
 def _runtime(device: str, batch_tokens: int, too_long: str):
@@ -262,4 +262,4 @@ def embed(
                 highlight=False,
                 soft_wrap=True,
             )
-        typer.echo(output)
+        say_path(output)

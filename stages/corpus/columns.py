@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stages.bounds import MAX_SEED
 from storage.quoting import quoted
 
 TaskKind = Literal["classification", "pair_classification", "similarity", "unlabelled"]
@@ -100,7 +101,7 @@ class DevFromTrain(_Config):
     kind: Literal["from_train"] = "from_train"
     fraction: float = Field(gt=0, lt=1)
     """Share of the distinct training texts (or pairs), rounded to the nearest count."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, another choice."""
 
 
@@ -114,7 +115,7 @@ class DevFromTrainQueries(_Config):
     kind: Literal["from_train_queries"] = "from_train_queries"
     fraction: float = Field(gt=0, lt=1)
     """Share of the distinct first texts of train, rounded to the nearest count."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, another choice."""
 
 

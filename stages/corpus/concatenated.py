@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stages.bounds import MAX_GENERATED, MAX_SEED
 from stages.corpus.columns import DevAsGiven, PairClassification, Similarity, TestAsGiven
 from stages.corpus.files import FilesCorpus, files_facts, files_rows
 from stages.corpus.hub import HubCorpus, hub_facts, hub_rows
@@ -36,16 +37,16 @@ class ConcatenatedCorpus(BaseModel):
     kind: Literal["concatenated"] = "concatenated"
     source: Annotated[FilesCorpus | HubCorpus, Field(discriminator="kind")]
     """Where the pairs are; a task of kind `similarity` or `pair_classification`."""
-    n_sentences: int | None = Field(default=None, ge=0)
+    n_sentences: int | None = Field(default=None, ge=0, le=MAX_GENERATED)
     """So many other sentences for every text."""
-    n_words: int | None = Field(default=None, ge=1)
+    n_words: int | None = Field(default=None, ge=1, le=MAX_GENERATED)
     """Or as many as it takes until a text has at least so many words; words stand between spaces."""
     distractors: Literal["own", "shared"] = "own"
     """`own`: the two texts of a pair have no other sentence in common; `shared`: they have the same ones, in
     the same order, which makes every pair look alike."""
     place: Literal["random", "first", "last"] = "random"
     """Where a text stands among the others; `random` is uniform, and the same for both where they share."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, other sentences and places."""
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stages.bounds import MAX_GENERATED, MAX_SEED
 from stages.corpus.rows import SplitRows
 from stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
 from storage.errors import InputError
@@ -54,17 +55,17 @@ class DilutionCorpus(BaseModel):
     """Share of distractor words."""
     signal: Literal["single", "tiled"] = "single"
     """One statement per text, or as many as fit into the signal block, all of the text's class."""
-    n_words: int = Field(default=96, ge=1)
+    n_words: int = Field(default=96, ge=1, le=MAX_GENERATED)
     """Words of every text."""
-    gap: int = Field(default=4, ge=0)
+    gap: int = Field(default=4, ge=0, le=MAX_GENERATED)
     """Filler words between the noun and its modifier: the relational distance."""
-    n_train: int = Field(default=1000, ge=2, multiple_of=2)
+    n_train: int = Field(default=1000, ge=2, le=MAX_GENERATED, multiple_of=2)
     """Training texts; even, half of each class."""
-    n_dev: int = Field(default=300, ge=2, multiple_of=2)
+    n_dev: int = Field(default=300, ge=2, le=MAX_GENERATED, multiple_of=2)
     """Development texts; even, half of each class."""
-    n_test: int = Field(default=500, ge=2, multiple_of=2)
+    n_test: int = Field(default=500, ge=2, le=MAX_GENERATED, multiple_of=2)
     """Test texts; even, half of each class."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, other texts."""
 
     @property

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from stages.bounds import MAX_WIDTH
 from stages.extraction.capture import CaptureItem, Index, What
 from stages.extraction.sizes import BackboneSizes
 from storage.errors import InputError
@@ -36,7 +37,7 @@ class WhiteningConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n_components: int | None = Field(default=None, ge=1)
+    n_components: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
     """Directions kept, those of the largest variance first; None for all."""
     eps: float = Field(default=1e-6, gt=0, lt=1)
     """Directions whose variance is below this share of the largest count as if they had that share."""

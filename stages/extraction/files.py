@@ -23,8 +23,9 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from stages.bounds import MAX_STEPS
 from storage.errors import InputError
 from storage.keys import canonical_json
 from storage.quoting import quoted
@@ -67,7 +68,7 @@ class BackboneConfig(BaseModel):
     """Branch, tag or commit of a Hugging Face id; resolved to a commit, ignored for folders."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of weights and activations while computing."""
-    max_length: int | None = None
+    max_length: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Tokens per input at most, special tokens included; None: see `resolve_max_length`."""
 
 

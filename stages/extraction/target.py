@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from transformers import PreTrainedTokenizerBase
 
+from stages.bounds import MAX_BYTES, MAX_TEXTS
 from stages.extraction.backbone import (
     BackboneConfig,
     BackboneFiles,
@@ -42,12 +43,12 @@ class ExtractRuntime(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     device: str = "auto"
-    batch_tokens: int = 8192
+    batch_tokens: int = Field(default=8192, ge=1, le=MAX_TEXTS)
     """Tokens of one padded batch, at most (a single longer text makes a batch of its own). On a CPU never
     more than 2,048, where larger batches are only slower."""
-    buffer_bytes: int = 512 << 20
+    buffer_bytes: int = Field(default=512 << 20, ge=1, le=MAX_BYTES)
     """Captured arrays waiting for the disk, at most; also bounds the batch."""
-    block_texts: int = 100_000
+    block_texts: int = Field(default=100_000, ge=1, le=MAX_TEXTS)
     """Texts tokenised and packed at a time, so that memory does not grow with the corpus."""
     too_long: Literal["cut", "refuse"] = "cut"
     """What happens to texts longer than max_length: `cut` drops their end and counts them, `refuse` stops

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from stages.bounds import MAX_SEED, MAX_STEPS
 from stages.fit.grid import flat, replaced
 from stages.fit.losses import CrossEntropy, LossConfig
 from stages.fit.metrics import Metric
@@ -26,7 +27,7 @@ class FitConfig(BaseModel):
     loss: LossConfig = CrossEntropy()
     """Goes with the kind of the corpus: `cross_entropy` for classes, `cosine_mse` for graded pairs,
     `contrastive` for pairs without labels."""
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, le=MAX_SEED)
     """Initial weights, order of the batches, and the permutation of `labels="shuffled"`."""
     labels: Literal["true", "shuffled"] = "true"
     """`shuffled` is the control: the labels of train and of dev are permuted (of pairs without labels,
@@ -36,7 +37,7 @@ class FitConfig(BaseModel):
     of both (GLOT's choice), `mrr` the mean reciprocal rank of the partner of a pair."""
     grid: dict[str, tuple[JsonValue, ...]] = {}
     """Dotted field to the values to try, for example `{"layer": ["hidden/1"], "head.tau": [0.3]}`."""
-    grid_patience: int | None = Field(default=None, ge=1)
+    grid_patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """A candidate ends after this many epochs if none of them beats, on dev, every epoch of the
     candidates before it; None never. It may miss a candidate that is slow to start."""
 

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
+from stages.bounds import MAX_STEPS
+
 
 class OptimConfig(BaseModel):
     """How a head is trained. The defaults are GLOT's (section 4.1)."""
@@ -17,9 +19,9 @@ class OptimConfig(BaseModel):
     lr: float = Field(default=2e-4, gt=0, allow_inf_nan=False)
     """Learning rate: the highest one where `schedule` or `warmup` change it."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    batch_size: int = Field(default=32, ge=1)
+    batch_size: int = Field(default=32, ge=1, le=MAX_STEPS)
     """Examples per step: texts, or pairs of texts."""
-    max_epochs: int = Field(default=2, ge=1)
+    max_epochs: int = Field(default=2, ge=1, le=MAX_STEPS)
     """Passes over train; the epoch that is kept is chosen on dev."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the rate falls after the warm-up, over the steps of all `max_epochs`."""
@@ -27,7 +29,7 @@ class OptimConfig(BaseModel):
     """Share of the steps in which the rate rises to `lr`, in equal parts."""
     max_grad_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The gradient of a step is scaled down to this norm if it is longer; None leaves it."""
-    patience: int | None = Field(default=None, ge=1)
+    patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Training ends after this many epochs in a row that are no better on dev; None never."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of tokens, token graph and activations in training. Parameters, their gradients, the loss and

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stages.bounds import MAX_LAYERS, MAX_SEED, MAX_STEPS, MAX_WIDTH
 from stages.freeze.losses import Loss
 
 
@@ -17,9 +18,9 @@ class _Config(BaseModel):
 class EncoderSizes(_Config):
     """Widths of the layer autoencoders (FREEZE!, 4.2.3)."""
 
-    early: int = Field(default=256, ge=1)
+    early: int = Field(default=256, ge=1, le=MAX_WIDTH)
     """Width of a code in the first half of the layers."""
-    late: int = Field(default=512, ge=1)
+    late: int = Field(default=512, ge=1, le=MAX_WIDTH)
     """Width of a code in the deep half, to which an odd middle layer belongs."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
@@ -28,16 +29,16 @@ class CosineMlpHead(_Config):
     """A small network on the cosine of each layer's latents (FREEZE!, 4.2.1)."""
 
     kind: Literal["cosine_mlp"] = "cosine_mlp"
-    hidden: int = Field(default=128, ge=1)
+    hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
 
 
 class SiameseHead(_Config):
     """One encoder per layer, trained from scratch, then a network on the cosines (FREEZE!, 4.2.2)."""
 
     kind: Literal["siamese"] = "siamese"
-    d_code: int = Field(default=512, ge=1)
+    d_code: int = Field(default=512, ge=1, le=MAX_WIDTH)
     """Width of every layer of an encoder."""
-    hidden: int = Field(default=512, ge=1)
+    hidden: int = Field(default=512, ge=1, le=MAX_WIDTH)
     """Width of the network on the cosines."""
 
 
@@ -46,8 +47,8 @@ class AutoencoderSiameseHead(_Config):
 
     kind: Literal["autoencoder_siamese"] = "autoencoder_siamese"
     encoders: EncoderSizes = EncoderSizes()
-    hidden: int = Field(default=512, ge=1)
-    n_hidden: int = Field(default=3, ge=1)
+    hidden: int = Field(default=512, ge=1, le=MAX_WIDTH)
+    n_hidden: int = Field(default=3, ge=1, le=MAX_LAYERS)
     """Hidden layers of the network on the cosines."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """In the network on the cosines."""
@@ -84,7 +85,7 @@ class UnifiedProjectionHead(_Config):
 
     kind: Literal["unified_projection"] = "unified_projection"
     encoders: EncoderSizes = EncoderSizes()
-    d_embed: int = Field(default=1024, ge=1)
+    d_embed: int = Field(default=1024, ge=1, le=MAX_WIDTH)
 
 
 PairHeadConfig = Annotated[
@@ -100,11 +101,11 @@ class AutoencoderConfig(_Config):
     lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
     """Rate of the first layer; layer i of L, from 0, has lr * (1 + i / L)."""
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
-    batch_size: int = Field(default=64, ge=1)
-    max_epochs: int = Field(default=250, ge=1)
+    batch_size: int = Field(default=64, ge=1, le=MAX_STEPS)
+    max_epochs: int = Field(default=250, ge=1, le=MAX_STEPS)
     dev_share: float = Field(default=0.05, gt=0, lt=1)
     """Part of the texts that is held out to choose each layer's epoch."""
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, le=MAX_SEED)
     """Initial weights, dropout, the held-out texts and the order of the batches."""
 
 
@@ -116,13 +117,13 @@ class PairFitConfig(_Config):
     lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
     """Learning rate, constant."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    batch_size: int = Field(default=128, ge=2)
+    batch_size: int = Field(default=128, ge=2, le=MAX_STEPS)
     """Pairs per step; one pair alone has no variance."""
-    max_epochs: int = Field(default=150, ge=1)
+    max_epochs: int = Field(default=150, ge=1, le=MAX_STEPS)
     loss: Loss = "log_variance"
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, le=MAX_SEED)
     """Initial weights, dropout and the order of the batches."""
     metric: Literal["pearson", "spearman"] = "pearson"
     """Which correlation on dev chooses the epoch."""
-    evaluate_every: int = Field(default=10, ge=1)
+    evaluate_every: int = Field(default=10, ge=1, le=MAX_STEPS)
     """Epochs between evaluations on dev; the last epoch is always evaluated."""

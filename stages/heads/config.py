@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stages.bounds import MAX_LAYERS, MAX_WIDTH
 from storage.quoting import quoted
 
 
@@ -39,7 +40,7 @@ class ScorerHead(_Config):
     """A weighted sum of tokens, weights from a two-layer scorer (what GLOT calls AdaPool)."""
 
     kind: Literal["scorer"] = "scorer"
-    hidden: int = Field(default=256, ge=1)
+    hidden: int = Field(default=256, ge=1, le=MAX_WIDTH)
     """Width of the scorer. 256 is the released code's default; the paper's 2.1M parameters at
     d_model 4096 are a width of 512."""
 
@@ -50,9 +51,9 @@ class GlotHead(_Config):
     kind: Literal["glot"] = "glot"
     conv: Literal["gat", "gcn", "gin"] = "gat"
     """Graph convolution; the paper's main results use graph attention."""
-    n_convs: int = Field(default=2, ge=0)
+    n_convs: int = Field(default=2, ge=0, le=MAX_LAYERS)
     """Graph convolutions, K in the paper (appendix B: 2)."""
-    hidden: int = Field(default=128, ge=1)
+    hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
     """Width of a convolution (appendix B: 128; the 8.92M parameters of table 5 are 64 and K = 1)."""
     tau: float = Field(default=0.6, allow_inf_nan=False)
     """Tokens with a cosine strictly above this are neighbours (appendix B: 0.6). At 1 or more
@@ -60,9 +61,9 @@ class GlotHead(_Config):
     jumping: Literal["cat", "max", "mean", "none"] = "cat"
     """How the layers are fused: `cat` keeps the input beside every convolution, `max` and `mean`
     combine the convolutions element-wise, `none` takes the last one."""
-    heads: int = Field(default=1, ge=1)
+    heads: int = Field(default=1, ge=1, le=MAX_WIDTH)
     """Attention heads of a graph attention, concatenated: each is `hidden / heads` wide."""
-    project: int | None = Field(default=None, ge=1)
+    project: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
     """Width that the tokens are projected to before the convolutions (W_in of section 3.2); None as
     in the released code. The graph is that of the raw tokens, `cat` keeps the projected ones."""
 
@@ -94,10 +95,10 @@ class MlpHead(_Config):
     """A perceptron on every token, then their mean (the baseline of GLOT's table 15)."""
 
     kind: Literal["mlp"] = "mlp"
-    hidden: int = Field(default=128, ge=1)
+    hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
     """Width of every layer, and of the pooled vector. `matched_hidden` finds the one for a number of
     parameters."""
-    n_layers: int = Field(default=2, ge=1)
+    n_layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
     """Linear layers; batch normalisation and ReLU stand between them."""
 
 
@@ -110,9 +111,9 @@ class AdaPoolHead(_Config):
     kind: Literal["adapool"] = "adapool"
     query: Literal["mean", "first", "last"] = "mean"
     """What asks: the mean of the tokens, or one token, which is then added to the answer."""
-    heads: int = Field(default=8, ge=1)
+    heads: int = Field(default=8, ge=1, le=MAX_WIDTH)
     """Attention heads."""
-    d_head: int | None = Field(default=None, ge=1)
+    d_head: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
     """Width of an attention head; None for the tokens' width divided by `heads`, as in the source,
     where it has to divide."""
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from stages.bounds import MAX_SEED, MAX_STEPS, MAX_TEXTS
 from stages.embed import EmbedConfig
 from stages.embed.config import AUTO
 from stages.vector_map import MAP_TEXTS
@@ -41,11 +42,11 @@ class LinearConfig(BaseModel):
     """What is compared on dev and reported; `f1` is that of class 1 of two."""
     labels: Literal["true", "shuffled"] = "true"
     """`shuffled` is the control: the labels of train and of dev are permuted, test is untouched."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Of that permutation; nothing else is drawn."""
-    max_iter: int = Field(default=5000, ge=1)
+    max_iter: int = Field(default=5000, ge=1, le=MAX_STEPS)
     """Steps of the solver, at most; `converged` says whether it needed fewer."""
-    n_map_texts: int = Field(default=MAP_TEXTS, ge=0)
+    n_map_texts: int = Field(default=MAP_TEXTS, ge=0, le=MAX_TEXTS)
     """Test texts whose vectors are mapped, at most, evenly over test; of single texts with classes."""
 
     @field_validator("vectors")

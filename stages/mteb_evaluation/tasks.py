@@ -6,6 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from stages.bounds import MAX_STEPS, MAX_TEXTS
+
 Role = Literal["text", "query", "document"]
 """What a text is to a task: one of those to be searched for, one of those to be found, or neither."""
 
@@ -112,9 +114,9 @@ class ClassificationTask(_Local):
     text: str = "text"
     label: str = "label"
     """Column with the class: integers or strings."""
-    samples_per_label: int = Field(default=8, ge=1)
+    samples_per_label: int = Field(default=8, ge=1, le=MAX_STEPS)
     """Drawn per class, as mteb draws them; mteb's EmotionClassification has 16."""
-    n_experiments: int = Field(default=10, ge=1)
+    n_experiments: int = Field(default=10, ge=1, le=MAX_STEPS)
     """Draws; the score is the mean over them."""
 
     @property
@@ -133,7 +135,7 @@ class ClusteringTask(_Local):
     split: str = "test"
     text: str = "text"
     label: str = "label"
-    max_documents: int | None = Field(default=None, ge=2)
+    max_documents: int | None = Field(default=None, ge=2, le=MAX_TEXTS)
     """Embed only this many texts, drawn by mteb; all if not given."""
 
     @property

@@ -18,6 +18,7 @@ from jaxtyping import Float64, Int64
 from pydantic import Field
 from scipy import sparse
 
+from stages.bounds import MAX_SEED, MAX_TEXTS
 from stages.corpus.corpus import Corpus
 from stages.embed import Features
 from stages.extraction.capture import ArrayName, At
@@ -37,9 +38,9 @@ class GeometryConfig(StoredLayers):
 
     at: At = "mean"
     """One vector per text (`mean`, `last`, `readout`), or every token of the span (`tokens`)."""
-    n_texts: int = Field(default=2000, ge=2)
+    n_texts: int = Field(default=2000, ge=2, le=MAX_TEXTS)
     """At most this many; a hash of seed and text chooses, so the order of the texts plays no role."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, another choice."""
 
 

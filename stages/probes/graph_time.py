@@ -13,11 +13,13 @@ Axes: T tokens of a batch.
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Annotated
 
 import numpy as np
 import torch
 from pydantic import Field, field_validator
 
+from stages.bounds import MAX_STEPS, MAX_TEXTS
 from stages.corpus.corpus import Corpus
 from stages.embed import Features
 from stages.heads import GlotHead, build_head
@@ -29,6 +31,8 @@ from storage.progress import Progress
 from storage.readers import FeatureReader
 
 _TEXTS_AT_A_TIME = 64
+_MAX_LENGTH = 1 << 14
+"""Tokens of a text: a graph takes memory with their square."""
 
 
 class GraphTimeConfig(TokenStates):
@@ -36,11 +40,13 @@ class GraphTimeConfig(TokenStates):
 
     head: GlotHead = GlotHead()
     """Its `tau` decides what is connected; the rest matters to the training step alone."""
-    lengths: tuple[int, ...] = Field(default=(32, 64, 128, 256, 512), min_length=1)
+    lengths: tuple[Annotated[int, Field(le=_MAX_LENGTH)], ...] = Field(
+        default=(32, 64, 128, 256, 512), min_length=1
+    )
     """Tokens of a text."""
-    n_texts: int = Field(default=8, ge=1)
+    n_texts: int = Field(default=8, ge=1, le=MAX_TEXTS)
     """Texts of a batch."""
-    n_rounds: int = Field(default=5, ge=1)
+    n_rounds: int = Field(default=5, ge=1, le=MAX_STEPS)
     """The median of so many is reported, after one that does not count."""
 
     @field_validator("lengths")

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
+from stages.bounds import MAX_TEXTS
 from stages.report.averages import AverageRule
 from stages.significance import BootstrapConfig
 
@@ -38,10 +39,10 @@ class ReportConfig(_Config):
     description: str = ""
     """Paragraphs, separated by blank lines. `code`, **bold** and lists of `- ` lines are understood."""
     x_axis: XAxis = TasksAxis()
-    n_examples: int = Field(default=4, ge=0)
+    n_examples: int = Field(default=4, ge=0, le=MAX_TEXTS)
     """Test texts whose token weights are shown, and as many whose stored attention rows are, taken from the
     tasks in turn."""
-    n_errors: int = Field(default=5, ge=0)
+    n_errors: int = Field(default=5, ge=0, le=MAX_TEXTS)
     """Worst errors shown of each task."""
     averages: AverageRule = "same_metric"
     """Means over the tasks; tasks that are settings of a dial have none."""

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int64
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from stages.bounds import MAX_SEED, MAX_STEPS
 from stages.extraction.unembedding import Unembedding
 from stages.token_prediction.ranks import reciprocal_ranks, target_ranks
 from storage.errors import InputError
@@ -33,13 +34,13 @@ class MapConfig(BaseModel):
 
     lr: float = Field(default=3e-3, gt=0, allow_inf_nan=False)
     """Of Adam, for keys scaled to a mean square norm of 1."""
-    batch_size: int = Field(default=256, ge=1)
-    max_epochs: int = Field(default=10, ge=1)
-    patience: int = Field(default=2, ge=1)
+    batch_size: int = Field(default=256, ge=1, le=MAX_STEPS)
+    max_epochs: int = Field(default=10, ge=1, le=MAX_STEPS)
+    patience: int = Field(default=2, ge=1, le=MAX_STEPS)
     """Epochs without a lower loss on dev after which training ends."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Of the loss."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Of the order of the batches."""
 
 

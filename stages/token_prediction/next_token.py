@@ -21,6 +21,7 @@ from jaxtyping import Int64
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor
 
+from stages.bounds import MAX_SEED, MAX_TEXTS
 from stages.corpus.corpus import Corpus
 from stages.embed import StoredFeatures
 from stages.extraction.capture import ArrayName, CaptureItem, Index, in_order
@@ -50,11 +51,11 @@ class _Asked(BaseModel):
 
     offset: PositiveInt = 1
     """1 is the next token."""
-    n_tokens: int = Field(default=10_000, ge=2)
+    n_tokens: int = Field(default=10_000, ge=2, le=MAX_TEXTS)
     """Of each split, at most; whole texts until there are so many."""
     cutoff: PositiveInt = 100
     """Of the mean reciprocal rank."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, another choice of texts, and of batches where something is trained."""
 
 

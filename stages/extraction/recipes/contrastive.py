@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
+from stages.bounds import MAX_LAYERS
 from stages.extraction.recipes.alterations import Intervention
 from stages.extraction.recipes.encoded import Encoded
 from stages.extraction.recipes.filling import fill
@@ -26,7 +27,7 @@ class ContrastiveRecipe(PromptRecipe):
     template: str = QUOTED
     auxiliary: str = 'The irrelevant information of this sentence : "{text}" means in one word:"'
     """Template of the prompt whose attention output is taken away."""
-    block: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    block: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | Literal["auto"] = "auto"
     """1-based block where this happens. `auto`: at the depth of the paper's choice for Llama-2-7B, the 5th
     of 32 blocks."""
     mode: Literal["scaled", "norm"] = "scaled"

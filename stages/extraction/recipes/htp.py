@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
+from stages.bounds import MAX_TEXTS
 from stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
 from stages.extraction.recipes.filling import Filled, fill
 from stages.extraction.recipes.packing import TextInput, between, pack
@@ -27,7 +28,7 @@ class HtpRecipe(RewiredRecipe):
 
     kind: Literal["htp"] = "htp"
     block: Literal["sentences", "tokens"] = "sentences"
-    size: Annotated[int, Field(ge=1)] = 1
+    size: Annotated[int, Field(ge=1, le=MAX_TEXTS)] = 1
     """Sentences, or tokens, per block."""
     placement: Literal["both", "local", "global"] = "both"
     template: str = TEXT

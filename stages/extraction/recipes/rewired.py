@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from stages.bounds import MAX_LAYERS, MAX_SEED
 from stages.extraction.recipes.alterations import Rewiring
 from stages.extraction.recipes.base import BaseRecipe
 from stages.extraction.sizes import BackboneSizes
@@ -13,14 +14,14 @@ from storage.errors import InputError
 class RewiredRecipe(BaseRecipe):
     """Placeholders that take over the states of later tokens between blocks; for decoders."""
 
-    start: int = 1
+    start: Annotated[int, Field(le=MAX_LAYERS)] = 1
     """States are copied before the blocks with 0-based index start..stop-1, so that with 1 the first block
     runs on the placeholders' own embeddings."""
-    stop: int | Literal["auto"] = "auto"
+    stop: Annotated[int, Field(le=MAX_LAYERS)] | Literal["auto"] = "auto"
     """`auto`: at the depth of the papers' choice for Llama-2-7B, 7 of 32 blocks."""
     placeholder: Literal["mean", "noise"] = "mean"
     """A placeholder's embedding: the mean of all tokens', or N(0, 1)."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
     """Of the noise; `mean` does not read it."""
 
     @property

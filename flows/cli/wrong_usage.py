@@ -1,0 +1,34 @@
+"""Wrong flags and arguments: what the command line's own parser says of them, short."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from storage.quoting import shortened
+
+_WrongUsage: Any = typer.BadParameter.__bases__[0]
+"""What the parser raises; typer gives a name only to this one kind of it."""
+
+
+class Commands(TyperGroup):
+    """Commands whose messages about wrong usage quote a value in part only."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _short_messages():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _short_messages():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _short_messages() -> Generator[None]:
+    try:
+        yield
+    except _WrongUsage as error:
+        error.message = shortened(error.message)
+        raise

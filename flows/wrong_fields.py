@@ -1,0 +1,23 @@
+"""What pydantic found wrong, for people."""
+
+from pydantic import ValidationError
+
+from storage.quoting import LIMIT, quoted, visible
+
+_LISTED = 10
+
+
+def wrong_fields(error: ValidationError, separator: str = "\n  ") -> str:
+    """Field, reason and value of each error, as many as one reads."""
+    found = error.errors(include_url=False)
+    lines = [
+        f"{_cut('.'.join(map(str, e['loc'])))}: {_cut(e['msg'], 4 * LIMIT)} (given: {quoted(e['input'])})"
+        for e in found[:_LISTED]
+    ]
+    if len(found) > _LISTED:
+        lines.append(f"and {len(found) - _LISTED:,} more")
+    return separator.join(lines)
+
+
+def _cut(text: str, limit: int = LIMIT) -> str:
+    return visible(text if len(text) <= limit else f"{text[:limit]}…")

@@ -1,0 +1,214 @@
+"""YAML of experiment files and of `--set`: the scalars of YAML 1.2, and bounds on what a file may ask for.
+
+YAML 1.1, which PyYAML reads, takes `no` for false, `1:30` for 90, `010` for 8 and `2020-01-01` for a date.
+YAML 1.2 (section 10.3, the core schema), which we follow, takes `010` for ten and the others for text. We add
+the merge key `<<` of YAML 1.1, and refuse keys that stand twice in a mapping, and tags of one's own.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import yaml
+from yaml.constructor import ConstructorError
+
+from storage.errors import InputError
+from storage.quoting import LIMIT, quoted, visible
+
+MAX_FILE_BYTES = 1 << 20
+"""Of a file. Data belongs into files of its own."""
+MAX_NESTING = 40
+"""Lists and mappings inside each other."""
+MAX_NODES = 100_000
+"""Values of a file, those of an alias counted each time."""
+
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INFINITY = re.compile(r"([-+]?)\.(inf|Inf|INF)")
+_TAGS = {
+    "tag:yaml.org,2002:null": re.compile(r"~|null|Null|NULL|"),
+    "tag:yaml.org,2002:bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
+    "tag:yaml.org,2002:int": _INT,
+    "tag:yaml.org,2002:float": re.compile(rf"{_FLOAT.pattern}|{_INFINITY.pattern}|\.(nan|NaN|NAN)"),
+    "tag:yaml.org,2002:merge": re.compile(r"<<"),
+}
+
+
+def read_yaml(text: str, where: str) -> Any:
+    """Plain values of a YAML document: dict, list, str, int (of 64 bits), float, bool and None.
+
+    Args:
+        text: the document.
+        where: names it in messages.
+
+    Raises:
+        InputError: no YAML, a key twice, an alias inside of what it stands for, or more than the bounds
+            allow; says in which line.
+    """
+    if len(text) > MAX_FILE_BYTES:
+        raise InputError(
+            f"{where} has {len(text):,} characters, more than {MAX_FILE_BYTES:,}; an experiment is small, so "
+            "put data into files of its own and name these"
+        )
+    try:
+        # _Loader is a SafeLoader: it makes plain values only.
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where} is not readable as YAML: {_reason(error)}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Scalars of YAML 1.2; refuses cycles, repeated keys and what is too deep or too large."""
+
+    yaml_implicit_resolvers: dict[str | None, Any] = {}  # noqa: RUF012  # as in the parent
+    yaml_constructors: dict[Any, Any] = {}  # noqa: RUF012
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            raise ConstructorError(None, None, _TOO_DEEP, self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is not None:
+            _check(node, set(), _Budget(node))
+        return node
+
+
+_TOO_DEEP = f"lists and mappings stand more than {MAX_NESTING} deep inside each other"
+
+
+class _Budget:
+    """How many values may still come."""
+
+    def __init__(self, root: yaml.Node) -> None:
+        self._left, self._root = MAX_NODES, root
+
+    def spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise ConstructorError(
+                None,
+                None,
+                f"it stands for more than {MAX_NODES:,} values, aliases written out",
+                self._root.start_mark,
+            )
+
+
+def _check(node: yaml.Node, around: set[int], budget: _Budget) -> None:
+    """Raises: ConstructorError: a cycle, too many values, or a key twice."""
+    budget.spend()
+    if isinstance(node, yaml.ScalarNode):
+        return
+    if id(node) in around:
+        raise ConstructorError(
+            None, None, "an alias stands inside of what it stands for", node.start_mark
+        )
+    if len(around) >= MAX_NESTING:
+        raise ConstructorError(None, None, _TOO_DEEP, node.start_mark)
+    around.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        _check_keys(node)
+    for child in _children(node):
+        _check(child, around, budget)
+    around.remove(id(node))
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    for value in node.value:
+        if isinstance(value, tuple):
+            yield from value
+        else:
+            yield value
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    seen: set[tuple[str, str]] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConstructorError(
+                None, None, "a list or a mapping is used as a key", key.start_mark
+            )
+        if (key.tag, key.value) in seen:
+            raise ConstructorError(
+                None, None, f"the key {quoted(key.value)} stands here twice", key.start_mark
+            )
+        seen.add((key.tag, key.value))
+
+
+def _constructed_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node)
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    if not _INT.fullmatch(text) or len(text) > 20 or abs(value := int(text, base)) >= 1 << 63:
+        raise ConstructorError(
+            None, None, f"{quoted(text)} is no integer of 64 bits", node.start_mark
+        )
+    return value if not text.startswith("-") else -abs(value)
+
+
+def _constructed_float(loader: _Loader, node: yaml.ScalarNode) -> float:
+    text = loader.construct_scalar(node)
+    if infinity := _INFINITY.fullmatch(text):
+        return float(f"{infinity[1]}inf")
+    if text.lower() == ".nan":
+        return float("nan")
+    if not _FLOAT.fullmatch(text):
+        raise ConstructorError(None, None, f"{quoted(text)} is no number", node.start_mark)
+    return float(text)
+
+
+def _constructed_bool(loader: _Loader, node: yaml.ScalarNode) -> bool:
+    text = loader.construct_scalar(node).lower()
+    if text not in ("true", "false"):
+        raise ConstructorError(
+            None, None, f"{quoted(text)} is neither true nor false", node.start_mark
+        )
+    return text == "true"
+
+
+def _constructed_str(loader: _Loader, node: yaml.ScalarNode) -> str:
+    text = loader.construct_scalar(node)
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+        raise ConstructorError(
+            None, None, f"{quoted(text)} holds half of a character", node.start_mark
+        )
+    return text
+
+
+def _refused(loader: _Loader, node: yaml.Node) -> Any:
+    raise ConstructorError(
+        None,
+        None,
+        f"the tag {quoted(node.tag)} is not known; write plain values",
+        node.start_mark,
+    )
+
+
+for _tag, _pattern in _TAGS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern.pattern})\Z"), None)
+_Loader.add_constructor("tag:yaml.org,2002:null", yaml.SafeLoader.construct_yaml_null)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _constructed_bool)
+_Loader.add_constructor("tag:yaml.org,2002:int", _constructed_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _constructed_float)
+_Loader.add_constructor("tag:yaml.org,2002:str", _constructed_str)
+_Loader.add_constructor("tag:yaml.org,2002:seq", yaml.SafeLoader.construct_yaml_seq)
+_Loader.add_constructor("tag:yaml.org,2002:map", yaml.SafeLoader.construct_yaml_map)
+# Whatever has no constructor of its own.
+_Loader.add_constructor(cast(str, None), _refused)
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    """What is wrong and where, on one line."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    text = visible(" ".join(str(problem).split()))
+    if len(text) > 2 * LIMIT:
+        text = f"{text[: 2 * LIMIT]}…"
+    return text if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {text}"

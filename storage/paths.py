@@ -1,0 +1,68 @@
+"""Whether a file system can hold a path at all, told before anything is read from it or written to it."""
+
+import os
+from pathlib import Path
+
+from storage.errors import InputError
+from storage.quoting import quoted
+
+NAME_BYTES = 255
+"""Of one name in a path; the limit of the file systems of Linux and macOS."""
+PATH_BYTES = 4095
+"""Of a whole path, absolute."""
+HOME_BYTES = PATH_BYTES - 400
+"""Of a path under which folders are made: names of stores, artifacts and shards follow."""
+
+
+def checked_path(path: str | os.PathLike[str], what: str, limit: int = PATH_BYTES) -> Path:
+    """The path, if there can be such a file or folder; it need not exist.
+
+    Args:
+        path: as the user wrote it.
+        what: it is, for messages: "the home".
+        limit: bytes of the absolute path, at most.
+
+    Raises:
+        InputError: it is empty, holds a NUL byte or half of a character, is too long, lies below a file or in
+            a loop of links, or a folder on the way cannot be entered.
+    """
+    text = os.fspath(path)
+    if not text:
+        raise InputError(f"{what} is empty; give a path")
+    if "\0" in text:
+        raise InputError(f"{what} {quoted(text)} holds a NUL byte, which no path may; take it out")
+    try:
+        lengths = [len(os.fsencode(part)) for part in Path(text).parts]
+        whole = len(os.fsencode(Path(text).absolute()))
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what} {quoted(text)} holds half of a character, which no path may; take it out"
+        ) from error
+    if max(lengths, default=0) > NAME_BYTES:
+        raise InputError(
+            f"{what} {quoted(text)} has a name of {max(lengths):,} bytes in it, and file systems take "
+            f"{NAME_BYTES}; choose a shorter one"
+        )
+    if whole > limit:
+        raise InputError(
+            f"{what} {quoted(text)} has {whole:,} bytes, absolute, of at most {limit:,}; choose a shorter one"
+        )
+    _require_reachable(Path(text), what)
+    return Path(text)
+
+
+def _require_reachable(path: Path, what: str) -> None:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        absolute = path.absolute()
+        file = next((p for p in reversed(absolute.parents) if p.is_file()), absolute.parent)
+        raise InputError(
+            f"{what} {quoted(str(path))} lies below {file}, which is no folder; choose another place"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"{what} {quoted(str(path))} cannot be reached: {error.strerror}; choose another place"
+        ) from error
