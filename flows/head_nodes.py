@@ -11,7 +11,7 @@ from stages.controls import ControlConfig, run_control
 from stages.fit import FitData, fit, load_head
 from stages.score import ScoreConfig, score
 from storage.artifacts import ArtifactSpec, Draft
-from storage.durable import DRAFT_PREFIX
+from storage.drafts import DRAFT_PREFIX
 from storage.keys import to_plain
 from storage.progress import Progress
 from storage.readers import open_reader

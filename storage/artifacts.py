@@ -6,15 +6,14 @@ import hashlib
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from storage.drafts import DRAFT_PREFIX, is_of_dead_process
 from storage.durable import (
-    DRAFT_PREFIX,
     disk_errors_named,
     draft_path,
     read_json,
@@ -194,7 +193,7 @@ class ArtifactStore:
         """
         ref = spec.ref
         target = self.folder(ref)
-        draft = Draft(target.with_name(f"{DRAFT_PREFIX}{ref.key}-{uuid.uuid4().hex[:8]}"))
+        draft = Draft(draft_path(target))
         started = time.monotonic()
         try:
             with disk_errors_named(target):
@@ -289,7 +288,11 @@ class ArtifactStore:
         """Draft folders no living run can still own."""
         now = time.time()
         drafts = self.root.glob(f"*/{DRAFT_PREFIX}*")
-        return [p for p in sorted(drafts) if now - p.stat().st_mtime > STALE_DRAFT_S]
+        return [
+            p
+            for p in sorted(drafts)
+            if is_of_dead_process(p) or now - p.stat().st_mtime > STALE_DRAFT_S
+        ]
 
 
 def parse_ref(text: str) -> ArtifactRef:

@@ -7,40 +7,70 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from storage.errors import CorruptDataError, DiskFullError
+from storage.drafts import DRAFT_PREFIX, owner
+from storage.errors import CorruptDataError, DiskFullError, PermafrostError
 from storage.replica import replica_of
 
-DRAFT_PREFIX = ".draft-"
-"""Names that begin so are unfinished writes; nothing reads them and `gc` removes them."""
-
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_PROBE_BYTES = 1 << 20
 
 
 @contextlib.contextmanager
 def disk_errors_named(path: Path) -> Generator[None]:
-    """Turn 'no space', 'quota' and 'file too large' into one error that says where and what to do."""
+    """Turn 'no space', 'quota' and 'file too large' into one error that says where and what to do.
+
+    Libraries have errors of their own for it, some without the system's number.
+    """
     try:
         yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
+    except Exception as error:
         existing = next(p for p in (path, *path.parents) if p.exists())
+        if isinstance(error, PermafrostError) or not _tells_no_room(error, existing):
+            raise
+        text = error.strerror if isinstance(error, OSError) else None
+        said = (text or str(error)).partition("\n")[0]
         free = shutil.disk_usage(existing).free
         raise DiskFullError(
-            f"no room to write {path}: {error.strerror} ({free:,} bytes free there); nothing was "
-            f"half-written. Free some space or choose another --home, then run the same command again"
+            f"no room to write {path}: {said} ({free:,} bytes free there); nothing was half-written. Free "
+            f"some space or choose another --home, then run the same command again"
         ) from error
+
+
+def _tells_no_room(error: Exception, near: Path) -> bool:
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _NO_ROOM
+    # Libraries in Rust, safetensors among them, give the number in words only.
+    if (number := re.search(r"\(os error (\d+)\)", str(error))) is not None:
+        return int(number[1]) in _NO_ROOM
+    return _refuses_more(near if near.is_dir() else near.parent)
+
+
+def _refuses_more(folder: Path) -> bool:
+    """Whether a little more does not fit; what NumPy and PyTorch raise on a full disk says nothing of it."""
+    probe = draft_path(folder / "probe")
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in _NO_ROOM
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return False
 
 
 def draft_path(path: Path) -> Path:
     """A fresh private name beside `path`, on the same file system."""
-    return path.with_name(f"{DRAFT_PREFIX}{path.name}-{uuid.uuid4().hex[:8]}")
+    return path.with_name(f"{DRAFT_PREFIX}{path.name}-{owner()}-{uuid.uuid4().hex[:8]}")
 
 
 def sync_folder(folder: Path) -> None:

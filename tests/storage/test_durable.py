@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
+import storage.durable
+from storage.drafts import DRAFT_PREFIX
 from storage.durable import (
-    DRAFT_PREFIX,
     disk_errors_named,
     draft_path,
     read_json,
     write_durably,
     write_json,
 )
-from storage.errors import CorruptDataError, DiskFullError
+from storage.errors import CorruptDataError, DiskFullError, NotFoundError
 
 
 def test_a_written_file_is_whole_and_leaves_no_draft(tmp_path: Path) -> None:
@@ -58,6 +59,39 @@ def test_a_full_disk_leaves_the_file_as_it_was(
 def test_other_errors_of_the_disk_keep_their_name(tmp_path: Path) -> None:
     with pytest.raises(PermissionError), disk_errors_named(tmp_path / "not" / "there"):
         raise PermissionError(errno.EACCES, "denied")
+
+
+def test_a_full_disk_is_named_when_a_library_gives_its_number_in_words(tmp_path: Path) -> None:
+    full = "Error while serializing: I/O error: No space left on device (os error 28)"
+    with (
+        pytest.raises(DiskFullError, match=r"no room to write .*head: .*No space left.*bytes free"),
+        disk_errors_named(tmp_path / "head"),
+    ):
+        raise RuntimeError(full)
+    with pytest.raises(RuntimeError, match="os error 5"), disk_errors_named(tmp_path / "head"):
+        raise RuntimeError("I/O error: Input/output error (os error 5)")
+
+
+def test_a_full_disk_is_named_when_a_library_does_not_know_why_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def save() -> None:
+        with disk_errors_named(tmp_path / "vectors"):
+            raise OSError("4096 requested and 0 written\nand a second line")
+
+    with pytest.raises(OSError, match="requested and 0 written"):
+        save()
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.durable.os, "fsync", no_room)
+        with pytest.raises(DiskFullError, match=r"vectors: 4096 requested and 0 written \("):
+            save()
+        # An error that says itself what it is stays what it is.
+        with pytest.raises(NotFoundError), disk_errors_named(tmp_path / "vectors"):
+            raise NotFoundError("there is no such thing")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_draft_lies_beside_its_file_under_a_fresh_name(tmp_path: Path) -> None:

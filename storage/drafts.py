@@ -1,0 +1,80 @@
+"""Whose a draft is: its name tells the process, so that others see when it belongs to nobody any more."""
+
+import hashlib
+import os
+import re
+import shutil
+import socket
+from functools import lru_cache
+from pathlib import Path
+
+DRAFT_PREFIX = ".draft-"
+"""Names that begin so are unfinished writes; nothing reads them and `gc` removes them."""
+_OWNER = re.compile(r"-([0-9a-f]{8})\.([0-9]+)\.([0-9]+)-[0-9a-f]+$")
+_PLACES = (f"{DRAFT_PREFIX}*", f"*/{DRAFT_PREFIX}*", f"artifacts/*/{DRAFT_PREFIX}*")
+_INSIDE_CHECKPOINTS = f"artifacts/*/{DRAFT_PREFIX}*-checkpoint/{DRAFT_PREFIX}*"
+
+
+def owner() -> str:
+    """This process, for the name of a draft: `<place>.<pid>.<start>`; pids are used again, starts are not."""
+    started = _state_and_start(os.getpid())
+    return f"{_place()}.{os.getpid()}.{started[1] if started else 0}"
+
+
+def is_of_dead_process(draft: Path) -> bool:
+    """Whether a draft belonged to a process of this machine that has ended.
+
+    Drafts of other machines, of containers beside ours and of before the last boot are not: only their age
+    tells. Nor are those that name no process, such as a fit's checkpoints, from which the next run goes on.
+    """
+    if (found := _OWNER.search(draft.name)) is None or found[1] != _place():
+        return False
+    pid, started = int(found[2]), int(found[3])
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    now = _state_and_start(pid)
+    # A zombie has ended, too: somebody has yet to take note of it.
+    return now is not None and (now[0] in "ZX" or now[1] != started)
+
+
+def remove_drafts_of_dead_processes(home: Path) -> int:
+    """Remove what killed runs left under a home; returns how many files and folders.
+
+    Feature stores are left to their writers, who remove the drafts in them under the write lease.
+    """
+    found = {p for pattern in (*_PLACES, _INSIDE_CHECKPOINTS) for p in home.glob(pattern)}
+    dead = [p for p in found if is_of_dead_process(p)]
+    for draft in dead:
+        if draft.is_dir() and not draft.is_symlink():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)
+    return len(dead)
+
+
+@lru_cache(maxsize=1)
+def _place() -> str:
+    """Where a pid has its meaning: host, boot and, for containers, the namespace of the pids."""
+    facts = [socket.gethostname()]
+    for read in (
+        lambda: Path("/proc/sys/kernel/random/boot_id").read_text(),
+        lambda: str(Path("/proc/self/ns/pid").readlink()),
+    ):
+        try:
+            facts.append(read())
+        except OSError:
+            facts.append("")
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]
+
+
+def _state_and_start(pid: int) -> tuple[str, int] | None:
+    """State letter and start of a process, in clock ticks since boot; None where the system has no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0], int(fields[19])
