@@ -4,11 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, model_serializer
+from pydantic import BaseModel, ConfigDict, field_validator, model_serializer
 from transformers import PreTrainedTokenizerBase
 
 from stages.extraction.recipes.alterations import Intervention, Rewiring
 from stages.extraction.recipes.encoded import Encoded
+from stages.extraction.recipes.slots import FIRST, PLACEHOLDER_SLOT, TEXT, require_slots
 from stages.extraction.sizes import BackboneSizes
 
 Readout = Literal["auto", "first", "last"]
@@ -23,10 +24,24 @@ class BaseRecipe(BaseModel, ABC):
     """Token whose attention row and state are the readout; `auto` is resolved by `resolve_recipe`."""
     normalise: Literal["none", "sentence"] = "none"
     """What is done to a text first; `sentence` as in `normalise_sentence`."""
+    instruction: str = TEXT
+    """What a task says around the input; {text}, once, stands for all that the recipe makes of a text (Echo:
+    both copies). Its words are not in the span, and are never cut."""
 
     # Fields that came after stores had been made with the class: left out of the identity at their
     # default, so that those stores keep their ids.
-    later_fields: ClassVar[frozenset[str]] = frozenset({"normalise"})
+    later_fields: ClassVar[frozenset[str]] = frozenset({"normalise", "instruction"})
+
+    @field_validator("instruction")
+    @classmethod
+    def _has_the_text_once(cls, instruction: str) -> str:
+        for slot in (FIRST, PLACEHOLDER_SLOT):
+            if slot in instruction:
+                raise ValueError(
+                    f"{instruction!r} contains {slot}, which has a meaning in templates alone; the only slot "
+                    f"of an instruction is {TEXT}"
+                )
+        return require_slots(instruction, TEXT)
 
     @classmethod
     def name(cls) -> str:
@@ -59,6 +74,10 @@ class BaseRecipe(BaseModel, ABC):
         """
         automatic = "last" if sizes.is_decoder else "first"
         return {"readout": automatic if self.readout == "auto" else self.readout}
+
+    def instructed(self, template: str) -> str:
+        """A template with the words of the instruction around it."""
+        return self.instruction.replace(TEXT, template)
 
     @abstractmethod
     def encoded(

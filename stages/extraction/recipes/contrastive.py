@@ -67,7 +67,7 @@ class ContrastiveRecipe(PromptRecipe):
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
         """Both prompts see the same text: what is left of it under the one that leaves less room."""
-        prompts = [words_around(t, TEXT) for t in (self.auxiliary, self.template)]
+        prompts = [words_around(self.instructed(t), TEXT) for t in (self.auxiliary, self.template)]
         kept = list(texts)
         while True:
             pair = []

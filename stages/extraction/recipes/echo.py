@@ -32,5 +32,5 @@ class EchoRecipe(BaseRecipe):
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
         """Cuts both copies at the same character."""
-        words = words_around(self.template, FIRST, TEXT)
+        words = words_around(self.instructed(self.template), FIRST, TEXT)
         return pack([x.as_input() for x in fill(words, tokenizer, texts, max_length)])

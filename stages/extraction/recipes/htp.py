@@ -32,7 +32,7 @@ class HtpRecipe(RewiredRecipe):
     """Sentences, or tokens, per block."""
     placement: Literal["both", "local", "global"] = "both"
     template: str = TEXT
-    """Contains {text} exactly once; words before it are the instruction, which is not in the span."""
+    """Contains {text} exactly once; the words around it are not in the span."""
     last_source: Literal["text_end", "after_text"] = "text_end"
     """Whose state stands for the last block: its last token, as in the paper, or the token right behind the
     text, as in the released code (the last token where there is none behind it)."""
@@ -48,7 +48,7 @@ class HtpRecipe(RewiredRecipe):
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
         """Cuts the text with the blocks, so that no placeholder is lost without its block."""
-        words = words_around(self.template, TEXT)
+        words = words_around(self.instructed(self.template), TEXT)
         filled = fill(words, tokenizer, texts, max_length, self._needed)
         return pack([self._input(x) for x in filled])
 

@@ -83,7 +83,9 @@ class MetaEolRecipe(BaseRecipe):
     ) -> Encoded:
         """As a template that is the only prompt."""
         self._require_single()
-        return TemplateRecipe(template=self.prompts[0]).encoded(tokenizer, texts, max_length)
+        return TemplateRecipe(template=self.instructed(self.prompts[0])).encoded(
+            tokenizer, texts, max_length
+        )
 
     def _require_single(self) -> None:
         if len(self.prompts) > 1:

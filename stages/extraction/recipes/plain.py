@@ -4,20 +4,24 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
 from stages.extraction.recipes.base import BaseRecipe
 from stages.extraction.recipes.encoded import Encoded
 from stages.extraction.recipes.packing import TextInput, between, pack
-from stages.extraction.recipes.tokenising import require_own_tokens, tokenise
+from stages.extraction.recipes.slots import TEXT, words_around
+from stages.extraction.recipes.tokenising import overlapping, require_own_tokens, tokenise
 from storage.errors import InputError
 
 
 class PlainRecipe(BaseRecipe):
     """The text as it is, with the special tokens that the tokenizer adds by itself."""
 
-    later_fields: ClassVar[frozenset[str]] = frozenset({"normalise", "bos"})
+    later_fields: ClassVar[frozenset[str]] = frozenset(
+        {"normalise", "instruction", "bos", "instruction_words"}
+    )
 
     kind: Literal["plain"] = "plain"
     specials: Literal["include", "exclude"] = "include"
@@ -26,33 +30,60 @@ class PlainRecipe(BaseRecipe):
     """`omit` leaves out the special token that the tokenizer puts first ([CLS] in an encoder): its states
     are often many times larger than all others and then decide a mean."""
 
+    instruction_words: Literal["exclude", "include"] = "exclude"
+    """Whether the words of an instruction are in the span, as sentence-transformers pools over a prompt.
+    Without them the span begins with the text itself, so that a [CLS] or BOS in front is left out with
+    them, as sentence-transformers does with `include_prompt=False`."""
+
     def encoded(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
-        """Cuts tokens of a text that is too long, as transformers' own truncation on the right does."""
-        encodings = tokenise(tokenizer, texts)
+        """Cuts tokens of a text that is too long, as transformers' own truncation on the right does; those
+        of an instruction stay."""
+        words = words_around(self.instruction, TEXT)
+        encodings = tokenise(tokenizer, [text.join(words) for text in texts])
         return pack(
             [
-                self._input(i, text, encoding, max_length)
+                self._input(i, text, len(words[0]), encoding, max_length)
                 for i, (text, encoding) in enumerate(zip(texts, encodings, strict=True))
             ]
         )
 
-    def _input(self, i: int, text: str, encoding: Encoding, max_length: int) -> TextInput:
-        ids, special = encoding.ids, encoding.special_tokens_mask
-        if self.bos == "omit" and special[:1] == [1]:
-            ids, special = ids[1:], special[1:]
-        own = [j for j, is_special in enumerate(special) if not is_special]
-        require_own_tokens(i, text, len(own))
-        start, end = own[0], own[-1] + 1
-        excess = max(len(ids) - max_length, 0)
+    def _input(
+        self, i: int, text: str, first_char: int, encoding: Encoding, max_length: int
+    ) -> TextInput:
+        ids = np.asarray(encoding.ids)
+        special = np.asarray(encoding.special_tokens_mask, dtype=np.bool_)
+        skipped = int(self.bos == "omit" and bool(special[:1].all()))
+        (said,) = np.nonzero(~special)
+        start, end = (int(said[0]), int(said[-1]) + 1) if len(said) else (0, 0)
+        if self.instruction != TEXT:
+            start, end = overlapping(encoding, first_char, len(text))
+        require_own_tokens(i, text, end - start)
+        excess = max(len(ids) - skipped - max_length, 0)
         if excess and end - excess <= start:
+            others = "special tokens"
+            if self.instruction != TEXT:
+                others += f" and words of the instruction {self.instruction!r:.100}"
             raise InputError(
-                f"max_length is {max_length}, but text {i} gets {len(ids) - (end - start)} special tokens, "
-                f"which leaves no room for the text; use a larger max_length"
+                f"max_length is {max_length}, but text {i} gets {len(ids) - skipped - (end - start)} "
+                f"{others}, which leaves no room for the text; use a larger max_length"
             )
-        kept = end - excess
-        ids = ids[:kept] + ids[end:]
-        is_all = self.specials == "include"
-        span = np.ones(len(ids), dtype=np.bool_) if is_all else between(start, kept, len(ids))
-        return TextInput(np.asarray(ids), span, start, kept, excess > 0)
+        kept = np.r_[skipped : end - excess, end : len(ids)]
+        said, start, end = said - skipped, start - skipped, end - excess - skipped
+        words = (int(said[0]), int(said[-1]) + 1 - excess)
+        span = self._span(special[kept], words, (start, end))
+        return TextInput(ids[kept], span, start, end, excess > 0)
+
+    def _span(
+        self, special: NDArray[np.bool_], words: tuple[int, int], text: tuple[int, int]
+    ) -> NDArray[np.bool_]:
+        """Of an input where these are the instruction with the text, and the text alone."""
+        n_tokens = len(special)
+        if self.instruction == TEXT or self.instruction_words == "include":
+            is_all = self.specials == "include"
+            return np.ones(n_tokens, dtype=np.bool_) if is_all else between(*words, n_tokens)
+        span = between(*text, n_tokens)
+        if self.specials == "include":
+            span[text[1] :] |= special[text[1] :]
+        return span

@@ -33,16 +33,20 @@ class TokenPrependingRecipe(RewiredRecipe):
     def _has_both_slots(cls, template: str) -> str:
         return require_slots(template, PLACEHOLDER_SLOT, TEXT)
 
+    @property
+    def _whole(self) -> str:
+        return self.instructed(self.template)
+
     def encoded(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
         """The placeholder is put between tokens of the template without it."""
-        words = words_around(self.template.replace(PLACEHOLDER_SLOT, ""), TEXT)
+        words = words_around(self._whole.replace(PLACEHOLDER_SLOT, ""), TEXT)
         filled = fill(words, tokenizer, texts, max_length, _one_needed)
         return pack([self._input(x) for x in filled])
 
     def _input(self, filled: Filled) -> TextInput:
-        place = _first_token_from(filled, self.template.index(PLACEHOLDER_SLOT))
+        place = _first_token_from(filled, self._whole.index(PLACEHOLDER_SLOT))
         ids = np.insert(np.asarray(filled.encoding.ids), place, PLACEHOLDER)
         start, end = filled.start + 1, filled.end + 1
         source = len(ids) - 1 if self.source == "input_end" else end - 1

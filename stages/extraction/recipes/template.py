@@ -28,7 +28,7 @@ class PromptRecipe(BaseRecipe):
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
         """Cuts the text, never the prompt."""
-        words = words_around(self.template, TEXT)
+        words = words_around(self.instructed(self.template), TEXT)
         return pack([x.as_input() for x in fill(words, tokenizer, texts, max_length)])
 
 

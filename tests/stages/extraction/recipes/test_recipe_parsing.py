@@ -133,7 +133,10 @@ def test_a_template_may_hold_commas_colons_and_equals_signs() -> None:
     [
         ("prompt", "there is no recipe 'prompt'; there are contrastive, echo, future_eol, htp, "),
         ("", "there is no recipe ''"),
-        ("plain:special=include", "'special' .* is no option; plain has specials, bos, readout"),
+        (
+            "plain:special=include",
+            "'special' .* is no option; plain has specials, bos, instruction_words, readout",
+        ),
         ("plain:exclude", "'exclude' .* is no option"),
         ("plain:readout=last,readout=first", "'readout' .* is given twice"),
         ("plain:specials=none", "specials: Input should be 'include' or 'exclude'"),

@@ -16,17 +16,25 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
     for text, filled in {
         "plain:specials=exclude": "{}",
         "plain:specials=exclude,bos=omit": "{}",
+        "plain:specials=exclude,instruction=find the lake: {text}": "find the lake: {}",
+        "plain:specials=exclude,bos=omit,instruction=find: {text} !": "find: {} !",
         "template:template=the lake: {text} !": "the lake: {} !",
+        "template:template=the lake: {text} !,instruction=find {text} .": "find the lake: {} ! .",
         "prompt_eol": 'This sentence : "{}" means in one word:"',
         "prompt_eol:spelling=plain": "This sentence: {} means in one word:",
         "future_eol": "Forecasting the subsequent tokens {} in one word:",
         "pretended_cot": 'After thinking step by step , this sentence : "{}" means in one word:"',
         "contrastive": 'This sentence : "{}" means in one word:"',
+        "contrastive:instruction=find {text} .": 'find This sentence : "{}" means in one word:" .',
         "echo:template=the {first} , {text} !": "the {} , {} !",
+        "echo:template={first} {text},instruction=find Text: {text}": "find Text: {} {}",
         "token_prepending": 'This sentence : "{}" means in one word:"',
+        "token_prepending:instruction=find {text}": 'find This sentence : "{}" means in one word:"',
         "htp": "{}",
+        "htp:instruction=find the lake. {text}": "find the lake. {}",
         "htp:size=2,placement=local,template=Find: {text}": "Find: {}",
         "htp:block=tokens,size=3,placement=global,template={text} !": "{} !",
+        "htp:template={text} !,instruction=find Text: {text} .": "find Text: {} ! .",
     }.items()
 }
 
