@@ -20,7 +20,7 @@ _EXPLAINED: dict[Basis, tuple[str, str]] = {
         "Over examples",
         "paired bootstrap on the test examples that both sides answered, matched by the digests of their "
         "texts, queries of a search by their id, text and judgements; scores are means over seeds, and noise "
-        "is the choice of examples.",
+        "is the choice of examples, and of seeds where a side has several.",
     ),
     "seeds": (
         "Over seeds",

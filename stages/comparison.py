@@ -1,8 +1,9 @@
 """What got better or worse between two sets of results, and whether the difference is beyond noise.
 
 Where both sides kept predictions of the same test examples, the difference is resampled in pairs
-(`stages.significance`): noise is then the choice of examples. Otherwise the scores of the seeds are compared
-by Welch's t-test: noise is then the training alone, and the test sets may differ.
+(`stages.significance`): noise is then the choice of examples, and of seeds where there are several. Otherwise
+the scores of the seeds are compared by Welch's t-test: noise is then the training alone, and the test sets
+may differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +18,14 @@ from stages.example_scores import ROUNDED, ExampleScores
 from stages.predictions import Answers
 from stages.report.cells import Role
 from stages.resampled_metrics import METRICS
-from stages.significance import BootstrapConfig, Difference, difference, resample
+from stages.significance import BootstrapConfig, Difference, difference, estimate, resample
 from storage.errors import InputError
 
 Verdict = Literal["better", "worse", "within noise", "cannot tell"]
 VERDICTS: tuple[Verdict, ...] = ("better", "worse", "within noise", "cannot tell")
 Basis = Literal["examples", "seeds", "none"]
-"""Over what was tested: shared test examples, seeds, or nothing (too few seeds)."""
+"""Over what was tested: shared test examples with seeds where there are several, seeds alone, or nothing (too
+few seeds)."""
 
 _SAME_SCORE = 1e-9
 
@@ -201,11 +203,8 @@ def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differ
     if np.abs(itself - [*a.tests, *b.tests]).max() > near:
         return None
     of_a, of_b = slice(None, n_seeds[0]), slice(n_seeds[0], None)
-    return difference(
-        float(itself[of_b].mean() - itself[of_a].mean()),
-        values_KB[of_b].mean(axis=0) - values_KB[of_a].mean(axis=0),
-        config.level,
-    )
+    before, after = (estimate(metric, itself[side], values_KB[side]) for side in (of_a, of_b))
+    return difference(after, before, config.level, config.seed)
 
 
 def _welch(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:

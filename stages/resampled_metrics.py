@@ -20,6 +20,8 @@ Counts = Float64[np.ndarray, "n b"]
 
 METRICS = frozenset({"accuracy", "mcc", "f1", "spearman", "pearson", "spearman_pearson", "mrr"})
 """What can be computed of a resample: the metrics of `stages.fit.evaluate`."""
+CORRELATIONS = frozenset({"mcc", "spearman", "pearson", "spearman_pearson"})
+"""Metrics between -1 and 1; all others lie between 0 and 1."""
 
 _CELLS_AT_A_TIME = 1 << 18
 """Small enough for a processor's cache."""

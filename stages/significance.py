@@ -1,14 +1,22 @@
 """How far a test score can be trusted, and whether two methods differ by more than chance.
 
-Test examples are resampled with replacement; all predictions of a comparison share every resample. With
-several seeds the metric of a method is the mean over its seeds within each resample: intervals and
-tests are about the examples, given the heads as they were trained. What another training would give is
-the spread over seeds, which stands beside them.
+Two things are drawn again. Test examples are resampled with replacement; all predictions of a comparison
+share every resample, and the metric of a method is the mean over its seeds. To each resample is added what
+other seeds would have given: the standard error of the mean over seeds times a draw from Student's t with
+the degrees of freedom that the seeds leave, in a comparison those of Welch and Satterthwaite. Drawing two
+or three seeds with replacement would do the same, but gives half or two thirds of their variance and no
+tails, so that equal methods would be told apart far too often. A method with one seed adds nothing: its
+interval is about the examples alone, given the head as it was trained.
+
+Seeds that disagree on single examples count twice, in the resamples and in the spread of the scores; the
+tests err on the side of no difference.
 
 Source: percentile interval, B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993, section
 13.3; paired bootstrap, P. Koehn, Statistical Significance Tests for Machine Translation Evaluation,
 EMNLP 2004. We differ: Koehn counts in one direction, here both tails count, and one is added to either
-count (A. Davison and D. Hinkley, Bootstrap Methods and their Application, 1997, section 4.2).
+count (A. Davison and D. Hinkley, Bootstrap Methods and their Application, 1997, section 4.2); and Koehn's
+systems have no seeds. Degrees of freedom: B. Welch, The Generalization of Student's Problem when Several
+Different Population Variances are Involved, Biometrika 1947.
 """
 
 from dataclasses import dataclass
@@ -18,9 +26,10 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from scipy.special import stdtrit
 
 from stages.bounds import MAX_SEED, MAX_STEPS
-from stages.resampled_metrics import draws, resampled
+from stages.resampled_metrics import CORRELATIONS, draws, resampled
 from storage.errors import InputError
 
 _ROUNDING = 1e-12
@@ -41,6 +50,22 @@ class BootstrapConfig(BaseModel):
     def alpha(self) -> float:
         """Share of true null hypotheses that a test may reject."""
         return round(1 - self.level, 12)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The metric of one method: the mean over its seeds, and what may move it."""
+
+    value: float
+    """On the test set itself."""
+    values: Float64[np.ndarray, " b"]
+    """On every resample."""
+    error: float = 0.0
+    """Standard error of the mean over seeds; 0 of one seed."""
+    freedom: float = np.inf
+    """Degrees of freedom of that error."""
+    bounds: tuple[float, float] = (-np.inf, np.inf)
+    """Least and largest value that the metric can have."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +116,8 @@ def bootstrap_interval(
     Raises:
         InputError: as of `resample`.
     """
-    value, values_B = _mean_over_seeds(metric, labels, predictions, n_resamples, seed)
-    return interval(value, values_B, level)
+    found = resample(metric, labels, np.atleast_2d(predictions), n_resamples, seed)
+    return interval(estimate(metric, *found), level, seed)
 
 
 def paired_bootstrap(
@@ -110,9 +135,11 @@ def paired_bootstrap(
     Raises:
         InputError: as of `resample`.
     """
-    value_a, a_B = _mean_over_seeds(metric, labels, predictions_a, n_resamples, seed)
-    value_b, b_B = _mean_over_seeds(metric, labels, predictions_b, n_resamples, seed)
-    return difference(value_a - value_b, a_B - b_B, level)
+    a, b = (
+        estimate(metric, *resample(metric, labels, np.atleast_2d(predictions), n_resamples, seed))
+        for predictions in (predictions_a, predictions_b)
+    )
+    return difference(a, b, level, seed)
 
 
 def resample(
@@ -149,29 +176,59 @@ def resample(
     return itself, np.concatenate(parts, axis=1)
 
 
-def interval(value: float, values: Float64[np.ndarray, " b"], level: float) -> Interval:
-    """The percentile interval of resampled values."""
-    low, high = _percentiles(values, level)
-    return Interval(value, low, high)
+def estimate(
+    metric: str, values_K: Float64[np.ndarray, " k"], values_KB: Float64[np.ndarray, "k b"]
+) -> Estimate:
+    """What k seeds of one method say together; the values are those that `resample` returns."""
+    n_seeds = len(values_K)
+    error = float(np.std(values_K, ddof=1)) / n_seeds**0.5 if n_seeds > 1 else 0.0
+    # Scores that differ in their last bit are equal.
+    is_spread = error > _ROUNDING
+    return Estimate(
+        value=float(values_K.mean()),
+        values=values_KB.mean(axis=0),
+        error=error if is_spread else 0.0,
+        freedom=n_seeds - 1 if is_spread else np.inf,
+        bounds=(-1.0, 1.0) if metric in CORRELATIONS else (0.0, 1.0),
+    )
 
 
-def difference(value: float, values: Float64[np.ndarray, " b"], level: float) -> Difference:
-    """The percentile interval of resampled differences, and whether they keep their sign.
+def interval(found: Estimate, level: float, seed: int) -> Interval:
+    """The percentile interval of resampled values, other seeds in each; it ends where the metric does."""
+    low, high = _percentiles(_with_seeds(found, seed), level)
+    return Interval(found.value, max(low, found.bounds[0]), min(high, found.bounds[1]))
 
-    p is twice the smaller of (1 + number of resamples at or below 0) / (1 + number of resamples) and the
-    same at or above 0, at most 1.
+
+def difference(a: Estimate, b: Estimate, level: float, seed: int) -> Difference:
+    """Metric of a less metric of b, both on the same resamples, with other seeds in each.
+
+    p is twice the smaller of (1 + number of values at or below 0) / (1 + number of values) and the same
+    at or above 0, at most 1.
     """
+    errors = np.array([a.error, b.error]) ** 2
+    between = Estimate(
+        value=a.value - b.value,
+        values=a.values - b.values,
+        error=float(errors.sum() ** 0.5),
+        freedom=float(errors.sum() ** 2 / (errors**2 / [a.freedom, b.freedom]).sum())
+        if errors.any()
+        else np.inf,
+    )
+    values = _with_seeds(between, seed)
     low, high = _percentiles(values, level)
     tails = (values <= _ROUNDING).sum(), (values >= -_ROUNDING).sum()
     p = min(1.0, 2 * float(1 + min(tails)) / (1 + len(values)))
-    return Difference(value, low, high, p)
+    return Difference(between.value, low, high, p)
 
 
-def _mean_over_seeds(
-    metric: str, labels: NDArray[Any], predictions: NDArray[Any], n_resamples: int, seed: int
-) -> tuple[float, NDArray[np.float64]]:
-    itself, values_KB = resample(metric, labels, np.atleast_2d(predictions), n_resamples, seed)
-    return float(itself.mean()), values_KB.mean(axis=0)
+def _with_seeds(found: Estimate, seed: int) -> NDArray[np.float64]:
+    """Resampled values, each with what other seeds would have added and, mirrored, taken away."""
+    if not found.error:
+        return found.values
+    shares = np.random.default_rng([seed, len(found.values)]).uniform(size=len(found.values))
+    shift = found.error * stdtrit(found.freedom, shares)
+    # Both signs, so that swapping two methods does no more than change the sign of what is found.
+    return np.concatenate([found.values + shift, found.values - shift])
 
 
 def _percentiles(values: NDArray[np.float64], level: float) -> tuple[float, float]:

@@ -17,6 +17,8 @@ ONE_EXAMPLE = 0.003
 """A test set is small if one of its examples is worth more of the metric."""
 HALF_WIDTH = 0.03
 """A test set is small if half of an interval is wider."""
+FEW_SEEDS = 5
+"""With fewer, seeds alone make an interval more than 1.4 times as wide as a known spread of theirs would."""
 _MEANS_OF_EXAMPLES = ("accuracy", "mrr")
 
 
@@ -39,6 +41,7 @@ def annotated(
         averages=means,
         notes=(
             *marks_note(found, bootstrap),
+            *few_seeds_note(results, found),
             *(averages_note(columns, means) if is_averaged else ()),
             *small_sets_note(replace(table, standings=found), bootstrap),
             *overlap_note(columns),
@@ -56,11 +59,10 @@ def marks_note(standings: Sequence[Standing], config: BootstrapConfig) -> tuple[
     if n_comparisons:
         notes.append(
             f"{TIED}: the difference to the best of the column is not significant at {config.alpha:g} "
-            "(paired bootstrap over the test examples, metrics averaged over seeds, "
-            f"{config.n_resamples:,} resamples, two-sided; {_counted(n_comparisons, 'comparison')}, not "
-            "corrected for their number). That is about the examples, given the heads as they were trained: "
-            "how far seeds differ is not in it. The best is the one with the highest score on test, which "
-            "favours it; nothing was chosen by these scores."
+            "(paired bootstrap over the test examples, metrics averaged over seeds, with other seeds drawn "
+            f"in each of {config.n_resamples:,} resamples, two-sided; "
+            f"{_counted(n_comparisons, 'comparison')}, not corrected for their number). The best "
+            "is the one with the highest score on test, which favours it; nothing was chosen by these scores."
         )
     if 0 < n_missing < n_results:
         notes.append(
@@ -68,6 +70,28 @@ def marks_note(standings: Sequence[Standing], config: BootstrapConfig) -> tuple[
             "were not kept."
         )
     return tuple(notes)
+
+
+def few_seeds_note(results: Sequence[CellResult], standings: Sequence[Standing]) -> tuple[str, ...]:
+    """What the seeds of trained methods can show where they are few, if anything was compared."""
+    if not any(s.against_best for s in standings):
+        return ()
+    seeds: dict[str, set[int]] = {}
+    for r in results:
+        if r.cell.role != "control" and r.cell.loss is not None:
+            seeds.setdefault(r.cell.method, set()).add(r.cell.seed)
+    fewest = min(map(len, seeds.values()), default=FEW_SEEDS)
+    if fewest == 1:
+        alone = ", ".join(method for method, found in seeds.items() if len(found) == 1)
+        return (
+            f"One seed of {alone}: how far another training would differ is not in the comparisons; give "
+            "`seeds` several.",
+        )
+    if fewest < FEW_SEEDS:
+        return (
+            f"{fewest} seeds are few: where they lie far apart, only large differences can be significant.",
+        )
+    return ()
 
 
 def averages_note(columns: Sequence[Column], averages: Sequence[Average]) -> tuple[str, ...]:
@@ -93,8 +117,10 @@ def small_sets_note(table: ResultsTable, config: BootstrapConfig) -> tuple[str, 
     """Test sets on which small differences of methods mean nothing, if there are any."""
     small: list[str] = []
     for place, column in enumerate(table.columns):
-        found = [table.interval(row, place) for row in table.of_role("method")]
-        widest = max((i.half_width for i in found if i is not None), default=None)
+        methods = {row.method for row in table.of_role("method")}
+        # Of single seeds: how far seeds lie apart is no matter of the test set.
+        of_seeds = table.standings[place].cells.items() if table.standings else ()
+        widest = max((i.half_width for (m, _), i in of_seeds if m in methods), default=None)
         one = 1 / column.n_test if column.metric in _MEANS_OF_EXAMPLES and column.n_test else 0.0
         if one <= ONE_EXAMPLE and (widest is None or widest <= HALF_WIDTH):
             continue

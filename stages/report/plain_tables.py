@@ -121,7 +121,7 @@ def intervals_table(table: ResultsTable, level: float) -> PlainTable:
             test = (hundredths(found.value), _span(found.low, found.high, hundredths))
             rows.append((column.heading, row.method, *test, *to_best))
     header = ("task", "method", "test", "interval", "to the best", "interval", "p")
-    title = f"Test metric with its {level:.0%} interval over test examples, × 100"
+    title = f"Test metric with its {level:.0%} interval over test examples and seeds, × 100"
     return PlainTable(title, header, tuple(rows))
 
 

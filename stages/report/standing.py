@@ -1,8 +1,9 @@
 """Intervals of the results, and which methods the best of a task is not shown to be better than.
 
-Resampling needs the predictions on test, or of an evaluation what each example adds to the score. A result
-takes part if these were kept and give the score that it reports; cells of a task share their resamples if
-they answer the same examples.
+The interval of a method is about examples and seeds (`stages.significance`), that of a cell, one seed, about
+examples. Resampling needs the predictions on test, or of an evaluation what each example adds to the score.
+A result takes part if these were kept and give the score that it reports; cells of a task share their
+resamples if they answer the same examples.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,10 @@ from stages.resampled_metrics import METRICS
 from stages.significance import (
     BootstrapConfig,
     Difference,
+    Estimate,
     Interval,
     difference,
+    estimate,
     interval,
     resample,
 )
@@ -44,9 +47,9 @@ class Standing:
     """What resampling says of one task under one metric."""
 
     cells: dict[tuple[str, int], Interval] = field(default_factory=dict)
-    """By method and seed."""
+    """By method and seed: over examples."""
     entries: dict[str, Interval] = field(default_factory=dict)
-    """By method: the mean over its seeds."""
+    """By method: the mean over its seeds, over examples and seeds."""
     against_best: tuple[AgainstBest, ...] = ()
     """Every other method, controls left out."""
     n_results: int = 0
@@ -86,6 +89,8 @@ def standings(
 @dataclass(frozen=True)
 class _Resampled:
     result: CellResult
+    metric: str
+    """As it is resampled."""
     value: float
     values: NDArray[np.float64]
     """One per resample."""
@@ -95,7 +100,9 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
     groups = [_resampled(group, metric, config) for group in _same_examples(results, metric)]
     found = [cell for group in groups for cell in group]
     cells = {
-        (c.result.cell.method, c.result.cell.seed): interval(c.value, c.values, config.level)
+        (c.result.cell.method, c.result.cell.seed): interval(
+            _estimate([c]), config.level, config.seed
+        )
         for c in found
     }
     entries: dict[str, Interval] = {}
@@ -107,15 +114,11 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
     best = max((m for m in scores if m in methods), key=lambda m: np.mean(scores[m]), default=None)
     for group in groups:
         means = _means(group, {method: len(values) for method, values in scores.items()})
-        entries |= {m: interval(v, values, config.level) for m, (v, values) in means.items()}
+        entries |= {m: interval(e, config.level, config.seed) for m, e in means.items()}
         if best in means:
             against = tuple(
-                AgainstBest(
-                    method,
-                    best,
-                    difference(value - means[best][0], values - means[best][1], config.level),
-                )
-                for method, (value, values) in means.items()
+                AgainstBest(method, best, difference(found, means[best], config.level, config.seed))
+                for method, found in means.items()
                 if method in methods and method != best
             )
     return Standing(cells, entries, against, len(results))
@@ -156,24 +159,24 @@ def _resampled(
         metric, first.labels, predictions_KN, config.n_resamples, config.seed
     )
     return [
-        _Resampled(result, float(value), values)
+        _Resampled(result, metric, float(value), values)
         for (result, _), value, values in zip(group, itself, values_KB, strict=True)
         if abs(value - result.metrics.test) <= near
     ]
 
 
-def _means(
-    group: Sequence[_Resampled], n_seeds: dict[str, int]
-) -> dict[str, tuple[float, NDArray[np.float64]]]:
-    """Mean over seeds, on the test set and on every resample, of methods whose seeds are all here."""
+def _means(group: Sequence[_Resampled], n_seeds: dict[str, int]) -> dict[str, Estimate]:
+    """What the seeds of a method say together, of methods whose seeds are all here."""
     by_method: dict[str, list[_Resampled]] = {}
     for cell in group:
         by_method.setdefault(cell.result.cell.method, []).append(cell)
     return {
-        method: (
-            float(np.mean([c.value for c in cells])),
-            np.mean([c.values for c in cells], axis=0),
-        )
+        method: _estimate(cells)
         for method, cells in by_method.items()
         if len(cells) == n_seeds[method]
     }
+
+
+def _estimate(seeds: Sequence[_Resampled]) -> Estimate:
+    values_K, values_KB = np.array([c.value for c in seeds]), np.stack([c.values for c in seeds])
+    return estimate(seeds[0].metric, values_K, values_KB)

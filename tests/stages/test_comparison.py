@@ -68,6 +68,16 @@ def test_shared_examples_are_compared_in_pairs():
     assert back.verdict == "worse"
 
 
+def test_a_change_that_seeds_can_make_alone_is_within_noise():
+    # 84.1 ± 16.9 against 93.8 ± 4.7 on the same 300 examples.
+    before = [predictions(right, i) for i, right in enumerate((0.647, 0.926, 0.95))]
+    after = [predictions(right, 9 + i) for i, right in enumerate((0.884, 0.958, 0.972))]
+    (change,) = one(method("m", *before), method("m", *after)).changes
+    assert (change.basis, change.verdict) == ("examples", "within noise")
+    (change,) = one(method("m", before[0]), method("m", after[0])).changes
+    assert change.verdict == "better", "with one seed the examples are all there is"
+
+
 def test_a_small_change_is_within_noise_and_no_change_has_p_1():
     (change,) = one(method("m", predictions(0.8, 0)), method("m", predictions(0.81, 1))).changes
     assert change.verdict == "within noise"

@@ -1,7 +1,7 @@
 """Intervals and tests by resampling, against scikit-learn and scipy, and on data whose truth is known."""
 
 import warnings
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,8 +14,10 @@ from stages.fit import Metric, evaluate
 from stages.resampled_metrics import METRICS, draws, resampled
 from stages.significance import (
     BootstrapConfig,
+    Estimate,
     bootstrap_interval,
     difference,
+    estimate,
     paired_bootstrap,
     resample,
 )
@@ -120,22 +122,22 @@ def test_draws_are_whole_test_sets_and_the_same_however_many_are_held(monkeypatc
 
 @pytest.mark.parametrize("metric", sorted(METRICS))
 def test_intervals_equal_those_of_scipy_on_the_same_resamples(metric: str):
-    labels, predictions = example_data(metric, np.random.default_rng(6))
+    labels, (predictions, *_) = example_data(metric, np.random.default_rng(6))
     found = bootstrap_interval(metric, labels, predictions, n_resamples=200, seed=11, level=0.9)
 
-    def mean_over_seeds(chosen: np.ndarray) -> float:
-        return float(np.mean([by_library(metric, labels[chosen], p[chosen]) for p in predictions]))
+    def value(chosen: np.ndarray) -> float:
+        return by_library(metric, labels[chosen], predictions[chosen])
 
     expected = stats.bootstrap(
         (np.arange(N),),
-        mean_over_seeds,
+        value,
         n_resamples=200,
         vectorized=False,
         confidence_level=0.9,
         method="percentile",
         rng=np.random.default_rng(11),
     )
-    assert found.value == pytest.approx(mean_over_seeds(np.arange(N)), abs=1e-12)
+    assert found.value == pytest.approx(value(np.arange(N)), abs=1e-12)
     assert found.low == pytest.approx(expected.confidence_interval.low, abs=1e-12)
     assert found.high == pytest.approx(expected.confidence_interval.high, abs=1e-12)
     assert found.half_width == (found.high - found.low) / 2
@@ -144,9 +146,9 @@ def test_intervals_equal_those_of_scipy_on_the_same_resamples(metric: str):
 def test_a_difference_equals_that_of_scipy_and_counts_the_signs():
     rng = np.random.default_rng(8)
     labels = rng.integers(0, 2, N)
-    a, b = (np.where(rng.random((2, N)) < right, labels, 1 - labels) for right in (0.85, 0.7))
-    found = paired_bootstrap("accuracy", labels, a, b[:1], n_resamples=500, seed=2)
-    right = (a == labels).mean(axis=0) - (b[:1] == labels).mean(axis=0)
+    a, b = (np.where(rng.random(N) < right, labels, 1 - labels) for right in (0.85, 0.7))
+    found = paired_bootstrap("accuracy", labels, a, b, n_resamples=500, seed=2)
+    right = (a == labels).astype(float) - (b == labels)
     expected = stats.bootstrap(
         (right,), np.mean, n_resamples=500, method="percentile", rng=np.random.default_rng(2)
     )
@@ -158,15 +160,85 @@ def test_a_difference_equals_that_of_scipy_and_counts_the_signs():
         (expected.bootstrap_distribution >= -1e-12),
     ]
     assert found.p == min(1, 2 * (1 + min(side.sum() for side in sides)) / 501)
-    other = paired_bootstrap("accuracy", labels, b[:1], a, n_resamples=500, seed=2)
+    other = paired_bootstrap("accuracy", labels, b, a, n_resamples=500, seed=2)
     assert (other.value, other.p) == (-found.value, found.p)
     assert (other.low, other.high) == pytest.approx((-found.high, -found.low), abs=1e-12)
 
 
 def test_p_is_1_without_a_difference_and_never_0():
-    assert difference(0.0, np.zeros(99), 0.95).p == 1.0
-    assert difference(0.1, np.full(99, 0.1), 0.95).p == 2 / 100
-    assert difference(0.0, np.array([1e-17, -1e-17, 0.0]), 0.95).p == 1.0
+    def p(value: float, values: np.ndarray) -> float:
+        nothing = Estimate(0.0, np.zeros(99))
+        return difference(Estimate(value, values), nothing, 0.95, seed=0).p
+
+    assert p(0.0, np.zeros(99)) == 1.0
+    assert p(0.1, np.full(99, 0.1)) == 2 / 100
+    assert p(0.0, np.resize([1e-17, -1e-17, 0.0], 99)) == 1.0
+
+
+def seeds_of(accuracies: tuple[float, ...], labels: np.ndarray) -> np.ndarray:
+    """Predictions of one method, a seed each; the first of each accuracy's examples are right."""
+    n = len(labels)
+    return np.stack([np.where(np.arange(n) < round(a * n), labels, 1 - labels) for a in accuracies])
+
+
+def test_methods_whose_seeds_lie_far_apart_are_not_told_apart_by_their_examples():
+    labels = np.arange(300) % 2
+    # 84.1 ± 16.9 and 93.8 ± 4.7, three seeds each.
+    a, b = seeds_of((0.647, 0.926, 0.95), labels), seeds_of((0.884, 0.958, 0.972), labels)
+    of_a, of_b = ((x == labels).mean(axis=1) for x in (a, b))
+    assert (of_a.mean(), of_a.std(ddof=1)) == pytest.approx((0.841, 0.169), abs=0.002)
+    assert (of_b.mean(), of_b.std(ddof=1)) == pytest.approx((0.938, 0.047), abs=0.002)
+    found = paired_bootstrap("accuracy", labels, a, b)
+    assert found.p > 0.2
+    assert found.low < -0.2 < 0.2 < found.high
+    alone = bootstrap_interval("accuracy", labels, a)
+    assert (alone.low, alone.high) == (pytest.approx(0.45, abs=0.1), 1.0), "it ends at 1"
+
+
+def test_with_seeds_alone_the_test_is_welchs():
+    # As good as no examples' noise: two or three seeds on each side against scipy's t-test.
+    rng, still = np.random.default_rng(2), np.zeros((3, 20_000))
+    for shift in (0.0, 0.1, 0.3):
+        a, b = 0.5 + rng.normal(0, 0.05, 3), 0.5 - shift + rng.normal(0, 0.02, 2)
+        found = difference(
+            estimate("accuracy", a, still + a[:, None]),
+            estimate("accuracy", b, still[:2] + b[:, None]),
+            0.95,
+            seed=1,
+        )
+        expected: Any = stats.ttest_ind(a, b, equal_var=False)
+        interval = expected.confidence_interval(0.95)
+        assert found.p == pytest.approx(expected.pvalue, rel=0.1, abs=5e-4)
+        assert found.value == pytest.approx(a.mean() - b.mean())
+        assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=0.1)
+
+
+def test_swapping_two_methods_with_seeds_changes_the_sign_and_nothing_else():
+    labels = np.arange(100) % 2
+    a, b = seeds_of((0.8, 0.9, 0.7), labels), seeds_of((0.75, 0.6), labels)
+    one, other = (
+        paired_bootstrap("accuracy", labels, x, y, n_resamples=300) for x, y in ((a, b), (b, a))
+    )
+    assert (other.value, other.p) == (pytest.approx(-one.value), one.p)
+    assert (other.low, other.high) == pytest.approx((-one.high, -one.low), abs=1e-12)
+
+
+@pytest.mark.parametrize("n_seeds", [2, 3])
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.1])
+def test_equal_methods_whose_seeds_differ_are_not_told_apart_too_often(n_seeds, spread):
+    """Scores are a level, a seed's own part, and the examples' part that all resamples repeat."""
+    rng, n_trials, of_examples = np.random.default_rng(5), 600, 0.015
+    n_told_apart = 0
+    for trial in range(n_trials):
+        sides: list[Estimate] = []
+        for _ in range(2):
+            scores = 0.8 + rng.normal(0, spread, n_seeds) + rng.normal(0, of_examples)
+            resampled_scores = scores[:, None] + rng.normal(0, of_examples, 200)
+            sides.append(estimate("accuracy", scores, resampled_scores))
+        n_told_apart += difference(sides[0], sides[1], 0.95, seed=trial).p < 0.05
+    # More than 49 of 600 at a probability of 0.05 have the binomial probability 4e-4.
+    assert stats.binom.sf(49, n_trials, 0.05) < 5e-4
+    assert n_told_apart <= 49
 
 
 def rejections(gap: float, n_trials: int = 400, n: int = 300) -> int:

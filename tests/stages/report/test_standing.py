@@ -1,6 +1,7 @@
 """Intervals and comparisons with the best: from predictions on disk into the table, and every form of it."""
 
 import json
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -154,6 +155,55 @@ def test_a_terminal_shows_numbers_below_each_other_and_the_mark_behind(cells):
     rows = {line.split()[0]: line for line in lines if "±" in line}
     assert rows["close"].rstrip().endswith("≈")
     assert len({rows[m].index("±") for m in RIGHT}) == 1
+
+
+def trained(cells):
+    return [replace(cell, loss="cross_entropy") for cell in cells]
+
+
+# 84.1 ± 16.9 against 93.8 ± 4.7 on 300 examples, three seeds each.
+FAR_APART = {
+    "scorer": (0.647, 0.926, 0.95),
+    "GLOT": (0.8833, 0.96, 0.97),
+    "first": (0.5, 0.52, 0.51),
+}
+
+
+@pytest.fixture
+def far_apart(tmp_path: Path):
+    labels = two_classes(300)
+    return trained(
+        scored_cell(tmp_path, method, labels, answers(right, labels, 10 * i + seed), seed=seed)
+        for i, (method, rights) in enumerate(FAR_APART.items())
+        for seed, right in enumerate(rights)
+    )
+
+
+def test_a_difference_that_seeds_can_make_alone_does_not_stand_as_significant(far_apart):
+    table = with_notes(far_apart)
+    scorer, glot, first = table.rows
+    assert [table.text(e) for row in (scorer, glot) for e in row.entries if e] == [
+        "84.1 ± 16.9",
+        "93.8 ± 4.7",
+    ]
+    assert table.is_tied(scorer, 0)
+    assert not table.is_tied(first, 0), "a large difference is found"
+    interval = table.interval(scorer, 0)
+    assert interval is not None
+    assert (interval.low, interval.high) == (pytest.approx(0.45, abs=0.1), 1.0)
+    assert "with other seeds drawn in each of 400 resamples" in table.notes[0]
+    assert table.notes[1].startswith("3 seeds are few")
+    size = next(note for note in table.notes if note.startswith("Too small"))
+    assert "±5." in size, "a matter of the test set, not of the seeds"
+
+
+def test_one_seed_of_a_trained_method_is_named(far_apart, tmp_path: Path):
+    alone = [cell for cell in far_apart if cell.seed == 0 or cell.method == "GLOT"]
+    labels = two_classes(300)
+    fixed = scored_cell(tmp_path, "untrained", labels, answers(0.7, labels, 70))
+    said = with_notes([*alone, fixed]).notes[1]
+    assert said.startswith("One seed of scorer, first: how far another training would differ")
+    assert not any("seeds" in note for note in with_notes([fixed]).notes)
 
 
 def columns(*facts: tuple[str, str, str | None]) -> tuple[Column, ...]:
