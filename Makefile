@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint type bench golden clean
+.PHONY: demo test lint type bench gpu-check golden clean
 
 # The signal-dilution stress test, end to end on the packaged MiniLM weights. No server, no hub.
 demo: $(STAMP)
@@ -25,6 +25,11 @@ type: $(STAMP)
 
 bench: $(STAMP)
 	for name in extraction reading token_graph fit training_free efficiency; do $(BIN)/python -W ignore -m benchmarks.$$name || exit 1; done
+
+# Every family, recipe, head and probe on this machine's GPU against the CPU's numbers, then a table of speed. Says so and
+# does nothing where there is no GPU.
+gpu-check: $(STAMP)
+	$(BIN)/python -W ignore -m benchmarks.gpu_check
 
 # Write the golden files again; look at the diff and explain it in the commit. tests/formats is not among
 # them: old bytes must stay as they were written.

@@ -47,21 +47,26 @@ def target_of(source: str) -> ExtractTarget:
 
 
 def run_ours(
-    target: ExtractTarget, home: Path, texts: Sequence[str], backbone: Backbone, batch: int
+    target: ExtractTarget,
+    home: Path,
+    texts: Sequence[str],
+    backbone: Backbone,
+    batch: int,
+    device: str = "cpu",
 ) -> FeatureStore:
     """Extract into an empty home."""
     shutil.rmtree(home, ignore_errors=True)
     digests = [text_digest(t) for t in texts]
-    runtime = ExtractRuntime(device="cpu", batch_tokens=batch)
+    runtime = ExtractRuntime(device=device, batch_tokens=batch)
     return extract(target, home, texts, digests, runtime, QUIET, load=lambda: backbone).store
 
 
-def bare_model(target: ExtractTarget, attention: str) -> Any:
+def bare_model(target: ExtractTarget, attention: str, device: str = "cpu") -> Any:
     """transformers' own model."""
     model = AutoModel.from_pretrained(
         target.files.folder, attn_implementation=attention, dtype=torch.float32
     )
-    return model.eval().requires_grad_(False)
+    return model.eval().requires_grad_(False).to(device)
 
 
 def batches_of(run: Callable[[], object], backbone: Backbone) -> list[dict[str, Any]]:
@@ -83,3 +88,5 @@ def run_bare(model: Any, batches: Sequence[dict[str, Any]]) -> None:
     with torch.inference_mode():
         for batch in batches:
             model(**batch)
+    if batches and batches[0]["input_ids"].is_cuda:
+        torch.cuda.synchronize()

@@ -1,5 +1,6 @@
 """What the benchmark programs share: interleaved timing, ratios, and how results are printed."""
 
+import io
 import json
 import os
 import platform
@@ -110,22 +111,31 @@ def evict(paths: Sequence[Path]) -> None:
 
 def show(title: str, findings: Sequence[Finding], *, as_json: bool) -> None:
     """Print findings as a Markdown table, or as JSON, with the machine they were measured on."""
-    machine = {
+    if as_json:
+        lines = [{**asdict(f), "met": f.met} for f in findings]
+        print(json.dumps({"title": title, "machine": _machine(), "findings": lines}, indent=1))
+        return
+    print(markdown(title, findings), end="")
+
+
+def markdown(title: str, findings: Sequence[Finding]) -> str:
+    """Findings as a Markdown table below a line that names the machine they were measured on."""
+    words = ", ".join(f"{name} {value}" for name, value in _machine().items())
+    table = Table("what", "measured", "target", "met", "detail", box=box.MARKDOWN)
+    for f in findings:
+        met = {True: "yes", False: "NO", None: ""}[f.met]
+        table.add_row(f.what, f"{f.value:.3g}", f.target, met, f.detail)
+    out = io.StringIO()
+    # Wide enough that no row is wrapped, which Markdown does not know.
+    Console(file=out, width=400).print(table)
+    return f"{title} ({words})\n{out.getvalue()}"
+
+
+def _machine() -> dict[str, object]:
+    return {
         "cores": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS", "default"),
         "processor": platform.machine(),
         "python": platform.python_version(),
         "load": round(os.getloadavg()[0], 1),
     }
-    if as_json:
-        lines = [{**asdict(f), "met": f.met} for f in findings]
-        print(json.dumps({"title": title, "machine": machine, "findings": lines}, indent=1))
-        return
-    words = ", ".join(f"{name} {value}" for name, value in machine.items())
-    print(f"{title} ({words})")
-    table = Table("what", "measured", "target", "met", "detail", box=box.MARKDOWN)
-    for f in findings:
-        met = {True: "yes", False: "NO", None: ""}[f.met]
-        table.add_row(f.what, f"{f.value:.3g}", f.target, met, f.detail)
-    # Wide enough that no row is wrapped, which Markdown does not know.
-    Console(width=400).print(table)
