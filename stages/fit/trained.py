@@ -22,7 +22,7 @@ from stages.heads import Pooling
 from storage.errors import CorruptDataError, InputError, NotFoundError
 from storage.quoting import quoted
 
-FORMAT = 2
+FORMAT = 3
 
 
 class LoadedHead(torch.nn.Module):
@@ -165,7 +165,7 @@ def load_head(folder: Path) -> LoadedHead:
     try:
         record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
         head = LoadedHead(
-            FitConfig.model_validate(record["chosen"]),
+            _chosen(record),
             record["d_in"],
             _facts(record),
             record["epoch"],
@@ -182,6 +182,14 @@ def load_head(folder: Path) -> LoadedHead:
             "run the fit again"
         ) from error
     return head
+
+
+def _chosen(record: Mapping[str, Any]) -> FitConfig:
+    plain = record["chosen"]
+    if record["format"] < 3 and plain["head"].get("conv") == "gin":
+        # What is 'gin' now, with batch normalisation, did not exist.
+        plain = plain | {"head": plain["head"] | {"conv": "gin_plain"}}
+    return FitConfig.model_validate(plain)
 
 
 def _facts(record: Mapping[str, Any]) -> TaskFacts:

@@ -49,8 +49,9 @@ class GlotHead(_Config):
     """Graph convolutions over the cosine graph of the tokens, then a scorer (GLOT)."""
 
     kind: Literal["glot"] = "glot"
-    conv: Literal["gat", "gcn", "gin"] = "gat"
-    """Graph convolution; the paper's main results use graph attention."""
+    conv: Literal["gat", "gcn", "gin", "gin_plain"] = "gat"
+    """Graph convolution; the paper's main results use graph attention. `gin` is that of the released code: a
+    perceptron with batch normalisation, and a token among its own neighbours. `gin_plain` has neither."""
     n_convs: int = Field(default=2, ge=0, le=MAX_LAYERS)
     """Graph convolutions, K in the paper (appendix B: 2)."""
     hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)

@@ -1,10 +1,11 @@
 """GLOT: a small graph network over the cosine graph of a frozen backbone's tokens.
 
 Source: GLOT (ICLR 2026), sections 3.2-3.3, as its released code runs it. Where text and code
-differ we follow the code: plain graph attention instead of the concatenating update of equation 2,
-and the readout pools the fused vectors, not the input. Not in the code, and off unless asked for:
-GCN and GIN convolutions, several attention heads, the input projection W_in (section 3.2, table 6),
-and `jumping="none"` (table 6), which here pools the last convolution.
+differ we follow the code: torch-geometric's graph attention, GCN and GIN instead of the concatenating
+update of equation 2, and the readout pools the fused vectors, not the input. Not in the code, and off
+unless asked for: several attention heads, the input projection W_in (section 3.2, table 6), GIN without
+batch normalisation, and `jumping="none"` (table 6), which here pools the last convolution. In the code,
+and not here: GINE, which its tables do not have.
 """
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from stages.heads.config import GlotHead
 from stages.heads.graph_attention import GraphAttention
 from stages.heads.graph_convolution import GraphConvolution
-from stages.heads.graph_isomorphism import GraphIsomorphism
+from stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
 from stages.heads.initialise import projection
 from stages.heads.pooling import Pooling
 from stages.heads.scorer import Readout
@@ -28,7 +29,11 @@ def _convolution(config: GlotHead, d_in: int, generator: torch.Generator) -> nn.
         case "gcn":
             return GraphConvolution(d_in, config.hidden, generator)
         case "gin":
-            return GraphIsomorphism(d_in, config.hidden, generator)
+            # A cosine of 1 with itself makes a token its own neighbour.
+            own = 2 if config.tau < 1 else 1
+            return GraphIsomorphism(d_in, config.hidden, generator, own)
+        case "gin_plain":
+            return PlainGraphIsomorphism(d_in, config.hidden, generator)
 
 
 class GlotPooling(Pooling):

@@ -1,7 +1,7 @@
 """Graph convolution on token graphs, equal to torch-geometric's GCNConv.
 
-Source: GCN (arXiv:1609.02907). GLOT's released code has graph attention only; this is GCNConv with
-its defaults (symmetric normalisation, self loops, bias) on the same graph.
+Source: GCN (arXiv:1609.02907), as GLOT's released code runs it for table 11: GCNConv with its defaults
+(symmetric normalisation, self loops, bias) on the same graph, every edge of weight 1.
 Axes: t tokens of all texts, d input width, h output width.
 """
 

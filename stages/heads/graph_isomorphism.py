@@ -1,15 +1,23 @@
-"""Graph isomorphism convolution on token graphs, equal to torch-geometric's GINConv.
+"""Graph isomorphism convolutions on token graphs, equal to torch-geometric's GINConv.
 
-Source: GIN (arXiv:1810.00826). GLOT's released code has graph attention only; this is GINConv with
-eps 0, not trained. A token counts once, as in the paper: GINConv adds it to its neighbours, so it
-has to be given the graph without self loops to do the same.
+Source: GIN (arXiv:1810.00826): the sum over a token and its neighbours through a perceptron of two
+layers, with batch normalisation between them (section 7). GLOT names GIN in its table 11 and prints no
+update of its own; its released code runs GINConv with eps 0, not trained, and that perceptron, on the
+graph of its equation for A. There a token is its own neighbour where tau is below 1, and GINConv adds it
+once more, so it counts twice; GIN's own graphs have no such edges. `GraphIsomorphism` does as released,
+`PlainGraphIsomorphism` counts a token once and normalises nothing.
+Where we differ: at tau 1 no token is its own neighbour, which there is left to the rounding of its cosine
+with itself. Texts of one token in training: see batch_normalisation.
 Axes: t tokens of all texts, d input width, h output width.
 """
+
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from stages.heads.batch_normalisation import normalised
 from stages.heads.initialise import linear
 from stages.heads.neighbour_sum import neighbour_sum
 from stages.heads.products import linear_map
@@ -17,11 +25,37 @@ from stages.heads.token_graph import Graph
 
 
 class GraphIsomorphism(nn.Module):
+    """h_i = W2 relu(norm(W1 (c x_i + sum_j x_j) + b1)) + b2 over the other neighbours j of i.
+
+    c is 2 where a token is its own neighbour and 1 where it is not. Has d * h + h * h + 4 h parameters. W1 is
+    applied before the sum, with which it commutes: h is usually smaller than d. Memory: that of a neighbour
+    sum; two tensors `[t, h]` are kept for the backward pass. As with every batch normalisation, vectors
+    depend on `train()` and `eval()`, and in training on the batch.
+    """
+
+    def __init__(
+        self, d_in: int, d_out: int, generator: torch.Generator, own: Literal[1, 2] = 2
+    ) -> None:
+        super().__init__()
+        self.own = own
+        """How often a token counts itself."""
+        self.first = linear(d_in, d_out, generator)
+        self.norm = nn.BatchNorm1d(d_out)
+        self.second = linear(d_out, d_out, generator)
+
+    def forward(self, tokens: Float[Tensor, "t d"], graph: Graph) -> Float[Tensor, "t h"]:
+        """New vectors of the tokens, before any activation."""
+        rows = linear_map(tokens, self.first.weight)
+        gathered = neighbour_sum(rows, graph) + self.first.bias
+        if self.own == 2:
+            gathered += rows
+        return self.second(torch.relu_(normalised(self.norm, gathered)))
+
+
+class PlainGraphIsomorphism(nn.Module):
     """h_i = W2 relu(W1 (x_i + sum_j x_j) + b1) + b2 over the other neighbours j of i.
 
-    Has d * h + h * h + 2 h parameters. W1 is applied before the sum, with which it commutes: h is
-    usually smaller than d. Memory: that of a neighbour sum; one tensor `[t, h]` is kept for the
-    backward pass.
+    Has d * h + h * h + 2 h parameters. Memory: as above, with one tensor `[t, h]` kept.
     """
 
     def __init__(self, d_in: int, d_out: int, generator: torch.Generator) -> None:

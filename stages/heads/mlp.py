@@ -2,8 +2,7 @@
 
 Source: the MLP baseline of GLOT's table 15, as its released code runs it: torch-geometric's MLP of
 widths d, h, ..., h with batch normalisation before the ReLU, and a plain mean over tokens (the paper
-calls it adaptive scoring; the scores are constant). Where a batch in training is a single token,
-which has no variance, we take the running statistics; the released code stops.
+calls it adaptive scoring; the scores are constant).
 Axes: t tokens of all texts, n texts, d input width, h width.
 """
 
@@ -13,8 +12,8 @@ from itertools import pairwise
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
+from stages.heads.batch_normalisation import normalised
 from stages.heads.config import MlpHead
 from stages.heads.initialise import linear
 from stages.heads.pooling import Pooling
@@ -22,21 +21,11 @@ from stages.heads.poolings import MeanPooling
 from storage.errors import InputError
 
 
-def _normalise(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
-    if len(rows) > 1:
-        return norm(rows)
-    return functional.batch_norm(
-        rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
-    )
-
-
 class MlpPooling(Pooling):
     """Linear, batch normalisation, ReLU, ..., Linear on each token, then the mean over each text.
 
-    The statistics are those of all tokens of a batch in training, and running ones in evaluation, so
-    here alone a text's vector depends on `train()` and `eval()`, and in training on the batch. The
-    last layer is applied after the mean, with which it commutes. Memory: two tensors `[t, h]` per
-    layer but the last.
+    A text's vector depends on `train()` and `eval()`, and in training on the batch. The last layer is
+    applied after the mean, with which it commutes. Memory: two tensors `[t, h]` per layer but the last.
     """
 
     def __init__(self, config: MlpHead, d_in: int, generator: torch.Generator) -> None:
@@ -55,7 +44,7 @@ class MlpPooling(Pooling):
         rows = tokens
         for layer, norm in zip(first, self.norms, strict=True):
             assert isinstance(norm, nn.BatchNorm1d)
-            rows = torch.relu_(_normalise(norm, layer(rows)))
+            rows = torch.relu_(normalised(norm, layer(rows)))
         return last(self.mean(rows, offsets))
 
     def token_weights(

@@ -32,7 +32,9 @@ def test_heads_on_a_stored_readout_are_reported_and_only_tokens_have_weights(tin
     answers = {(rows[m]["test"], rows[m]["dev"]) for m in ("readout", "mean of readouts", "first")}
     assert len(answers) == 1
     weighed = [pq.read_table(path) for path in home.rglob(FILE)]
-    ones = [np.argmax(row) / (len(row) - 1) for t in weighed for row in t["weights"].to_pylist()]
+    ones = [
+        np.argmax(row) / (len(row) - 1) for t in weighed for row in t.column("weights").to_pylist()
+    ]
     assert sorted(set(ones)) == [0, 1], "all on the first token, or all on the last one"
     page = result.report.read_text(encoding="utf-8")
     assert "mean of readouts" in page

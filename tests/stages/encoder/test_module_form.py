@@ -62,6 +62,7 @@ def exported(home: Home, tmp_path: Path) -> Path:
         ("distilbert", "plain:bos=omit", AdaPoolHead(heads=4)),
         ("llama", "htp:block=tokens,size=3", MlpHead(hidden=8)),
         ("gpt2", "echo", FirstHead()),
+        ("bert", "plain", GlotHead(hidden=8, tau=0.3, conv="gin")),
     ],
 )
 def test_any_head_and_recipe(

@@ -66,7 +66,9 @@ def _resumed(config, data, path, *stops):
 
 
 @pytest.mark.parametrize(
-    "head", [GlotHead(hidden=6, tau=0.4), MlpHead(hidden=6)], ids=["glot", "batch normalisation"]
+    "head",
+    [GlotHead(hidden=6, tau=0.4), MlpHead(hidden=6), GlotHead(hidden=6, tau=0.4, conv="gin")],
+    ids=["glot", "mlp with batch normalisation", "gin with batch normalisation"],
 )
 # Epochs have 6 steps and candidates 3 epochs; a fit stops in a later epoch, in the second candidate, and
 # twice, the second time in the epoch it had resumed.

@@ -21,6 +21,8 @@ HEADS = {
     "max": MaxHead(),
     "scorer": ScorerHead(hidden=8),
     "glot": GlotHead(hidden=8, tau=0.4),
+    "gin": GlotHead(hidden=8, tau=0.4, conv="gin"),
+    "gin_plain": GlotHead(hidden=8, tau=0.4, conv="gin_plain"),
 }
 
 
@@ -91,6 +93,25 @@ def test_the_log_has_a_line_per_step_and_the_dev_metric_at_the_end_of_each_epoch
         assert [row["dev_metric"] for row in mine[:-1]] == [""] * 5
         assert float(mine[-1]["dev_metric"]) == record.dev_metric
         assert {float(row["lr"]) for row in mine} == {1e-2}
+
+
+def _as_of_format_2(folder, **head):
+    """Rewrite a saved head as an earlier version did, `head` being what differs in its config."""
+    record = json.loads((folder / "head.json").read_text())
+    record["format"] = 2
+    record["chosen"]["head"] |= head
+    (folder / "head.json").write_text(json.dumps(record))
+
+
+def test_gin_of_before_it_was_normalised_is_read_as_what_it_was(tmp_path):
+    result = _fit(_config("gin_plain"))
+    result.save(tmp_path)
+    _as_of_format_2(tmp_path, conv="gin")
+    head = load_head(tmp_path)
+    assert head.config == result.head().config
+    rows = features(5, 9)
+    batch = torch.from_numpy(rows.data), torch.from_numpy(rows.offsets)
+    assert torch.equal(head.embed(*batch), result.head().embed(*batch))
 
 
 def test_heads_from_before_there_were_other_tasks_are_still_read(tmp_path):

@@ -30,6 +30,7 @@ HEADS = {
     "gat": GlotHead(hidden=8, tau=0.4),
     "gcn": GlotHead(hidden=8, tau=0.4, conv="gcn"),
     "gin": GlotHead(hidden=8, tau=0.4, conv="gin"),
+    "gin_plain": GlotHead(hidden=8, tau=0.4, conv="gin_plain"),
     "heads": GlotHead(hidden=8, tau=0.4, heads=2, project=6, jumping="max"),
     "mlp": MlpHead(hidden=8, n_layers=3),
     "adapool": AdaPoolHead(heads=2, query="first"),
@@ -246,13 +247,14 @@ def test_bfloat16_trains_every_task_deterministically_and_dev_is_evaluated_in_fl
     assert {v.dtype for v in result.state.values()} == {torch.float32}
 
 
-def test_running_statistics_of_batch_normalisation_move_in_bfloat16_too():
+@pytest.mark.parametrize(("kind", "norm"), [("mlp", "norms.0"), ("gin", "convs.1.norm")])
+def test_running_statistics_of_batch_normalisation_move_in_bfloat16_too(kind, norm):
     optim = OptimConfig(lr=1e-2, batch_size=16, max_epochs=2, precision="bfloat16")
-    state = _fit(_config(MlpHead(hidden=8), optim=optim)).state
-    mean = state["pooling.norms.0.running_mean"]
+    state = _fit(_config(HEADS[kind], optim=optim)).state
+    mean = state[f"pooling.{norm}.running_mean"]
     assert mean.dtype == torch.float32
     assert float(mean.abs().max()) > 0.01
-    assert int(state["pooling.norms.0.num_batches_tracked"]) > 0
+    assert int(state[f"pooling.{norm}.num_batches_tracked"]) > 0
 
 
 def test_the_defaults_train_as_before():

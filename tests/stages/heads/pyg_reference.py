@@ -1,10 +1,10 @@
-"""GLOT written with torch-geometric, one sentence at a time, as the independent reference.
+"""GLOT written with torch-geometric as the independent reference.
 
 Edges by explicit cosine per sentence, its layers for the convolutions, the readout as in the paper.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.nn import functional
 from stages.heads.glot import GlotPooling
 from stages.heads.graph_attention import GraphAttention
 from stages.heads.graph_convolution import GraphConvolution
-from stages.heads.graph_isomorphism import GraphIsomorphism
+from stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
 
 with warnings.catch_warnings():
     # torch-geometric 2.8.1 calls the deprecated torch.jit.script when it is imported.
@@ -27,7 +27,9 @@ __all__ = [
     "edge_index",
     "gat_conv",
     "global_mean_pool",
+    "packed",
     "pool_sentence",
+    "pool_texts",
     "pyg_layer",
     "sentences",
     "weights",
@@ -43,6 +45,17 @@ def edge_index(tokens: Tensor, tau: float) -> Tensor:
     """Pairs (from, to) with a cosine above tau, the diagonal included as the cosine decides."""
     unit = functional.normalize(tokens, dim=1)
     return torch.nonzero((unit @ unit.t()) > tau).t()
+
+
+def packed(
+    texts: Sequence[Tensor],
+    tau: float,
+    connect: Callable[[Tensor, float], Tensor] = edge_index,
+) -> Tensor:
+    """The same of several texts end to end."""
+    starts = torch.tensor([0, *(len(text) for text in texts)]).cumsum(0).tolist()
+    found = [connect(text, tau) + at for text, at in zip(texts, starts[:-1], strict=True)]
+    return torch.cat(found, dim=1)
 
 
 def gat_conv(conv: GraphAttention) -> GATConv:
@@ -70,6 +83,20 @@ def gcn_conv(conv: GraphConvolution) -> GCNConv:
 
 
 def gin_conv(conv: GraphIsomorphism) -> GINConv:
+    """torch-geometric's layer and perceptron with the same weights and running statistics."""
+    d_out, d_in = conv.first.weight.shape
+    # A lone token in training: torch-geometric's answer to a batch without variance.
+    inner = MLP([d_in, d_out, d_out], norm_kwargs={"allow_single_element": True})
+    layer = GINConv(inner).to(conv.first.weight.dtype).train(conv.training)
+    (norm,) = inner.norms
+    norm.module.load_state_dict(conv.norm.state_dict())
+    with torch.no_grad():
+        for mine, yours in zip(weights(layer), conv.parameters(), strict=True):
+            mine.copy_(yours)
+    return layer
+
+
+def plain_gin_conv(conv: PlainGraphIsomorphism) -> GINConv:
     """torch-geometric's layer with the same weights."""
     d_out, d_in = conv.first.weight.shape
     inner = nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU(), nn.Linear(d_out, d_out))
@@ -89,6 +116,8 @@ def pyg_layer(conv: nn.Module) -> nn.Module:
             return gcn_conv(conv)
         case GraphIsomorphism():
             return gin_conv(conv)
+        case PlainGraphIsomorphism():
+            return plain_gin_conv(conv)
         case _:
             raise AssertionError(type(conv))
 
@@ -107,16 +136,24 @@ def weights(layer: nn.Module) -> list[nn.Parameter]:
             ]
         case GCNConv():
             return [layer.lin.weight, layer.bias]
+        case GINConv(nn=MLP()):
+            inner = layer.nn
+            return [
+                *inner.lins[0].parameters(),
+                *inner.norms.parameters(),
+                *inner.lins[1].parameters(),
+            ]
         case _:
             return list(layer.parameters())
 
 
 def convolve(layer: nn.Module, tokens: Tensor, edges: Tensor) -> Tensor:
-    """The layer on one graph: every edge attribute 1, no self loops where it adds the token itself."""
+    """The layer on a graph: every edge attribute 1, self loops as the cosine decides; none for the plain
+    GINConv, which adds the token itself."""
     match layer:
         case GATConv():
             return layer(tokens, edges, edge_attr=tokens.new_ones(edges.shape[1], 1))
-        case GINConv():
+        case GINConv(nn=nn.Sequential()):
             return layer(tokens, remove_self_loops(edges)[0])
         case _:
             return layer(tokens, edges)
@@ -130,7 +167,19 @@ def pool_sentence(
     connect: Callable[[Tensor, float], Tensor] = edge_index,
 ) -> tuple[Tensor, Tensor]:
     """The vector and the token weights of one sentence."""
-    edges = connect(tokens, tau)
+    vectors, weights = pool_texts(head, layers, [tokens], tau, connect)
+    return vectors[0], weights
+
+
+def pool_texts(
+    head: GlotPooling,
+    layers: list[nn.Module],
+    texts: Sequence[Tensor],
+    tau: float,
+    connect: Callable[[Tensor, float], Tensor] = edge_index,
+) -> tuple[Tensor, Tensor]:
+    """The vectors of several texts in one batch, and the weights of all their tokens."""
+    edges, tokens = packed(texts, tau, connect), torch.cat(list(texts))
     hidden = [tokens if head.projection is None else tokens @ head.projection.weight.t()]
     for layer in layers:
         hidden.append(torch.relu(convolve(layer, hidden[-1], edges)))
@@ -143,5 +192,10 @@ def pool_sentence(
             fused = torch.stack(hidden[1:]).mean(dim=0)
         case "none":
             fused = hidden[-1]
-    weights = head.readout.second(torch.tanh(head.readout.first(fused))).softmax(dim=0)
-    return (weights * fused).sum(dim=0), weights[:, 0]
+    scores = head.readout.second(torch.tanh(head.readout.first(fused)))
+    lengths = [len(text) for text in texts]
+    weights = [part.softmax(dim=0) for part in scores.split(lengths)]
+    vectors = [
+        (share * rows).sum(dim=0) for share, rows in zip(weights, fused.split(lengths), strict=True)
+    ]
+    return torch.stack(vectors), torch.cat(weights)[:, 0]

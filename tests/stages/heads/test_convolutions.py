@@ -6,11 +6,16 @@ import torch
 from stages.heads import token_graph
 from stages.heads.graph_attention import GraphAttention
 from stages.heads.graph_convolution import GraphConvolution
-from stages.heads.graph_isomorphism import GraphIsomorphism
+from stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
 from stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
 from stages.heads.token_graph import build_blocks, edges
-from tests.stages.heads.batches import make_batch, passes_gradcheck
-from tests.stages.heads.pyg_reference import convolve, edge_index, pyg_layer, sentences, weights
+from tests.stages.heads.batches import (
+    magnification,
+    make_batch,
+    passes_gradcheck,
+    shift_normalisation,
+)
+from tests.stages.heads.pyg_reference import convolve, packed, pyg_layer, sentences, weights
 
 RAGGED = [23, 1, 7, 40, 1, 40, 12]
 CONVS = {
@@ -18,22 +23,26 @@ CONVS = {
     "gat-3": lambda *args: GraphAttention(*args, heads=3),
     "gcn": GraphConvolution,
     "gin": GraphIsomorphism,
+    "gin_plain": PlainGraphIsomorphism,
 }
 RTOL = {torch.float64: 1e-11, torch.float32: 1e-5}
 """Of the largest number compared: sums of up to 40 tokens and 124 rows in another order, 2**-53 and
 2**-24 relative each."""
 
 
-def _conv(kind, d_in=6, d_out=6, dtype=torch.float64):
+def _conv(kind, d_in=6, d_out=6, dtype=torch.float64, tau=0.0):
     conv = CONVS[kind](d_in, d_out, torch.Generator().manual_seed(3)).to(dtype)
     if hasattr(conv, "bias"):
         torch.nn.init.normal_(conv.bias, generator=torch.Generator().manual_seed(4))
+    if isinstance(conv, GraphIsomorphism):
+        shift_normalisation(conv.norm)
+        conv.own = 2 if tau < 1 else 1
     return conv
 
 
-def _close(found, expected):
+def _close(found, expected, growth=1.0):
     expected = expected.reshape(found.shape)
-    atol = RTOL[found.dtype] * float(expected.detach().abs().max())
+    atol = RTOL[found.dtype] * growth * float(expected.detach().abs().max())
     torch.testing.assert_close(found, expected, rtol=0, atol=atol)
 
 
@@ -43,19 +52,20 @@ def _close(found, expected):
 def test_output_and_every_gradient_equal_torch_geometric(kind, tau, dtype):
     tokens, offsets = make_batch(RAGGED, 6, dtype=dtype)
     tokens.requires_grad_()
-    conv = _conv(kind, dtype=dtype)
+    conv = _conv(kind, dtype=dtype, tau=tau)
     layer = pyg_layer(conv)
-    graphs = [(text, edge_index(text.detach(), tau)) for text in sentences(tokens, offsets)]
-    theirs = torch.cat([convolve(layer, *graph) for graph in graphs])
-    ours = conv(tokens, build_blocks(tokens, offsets, tau))
-    _close(ours, theirs)
+    theirs = convolve(layer, tokens, packed(list(sentences(tokens.detach(), offsets)), tau))
+    graph = build_blocks(tokens, offsets, tau)
+    growth = magnification(conv, tokens, graph)
+    ours = conv(tokens, graph)
+    _close(ours, theirs, growth)
     pull = torch.randn(ours.shape, generator=torch.Generator().manual_seed(5), dtype=dtype)
     mine = torch.autograd.grad(ours, [tokens, *conv.parameters()], pull)
     # With single tokens only, or no edges, torch-geometric drops the edge attributes.
     yours = torch.autograd.grad(
         theirs, [tokens, *weights(layer)], pull, materialize_grads=True, allow_unused=True
     )
-    rounding = RTOL[dtype] * max(float(other.abs().max()) for other in yours)
+    rounding = RTOL[dtype] * growth * max(float(other.abs().max()) for other in yours)
     for one, other in zip(mine, yours, strict=True):
         torch.testing.assert_close(one, other.reshape(one.shape), rtol=0, atol=rounding)
 
@@ -106,15 +116,19 @@ def test_attention_heads_are_separate_attentions_on_their_share_of_the_columns()
 @pytest.mark.parametrize("tau", [1.0, 1.1])
 def test_from_tau_one_on_a_token_is_transformed_alone(kind, tau):
     tokens, offsets = make_batch(RAGGED, 6)
-    conv = _conv(kind)
+    conv = _conv(kind, tau=tau).eval()
     out = conv(tokens, build_blocks(tokens, offsets, tau))
     alone = torch.cat(
         [conv(t[None], build_blocks(t[None], torch.tensor([0, 1]), tau)) for t in tokens]
     )
     torch.testing.assert_close(out, alone)
-    if kind == "gin":
+    if kind == "gin_plain":
         first, second = conv.first, conv.second
         torch.testing.assert_close(out, second(torch.relu(first(tokens))))
+    elif kind == "gin":
+        gathered = tokens @ conv.first.weight.t() + conv.first.bias
+        expected = conv.second(torch.relu(conv.norm(gathered)))
+        torch.testing.assert_close(out, expected)
     else:
         torch.testing.assert_close(out, tokens @ conv.weight.t() + conv.bias)
 
@@ -125,9 +139,10 @@ def test_parameter_counts_of_a_convolution(kind, count):
     assert sum(parameter.numel() for parameter in conv.parameters()) == 40 * 12 + count * 12
 
 
-def test_parameter_count_of_an_isomorphism_convolution():
-    conv = _conv("gin", 40, 12)
-    assert sum(p.numel() for p in conv.parameters()) == (40 + 1) * 12 + (12 + 1) * 12
+@pytest.mark.parametrize(("kind", "of_norm"), [("gin", 2 * 12), ("gin_plain", 0)])
+def test_parameter_count_of_an_isomorphism_convolution(kind, of_norm):
+    conv = _conv(kind, 40, 12)
+    assert sum(p.numel() for p in conv.parameters()) == (40 + 1) * 12 + (12 + 1) * 12 + of_norm
 
 
 def test_attention_heads_draw_from_the_distributions_of_gat_conv():

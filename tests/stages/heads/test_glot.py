@@ -3,37 +3,53 @@ import torch
 
 from stages.heads import Classifier, GlotHead, ScorerHead, build_head
 from stages.heads.token_graph import edges
-from tests.stages.heads.batches import make_batch
-from tests.stages.heads.pyg_reference import pool_sentence, pyg_layer, sentences, weights
+from tests.stages.heads.batches import make_batch, shift_normalisation
+from tests.stages.heads.pyg_reference import pool_texts, pyg_layer, sentences, weights
 
 LENGTHS = [14, 1, 30, 9, 30]
-CONVS = [{"conv": "gat"}, {"conv": "gat", "heads": 2}, {"conv": "gcn"}, {"conv": "gin"}]
-each_conv = pytest.mark.parametrize("conv", CONVS, ids=["gat", "gat-2", "gcn", "gin"])
+JUMPING = ("cat", "max", "mean", "none")
+CONVS = [
+    {"conv": "gat"},
+    {"conv": "gat", "heads": 2},
+    {"conv": "gcn"},
+    {"conv": "gin"},
+    {"conv": "gin_plain"},
+]
+each_conv = pytest.mark.parametrize("conv", CONVS, ids=["gat", "gat-2", "gcn", "gin", "gin_plain"])
 
 
 def _head(width=6, seed=2, **settings):
+    """A head in use: batch normalisation takes running statistics, which are not those of a fresh one."""
     config = GlotHead(**({"hidden": 4, "tau": 0.3} | settings))
-    return build_head(config, width, torch.Generator().manual_seed(seed)).double()
+    head = build_head(config, width, torch.Generator().manual_seed(seed)).double().eval()
+    for norm in _norms(head):
+        shift_normalisation(norm)
+    return head
+
+
+def _norms(module):
+    return [m for m in module.modules() if isinstance(m, torch.nn.BatchNorm1d)]
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"jumping": jumping} for jumping in ("cat", "max", "mean", "none")]
+    [{"jumping": jumping, "conv": conv} for jumping in JUMPING for conv in ("gat", "gin")]
     + [conv | {"tau": tau} for conv in CONVS for tau in (-1.1, 0.3, 0.8, 1.1)]
+    + [{"conv": "gin", "n_convs": n} for n in (1, 4)]
     + [{"project": 3}, {"project": 9, "conv": "gcn", "jumping": "max"}],
     ids=lambda settings: " ".join(str(value) for value in settings.values()),
 )
-def test_vectors_weights_and_every_gradient_equal_glot_on_torch_geometric(settings):
+@pytest.mark.parametrize("training", [True, False], ids=["training", "use"])
+def test_vectors_weights_and_every_gradient_equal_glot_on_torch_geometric(settings, training):
     tokens, offsets = make_batch(LENGTHS, 6)
-    head = _head(**settings)
+    head = _head(**settings).train(training)
     layers = [pyg_layer(conv) for conv in head.convs]
-    theirs = [pool_sentence(head, layers, s, head.config.tau) for s in sentences(tokens, offsets)]
-    expected = torch.stack([vector for vector, _ in theirs])
+    expected, shares = pool_texts(head, layers, list(sentences(tokens, offsets)), head.config.tau)
     found = head(tokens, offsets)
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(
-        head.token_weights(tokens, offsets), torch.cat([shares for _, shares in theirs])
-    )
+    for mine, yours in zip(_norms(head), _norms(torch.nn.ModuleList(layers)), strict=True):
+        torch.testing.assert_close(mine.state_dict(), yours.state_dict())
+    torch.testing.assert_close(head.token_weights(tokens, offsets), shares)
     shared = list(head.readout.parameters())
     if head.projection is not None:
         shared += list(head.projection.parameters())
@@ -57,7 +73,7 @@ def test_the_graph_of_a_projecting_head_is_that_of_the_raw_tokens():
     degrees = torch.bincount(edges(tokens, offsets, 0.5)[1], minlength=12)
     assert len(degrees.unique()) > 1, "not the complete graph that equal rows would have"
     # Projected to (1, 0), all tokens are equal; a GIN that hands through the sums counts neighbours.
-    head = _head(conv="gin", n_convs=1, project=2, tau=0.5)
+    head = _head(conv="gin_plain", n_convs=1, project=2, tau=0.5)
     for parameter in (head.projection.weight, *head.convs.parameters()):
         torch.nn.init.zeros_(parameter)
     head.projection.weight.data[0, 0] = 1.0

@@ -61,6 +61,7 @@ def test_a_setting_that_makes_no_sense_is_refused(wrong):
         GlotHead(),
         GlotHead(conv="gcn", project=8),
         GlotHead(conv="gin"),
+        GlotHead(conv="gin_plain"),
         ScorerHead(),
         MlpHead(),
         AdaPoolHead(),

@@ -27,6 +27,7 @@ HEADS = [
     GlotHead(hidden=6, tau=0.3, heads=3),
     GlotHead(hidden=6, tau=0.3, conv="gcn"),
     GlotHead(hidden=6, tau=0.3, conv="gin", project=4),
+    GlotHead(hidden=6, tau=0.3, conv="gin_plain"),
     MlpHead(hidden=6),
     AdaPoolHead(heads=2),
     AdaPoolHead(heads=2, query="first"),
