@@ -34,9 +34,11 @@ from stages.corpus.corpus import Corpus, build_corpus
 from stages.embed import StoredFeatures
 from stages.extraction.backbone import choose_device
 from stages.extraction.extract import extract
+from stages.extraction.files import require_readable
 from stages.extraction.planning import ExtractionPlan, plan_extraction
 from stages.extraction.sizes import BackboneSizes
 from stages.extraction.target import ExtractTarget
+from stages.extraction.too_long import refuse_too_long
 from stages.mteb_evaluation import LocalTask, Role, TaskFacts, task_corpus
 from storage.artifacts import ArtifactSpec, ArtifactStore, Draft
 from storage.durable import write_json
@@ -79,7 +81,7 @@ class Dag:
         spec = ArtifactSpec(stage="corpus", config=corpus_facts(config), code=code_of(build_corpus))
 
         def make(draft: Draft, progress: Progress) -> None:
-            corpus = build_corpus(config)
+            corpus = self.corpus(task)
             corpus.save(draft.folder)
             draft.summary = {
                 "task": corpus.task,
@@ -87,7 +89,10 @@ class Dag:
                 "n_examples": corpus.examples.num_rows,
             }
 
-        return Node("corpus", f"corpus {task}", spec, make)
+        return Node("corpus", f"corpus {task}", spec, make, lambda: self._known(task))
+
+    def _known(self, task: str) -> None:
+        self.corpus(task)
 
     def corpus(self, task: str) -> Corpus:
         """The corpus of a task, from its artifact; built in memory (and not kept) if not published yet."""
@@ -150,7 +155,15 @@ class Dag:
             }
             write_json(draft.folder / "view.json", draft.summary)
 
-        return Node("extract", label, spec, make)
+        def check() -> None:
+            runtime = self.experiment.runtime.extract
+            choose_device(runtime.device)
+            texts, digests = self.unique_texts(stores.tasks)
+            if runtime.too_long == "refuse":
+                refuse_too_long(target, self.home, texts, digests, runtime.block_texts)
+            require_readable(target.files)
+
+        return Node("extract", label, spec, make, check)
 
     def plan_extractions(self) -> list[ExtractionPlan]:
         """What the feature stores lack for this experiment, in the order of `extract_nodes`."""

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from flows.experiment import EmbedMethod
 from flows.nodes import Node, code_of, score_summary
-from stages.embed import StoredFeatures, embed_corpus, required_arrays
-from stages.similarity import SimilarityConfig, score_vectors
+from stages.embed import StoredFeatures, embed_corpus, require_embeddable, required_arrays
+from stages.similarity import SimilarityConfig, require_graded, score_vectors
 from storage.artifacts import ArtifactSpec, Draft
 from storage.keys import to_plain
 from storage.progress import Progress
@@ -30,7 +30,10 @@ def embed_node(dag: "Dag", name: str, task: str, method: EmbedMethod) -> Node:
         found.save(draft.folder)
         draft.summary = {"method": name, "task": task, **found.choice}
 
-    return Node("fit", f"embed {name} · {task}", spec, make)
+    def check() -> None:
+        require_embeddable(config, dag.corpus(task))
+
+    return Node("fit", f"embed {name} · {task}", spec, make, check)
 
 
 def similarity_node(dag: "Dag", name: str, task: str, method: EmbedMethod) -> Node:
@@ -49,4 +52,7 @@ def similarity_node(dag: "Dag", name: str, task: str, method: EmbedMethod) -> No
         result.save(draft.folder)
         draft.summary = score_summary(result.metrics, method=name, task=task)
 
-    return Node("score", f"score {name} · {task}", spec, make)
+    def check() -> None:
+        require_graded(dag.corpus(task))
+
+    return Node("score", f"score {name} · {task}", spec, make, check)

@@ -61,7 +61,11 @@ def texts_node(dag: "Dag", name: str, config: LocalTask, role: Role) -> Node:
         corpus.save(draft.folder)
         draft.summary = {"task": name, "n_texts": len(corpus.texts)}
 
-    return Node("corpus", f"corpus {name}", spec, make)
+    return Node("corpus", f"corpus {name}", spec, make, lambda: _known(dag, name))
+
+
+def _known(dag: "Dag", name: str) -> None:
+    dag.corpus(name)
 
 
 def evaluation_facts(experiment: Experiment) -> dict[object, TaskFacts]:

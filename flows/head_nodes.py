@@ -4,12 +4,15 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from flows.experiment import HeadMethod
 from flows.nodes import Node, code_of, score_summary
 from flows.recipes import DEFAULT_RECIPE
-from stages.controls import ControlConfig, run_control
-from stages.fit import FitData, fit, load_head
-from stages.score import ScoreConfig, score
+from stages.controls import ControlConfig, require_control, run_control
+from stages.fit import FitData, fit, load_head, require_trainable
+from stages.heads import AdaPoolHead, build_head
+from stages.score import ScoreConfig, score, scored_examples
 from storage.artifacts import ArtifactSpec, Draft
 from storage.drafts import DRAFT_PREFIX
 from storage.keys import to_plain
@@ -36,7 +39,10 @@ def control_node(dag: "Dag", name: str, task: str, method: ControlConfig) -> Nod
     def make(draft: Draft, progress: Progress) -> None:
         run_control(config, dag.corpus(task)).save(draft.folder)
 
-    return Node("fit", f"control {name} · {task}", spec, make)
+    def check() -> None:
+        require_control(config, dag.corpus(task))
+
+    return Node("fit", f"control {name} · {task}", spec, make, check)
 
 
 def fit_node(dag: "Dag", name: str, task: str, seed: int, method: HeadMethod) -> Node:
@@ -58,7 +64,16 @@ def fit_node(dag: "Dag", name: str, task: str, seed: int, method: HeadMethod) ->
         result.save(draft.folder)
         shutil.rmtree(kept, ignore_errors=True)
 
-    return Node("fit", f"fit {name} · {task} · seed {seed}", spec, make)
+    def check() -> None:
+        (target,) = dag.stores[DEFAULT_RECIPE].targets
+        for candidate in config.candidates():
+            if isinstance(candidate.head, AdaPoolHead):  # the only one whose sizes may not fit
+                build_head(candidate.head, target.width(candidate.layer), torch.Generator())
+        data = _examples(dag, task)
+        require_trainable(config, data)
+        scored_examples(data)
+
+    return Node("fit", f"fit {name} · {task} · seed {seed}", spec, make, check)
 
 
 def score_node(dag: "Dag", name: str, task: str, seed: int, method: HeadMethod) -> Node:
@@ -88,6 +103,12 @@ def _inputs(dag: "Dag", arrays: Sequence[str]) -> tuple[str, ...]:
     for array in arrays:
         found += dag.stores[DEFAULT_RECIPE].inputs([array])
     return tuple(found)
+
+
+def _examples(dag: "Dag", task: str) -> FitData:
+    """Without features."""
+    corpus = dag.corpus(task)
+    return FitData({}, corpus.examples, corpus.label_names, corpus.digests, corpus.task)
 
 
 def _fit_data(dag: "Dag", task: str, arrays: Sequence[str]) -> FitData:

@@ -11,6 +11,9 @@ from stages.freeze import (
     load_autoencoders,
     pretrain,
     read_latents,
+    require_encoders,
+    require_pairs,
+    require_texts,
     score_corpus,
 )
 from stages.similarity import SimilarityConfig
@@ -41,7 +44,10 @@ def pretrain_node(dag: "Dag", name: str) -> Node:
         result.save(draft.folder)
         draft.summary = {"pretraining": name, "task": task}
 
-    return Node("pretrain", f"pretrain {name}", spec, make)
+    def check() -> None:
+        require_texts(len(dag.corpus(task).texts))
+
+    return Node("pretrain", f"pretrain {name}", spec, make, check)
 
 
 def layers_fit_node(dag: "Dag", name: str, task: str, seed: int, method: LayersMethod) -> Node:
@@ -71,7 +77,16 @@ def layers_fit_node(dag: "Dag", name: str, task: str, seed: int, method: LayersM
         )
         result.save(draft.folder)
 
-    return Node("fit", f"fit {name} · {task} · seed {seed}", spec, make)
+    def check() -> None:
+        require_pairs(dag.corpus(task), method.label_range)
+        if method.encoders is not None:
+            pretraining = dag.experiment.pretrainings[method.encoders]
+            n_layers, n_given = (
+                len(latents.arrays(dag.sizes)) for latents in (method.latents, pretraining.latents)
+            )
+            require_encoders(method.head, n_layers, pretraining.autoencoder.encoders, n_given)
+
+    return Node("fit", f"fit {name} · {task} · seed {seed}", spec, make, check)
 
 
 def layers_score_node(dag: "Dag", name: str, task: str, seed: int, method: LayersMethod) -> Node:

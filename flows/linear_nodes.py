@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from flows.linear_method import LinearMethod
 from flows.nodes import Node, code_of
 from stages.embed import StoredFeatures, required_arrays
-from stages.linear import run_linear
+from stages.linear import linear_examples, run_linear
 from storage.artifacts import ArtifactSpec, Draft
 from storage.keys import to_plain
 from storage.progress import Progress
@@ -41,4 +41,8 @@ def linear_node(dag: "Dag", name: str, task: str, seed: int, method: LinearMetho
         }
 
     seeded = f" · seed {seed}" if method.is_random else ""
-    return Node("fit", f"linear {name} · {task}{seeded}", spec, make)
+
+    def check() -> None:
+        linear_examples(config, dag.corpus(task))
+
+    return Node("fit", f"linear {name} · {task}{seeded}", spec, make, check)

@@ -27,6 +27,10 @@ what no store keeps, and run the backbone for it. `fit` also holds what is made 
 training: controls, vectors and probes."""
 
 
+def _nothing() -> None:
+    """Nothing can be told ahead."""
+
+
 @dataclass(frozen=True)
 class Node:
     """One stage run: what it is, what its key is made of, and how to make it."""
@@ -35,6 +39,8 @@ class Node:
     label: str
     spec: ArtifactSpec
     make: Callable[[Draft, Progress], None]
+    check: Callable[[], None] = _nothing
+    """Raises what `make` would raise of wrong input, as far as configs and corpora tell; writes nothing."""
 
 
 def score_summary(metrics: Mapping[str, Any], **names: str | int) -> dict[str, Any]:

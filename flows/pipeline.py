@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.board import Board, StageProgress
+from flows.checks import check_dag
 from flows.dag import Dag, build_dag
 from flows.experiment import load_experiment
 from flows.home import open_home
@@ -114,8 +115,10 @@ def run_dag(dag: Dag, console: Console) -> PipelineResult:
     """Run every node inside a flow run, level by level, the nodes of a level side by side.
 
     Raises:
+        InputError: as of `check_dag`, before anything runs.
         PermafrostError: a node failed; the others of its level were still run.
     """
+    check_dag(dag)
     report = dag.report_node.spec.ref
     result = PipelineResult(
         dag.experiment.report.title, dag.artifacts.folder(report) / "report.html"

@@ -13,18 +13,21 @@ from flows.probes import (
     method_arrays,
 )
 from flows.token_probe_nodes import logit_lens_node, next_token_node, sensitivity_node
+from stages.corpus.corpus import Corpus
 from stages.embed import StoredFeatures
-from stages.layer_probe import LayerProbeConfig, LayerScores, probe_layers
+from stages.layer_probe import LayerProbeConfig, LayerScores, probe_layers, require_probed
 from stages.probes import (
     GeometryConfig,
     GraphTimeConfig,
     ProbeCurves,
     TaskScoreConfig,
     TokenGraphConfig,
+    chosen_texts,
     probe_geometry,
     probe_graph_time,
     probe_task,
     probe_token_graph,
+    require_scorable,
 )
 from storage.artifacts import ArtifactSpec, Draft
 from storage.keys import to_plain
@@ -86,4 +89,19 @@ def _features_node(
         if isinstance(found, ProbeCurves):
             draft.summary |= found.choice
 
-    return Node("fit", f"probe {curve} · {task}", spec, make)
+    def check() -> None:
+        _require(method, dag.corpus(task))
+
+    return Node("fit", f"probe {curve} · {task}", spec, make, check)
+
+
+def _require(method: ProbeMethod, corpus: Corpus) -> None:
+    """Check what the corpus of a probe tells without features."""
+    if isinstance(method, LayerProbeConfig):
+        require_probed(corpus)
+    elif isinstance(method, GeometryConfig):
+        chosen_texts(corpus.digests, method)
+    elif isinstance(method, TaskScoreConfig) or (
+        isinstance(method, TokenGraphConfig) and corpus.task != "unlabelled"
+    ):
+        require_scorable(method, corpus)

@@ -9,11 +9,14 @@ from stages.embed import StoredFeatures
 from stages.extraction.backbone import Backbone, load_backbone
 from stages.extraction.recipes import Recipe, expand_recipe, recipe_identity, resolve_recipe
 from stages.extraction.target import ExtractTarget
-from stages.sensitivity import SensitivityConfig, measure_sensitivity
+from stages.sensitivity import SensitivityConfig, measure_sensitivity, require_differentiable
+from stages.text_sample import choose_texts
 from stages.token_prediction import (
     LogitLensConfig,
     logit_lens,
     probe_next_token,
+    require_prefixes,
+    require_splits,
 )
 from storage.artifacts import ArtifactSpec, Draft
 from storage.errors import InputError
@@ -48,7 +51,12 @@ def next_token_node(dag: "Dag", probe: NextTokenProbe, curve: str, task: str) ->
         found.save(draft.folder)
         draft.summary = {"curve": curve, "task": task}
 
-    return Node("fit", f"probe {curve} · {task}", spec, make)
+    def check() -> None:
+        (target,) = stores.targets
+        require_prefixes(target.recipe, target.sizes)
+        require_splits(dag.corpus(task))
+
+    return Node("fit", f"probe {curve} · {task}", spec, make, check)
 
 
 def logit_lens_node(dag: "Dag", probe: LogitLensProbe, curve: str, task: str) -> Node:
@@ -63,7 +71,11 @@ def logit_lens_node(dag: "Dag", probe: LogitLensProbe, curve: str, task: str) ->
         best = {f"best layer for +{o}": found.best(o)[0] for o in method.offsets}
         draft.summary = {"curve": curve, "task": task, **best}
 
-    return Node("backbone", f"probe {curve} · {task}", spec, make)
+    def check() -> None:
+        require_prefixes(run.recipe, run.target.sizes)
+        choose_texts(dag.corpus(task).texts, method)
+
+    return Node("backbone", f"probe {curve} · {task}", spec, make, check)
 
 
 def sensitivity_node(dag: "Dag", probe: SensitivityProbe, curve: str, task: str) -> Node:
@@ -79,7 +91,12 @@ def sensitivity_node(dag: "Dag", probe: SensitivityProbe, curve: str, task: str)
         found.save(draft.folder)
         draft.summary = {"curve": curve, "task": task, **found.summary}
 
-    return Node("backbone", f"probe {curve} · {task}", spec, make)
+    def check() -> None:
+        require_differentiable(run.recipe)
+        config.read_layer(run.target.sizes)
+        choose_texts(dag.corpus(task).texts, config)
+
+    return Node("backbone", f"probe {curve} · {task}", spec, make, check)
 
 
 @dataclass(frozen=True)

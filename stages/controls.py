@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 
+from stages.corpus.columns import advice_on_splits
 from stages.corpus.corpus import Corpus
 from stages.corpus.overlap import overlap_metrics
 from stages.fit.metrics import class_balance, evaluate, majority_rate
@@ -86,6 +87,7 @@ def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
     # Imported here: scikit-learn takes a second, which `plan` and a run of cached stages should not pay.
     from sklearn.linear_model import LogisticRegression
 
+    require_control(config, corpus)
     labels = _labels(corpus)
     features = _length(corpus) if isinstance(config, LengthControl) else _counts(corpus)
     best, model, chosen = -np.inf, None, 0.0
@@ -119,6 +121,20 @@ def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
     return ControlResult(metrics, pa.concat_tables(tables))
 
 
+def require_control(config: ControlConfig, corpus: Corpus) -> None:
+    """Check everything about a control before it is fitted.
+
+    Raises:
+        InputError: as of `run_control`.
+    """
+    _labels(corpus)
+    if config.metric == "f1" and len(corpus.label_names) != 2:
+        raise InputError(
+            f"metric f1 is that of class 1 of two, but the corpus has {len(corpus.label_names)} classes; "
+            "use accuracy or mcc"
+        )
+
+
 def _overlap(
     metric: ClassMetric,
     corpus: Corpus,
@@ -144,8 +160,7 @@ def _labels(corpus: Corpus) -> dict[str, Int[np.ndarray, " n"]]:
     if missing:
         raise InputError(
             f"a control needs the splits {', '.join(SPLITS)}, but the corpus has "
-            f"{', '.join(corpus.splits)}; give {', '.join(missing)} (dev can come from train: dev: "
-            f"{{kind: from_train, fraction: 0.1}})"
+            f"{', '.join(corpus.splits)}. {advice_on_splits(missing)}"
         )
     labels = {s: corpus.split(s).column("label").to_numpy().astype(np.int64) for s in SPLITS}
     if len(np.unique(labels["train"])) < 2:

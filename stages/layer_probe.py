@@ -20,7 +20,7 @@ from stages.embed.aggregate import Vectors
 from stages.embed.layers import layer_vectors
 from stages.extraction.capture import Index
 from stages.segment_matching import match
-from stages.similarity import SimilarityConfig, score_pairs
+from stages.similarity import SimilarityConfig, require_graded, score_pairs
 from storage.errors import InputError
 from storage.progress import Progress
 
@@ -70,16 +70,8 @@ def probe_layers(
     Raises:
         InputError: another kind of corpus.
     """
-    pairs = corpus.examples.column("text_pair")
-    if corpus.task == "similarity":
-        scores = _similarity
-    elif corpus.task == "unlabelled" and not pairs.null_count:
-        scores = _matching
-    else:
-        raise InputError(
-            f"layers are probed on graded pairs or on matching segments, but this is a {corpus.task} "
-            f"corpus; give one of kind similarity or segments"
-        )
+    require_probed(corpus)
+    scores = _similarity if corpus.task == "similarity" else _matching
     rows = [
         (name, int(layer), value)
         for layer, vectors in _by_layer(config.embed_config, members, progress)
@@ -88,6 +80,27 @@ def probe_layers(
     names, layers, values = zip(*rows, strict=True)
     columns = {"score": pa.array(names), "layer": pa.array(layers), "value": pa.array(values)}
     return LayerScores(pa.table(columns))
+
+
+def require_probed(corpus: Corpus) -> None:
+    """Check that layers can be probed on a corpus.
+
+    Raises:
+        InputError: neither graded test pairs nor two pairs of matching texts.
+    """
+    if corpus.task == "similarity":
+        require_graded(corpus)
+        return
+    pairs = corpus.examples.column("text_pair")
+    if corpus.task != "unlabelled" or pairs.null_count:
+        raise InputError(
+            f"layers are probed on graded pairs or on matching segments, but this is a {corpus.task} "
+            f"corpus; give one of kind similarity or segments"
+        )
+    if pairs.length() < 2:
+        raise InputError(
+            f"segments are matched among others, but the corpus has {pairs.length()} pair; give at least two"
+        )
 
 
 def _by_layer(

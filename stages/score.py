@@ -95,12 +95,7 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
     # A copy: the caller's head stays where it is.
     mover = copy.deepcopy(head).to(place)
     found: dict[str, tuple[Examples, Predictions]] = {}
-    for name in SPLITS:
-        split = data.split(name)
-        if data.task == "similarity":
-            require_spread(split)
-        if data.task == "unlabelled":
-            require_rivals(split)
+    for name, split in scored_examples(data).items():
         source = source_of(split, reader)
         found[name] = split, predict(mover.model, source, config.batch_size, place)
     metrics = {
@@ -112,6 +107,22 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
     weights = _weights(mover, data, texts, config.batch_size, place)
     vectors = _map(mover, data, found["test"][0], config, place)
     return ScoreResult(metrics, answers_table(found), weights, vectors)
+
+
+def scored_examples(data: FitData) -> dict[str, Examples]:
+    """Dev and test.
+
+    Raises:
+        InputError: no dev or no test examples, scores that are all equal or pairs that are all of one second
+            text.
+    """
+    found = {name: data.split(name) for name in SPLITS}
+    for split in found.values():
+        if data.task == "similarity":
+            require_spread(split)
+        if data.task == "unlabelled":
+            require_rivals(split)
+    return found
 
 
 def _require_same(head: LoadedHead, data: FitData) -> None:

@@ -18,6 +18,7 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from stages.corpus.columns import advice_on_splits
 from stages.corpus.corpus import Corpus
 from stages.corpus.overlap import overlap_metrics
 from stages.correlations import pearson, spearman
@@ -111,6 +112,24 @@ def score_pairs(
     return SimilarityResult(metrics, predictions)
 
 
+def require_graded(corpus: Corpus) -> None:
+    """Check that vectors, whatever they are, can be scored on a corpus, and shown in a report.
+
+    Raises:
+        InputError: no graded pairs, no test split, or a split whose labels are all equal.
+    """
+    _require_pairs(corpus)
+    if "test" not in corpus.splits:
+        raise InputError(
+            f"the corpus has the splits {', '.join(corpus.splits)} and no test pairs, whose score is the "
+            f"result. {advice_on_splits(['test'])}"
+        )
+    for split in _SPLITS:
+        if split in corpus.splits:
+            labels = corpus.split(split).column("label").to_numpy()
+            _check_spread(labels, 0.0, "labels", split)
+
+
 def overlap_of_pairs(
     config: SimilarityConfig, test: pa.Table, corpus: Corpus
 ) -> dict[str, float | int | None]:
@@ -167,6 +186,15 @@ def _cosines(
 
 
 def _check(vectors: NDArray[np.float32], corpus: Corpus) -> None:
+    _require_pairs(corpus)
+    if len(vectors) != len(corpus.texts):
+        raise InputError(
+            f"there are {len(vectors)} vectors for {len(corpus.texts)} texts; embed the texts of this "
+            "corpus, in its order"
+        )
+
+
+def _require_pairs(corpus: Corpus) -> None:
     if corpus.task != "similarity":
         raise InputError(
             f"cosines are scored on a task of kind 'similarity', the corpus is of kind "
@@ -176,11 +204,6 @@ def _check(vectors: NDArray[np.float32], corpus: Corpus) -> None:
         raise InputError(
             f"the corpus has the splits {', '.join(corpus.splits)} and neither dev nor test; name one "
             "of its files or splits so"
-        )
-    if len(vectors) != len(corpus.texts):
-        raise InputError(
-            f"there are {len(vectors)} vectors for {len(corpus.texts)} texts; embed the texts of this "
-            "corpus, in its order"
         )
 
 

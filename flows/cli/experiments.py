@@ -40,13 +40,14 @@ def run(
 ) -> None:
     """Run the whole DAG; whatever is published already is reused."""
     # Imported here: Prefect and torch take seconds, and the listings need neither.
+    from flows.checks import check_dag
     from flows.dag import build_dag
     from flows.experiment import load_experiment
     from flows.pipeline import run_embedded
 
     started = time.monotonic()
     # Before a server starts: wrong input is told at once.
-    build_dag(load_experiment(experiment, set_ or []), home_folder(home))
+    check_dag(build_dag(load_experiment(experiment, set_ or []), home_folder(home)))
     result = run_embedded(str(experiment), home, set_ or [])
     seconds = time.monotonic() - started
     if json:
@@ -80,11 +81,14 @@ def plan(
     json: JsonFlag = False,  # typer reads the default
 ) -> None:
     """Say what would run and why, tokens, bytes, time and free disk; writes nothing."""
+    from flows.checks import check_dag
     from flows.dag import build_dag
     from flows.experiment import load_experiment
     from flows.plan import make_plan
 
-    planned = make_plan(build_dag(load_experiment(experiment, set_ or []), home_folder(home)))
+    dag = build_dag(load_experiment(experiment, set_ or []), home_folder(home))
+    check_dag(dag)
+    planned = make_plan(dag)
     if json:
         emit(planned.as_json())
         return

@@ -1,5 +1,6 @@
 """What a corpus is for, and which columns hold it: one config per kind of task."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -157,6 +158,18 @@ CarvedTest = TestFromTrain | TestFromTrainQueries
 Test = Annotated[TestAsGiven | TestFromTrain | TestFromTrainQueries, Field(discriminator="kind")]
 
 LABELLED_SPLITS = ("train", "dev", "test")
+_SHARES = {"dev": 0.1, "test": 0.2}
+"""Shares of train that are usual, for messages."""
+
+
+def advice_on_splits(missing: Sequence[str]) -> str:
+    """What to do about splits that are not there, for messages."""
+    shares = {split: _SHARES[split] for split in missing if split in _SHARES}
+    carved = [
+        f"{split}: {{kind: from_train, fraction: {share}}}" for split, share in shares.items()
+    ]
+    found = f"Name a file or split for {' and '.join(missing)}"
+    return f"{found}, or take it out of train ({', '.join(carved)})" if carved else found
 
 
 def check_splits(task: Task, dev: Dev, test: Test, splits: list[str]) -> None:

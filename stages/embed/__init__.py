@@ -9,7 +9,7 @@ from stages.embed.config import (
     required_arrays,
     with_layers,
 )
-from stages.embed.corpus import CorpusVectors, embed_corpus
+from stages.embed.corpus import CorpusVectors, embed_corpus, require_embeddable
 from stages.embed.features import Features, StoredFeatures
 from stages.embed.finish import finish, require_finite, whitening_of
 from stages.embed.head import embed_with_head
@@ -40,6 +40,7 @@ __all__ = [
     "finish",
     "fit_whitening",
     "layers_of",
+    "require_embeddable",
     "require_finite",
     "require_place",
     "required_arrays",

@@ -35,11 +35,7 @@ def choose_layers(
         InputError: fewer than two pairs, gold scores that are all equal, a vector of zeros, or cosines that
             are all equal in every layer.
     """
-    if len(gold) < 2 or np.all(gold == gold[0]):
-        raise InputError(
-            f"layers are chosen by a rank correlation, but the {len(gold)} development pairs have "
-            f"{len(np.unique(gold))} different score(s); give pairs with at least two"
-        )
+    require_scores(gold)
     alone = {k: _score(v, pairs, gold, f"layer {k}") for k, v in vectors.items()}
     if all(score is None for score in alone.values()):
         raise InputError(
@@ -57,6 +53,19 @@ def choose_layers(
         if score > best_score:
             best, best_score = n, score
     return tuple(sorted(ranking[:best]))
+
+
+def require_scores(gold: Float64[np.ndarray, " m"]) -> None:
+    """Check that scores put development pairs into an order.
+
+    Raises:
+        InputError: fewer than two pairs, or gold scores that are all equal.
+    """
+    if len(gold) < 2 or np.all(gold == gold[0]):
+        raise InputError(
+            f"layers are chosen by a rank correlation, but the {len(gold)} development pairs have "
+            f"{len(np.unique(gold))} different score(s); give pairs with at least two"
+        )
 
 
 def _rank_value(score: float | None) -> float:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from stages.corpus.corpus import Corpus
 from stages.corpus.overlap import train_texts
 from stages.embed.aggregate import Vectors
-from stages.embed.choice import choose_layers
+from stages.embed.choice import choose_layers, require_scores
 from stages.embed.config import AUTO, EmbedConfig, layers_of, with_layers
 from stages.embed.features import Features
 from stages.embed.finish import finish, whitening_of
@@ -66,6 +68,25 @@ class CorpusVectors:
             ) from error
 
 
+def require_embeddable(config: EmbedConfig, corpus: Corpus) -> None:
+    """Check everything about vectors that a corpus tells without its features.
+
+    Raises:
+        InputError: `auto` without graded dev pairs of different scores, or whitening without a train split
+            or with too few texts in it.
+    """
+    if config.layers == AUTO:
+        require_scores(_dev_pairs(corpus).column("label").to_numpy())
+    if config.whitening is not None:
+        n_train = len(_whitened_on(corpus))
+        if n_train < 2 or (config.whitening.n_components or 1) > n_train - 1:
+            raise InputError(
+                f"whitening to {config.whitening.n_components or 'all'} components was asked for, but "
+                f"{n_train} training texts have at most {n_train - 1} directions; give more training texts "
+                "or a smaller n_components"
+            )
+
+
 def embed_corpus(
     config: EmbedConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
 ) -> CorpusVectors:
@@ -83,14 +104,7 @@ def embed_corpus(
     """
     if config.layers == AUTO:
         config = with_layers(config, _chosen(config, members, corpus, progress))
-    train = None
-    if config.whitening is not None:
-        if "train" not in corpus.splits:
-            raise InputError(
-                f"whitening is fitted on the texts of train, but the corpus has the splits "
-                f"{', '.join(corpus.splits)}; give a train split, or leave whitening out"
-            )
-        train = train_texts(corpus.examples)
+    train = None if config.whitening is None else _whitened_on(corpus)
     vectors = embed_ensemble(
         (combined_layers(config, m, progress) for m in members), config.combine
     )
@@ -102,15 +116,28 @@ def embed_corpus(
 def _chosen(
     config: EmbedConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
 ) -> tuple[int, ...]:
-    if corpus.task != "similarity" or "dev" not in corpus.splits:
-        raise InputError(
-            f"layers 'auto' are chosen on graded pairs of a dev split, but this is a {corpus.task} corpus "
-            f"with the splits {', '.join(corpus.splits)}; name the layers"
-        )
-    dev = corpus.split("dev")
+    dev = _dev_pairs(corpus)
     pairs = np.stack([dev.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
     by_layer = {
         int(parts[0][0]): embed_ensemble((v for _, v in parts), config.combine)
         for parts in zip(*(layer_vectors(config, m, progress) for m in members), strict=True)
     }
     return choose_layers(by_layer, pairs, dev.column("label").to_numpy(), config.combine)
+
+
+def _dev_pairs(corpus: Corpus) -> pa.Table:
+    if corpus.task != "similarity" or "dev" not in corpus.splits:
+        raise InputError(
+            f"layers 'auto' are chosen on graded pairs of a dev split, but this is a {corpus.task} corpus "
+            f"with the splits {', '.join(corpus.splits)}; name the layers"
+        )
+    return corpus.split("dev")
+
+
+def _whitened_on(corpus: Corpus) -> NDArray[np.int64]:
+    if "train" not in corpus.splits:
+        raise InputError(
+            f"whitening is fitted on the texts of train, but the corpus has the splits "
+            f"{', '.join(corpus.splits)}; give a train split, or leave whitening out"
+        )
+    return train_texts(corpus.examples)

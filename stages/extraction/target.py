@@ -20,7 +20,7 @@ from stages.extraction.capture import ArrayName, Capture
 from stages.extraction.recipes import PlainRecipe, Recipe, recipe_identity, resolve_recipe
 from storage.errors import InputError
 from storage.features.identity import FloatName, StoreIdentity, require_same
-from storage.features.layout import Codec, StoreSizes
+from storage.features.layout import Codec, StoreSizes, array_spec
 from storage.features.store import StoreRecord
 
 
@@ -75,6 +75,10 @@ class ExtractTarget:
         return StoreSizes(
             n_layers=s.n_layers, d_model=s.d_model, d_value=s.d_value, n_attn_heads=s.n_attn_heads
         )
+
+    def width(self, array: str) -> int:
+        """Of the rows of an array."""
+        return array_spec(array, self.store_sizes, self.identity.storage_dtype).width or 1
 
     @property
     def projected_blocks(self) -> tuple[int, ...]:

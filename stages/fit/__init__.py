@@ -10,7 +10,7 @@ from stages.fit.models import Predictions, TaskFacts
 from stages.fit.optim import OptimConfig
 from stages.fit.run import predict
 from stages.fit.sources import source_of
-from stages.fit.splits import require_rivals, require_spread
+from stages.fit.splits import require_rivals, require_spread, require_trainable
 from stages.fit.trained import FitResult, LoadedHead, load_head
 from stages.fit.training import fit
 
@@ -40,6 +40,7 @@ __all__ = [
     "predict",
     "require_rivals",
     "require_spread",
+    "require_trainable",
     "source_of",
     "to_tensors",
 ]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from stages.corpus.columns import TaskKind
+from stages.corpus.columns import TaskKind, advice_on_splits
 from storage.errors import InputError, NotFoundError
 from storage.quoting import quoted
 from storage.ragged import Ragged, offsets_of
@@ -88,7 +88,7 @@ class FitData:
             have = ", ".join(sorted(self.examples.column("split").unique().to_pylist())) or "none"
             raise InputError(
                 f"the corpus has no {name} examples (its splits: {have}); a head is trained on train, "
-                "chosen on dev and scored on test"
+                f"chosen on dev and scored on test. {advice_on_splits([name])}"
             )
         return Examples(name, self._sides(name, rows), self._labels(name, rows), _negatives(rows))
 

@@ -42,6 +42,21 @@ def require_fitting(config: FitConfig, data: FitData) -> None:
         )
 
 
+def require_trainable(config: FitConfig, data: FitData) -> None:
+    """Check everything about a fit that a corpus tells without its features.
+
+    Raises:
+        InputError: as of `require_fitting`, `splits` and `require_negatives`, for any candidate.
+    """
+    found: dict[tuple[int, str], Splits] = {}
+    for candidate in config.candidates():
+        require_fitting(candidate, data)
+        kind = (candidate.seed, candidate.labels)
+        if kind not in found:
+            found[kind] = splits(*kind, data)
+        require_negatives(candidate, found[kind][0])
+
+
 def require_metric(metric: Metric, data: FitData) -> None:
     """Check that a metric means something for a corpus.
 

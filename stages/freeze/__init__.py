@@ -12,14 +12,20 @@ from stages.freeze.config import (
     UnifiedHead,
     UnifiedProjectionHead,
 )
-from stages.freeze.corpus import fit_corpus, graded_pairs, score_corpus
+from stages.freeze.corpus import (
+    fit_corpus,
+    graded_pairs,
+    require_encoders,
+    require_pairs,
+    score_corpus,
+)
 from stages.freeze.encoders import LayerAutoencoders
 from stages.freeze.fit_pairs import fit_pairs, predict
 from stages.freeze.latents import read_latents
 from stages.freeze.losses import log_variance, mse
 from stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult, load_pair_fit
 from stages.freeze.pair_heads import EncodedHead, PairHead, Unified
-from stages.freeze.pretrain import pretrain
+from stages.freeze.pretrain import pretrain, require_texts
 from stages.freeze.pretrained import AutoencoderResult, LayerEpoch, load_autoencoders
 
 __all__ = [
@@ -52,5 +58,8 @@ __all__ = [
     "predict",
     "pretrain",
     "read_latents",
+    "require_encoders",
+    "require_pairs",
+    "require_texts",
     "score_corpus",
 ]

@@ -9,8 +9,15 @@ import pyarrow as pa
 from jaxtyping import Float32
 from pydantic import JsonValue
 
+from stages.corpus.columns import advice_on_splits
 from stages.corpus.corpus import Corpus
-from stages.freeze.config import PairFitConfig
+from stages.freeze.config import (
+    CosineMlpHead,
+    EncoderSizes,
+    PairFitConfig,
+    PairHeadConfig,
+    SiameseHead,
+)
 from stages.freeze.encoders import LayerAutoencoders
 from stages.freeze.fit_pairs import fit_pairs, predict
 from stages.freeze.pair_fit import GradedPairs, PairFitResult, load_pair_fit
@@ -60,6 +67,62 @@ def fit_corpus(
     """
     train, dev = (graded_pairs(corpus, split, label_range) for split in ("train", "dev"))
     return fit_pairs(config, latents, train, dev, autoencoders, progress, device)
+
+
+def require_pairs(corpus: Corpus, label_range: tuple[float, float]) -> None:
+    """Check everything about a pair head that a corpus tells without its latents.
+
+    Raises:
+        InputError: no graded pairs, a split that is missing, labels outside their range or all equal.
+    """
+    low, high = label_range
+    if not low < high:
+        raise InputError(
+            f"label_range goes from {low:g} to {high:g}; give the lowest label, then the highest"
+        )
+    if missing := [s for s in ("train", "dev", "test") if s not in corpus.splits]:
+        raise InputError(
+            f"a pair head is trained on train, chosen on dev and scored on test, but the corpus has "
+            f"{', '.join(corpus.splits)}. {advice_on_splits(missing)}"
+        )
+    for split in ("train", "dev"):
+        graded_pairs(corpus, split, label_range).require(split, len(corpus.texts))
+    labels = corpus.split("test").column("label").to_numpy()
+    if np.ptp(labels) == 0:
+        raise InputError(
+            f"all {len(labels)} test labels are {labels[0]:.6g}, so nothing correlates with them; use a "
+            "split with different labels"
+        )
+
+
+def require_encoders(
+    head: PairHeadConfig, n_layers: int, given: EncoderSizes, n_given_layers: int
+) -> None:
+    """Check that a head can start from the encoders of a pretraining.
+
+    Args:
+        head: what is trained.
+        n_layers: whose latents the head reads.
+        given: sizes of the pretrained encoders.
+        n_given_layers: of which there is an encoder.
+
+    Raises:
+        InputError: a head whose encoders are none of autoencoders, other sizes, or another number of layers.
+    """
+    if isinstance(head, CosineMlpHead | SiameseHead):
+        raise InputError(
+            f"the head {head.kind} starts from no pretrained encoders; leave 'encoders' out, or use "
+            "autoencoder_siamese, unified or unified_projection"
+        )
+    if (*_widths(head.encoders), n_layers) != (*_widths(given), n_given_layers):
+        raise InputError(
+            f"the pretrained encoders ({n_given_layers} layers, {given}) do not fit the head's "
+            f"({n_layers} layers, {head.encoders}); pretrain with the head's sizes, on the same layers"
+        )
+
+
+def _widths(sizes: EncoderSizes) -> tuple[int, int]:
+    return sizes.early, sizes.late
 
 
 def score_corpus(

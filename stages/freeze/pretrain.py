@@ -77,15 +77,24 @@ def pretrain(
     return AutoencoderResult(config, n_layers, d_model, chosen, tuple(history), state, tuple(log))
 
 
-def _held_out(
-    config: AutoencoderConfig, n_texts: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Texts to train on and texts held out, both in order."""
+def require_texts(n_texts: int) -> None:
+    """Check that some texts can be held out.
+
+    Raises:
+        InputError: there are fewer than two.
+    """
     if n_texts < 2:
         raise InputError(
             f"autoencoders are trained on some texts and chosen on others, but there are {n_texts}; give "
             "at least 2"
         )
+
+
+def _held_out(
+    config: AutoencoderConfig, n_texts: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Texts to train on and texts held out, both in order."""
+    require_texts(n_texts)
     n_dev = min(max(1, round(config.dev_share * n_texts)), n_texts - 1)
     # A stream of its own, so that the split is not the permutation that orders the batches.
     order = np.random.default_rng([config.seed, 1 << 32]).permutation(n_texts)

@@ -2,7 +2,7 @@
 
 from stages.linear.config import Classifier, ClassMetric, LinearConfig, PairFeatures
 from stages.linear.features import pair_inputs
-from stages.linear.fitting import LinearResult, run_linear
+from stages.linear.fitting import LinearResult, linear_examples, run_linear
 from stages.linear.model import LinearModel, load_linear
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "LinearModel",
     "LinearResult",
     "PairFeatures",
+    "linear_examples",
     "load_linear",
     "pair_inputs",
     "run_linear",

@@ -70,10 +70,7 @@ def run_linear(
         InputError: a task without classes, a split that is missing, one class only in train, f1 of more
             than two classes, or as of `embed_corpus`.
     """
-    data = _data(corpus)
-    require_metric(config.metric, data)
-    train, dev = splits(config.seed, config.labels, data)
-    scored = {name: data.split(name) for name in SPLITS}
+    data, (train, dev), scored = linear_examples(config, corpus)
     best: _Fitted | None = None
     for vectors in config.vectors:
         made = embed_corpus(vectors, members, corpus, progress)
@@ -82,6 +79,24 @@ def run_linear(
                 best = fitted
     assert best is not None, "there is at least one candidate"
     return _scored(config, best, scored, data)
+
+
+def linear_examples(
+    config: LinearConfig, corpus: Corpus
+) -> tuple[FitData, tuple[Examples, Examples], dict[str, Examples]]:
+    """What a classifier learns from and is scored on: the corpus, train and dev, and dev and test.
+
+    Raises:
+        InputError: a task without classes, a split that is missing, one class only in train, or f1 of more
+            than two classes.
+    """
+    data = _data(corpus)
+    require_metric(config.metric, data)
+    return (
+        data,
+        splits(config.seed, config.labels, data),
+        {name: data.split(name) for name in SPLITS},
+    )
 
 
 def _data(corpus: Corpus) -> FitData:

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from stages.corpus.columns import advice_on_splits
 from stages.corpus.corpus import Corpus
 from stages.embed.aggregate import Vectors
 from stages.fit import FitData, evaluate
+from stages.fit.splits import require_metric
 from stages.linear.config import ClassMetric, PairFeatures, Strengths
 from stages.linear.features import inputs
 from stages.probes.curves import first_best
-from stages.similarity import SimilarityConfig, score_pairs
+from stages.similarity import SimilarityConfig, require_graded, score_pairs
 from storage.errors import InputError
 from storage.quoting import quoted
 
@@ -43,21 +45,24 @@ class TaskScore:
     test: float
 
 
-def require_scorable(corpus: Corpus) -> None:
+def require_scorable(config: LinearProbe, corpus: Corpus) -> None:
     """Check before any work that a corpus can be scored.
 
     Raises:
-        InputError: no labels, a split that is missing, or one class only in train.
+        InputError: no labels, a split that is missing, one class only in train, f1 of more than two classes,
+            or grades that are all equal.
     """
     needed = ("dev", "test") if corpus.task == "similarity" else ("train", "dev", "test")
     missing = [split for split in needed if split not in corpus.splits]
     if corpus.task == "unlabelled" or missing:
         raise InputError(
             f"a task is scored by its labels, in the splits {', '.join(needed)}, but this is a corpus of "
-            f"kind {corpus.task} with {', '.join(corpus.splits)}; name a labelled task with these splits "
-            "(dev can come from train: dev: {kind: from_train, fraction: 0.1})"
+            f"kind {corpus.task} with {', '.join(corpus.splits)}; name a labelled task with these splits. "
+            f"{advice_on_splits(missing or needed)}"
         )
-    if corpus.task != "similarity":
+    if corpus.task == "similarity":
+        require_graded(corpus)
+    else:
         found = np.unique(corpus.split("train").column("label").to_numpy()).astype(np.int64)
         if len(found) < 2:
             raise InputError(
@@ -65,6 +70,11 @@ def require_scorable(corpus: Corpus) -> None:
                 f"{quoted(corpus.label_names[found[0]])}; nothing can be fitted, so give examples of "
                 "another class"
             )
+        require_metric(config.metric, _data(corpus))
+
+
+def _data(corpus: Corpus) -> FitData:
+    return FitData({}, corpus.examples, corpus.label_names, corpus.digests, corpus.task)
 
 
 def score_task(config: LinearProbe, vectors: Vectors, corpus: Corpus) -> TaskScore:
@@ -79,7 +89,7 @@ def score_task(config: LinearProbe, vectors: Vectors, corpus: Corpus) -> TaskSco
     # Imported here: scikit-learn takes a second, which `plan` and a run of cached stages should not pay.
     from sklearn.linear_model import LogisticRegression
 
-    data = FitData({}, corpus.examples, corpus.label_names, corpus.digests, corpus.task)
+    data = _data(corpus)
     examples = {split: data.split(split) for split in ("train", "dev", "test")}
     rows = {
         split: inputs([vectors[side] for side in found.sides], config.pair_features)

@@ -37,7 +37,7 @@ def probe_task(
     Raises:
         InputError: a corpus that cannot be scored, or a layer that the backbone does not have.
     """
-    require_scorable(corpus)
+    require_scorable(config, corpus)
     sizes = members[0].sizes
     found: list[tuple[Index, TaskScore]] = []
     for layer, vectors in stored_vectors(config, members, progress):

@@ -75,7 +75,7 @@ def probe_token_graph(
     """
     has_labels = corpus.task != "unlabelled"
     if has_labels:
-        require_scorable(corpus)
+        require_scorable(config, corpus)
     reader = config.reader(members)
     if empty := np.flatnonzero(reader.lengths == 0).tolist():
         raise InputError(

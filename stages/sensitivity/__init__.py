@@ -4,6 +4,11 @@ Source: Hierarchical Token Prepending (HTP), section 3.1 and appendix A.
 """
 
 from stages.sensitivity.profile import SensitivityProfile
-from stages.sensitivity.stage import SensitivityConfig, measure_sensitivity
+from stages.sensitivity.stage import SensitivityConfig, measure_sensitivity, require_differentiable
 
-__all__ = ["SensitivityConfig", "SensitivityProfile", "measure_sensitivity"]
+__all__ = [
+    "SensitivityConfig",
+    "SensitivityProfile",
+    "measure_sensitivity",
+    "require_differentiable",
+]

@@ -65,6 +65,19 @@ class SensitivityConfig(TextSample):
         return self.layer
 
 
+def require_differentiable(recipe: Recipe) -> None:
+    """Check that the bound holds under a recipe.
+
+    Raises:
+        InputError: it takes heads of another prompt away.
+    """
+    if recipe.intervention is not None:
+        raise InputError(
+            f"the recipe {recipe.name()} replaces the heads of one block, which the attention-product bound "
+            f"knows nothing of; use another recipe"
+        )
+
+
 def measure_sensitivity(
     config: SensitivityConfig,
     backbone: Backbone,
@@ -87,11 +100,7 @@ def measure_sensitivity(
         InputError: a recipe that takes heads of another prompt away, a layer that is not there, or no text
             long enough.
     """
-    if recipe.intervention is not None:
-        raise InputError(
-            f"the recipe {recipe.name()} replaces the heads of one block, which the attention-product bound "
-            f"knows nothing of; use another recipe"
-        )
+    require_differentiable(recipe)
     layer = config.read_layer(backbone.sizes)
     chosen = choose_texts(texts, config)
     longest = min(max_length, config.max_tokens)

@@ -13,6 +13,8 @@ from stages.token_prediction.next_token import (
     TokenFrequencies,
     probe_next_token,
 )
+from stages.token_prediction.prefixes import require_prefixes
+from stages.token_prediction.stored_tokens import require_splits
 
 __all__ = [
     "LensScores",
@@ -24,4 +26,6 @@ __all__ = [
     "TokenFrequencies",
     "logit_lens",
     "probe_next_token",
+    "require_prefixes",
+    "require_splits",
 ]

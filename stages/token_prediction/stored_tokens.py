@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from jaxtyping import Float32, Int64
 from numpy.typing import NDArray
 
+from stages.corpus.columns import advice_on_splits
 from stages.corpus.corpus import Corpus
 from stages.embed import StoredFeatures
 from stages.token_prediction.ranks import NOWHERE
@@ -79,13 +80,21 @@ def split_tokens(
     return chosen
 
 
-def _texts_by_split(corpus: Corpus) -> dict[str, list[int]]:
+def require_splits(corpus: Corpus) -> None:
+    """Check that the corpus has the splits that a next-token probe reads.
+
+    Raises:
+        InputError: one is missing.
+    """
     if missing := [split for split in SPLITS if split not in corpus.splits]:
         raise InputError(
             f"a next-token probe is trained on train, stopped on dev and scored on test, but the corpus has "
-            f"no {quoted(missing[0])}, only {', '.join(corpus.splits)}; name the splits so, and carve dev "
-            f"from train if there is none"
+            f"no {quoted(missing[0])}, only {', '.join(corpus.splits)}. {advice_on_splits(missing)}"
         )
+
+
+def _texts_by_split(corpus: Corpus) -> dict[str, list[int]]:
+    require_splits(corpus)
     owner: dict[int, str] = {}
     for split in SPLITS:
         examples = corpus.split(split)

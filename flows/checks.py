@@ -1,0 +1,80 @@
+"""What a run would refuse, found before anything is computed or written."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+from flows.dag import Dag
+from flows.evaluations import evaluation_cells
+from stages.extraction.backbone import choose_device
+from stages.report.config import CurveAxis
+from storage.errors import InputError, NotFoundError
+from storage.quoting import quoted
+
+
+def check_dag(dag: Dag) -> None:
+    """Refuse an experiment that a run would refuse, as far as its file, its corpora, the backbone's files and
+    the home tell: splits, columns, labels, layers, devices.
+
+    Corpora that are not published are read into memory. What is published already is not looked at. Nothing
+    is written.
+
+    Raises:
+        InputError: the first thing that is wrong, with the stage that would fail.
+    """
+    require_writable(dag.home)
+    if not dag.stores:
+        raise InputError(
+            "no method or probe of this experiment reads a backbone; give a method of kind head, embed or "
+            "linear, or name what is extracted anyway in 'capture'"
+        )
+    _check_report(dag)
+    for node in {n.spec.ref: n for n in dag.nodes}.values():
+        if not dag.artifacts.is_done(node.spec.ref):
+            try:
+                node.check()
+            except (InputError, NotFoundError) as error:
+                error.add_note(f"while checking '{node.label}'")
+                raise
+    choose_device(dag.experiment.runtime.device)
+
+
+def require_writable(home: Path) -> None:
+    """Check that a home exists or can be made, and that files can be written in it; writes nothing.
+
+    Raises:
+        InputError: a file stands where a folder should be, or the folder cannot be written.
+    """
+    place = next(p for p in (home, *home.absolute().parents) if os.path.lexists(p))
+    if not place.is_dir():
+        raise InputError(
+            f"the home {home} cannot be made: {place} is no folder; give another one with --home"
+        )
+    # Pseudo file systems such as /proc have no blocks, and refuse files to everybody.
+    if not os.access(place, os.W_OK | os.X_OK) or os.statvfs(place).f_blocks == 0:
+        raise InputError(
+            f"the home {home} cannot be written: {place} takes no files from this user; give another folder "
+            "with --home, or change its permissions"
+        )
+
+
+def _check_report(dag: Dag) -> None:
+    """What the report refuses, which is built when all else is done."""
+    e = dag.experiment
+    tasks = dict.fromkeys([task for _, task, _, _ in dag.cells])
+    tasks |= dict.fromkeys(cell.task for cell in evaluation_cells(e))
+    axis = e.report.x_axis
+    if isinstance(axis, CurveAxis) and (unknown := [t for t in axis.values if t not in tasks]):
+        raise InputError(
+            f"report.x_axis.values places the task {quoted(unknown[0])}, but there are results of "
+            f"{', '.join(tasks)}; rename or remove it"
+        )
+    curves = Counter(
+        (curve, task) for name, curve, task in dag.probe_nodes if e.probes[name].kind == "layers"
+    )
+    if twice := [key for key, n in curves.items() if n > 1]:
+        curve, task = twice[0]
+        raise InputError(
+            f"probes of kind 'layers' have two curves named {quoted(curve)} on {quoted(task)}; name one of "
+            "them differently"
+        )

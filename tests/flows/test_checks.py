@@ -1,0 +1,345 @@
+"""What a run would refuse is refused by `plan` and by `run` before anything is computed or written."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from rich.console import Console
+
+from flows.checks import check_dag, require_writable
+from flows.dag import build_dag
+from flows.experiment import load_experiment
+from flows.pipeline import run_dag
+from storage.errors import InputError
+
+Content = dict[str, Any]
+Change = Callable[[Content, Path], None]
+
+HEAD = {"kind": "head", "head": {"kind": "mean"}, "layer": "hidden/2"}
+DEV, TEST = ({"kind": "from_train", "fraction": f} for f in (0.1, 0.2))
+CONTRASTIVE = {"kind": "contrastive"}
+FROZEN = {"kind": "layers", "head": {"kind": "cosine_mlp"}, "label_range": [0, 9]}
+
+
+def jsonl(path: Path, rows: list[Content]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def one_file(folder: Path, rows: list[Content], **fields: Any) -> Content:
+    """A corpus of one file, of which dev and test are taken."""
+    kind = fields.pop("kind", "classification")
+    task = {"kind": kind, **fields.pop("columns", {})}
+    files = {"train": jsonl(folder / f"{kind}.jsonl", rows)}
+    return {"kind": "files", "files": files, "task": task, "dev": DEV, "test": TEST, **fields}
+
+
+def classes(folder: Path, n: int = 3, **fields: Any) -> Content:
+    return one_file(folder, [{"text": f"snow {i}", "label": i % n} for i in range(40)], **fields)
+
+
+def graded(folder: Path, **fields: Any) -> Content:
+    rows = [{"text": f"ice {i}", "text_pair": f"lake {i}", "label": i % 10} for i in range(40)]
+    return one_file(folder, rows, kind="similarity", **fields)
+
+
+def pairs(folder: Path, **fields: Any) -> Content:
+    rows = [{"text": f"ice {i}", "text_pair": f"lake {i}"} for i in range(40)]
+    return one_file(folder, rows, kind="unlabelled", columns={"text_pair": "text_pair"}, **fields)
+
+
+def tasks(make: Callable[..., Content], method: Content | None = None, **fields: Any) -> Change:
+    """The task is another one, and the method is."""
+
+    def apply(content: Content, folder: Path) -> None:
+        content["tasks"] = {"task": make(folder, **fields)}
+        if method is not None:
+            content["methods"] = {"method": method}
+
+    return apply
+
+
+def probe(make: Callable[..., Content], kind: str, method: Content, **fields: Any) -> Change:
+    def apply(content: Content, folder: Path) -> None:
+        content["tasks"]["probed"] = make(folder / "probed", **fields)
+        content["methods"]["method"] = {**HEAD, "tasks": ["task"]}
+        content["probes"] = {"p": {"kind": kind, "tasks": ["probed"], "methods": {"curve": method}}}
+
+    return apply
+
+
+def put(**changes: Any) -> Change:
+    """Top-level fields."""
+    return lambda content, _: content.update(changes)
+
+
+def twice(content: Content, folder: Path) -> None:
+    content["tasks"]["probed"] = graded(folder / "probed")
+    probes = {"tasks": ["probed"], "methods": {"curve": {"method": "mean"}}}
+    content["probes"] = {"p": probes, "q": probes}
+
+
+def damaged(content: Content, folder: Path) -> None:
+    copy = folder / "backbone"
+    shutil.copytree(content["backbone"]["source"], copy)
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    content["backbone"] = {"source": str(copy)}
+
+
+def pretrained(head: Content, **encoders: int) -> Change:
+    def apply(content: Content, folder: Path) -> None:
+        content["tasks"] = {"task": graded(folder)}
+        content["pretrainings"] = {
+            "ae": {"task": "task", "autoencoder": {"encoders": encoders, "seed": 0}}
+        }
+        content["methods"] = {"method": {**FROZEN, "head": head, "encoders": "ae"}}
+
+    return apply
+
+
+def evaluated(content: Content, folder: Path) -> None:
+    pq.write_table(pa.table({"a": ["ice"], "b": ["snow"], "score": [1]}), folder / "test.parquet")
+    local = {"kind": "local", "type": "sts", "path": str(folder)}
+    content["methods"]["embed"] = {"kind": "embed", "method": "mean"}
+    content["evaluations"] = {"e": {"tasks": {"sts": local}}}
+
+
+REFUSED: dict[str, tuple[Change, str]] = {
+    "one file, no test": (
+        tasks(classes, test={"kind": "given"}),
+        r"has no test examples \(its splits: dev, train\).*test: \{kind: from_train, fraction: 0.2\}",
+    ),
+    "one file, no test, control": (
+        tasks(classes, {"kind": "bag_of_words"}, test={"kind": "given"}),
+        r"needs the splits train, dev, test, but the corpus has train, dev",
+    ),
+    "no dev": (tasks(classes, dev={"kind": "given"}), "has no dev examples"),
+    "no dev, linear": (
+        tasks(classes, {"kind": "linear"}, dev={"kind": "given"}),
+        r"has no dev examples .*while checking 'linear method · task'",
+    ),
+    "a test split that would be empty": (
+        tasks(classes, test=TEST | {"fraction": 0.001}),
+        "leaves test empty",
+    ),
+    "no such column": (
+        tasks(classes, columns={"label": "class"}),
+        "has no column 'class'; its columns are 'text', 'label'",
+    ),
+    "no such file": (
+        tasks(classes, files={"train": "nowhere.csv"}),
+        "there is no file nowhere.csv",
+    ),
+    "f1 of three classes": (
+        tasks(classes, {**HEAD, "metric": "f1"}),
+        "metric f1 is that of class 1 of two, but the corpus has 3 classes",
+    ),
+    "f1 of three classes, control": (
+        tasks(classes, {"kind": "length", "metric": "f1"}),
+        "metric f1 is that of class 1 of two",
+    ),
+    "nothing to train": (
+        tasks(pairs, {**HEAD, "loss": CONTRASTIVE}),
+        "has no parameters and loss contrastive adds none",
+    ),
+    "a batch of one pair": (
+        tasks(
+            pairs,
+            {
+                **HEAD,
+                "head": {"kind": "scorer"},
+                "loss": CONTRASTIVE,
+                "optim": {"batch_size": 1},
+            },
+        ),
+        "optim.batch_size is 1",
+    ),
+    "no hard negatives": (
+        tasks(
+            pairs,
+            {
+                **HEAD,
+                "head": {"kind": "scorer"},
+                "loss": {**CONTRASTIVE, "hard_negatives": "add"},
+            },
+        ),
+        "loss.hard_negatives is 'add', but no train example",
+    ),
+    "heads that do not divide the width": (
+        tasks(classes, {**HEAD, "head": {"kind": "adapool", "heads": 5}}),
+        "5",
+    ),
+    "a layer that is not captured": (
+        tasks(classes, {**HEAD, "layer": "hidden/3"}),
+        "reads hidden/3, but the experiment captures only",
+    ),
+    "vectors without test pairs": (
+        tasks(graded, {"kind": "embed", "method": "mean"}, test={"kind": "given"}),
+        "has the splits train, dev and no test pairs",
+    ),
+    "layers chosen without dev": (
+        tasks(graded, {"kind": "embed", "method": "mean", "layers": "auto"}, dev={"kind": "given"}),
+        "layers 'auto' are chosen on graded pairs of a dev split",
+    ),
+    "whitening to more than there is": (
+        tasks(
+            graded,
+            {"kind": "embed", "method": "mean", "whitening": {"n_components": 64}},
+        ),
+        "whitening to 64 components was asked for, but 58 training texts",
+    ),
+    "pair heads without test": (
+        tasks(graded, FROZEN, test={"kind": "given"}),
+        "scored on test, but the corpus has train, dev",
+    ),
+    "labels outside their range": (
+        tasks(graded, {**FROZEN, "label_range": [0, 5]}),
+        "train labels lie outside 0 to 1",
+    ),
+    "a range upside down": (
+        tasks(graded, {**FROZEN, "label_range": [5, 5]}),
+        "label_range goes from 5 to 5",
+    ),
+    "encoders for a head without": (
+        pretrained({"kind": "cosine_mlp"}),
+        "the head cosine_mlp starts from no pretrained encoders",
+    ),
+    "encoders of another size": (
+        pretrained({"kind": "autoencoder_siamese"}, early=7),
+        "do not fit the head's",
+    ),
+    "layer probe without test": (
+        probe(graded, "layers", {"method": "mean"}, test={"kind": "given"}),
+        "no test pairs",
+    ),
+    "task score without dev": (
+        probe(classes, "task_score", {"at": "mean"}, dev={"kind": "given"}),
+        "in the splits train, dev, test, but this is a corpus of kind classification with train, test",
+    ),
+    "next token on an encoder": (probe(classes, "next_token", {}), "use a decoder"),
+    "logit lens on an encoder": (probe(classes, "logit_lens", {}), "use a decoder"),
+    "no text long enough": (
+        probe(classes, "sensitivity", {"min_words": 900, "readouts": ["mean"]}),
+        "has 900 words or more",
+    ),
+    "two curves of one name": (twice, "have two curves named 'curve' on 'probed'"),
+    "a task that the axis does not know": (
+        put(
+            report={"title": "t", "x_axis": {"kind": "curve", "label": "x", "values": {"gone": 1}}}
+        ),
+        "report.x_axis.values places the task 'gone', but there are results of task",
+    ),
+    "no backbone is read": (
+        lambda content, _: (
+            content.pop("capture"),
+            content.update(methods={"l": {"kind": "length"}}),
+        ),
+        "no method or probe of this experiment reads a backbone",
+    ),
+    "no such device": (put(runtime={"device": "cuda:63"}), "cuda:63"),
+    "no such device for extraction": (put(runtime={"extract": {"device": "cuda:63"}}), "cuda:63"),
+    "too long": (
+        lambda content, folder: content.update(
+            backbone={**content["backbone"], "max_length": 3},
+            runtime={"extract": {"too_long": "refuse"}},
+        ),
+        "longer than max_length, which is 3 tokens",
+    ),
+    "damaged weights": (damaged, "model.safetensors cannot be read"),
+    "evaluation data without its columns": (evaluated, "has no column 'sentence1'"),
+}
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a refused command says."""
+    from flows.cli import main
+
+    argv, sys.argv = sys.argv, ["permafrost", *arguments]
+    try:
+        with pytest.raises(SystemExit) as end:
+            main()
+    finally:
+        sys.argv = argv
+    out, err = capsys.readouterr()
+    assert (end.value.code, out) == (2, ""), out + err
+    assert "Traceback" not in err
+    return " ".join(err.split())
+
+
+def content_of(backbone: Path, folder: Path) -> Content:
+    return {
+        "name": "mine",
+        "backbone": {"source": str(backbone)},
+        "capture": "hidden=1-2@tokens",
+        "tasks": {"task": classes(folder)},
+        "methods": {"method": HEAD},
+        "seeds": [0],
+        "report": {"title": "mine"},
+        "runtime": {"extract": {"device": "cpu"}},
+    }
+
+
+def write(folder: Path, content: Content) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_plan_and_run_refuse_the_same_and_write_nothing(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    (tmp_path / "probed").mkdir()
+    change, says = REFUSED[case]
+    content = content_of(tiny_bert, tmp_path)
+    change(content, tmp_path)
+    path = write(tmp_path, content)
+    before = sorted(tmp_path.rglob("*"))
+    said = [
+        command(capsys, c, str(path), "--home", str(tmp_path / "home")) for c in ("plan", "run")
+    ]
+    assert said[0] == said[1]
+    assert re.search(says, said[0]), said[0]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_is_right_is_not_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    path = write(tmp_path, content_of(tiny_bert, tmp_path))
+    check_dag(build_dag(load_experiment(path), tmp_path / "home"))
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_run_without_the_command_line_checks_too(tiny_bert: Path, tmp_path: Path) -> None:
+    content = content_of(tiny_bert, tmp_path)
+    tasks(classes, test={"kind": "given"})(content, tmp_path)
+    dag = build_dag(load_experiment(write(tmp_path, content)), tmp_path / "home")
+    with pytest.raises(InputError, match="has no test examples"):
+        run_dag(dag, Console())
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_home_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_writable(tmp_path / "a" / "b")
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for home in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "link" / "below"):
+        with pytest.raises(InputError, match="is no folder"):
+            require_writable(home)
+    with pytest.raises(InputError, match="cannot be written: /proc takes no files"):
+        require_writable(Path("/proc/home"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(InputError, match=f"cannot be written: {tmp_path} takes no files"):
+        require_writable(tmp_path / "a")
+    assert {p.name for p in tmp_path.iterdir()} == {"file", "link"}
