@@ -140,7 +140,7 @@ class TestFromTrain(_Config):
     kind: Literal["from_train"] = "from_train"
     fraction: float = Field(gt=0, lt=1)
     """Share of the training examples, rounded; less where texts that stay together are too many for it."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, another choice."""
 
 
@@ -150,7 +150,7 @@ class TestFromTrainQueries(_Config):
     kind: Literal["from_train_queries"] = "from_train_queries"
     fraction: float = Field(gt=0, lt=1)
     """As of `from_train`."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, another choice."""
 
 
