@@ -185,11 +185,14 @@ def load_head(folder: Path) -> LoadedHead:
 
 
 def _chosen(record: Mapping[str, Any]) -> FitConfig:
-    plain = record["chosen"]
-    if record["format"] < 3 and plain["head"].get("conv") == "gin":
-        # What is 'gin' now, with batch normalisation, did not exist.
-        plain = plain | {"head": plain["head"] | {"conv": "gin_plain"}}
-    return FitConfig.model_validate(plain)
+    plain, head = record["chosen"], record["chosen"]["head"]
+    if record["format"] < 3:
+        # What is 'gin' now, with batch normalisation, did not exist; AdaPool was scaled by attention head.
+        if head.get("conv") == "gin":
+            head = head | {"conv": "gin_plain"}
+        if head["kind"] == "adapool":
+            head = {"scale": "head"} | head
+    return FitConfig.model_validate(plain | {"head": head})
 
 
 def _facts(record: Mapping[str, Any]) -> TaskFacts:

@@ -1,10 +1,15 @@
 """AdaPool: one query made of the tokens attends to all of them.
 
 Source: Brothers, "Robust noise attenuation via adaptive pooling of transformer outputs"
-(arXiv:2506.09215), as released: no biases, no dropout, scores divided by the square root of an
-attention head's width, and the query added to the answer only where it is a single token. The
-method that GLOT calls AdaPool is the scorer. We differ in letting attention heads be narrower than
-the tokens' width allows, which the source ties together.
+(arXiv:2506.09215), as its released module computes: no biases, scores divided by the square root of the
+tokens' width, which all attention heads share, and the query added to the answer only where it is a single
+token. The method that GLOT calls AdaPool is the scorer.
+
+We differ in that attention heads may be narrower or wider than the tokens' width allows, which the source
+ties together, that padding is no part of the mean that asks (there the mean is over all slots), and in three
+things left out: dropout (0 by default there, .1 in its image experiments), the mean of chosen tokens as a
+query, and the embedding that marks the query before the source's own transformer, which is not ours to
+train.
 Axes: t tokens of all texts, n texts, b texts of a block, l longest of them, d input width, h
 attention heads, k width of one.
 """
@@ -37,7 +42,7 @@ def _head_width(config: AdaPoolHead, d_in: int) -> int:
 
 class AdaPooling(Pooling):
     """z = W_o concat_h sum_t alpha_ht W_v,h x_t, alpha_h = softmax over t of
-    (W_q,h q) . (W_k,h x_t) / sqrt(k), plus q where q is a token.
+    (W_q,h q) . (W_k,h x_t) / sqrt(h k), plus q where q is a token; sqrt(k) with `scale="head"`.
 
     Has 4 d h k parameters. Keys and values of single tokens are never made: W_k,h is moved to the
     query's side of the product and W_v,h behind the sum, which leaves 2 h d multiplications per token
@@ -50,6 +55,8 @@ class AdaPooling(Pooling):
         self.d_out = d_in
         self.d_head = _head_width(config, d_in)
         width = config.heads * self.d_head
+        self.root = math.sqrt(width if config.scale == "width" else self.d_head)
+        """What scores are divided by."""
         self.query = projection(d_in, width, generator)
         self.key = projection(d_in, width, generator)
         self.value = projection(d_in, width, generator)
@@ -69,7 +76,7 @@ class AdaPooling(Pooling):
     def _attend(self, tokens: Tensor, offsets: Tensor, queries_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted sums of each text's tokens, `[n, h, d]`, and the weights, `[t, h]`."""
         heads, width = self.config.heads, tokens.shape[1]
-        asked_NHK = self.query(queries_ND).view(-1, heads, self.d_head) / math.sqrt(self.d_head)
+        asked_NHK = self.query(queries_ND).view(-1, heads, self.d_head) / self.root
         key_HKD = self.key.weight.view(heads, self.d_head, width)
         asked_NHD = torch.einsum("nhk,hkd->nhd", asked_NHK, key_HKD)
         sums, weights, texts, slots = [], [], [], []

@@ -117,6 +117,9 @@ class AdaPoolHead(_Config):
     d_head: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
     """Width of an attention head; None for the tokens' width divided by `heads`, as in the source,
     where it has to divide."""
+    scale: Literal["width", "head"] = "width"
+    """Scores are divided by the root of this: the width of all attention heads together, as in the source,
+    or that of one, as in transformers. The same with a single head."""
 
 
 HeadConfig = Annotated[

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stages.fit import FitConfig, OptimConfig, fit, load_head
-from stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead, ScorerHead
+from stages.heads import AdaPoolHead, FirstHead, GlotHead, LastHead, MaxHead, MeanHead, ScorerHead
 from storage.errors import CorruptDataError, NotFoundError
 from storage.progress import SilentProgress
 from tests.stages.synthetic_fit import WIDTH, features, make_data
@@ -21,6 +21,7 @@ HEADS = {
     "max": MaxHead(),
     "scorer": ScorerHead(hidden=8),
     "glot": GlotHead(hidden=8, tau=0.4),
+    "adapool": AdaPoolHead(heads=2, scale="head"),
     "gin": GlotHead(hidden=8, tau=0.4, conv="gin"),
     "gin_plain": GlotHead(hidden=8, tau=0.4, conv="gin_plain"),
 }
@@ -95,18 +96,18 @@ def test_the_log_has_a_line_per_step_and_the_dev_metric_at_the_end_of_each_epoch
         assert {float(row["lr"]) for row in mine} == {1e-2}
 
 
-def _as_of_format_2(folder, **head):
-    """Rewrite a saved head as an earlier version did, `head` being what differs in its config."""
-    record = json.loads((folder / "head.json").read_text())
-    record["format"] = 2
-    record["chosen"]["head"] |= head
-    (folder / "head.json").write_text(json.dumps(record))
-
-
-def test_gin_of_before_it_was_normalised_is_read_as_what_it_was(tmp_path):
-    result = _fit(_config("gin_plain"))
+@pytest.mark.parametrize(("kind", "before"), [("gin_plain", {"conv": "gin"}), ("adapool", {})])
+def test_heads_whose_names_mean_something_else_now_are_read_as_what_they_were(
+    kind, before, tmp_path
+):
+    result = _fit(_config(kind))
     result.save(tmp_path)
-    _as_of_format_2(tmp_path, conv="gin")
+    record = json.loads((tmp_path / "head.json").read_text())
+    record["format"] = 2
+    written = record["chosen"]["head"]
+    written.pop("scale", None)
+    written |= before
+    (tmp_path / "head.json").write_text(json.dumps(record))
     head = load_head(tmp_path)
     assert head.config == result.head().config
     rows = features(5, 9)

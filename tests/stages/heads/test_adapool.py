@@ -1,8 +1,11 @@
 import pytest
 import torch
 
+from stages.extraction.backbone import load_backbone
+from stages.extraction.files import BackboneConfig, resolve_backbone
 from stages.heads import AdaPoolHead, build_head, token_graph
 from storage.errors import InputError
+from tests.stages.heads.adapool_reference import adapool
 from tests.stages.heads.batches import make_batch
 
 LENGTHS = [6, 1, 30, 3, 28]
@@ -37,13 +40,63 @@ def _close(found, expected):
     torch.testing.assert_close(found, expected, rtol=0, atol=atol)
 
 
+@pytest.fixture(scope="module")
+def minilm_tokens():
+    """States of real tokens, `[99, 384]`, of one text."""
+    backbone = load_backbone(resolve_backbone(BackboneConfig(source="minilm")), "float32", "cpu")
+    ids = torch.arange(2000, 2099)[None]
+    with torch.no_grad():
+        states = backbone.model(input_ids=ids, attention_mask=torch.ones_like(ids))[0][0]
+    return states.double()
+
+
+SHAPES = {"single": [1, 1, 1], "short": [2, 3, 5], "long": [70, 29], "mixed": [1, 60, 2, 36]}
+
+
+@pytest.mark.parametrize("lengths", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("real", [False, True], ids=["random", "minilm"])
+@pytest.mark.parametrize("heads", [1, 2, 8])
+@pytest.mark.parametrize("query", ["mean", "first"])
+def test_vectors_weights_and_gradients_equal_the_released_module(
+    query, heads, real, lengths, minilm_tokens
+):
+    tokens, offsets = make_batch(lengths, 384)
+    if real:
+        tokens = minilm_tokens[: len(tokens)].clone()
+    tokens.requires_grad_()
+    head = _head(384, query=query, heads=heads)
+    matrices = tuple(
+        matrix.detach().requires_grad_()
+        for matrix in (
+            head.query.weight,
+            torch.cat([head.key.weight, head.value.weight]),
+            head.out.weight,
+        )
+    )
+    theirs = [adapool(text, matrices, query, heads) for text in tokens.split(lengths)]
+    expected = torch.stack([vector for vector, _ in theirs])
+    found = head(tokens, offsets)
+    _close(found, expected)
+    shares = torch.cat([weights.mean(dim=0) for _, weights in theirs])
+    _close(head.token_weights(tokens, offsets), shares)
+    pull = torch.linspace(-1, 1, found.numel(), dtype=found.dtype).view_as(found)
+    of_tokens, of_queries, of_keys, of_values, of_out = torch.autograd.grad(
+        found, [tokens, *head.parameters()], pull
+    )
+    yours = torch.autograd.grad(expected, [tokens, *matrices], pull)
+    largest = max(float(gradient.abs().max()) for gradient in yours)
+    mine = (of_tokens, of_queries, torch.cat([of_keys, of_values]), of_out)
+    for one, other in zip(mine, yours, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12 * largest)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("query", QUERIES)
 def test_vectors_weights_and_gradients_equal_torchs_attention_per_text(query, heads, dtype):
     tokens, offsets = make_batch(LENGTHS, 8, dtype=dtype)
     tokens.requires_grad_()
-    head = _head(query=query, heads=heads, dtype=dtype)
+    head = _head(query=query, heads=heads, scale="head", dtype=dtype)
     layer = _torchs(head, dtype=dtype)
     vectors, shares = [], []
     for text in tokens.split(LENGTHS):
@@ -65,10 +118,11 @@ def test_vectors_weights_and_gradients_equal_torchs_attention_per_text(query, he
     _close(mine[4], yours[2])
 
 
+@pytest.mark.parametrize(("scale", "under_root"), [("width", 6), ("head", 2)])
 @pytest.mark.parametrize("query", QUERIES)
-def test_attention_heads_of_any_width_equal_the_formula(query):
+def test_attention_heads_of_any_width_equal_the_formula(query, scale, under_root):
     tokens, offsets = make_batch(LENGTHS, 5)
-    head = _head(width=5, query=query, heads=3, d_head=2)
+    head = _head(width=5, query=query, heads=3, d_head=2, scale=scale)
     expected = []
     for text in tokens.split(LENGTHS):
         asked = QUERIES[query](text)
@@ -76,7 +130,7 @@ def test_attention_heads_of_any_width_equal_the_formula(query):
         answers = []
         for one in range(3):
             columns = slice(2 * one, 2 * one + 2)
-            scores = keys[:, columns] @ (head.query.weight[columns] @ asked) / 2**0.5
+            scores = keys[:, columns] @ (head.query.weight[columns] @ asked) / under_root**0.5
             answers.append(scores.softmax(dim=0) @ values[:, columns])
         answer = head.out.weight @ torch.cat(answers)
         expected.append(answer if query == "mean" else answer + asked)

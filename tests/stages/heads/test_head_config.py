@@ -48,6 +48,7 @@ def test_defaults_are_those_of_the_papers_appendix():
         {"kind": "mlp", "n_layers": 0},
         {"kind": "adapool", "query": "median"},
         {"kind": "adapool", "heads": 0},
+        {"kind": "adapool", "scale": "tokens"},
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(wrong):
