@@ -182,7 +182,9 @@ def test_tasks_without_classes_are_refused(control: ControlConfig) -> None:
 
 def test_a_missing_split_is_refused_with_a_way_out() -> None:
     corpus = corpus_of([("train", "a", None, 1), ("test", "b", None, 0)])
-    with pytest.raises(InputError, match=r"corpus has train, test\. Name a file or split for dev, or .*from_train"):
+    with pytest.raises(
+        InputError, match=r"corpus has train, test\. Name a file or split for dev, or .*from_train"
+    ):
         run_control(LengthControl(), corpus)
 
 

@@ -20,7 +20,7 @@ from stages.encoder.sentence_transformers_module import FrozenBackboneHead
 from stages.extraction.recipes import parse_recipe
 from stages.extraction.recompute import COMPUTE_NOISE
 from stages.freeze import EncoderSizes, PairFitConfig, UnifiedHead
-from stages.heads import AdaPoolHead, FirstHead, GlotHead, MeanHead, MlpHead, ScorerHead
+from stages.heads import AdaPoolHead, FirstHead, GlotHead, LastHead, MeanHead, MlpHead, ScorerHead
 from storage.durable import read_json
 from storage.errors import CorruptDataError, InputError
 from tests.stages.encoder.fitted_homes import TEXTS, Home, home_with_features
@@ -99,6 +99,26 @@ def test_a_head_on_every_layer(model_folder: ModelFolder, tmp_path: Path) -> Non
     ours = load_encoder(home.path, artifact, device="cpu").encode(TEXTS)
     assert np.array_equal(load_exported(done.folder, device="cpu").encode(TEXTS), ours)
     same_but_for_batches(loaded(done.folder).encode(TEXTS), ours)
+
+
+def test_a_head_on_stored_readouts_is_that_on_the_tokens_they_are(
+    model_folder: ModelFolder, tmp_path: Path
+) -> None:
+    captured = "hidden=2@tokens,hidden=2@readout"
+    home = home_with_features(
+        tmp_path / "home", model_folder("gpt2"), captured, store_dtype="float32"
+    )
+    expected = embedded(home, home.head(LastHead(), "hidden/2"))
+    for head in (FirstHead(), LastHead(), MeanHead(), GlotHead(n_convs=0)):
+        artifact = home.head(head, "pooled/hidden_readout/2")
+        np.testing.assert_allclose(embedded(home, artifact), expected, rtol=1e-6)
+        done = export_head(home.path, artifact, tmp_path / head.kind, device="cpu")
+        assert done.why_not_plain is not None
+        same_but_for_batches(load_exported(done.folder, device="cpu").encode(TEXTS), expected)
+
+
+def embedded(home: Home, artifact: str) -> np.ndarray:
+    return load_encoder(home.path, artifact, device="cpu").encode(TEXTS)
 
 
 def test_the_library_wants_trust_or_the_module_itself(exported: Path) -> None:
