@@ -1,4 +1,4 @@
-"""Corpora from files: parquet, csv, jsonl, or txt with one text per line."""
+"""Corpora from files: parquet, csv, tsv, jsonl, or txt with one text per line."""
 
 import hashlib
 import json
@@ -17,6 +17,7 @@ from stages.corpus.rows import (
     SplitRows,
     checked_rows,
     label_columns,
+    named_task,
     negative_columns,
     require_columns,
     text_columns,
@@ -24,7 +25,13 @@ from stages.corpus.rows import (
 from storage.errors import InputError
 from storage.quoting import quoted
 
-FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".txt": "txt"}
+FORMATS = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".txt": "txt",
+}
 
 _BLOCK_BYTES = 1 << 24
 """Read at a time. A row must fit into one block; the default of 1 MiB is less than some documents."""
@@ -45,7 +52,8 @@ class FilesCorpus(BaseModel):
 
     kind: Literal["files"] = "files"
     files: dict[str, str] = Field(min_length=1)
-    """Split to path; the format follows from the extension: .parquet, .csv, .jsonl or .txt."""
+    """Split to path; the format follows from the extension: .parquet, .csv, .tsv, .jsonl or .txt. Quotation
+    marks in tsv files are part of the text."""
     task: Task
     """What the corpus is for, and which columns hold it."""
     dev: Dev = DevAsGiven()
@@ -75,12 +83,13 @@ def files_facts(config: FilesCorpus) -> dict[str, Any]:
 
 def files_rows(config: FilesCorpus) -> list[SplitRows]:
     """Read and check every split, in the order given."""
-    task = config.task
-    columns = (text_columns(task), label_columns(task), negative_columns(task))
-    return [
-        checked_rows(read_columns(Path(path), *columns), task, split, path)
-        for split, path in config.files.items()
-    ]
+    found: list[SplitRows] = []
+    for split, path in config.files.items():
+        where = f"{path} (plain text, one text per line)" if path.endswith(".txt") else path
+        task = named_task(config.task, column_names(Path(path)), where)
+        columns = (text_columns(task), label_columns(task), negative_columns(task))
+        found.append(checked_rows(read_columns(Path(path), *columns), task, split, path))
+    return found
 
 
 def file_format(path: Path) -> str:
@@ -106,6 +115,11 @@ def file_format(path: Path) -> str:
     return FORMATS[path.suffix.lower()]
 
 
+def file_identity(path: Path) -> dict[str, str]:
+    """What decides what is read from a file: its extension and its bytes."""
+    return {"format": path.suffix.lower(), "sha256": file_sha256(path)}
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of the bytes of a file, 64 hex digits."""
     try:
@@ -115,20 +129,59 @@ def file_sha256(path: Path) -> str:
         raise _unreadable(path, error) from error
 
 
+def column_names(path: Path) -> list[str]:
+    """The columns of a file; of jsonl the fields of the first rows.
+
+    Raises:
+        InputError: the file is missing, empty, unreadable or broken.
+    """
+    kind = file_format(path)
+    try:
+        match kind:
+            case "parquet":
+                with pa.parquet.ParquetFile(path, memory_map=True) as file:
+                    return file.schema_arrow.names
+            case "csv" | "tsv":
+                with pa.csv.open_csv(path, *_csv_options(path)) as head:
+                    return head.schema.names
+            case "jsonl":
+                return list(_first_object(path))
+            case _:
+                return ["text"]
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
 def read_columns(
-    path: Path, texts: Sequence[str], labels: Sequence[str], negatives: Sequence[str] = ()
+    path: Path,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    negatives: Sequence[str] = (),
+    *,
+    ids: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> pa.Table:
     """Read some columns of a file; `texts` come as strings whatever they look like ("2020-01-01").
 
-    `negatives` too, and may be lists of them.
+    `negatives` too, and may be lists of them. `ids` keep their digits: as text of csv, else as they are.
+    `optional` are texts that the file, or a row of it, need not have.
 
     Raises:
         InputError: the file is missing, empty, unreadable or broken, or has no such column.
     """
-    readers = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl, "txt": _txt}
-    reader = readers[file_format(path)]
+    kind = file_format(path)
+    if optional and kind != "jsonl":
+        texts = [*texts, *(name for name in optional if name in column_names(path))]
     try:
-        return reader(path, texts, labels, negatives)
+        match kind:
+            case "parquet":
+                return _parquet(path, [*texts, *labels, *negatives, *ids])
+            case "csv" | "tsv":
+                return _csv(path, [*texts, *negatives, *ids], labels)
+            case "jsonl":
+                return _jsonl(path, texts, labels, negatives, ids, optional)
+            case _:
+                return _txt(path, [*texts, *labels, *negatives, *ids])
     except InputError:
         raise
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
@@ -142,39 +195,50 @@ def _unreadable(path: Path, error: Exception) -> InputError:
     )
 
 
-def _parquet(
-    path: Path, texts: Sequence[str], labels: Sequence[str], negatives: Sequence[str]
-) -> pa.Table:
+def _parquet(path: Path, wanted: Sequence[str]) -> pa.Table:
     # memory_map and a plain file: no surprise from folder names such as year=2020 becoming columns.
     with pa.parquet.ParquetFile(path, memory_map=True) as file:
-        wanted = [*texts, *labels, *negatives]
         require_columns(file.schema_arrow.names, wanted, str(path))
-        return file.read(columns=wanted)
+        return file.read(columns=list(dict.fromkeys(wanted)))
 
 
-def _csv(
-    path: Path, texts: Sequence[str], labels: Sequence[str], negatives: Sequence[str]
-) -> pa.Table:
+def _csv_options(path: Path) -> tuple[pa.csv.ReadOptions, pa.csv.ParseOptions]:
     reading = pa.csv.ReadOptions(block_size=_BLOCK_BYTES)
-    parsing = pa.csv.ParseOptions(newlines_in_values=True)
-    wanted = [*texts, *labels, *negatives]
-    as_bytes = {name: pa.large_binary() for name in (*texts, *negatives)}
+    if path.suffix.lower() == ".tsv":
+        # Quotation marks in tsv files (GLUE's, BEIR's) are part of the text.
+        return reading, pa.csv.ParseOptions(delimiter="\t", quote_char=False)
+    return reading, pa.csv.ParseOptions(newlines_in_values=True)
+
+
+def _csv(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+    options = _csv_options(path)
+    wanted = [*texts, *labels]
+    as_bytes = {name: pa.large_binary() for name in texts}
     converting = pa.csv.ConvertOptions(column_types=as_bytes)
-    with pa.csv.open_csv(path, reading, parsing, converting) as head:
+    with pa.csv.open_csv(path, *options, converting) as head:
         require_columns(head.schema.names, wanted, str(path))
     # Bytes, not strings: the check for UTF-8 that follows can then name the row.
-    converting = pa.csv.ConvertOptions(column_types=as_bytes, include_columns=wanted)
-    return pa.csv.read_csv(path, reading, parsing, converting)
+    converting = pa.csv.ConvertOptions(
+        column_types=as_bytes, include_columns=list(dict.fromkeys(wanted))
+    )
+    return pa.csv.read_csv(path, *options, converting)
 
 
 def _jsonl(
-    path: Path, texts: Sequence[str], labels: Sequence[str], negatives: Sequence[str]
+    path: Path,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    negatives: Sequence[str],
+    ids: Sequence[str],
+    optional: Sequence[str],
 ) -> pa.Table:
     first = _first_object(path)
-    require_columns(list(first), (*texts, *labels, *negatives), str(path))
-    fields = [(name, pa.large_string()) for name in texts]
-    fields += [(name, _json_type(first[name], name, path)) for name in labels]
-    fields += [(name, _json_text_type(path, name)) for name in negatives]
+    require_columns(list(first), (*texts, *labels, *negatives, *ids), str(path))
+    types = {name: pa.large_string() for name in (*texts, *optional)}
+    types |= {name: _json_type(first[name], name, path) for name in labels}
+    types |= {name: _json_text_type(path, name) for name in negatives}
+    types |= {name: _json_id_type(first[name], name, path) for name in ids}
+    fields = list(types.items())
     # An explicit schema keeps columns that are not asked for from being parsed, and from failing.
     parsing = pa.json.ParseOptions(
         explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
@@ -212,6 +276,17 @@ def _json_type(value: object, name: str, path: Path) -> pa.DataType:
     )
 
 
+def _json_id_type(value: object, name: str, path: Path) -> pa.DataType:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return pa.int64()
+    if isinstance(value, str):
+        return pa.large_string()
+    raise InputError(
+        f"row 1 of {path}: the id in column {quoted(name)} is {quoted(value)}, expected text or a "
+        "whole number"
+    )
+
+
 def _json_text_type(path: Path, name: str) -> pa.DataType:
     """Texts or lists of them, after the first value that is not null."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
@@ -222,10 +297,7 @@ def _json_text_type(path: Path, name: str) -> pa.DataType:
     return pa.list_(pa.large_string()) if isinstance(first, list) else pa.large_string()
 
 
-def _txt(
-    path: Path, texts: Sequence[str], labels: Sequence[str], negatives: Sequence[str]
-) -> pa.Table:
-    wanted = (*texts, *labels, *negatives)
+def _txt(path: Path, wanted: Sequence[str]) -> pa.Table:
     require_columns(["text"], wanted, f"{path} (plain text, one text per line)")
     lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if not lines[-1]:

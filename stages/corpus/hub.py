@@ -14,6 +14,7 @@ from stages.corpus.rows import (
     SplitRows,
     checked_rows,
     label_columns,
+    named_task,
     negative_columns,
     require_columns,
     text_columns,
@@ -77,13 +78,14 @@ def hub_facts(config: HubCorpus) -> dict[str, Any]:
 
 def hub_rows(config: HubCorpus) -> list[SplitRows]:
     """Read and check every split, in the order given."""
-    task = config.task
-    wanted = (*text_columns(task), *label_columns(task), *negative_columns(task))
     revision = _revision_to_read(config.path, config.revision)
     rows: list[SplitRows] = []
     for split, theirs in config.splits.items():
         where = f"split {quoted(theirs)} of {config.path}"
-        table, names = read_split(config.path, config.config, revision, theirs, wanted)
+        loaded = open_split(config.path, config.config, revision, theirs)
+        task = named_task(config.task, loaded.column_names, where)
+        wanted = (*text_columns(task), *label_columns(task), *negative_columns(task))
+        table, names = select_columns(loaded, wanted, where)
         classes = next((names[c] for c in label_columns(task) if c in names), None)
         rows.append(checked_rows(table, task, split, where, classes))
     return rows
@@ -149,7 +151,17 @@ def read_split(
     """Some columns of one split, and the names of declared classes by column.
 
     Raises:
-        InputError: `datasets` cannot load it, or it has no such split or column.
+        InputError: as of `open_split` and `select_columns`.
+    """
+    loaded = open_split(path, config, revision, split)
+    return select_columns(loaded, columns, f"split {quoted(split)} of {path}")
+
+
+def open_split(path: str, config: str, revision: str, split: str) -> Any:
+    """One split, as `datasets` has it.
+
+    Raises:
+        InputError: `datasets` cannot load it, or it has no such split.
     """
     import datasets
     from datasets.exceptions import DatasetsError
@@ -157,14 +169,26 @@ def read_split(
     # Bars of another library would tear up the progress display of the run.
     datasets.disable_progress_bars()
     try:
-        loaded = _load(path, config, revision, split)
+        return _load(path, config, revision, split)
     except (DatasetsError, ValueError, OSError, RuntimeError, pa.ArrowException) as error:
         cause = f": {error.__cause__}" if error.__cause__ is not None else ""
         raise InputError(
             f"split {quoted(split)} of the dataset {quoted(path)} (config {quoted(config)}, revision "
             f"{quoted(revision)}) cannot be loaded: {error}{cause}"
         ) from error
-    require_columns(loaded.column_names, columns, f"split {quoted(split)} of {path}")
+
+
+def select_columns(
+    loaded: Any, columns: Sequence[str], where: str
+) -> tuple[pa.Table, dict[str, tuple[str, ...]]]:
+    """Some columns of a split, and the names of declared classes by column.
+
+    Raises:
+        InputError: it has no such column.
+    """
+    import datasets
+
+    require_columns(loaded.column_names, columns, where)
     classes = {
         name: tuple(feature.names)
         for name, feature in loaded.features.items()

@@ -16,8 +16,9 @@ from stages.corpus.columns import (
     Unlabelled,
     check_splits,
 )
-from stages.corpus.files import file_format, file_sha256, read_columns
+from stages.corpus.files import column_names, file_format, file_sha256, read_columns
 from stages.corpus.judgements import document_text, queries_of
+from stages.corpus.names import ANSWER, ASKED, BINARY, OWN_ID, QUERY_ID, find_column
 from stages.corpus.negatives import Negatives
 from stages.corpus.rows import SplitRows
 from stages.corpus.text_column import checked_texts
@@ -26,7 +27,19 @@ from storage.errors import InputError
 from storage.quoting import quoted
 
 
-class RerankingCorpus(BaseModel):
+class CandidateColumns(BaseModel):
+    """Names of columns; those that are not given may have other usual names, too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    query_id: str = "query_id"
+    query: str = "query"
+    document: str = "document"
+    label: str = "label"
+    """1 for a document that answers, else 0."""
+
+
+class RerankingCorpus(CandidateColumns):
     """Files of queries with candidates, one row each: a pair for every candidate that answers its query.
 
     ```yaml
@@ -41,16 +54,9 @@ class RerankingCorpus(BaseModel):
     Queries without an answer are left out.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     kind: Literal["reranking"] = "reranking"
     files: dict[str, str] = Field(min_length=1)
-    """Split to path; the format follows from the extension: .parquet, .csv or .jsonl."""
-    query_id: str = "query_id"
-    query: str = "query"
-    document: str = "document"
-    label: str = "label"
-    """1 for a candidate that answers, else 0."""
+    """Split to path; the format follows from the extension: .parquet, .jsonl, .csv or .tsv."""
     negatives: Literal["none", "candidates"] = "none"
     """`candidates`: those with the label 0 are the hard negatives of every pair of their query."""
     dev: Annotated[DevAsGiven | DevFromTrainQueries, Field(discriminator="kind")] = DevAsGiven()
@@ -91,16 +97,30 @@ def reranking_rows(config: RerankingCorpus) -> list[SplitRows]:
     return [_pairs(config, split, Path(path)) for split, path in config.files.items()]
 
 
+def reranking_columns(
+    config: CandidateColumns, available: Sequence[str], where: str
+) -> tuple[str, str, str, str]:
+    """Columns of the query's id, the query, the document and the label.
+
+    Raises:
+        InputError: one is not there, or several could be meant.
+    """
+    key = find_column("query_id", config.query_id, (*QUERY_ID, *OWN_ID), available, where)
+    query = find_column("query", config.query, ASKED, available, where)
+    document = find_column("document", config.document, ANSWER, available, where)
+    return key, query, document, find_column("label", config.label, BINARY, available, where)
+
+
 def _pairs(config: RerankingCorpus, split: str, path: Path) -> SplitRows:
     where = str(path)
-    columns = (config.query, config.document), (config.query_id, config.label)
-    table = read_columns(path, *columns)
+    key, query, document, label = reranking_columns(config, column_names(path), where)
+    table = read_columns(path, [query, document], [label], ids=[key])
     queries, documents = (
-        checked_texts(table.column(name), name, where).to_pylist() for name in columns[0]
+        checked_texts(table.column(name), name, where).to_pylist() for name in (query, document)
     )
     documents = [document_text("", document) for document in documents]
-    keys = ids_of(table, config.query_id, where)
-    labels = zeros_and_ones(table, config.label, where)
+    keys = ids_of(table, key, where)
+    labels = zeros_and_ones(table, label, where)
     others = _wrong_candidates(keys, queries, documents, labels, where)
     answers = [row for row, label in enumerate(labels) if label]
     if not answers:
@@ -112,7 +132,7 @@ def _pairs(config: RerankingCorpus, split: str, path: Path) -> SplitRows:
         texts = [document for row in answers for document in others[keys[row]]]
         counts = [len(others[keys[row]]) for row in answers]
         rows = np.repeat(np.arange(len(answers)), counts)
-        negatives = Negatives(config.document, _texts(texts), rows)
+        negatives = Negatives(document, _texts(texts), rows)
     return SplitRows(
         split=split,
         where=f"the answers of {where}",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.corpus.columns import Classification, Task, Unlabelled
+from stages.corpus.columns import Classification, Similarity, Task, Unlabelled
+from stages.corpus.names import CLASS, GRADE, TEXT, find_column, find_pair
 from stages.corpus.negatives import Negatives, checked_negatives
 from stages.corpus.text_column import checked_texts
 from storage.errors import InputError
@@ -46,6 +47,29 @@ def label_columns(task: Task) -> tuple[str, ...]:
 def negative_columns(task: Task) -> tuple[str, ...]:
     """Columns that hold hard negatives: one or none."""
     return (task.negative,) if isinstance(task, Unlabelled) and task.negative is not None else ()
+
+
+def named_task(task: Task, available: Sequence[str], where: str) -> Task:
+    """The task with the columns of a file: as given, or with other usual names where they are the defaults.
+
+    Raises:
+        InputError: a column is missing, or several could be meant.
+    """
+    found: dict[str, str]
+    if isinstance(task, Classification) or task.text_pair is None:
+        found = {"text": find_column("text", task.text, TEXT, available, where)}
+    else:
+        given = (task.text, task.text_pair)
+        first, second = find_pair(given, ("text", "text_pair"), available, where)
+        found = {"text": first, "text_pair": second}
+    if not isinstance(task, Unlabelled):
+        usual = ("label", *GRADE) if isinstance(task, Similarity) else CLASS
+        found["label"] = find_column("label", task.label, usual, available, where)
+    elif task.negative is not None:
+        found["negative"] = find_column(
+            "negative", task.negative, (task.negative,), available, where
+        )
+    return task.model_copy(update=found)
 
 
 def require_columns(available: Sequence[str], wanted: Sequence[str], where: str) -> None:

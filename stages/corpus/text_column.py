@@ -31,15 +31,7 @@ def checked_texts(
             f"column {quoted(name)} of {where} holds {column.type}, expected text; name the column that "
             "has the texts"
         )
-    try:
-        texts = column.cast(pa.large_string())
-        texts.validate(full=True)
-    except pa.ArrowInvalid as error:
-        at, raw = _first_undecodable(column)
-        raise InputError(
-            f"row {_row(at, rows)} of {where}, column {quoted(name)}, is not valid UTF-8: "
-            f"{quoted(raw[:60])}; save the data as UTF-8"
-        ) from error
+    texts = decoded(column, name, where, rows)
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True)
     at = pc.index(blank, True).as_py()
     if at >= 0:
@@ -51,6 +43,26 @@ def checked_texts(
             f"{quoted(name)} ({n_blank} such of {texts.length()} {'rows' if rows is None else 'texts'}); "
             "remove the row or fill it"
         )
+    return texts
+
+
+def decoded(
+    column: pa.ChunkedArray, name: str, where: str, rows: NDArray[np.int64] | None = None
+) -> pa.ChunkedArray:
+    """Text or bytes as `large_string`, missing ones kept; arguments as of `checked_texts`.
+
+    Raises:
+        InputError: invalid UTF-8; with its row number.
+    """
+    try:
+        texts = column.cast(pa.large_string())
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        at, raw = _first_undecodable(column)
+        raise InputError(
+            f"row {_row(at, rows)} of {where}, column {quoted(name)}, is not valid UTF-8: "
+            f"{quoted(raw[:60])}; save the data as UTF-8"
+        ) from error
     return texts
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from stages.corpus.text_column import decoded
 from storage.errors import InputError
 from storage.quoting import quoted
 
@@ -25,6 +26,9 @@ def values_of(table: pa.Table, name: str, where: str) -> list[Any]:
 
 def texts_of(table: pa.Table, name: str, where: str) -> list[str]:
     """The column as text; blank ones are allowed."""
+    if pa.types.is_large_binary(table.column(name).type):  # of a csv file
+        at = table.column_names.index(name)
+        table = table.set_column(at, name, decoded(table.column(name), name, where))
     values = values_of(table, name, where)
     if not all(isinstance(value, str) for value in values):
         raise InputError(
@@ -59,7 +63,11 @@ def zeros_and_ones(table: pa.Table, name: str, where: str) -> list[int]:
 
 def ids_of(table: pa.Table, name: str, where: str) -> list[str]:
     """Ids, also those written as numbers."""
-    return [str(value) for value in values_of(table, name, where)]
+    if pa.types.is_large_binary(table.column(name).type):
+        return texts_of(table, name, where)
+    values = values_of(table, name, where)
+    # Whole numbers in a column with gaps are often stored as float.
+    return [str(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
 
 
 def unique_ids_of(table: pa.Table, name: str, where: str) -> list[str]:

@@ -1,48 +1,79 @@
 """Files and columns of local evaluation data, checked. Rows are numbered from 1 in messages."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from stages.corpus.files import read_columns
-from stages.corpus.values import values_of
+from stages.corpus.files import column_names, read_columns
+from stages.corpus.names import find_column, find_pair
+from stages.corpus.text_column import holds_text
+from stages.corpus.values import texts_of, values_of
 from stages.mteb_evaluation.tasks import LocalTask
 from storage.errors import InputError
 from storage.quoting import quoted
 
 
-def existing_file(config: LocalTask, holds: str) -> Path:
+@dataclass(frozen=True)
+class LocalFile:
+    """A file of a task, and the columns it has."""
+
+    path: Path
+    names: tuple[str, ...]
+
+    @property
+    def where(self) -> str:
+        """Its name for messages."""
+        return str(self.path)
+
+    def column(self, field: str, given: str, usual: Sequence[str]) -> str:
+        """The column that a field means; raises as `find_column`."""
+        return find_column(field, given, usual, self.names, self.where)
+
+    def pair(self, text: str, text_pair: str) -> tuple[str, str]:
+        """The columns of two texts; raises as `find_pair`."""
+        return find_pair((text, text_pair), ("sentence1", "sentence2"), self.names, self.where)
+
+    def read(
+        self,
+        texts: Sequence[str] = (),
+        *,
+        ids: Sequence[str] = (),
+        labels: Sequence[str] = (),
+        lists: Sequence[str] = (),
+    ) -> pa.Table:
+        """Some columns.
+
+        Raises:
+            InputError: the file cannot be read, or has no rows.
+        """
+        table = read_columns(self.path, texts, labels, lists, ids=ids)
+        if table.num_rows == 0:
+            raise InputError(
+                f"{self.path} has no rows, so the task is empty; give it data or leave it out"
+            )
+        return table
+
+
+def open_file(config: LocalTask, holds: str) -> LocalFile:
     """The file of a task that holds this.
 
     Raises:
-        InputError: it is not there.
+        InputError: it is not there, or cannot be read.
     """
     path = config.file(holds)
-    if not path.exists():
-        raise InputError(
-            f"there is no file {path}, where the {holds} of a {config.type} task are expected; relative "
-            f"paths count from the working folder {Path.cwd()}"
-        )
-    return path
-
-
-def read_table(config: LocalTask, holds: str, columns: Sequence[str]) -> tuple[pa.Table, str]:
-    """Some columns of a file, and its name for messages.
-
-    Raises:
-        InputError: the file is not there or cannot be read, has no such column, or has no rows.
-    """
-    path = existing_file(config, holds)
-    table = read_columns(path, list(dict.fromkeys(columns)), [])
-    if table.num_rows == 0:
-        raise InputError(f"{path} has no rows, so the task is empty; give it data or leave it out")
-    return table, str(path)
+    return LocalFile(path, tuple(column_names(path)))
 
 
 def text_lists_of(table: pa.Table, name: str, where: str) -> list[list[str]]:
-    """The column as lists of at least one text."""
-    values = values_of(table, name, where)
+    """The column as lists of at least one text; a cell of text is one, or a JSON list of several."""
+    if holds_text(table.column(name).type):
+        values = [_listed(text) for text in texts_of(table, name, where)]
+    else:
+        values = values_of(table, name, where)
     for row, value in enumerate(values, start=1):
         is_right = isinstance(value, list) and value and all(isinstance(v, str) for v in value)
         if not is_right:
@@ -53,9 +84,22 @@ def text_lists_of(table: pa.Table, name: str, where: str) -> list[list[str]]:
     return values
 
 
+def _listed(text: str) -> Any:
+    if not text.lstrip().startswith("["):
+        return [text]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return [text]
+
+
 def classes_of(table: pa.Table, name: str, where: str) -> list[int | str]:
     """The column as classes, whole numbers or names."""
-    values = values_of(table, name, where)
+    # A column of integers is often stored as float, and is in jsonl.
+    values: list[Any] = [
+        int(v) if isinstance(v, float) and v.is_integer() else v
+        for v in values_of(table, name, where)
+    ]
     for row, value in enumerate(values, start=1):
         if not isinstance(value, int | str):
             raise InputError(

@@ -1,7 +1,10 @@
 """Local data of tasks whose rows carry a label: pairs, classes, clusters."""
 
+import pyarrow as pa
+
+from stages.corpus.names import BINARY, CLASS, GRADE, TEXT
 from stages.corpus.values import numbers_of, texts_of, zeros_and_ones
-from stages.mteb_evaluation.columns import classes_of, read_table
+from stages.mteb_evaluation.columns import classes_of, open_file
 from stages.mteb_evaluation.local_data import Columns, LocalData
 from stages.mteb_evaluation.tasks import (
     ClassificationTask,
@@ -15,14 +18,17 @@ from storage.quoting import quoted
 
 def read_sts(config: StsTask) -> LocalData:
     """Graded pairs."""
-    table, where = read_table(config, "pairs", [config.text, config.text_pair, config.label])
-    grades = numbers_of(table, config.label, where)
+    file = open_file(config, "pairs")
+    names, where = file.pair(config.text, config.text_pair), file.where
+    label = file.column("label", config.label, GRADE)
+    table = file.read(names, labels=[label])
+    grades = numbers_of(table, label, where)
     if len(set(grades)) < 2:
         raise InputError(
             f"all {len(grades)} pairs of {where} have the grade {grades[0]:g}, so nothing correlates with "
             f"them; name another column as label"
         )
-    sides = [texts_of(table, name, where) for name in (config.text, config.text_pair)]
+    sides = [texts_of(table, name, where) for name in names]
     return LocalData(
         {"test": {"sentence1": sides[0], "sentence2": sides[1], "score": grades}},
     )
@@ -30,14 +36,17 @@ def read_sts(config: StsTask) -> LocalData:
 
 def read_pair_classification(config: PairClassificationTask) -> LocalData:
     """Pairs with the labels 0 and 1."""
-    table, where = read_table(config, "pairs", [config.text, config.text_pair, config.label])
-    labels = zeros_and_ones(table, config.label, where)
+    file = open_file(config, "pairs")
+    names, where = file.pair(config.text, config.text_pair), file.where
+    label = file.column("label", config.label, BINARY)
+    table = file.read(names, labels=[label])
+    labels = zeros_and_ones(table, label, where)
     if len(set(labels)) < 2:
         raise InputError(
             f"all {len(labels)} pairs of {where} have the label {labels[0]}; average precision needs both 0 "
             f"and 1"
         )
-    sides = [texts_of(table, name, where) for name in (config.text, config.text_pair)]
+    sides = [texts_of(table, name, where) for name in names]
     return LocalData(
         {"test": {"sentence1": sides[0], "sentence2": sides[1], "labels": labels}},
     )
@@ -47,10 +56,10 @@ def read_classification(config: ClassificationTask) -> LocalData:
     """Train and test texts with the numbers of their classes; those of test all occur in train."""
     tables: dict[str, Columns] = {}
     for holds in ("train", "test"):
-        table, where = read_table(config, holds, [config.text, config.label])
+        table, text, label, where = _labelled(config, holds)
         tables[holds] = {
-            "text": texts_of(table, config.text, where),
-            "label": classes_of(table, config.label, where),
+            "text": texts_of(table, text, where),
+            "label": classes_of(table, label, where),
         }
     known, asked = (set(tables[holds]["label"]) for holds in ("train", "test"))
     if unknown := sorted(map(str, asked - known)):
@@ -73,8 +82,8 @@ def read_classification(config: ClassificationTask) -> LocalData:
 
 def read_clustering(config: ClusteringTask) -> LocalData:
     """Texts with their classes, as names."""
-    table, where = read_table(config, "texts", [config.text, config.label])
-    labels = classes_of(table, config.label, where)
+    table, text, label, where = _labelled(config, "texts")
+    labels = classes_of(table, label, where)
     if len(set(labels)) < 2:
         raise InputError(
             f"all {len(labels)} rows of {where} are of one class, so there is nothing to cluster; name "
@@ -84,8 +93,18 @@ def read_clustering(config: ClusteringTask) -> LocalData:
     return LocalData(
         {
             "test": {
-                "sentences": texts_of(table, config.text, where),
+                "sentences": texts_of(table, text, where),
                 "labels": list(map(str, labels)),
             }
         }
     )
+
+
+def _labelled(
+    config: ClassificationTask | ClusteringTask, holds: str
+) -> tuple[pa.Table, str, str, str]:
+    """A table, its columns of texts and labels, and the file it is from."""
+    file = open_file(config, holds)
+    text = file.column("text", config.text, TEXT)
+    label = file.column("label", config.label, CLASS)
+    return file.read([text], labels=[label]), text, label, file.where

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from stages.corpus.files import file_sha256
-from stages.mteb_evaluation.columns import existing_file
+from stages.corpus.files import file_identity
 from stages.mteb_evaluation.labelled_data import (
     read_classification,
     read_clustering,
@@ -48,9 +47,10 @@ def read_local(config: LocalTask) -> LocalData:
 
 
 def file_digests(config: LocalTask) -> dict[str, str]:
-    """SHA-256 of every file of a task by what it holds.
+    """Extension and SHA-256 of every file of a task by what it holds.
 
     Raises:
         InputError: a file is not there.
     """
-    return {holds: file_sha256(existing_file(config, holds)) for holds in config.stems}
+    found = {holds: file_identity(config.file(holds)) for holds in config.stems}
+    return {holds: f"{file['format']} {file['sha256']}" for holds, file in found.items()}

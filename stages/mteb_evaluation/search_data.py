@@ -1,42 +1,32 @@
 """Local data of tasks that search: queries, documents, and which of them answer which."""
 
 from stages.corpus.judgements import Judgeable, judgements_of, queries_of
-from stages.corpus.values import ids_of, texts_of, unique_ids_of, zeros_and_ones
-from stages.mteb_evaluation.columns import read_table
+from stages.corpus.reranking import reranking_columns
+from stages.corpus.search_files import read_documents, read_judgements, read_queries
+from stages.corpus.values import ids_of, texts_of, zeros_and_ones
+from stages.mteb_evaluation.columns import open_file
 from stages.mteb_evaluation.local_data import Columns, LocalData
 from stages.mteb_evaluation.tasks import RerankingTask, RetrievalTask
 from storage.errors import InputError
-from storage.quoting import quoted
 
 
 def read_retrieval(config: RetrievalTask) -> LocalData:
     """All documents, and the queries that have a relevant one."""
-    qrels = config.file("qrels")
-    if not qrels.exists():
-        raise InputError(
-            f"a retrieval task needs judgements of which document answers which query, and there is no file "
-            f"{qrels}; name it with 'qrels' ({quoted(config.qrels)} now)"
-        )
-    columns = [config.document_id, config.document, *([config.title] if config.title else [])]
-    documents, where = read_table(config, "corpus", columns)
-    corpus: Columns = {
-        "id": unique_ids_of(documents, config.document_id, where),
-        "text": texts_of(documents, config.document, where),
-    }
-    if config.title:
-        corpus["title"] = texts_of(documents, config.title, where)
-    asked, queries_where = read_table(config, "queries", [config.query_id, config.query])
-    ids = unique_ids_of(asked, config.query_id, queries_where)
-    names = (config.query_id, config.document_id, config.relevance)
-    table, qrels_where = read_table(config, "qrels", names)
-    known = Judgeable(set(ids), queries_where), Judgeable(set(corpus["id"]), where)
+    path = config.file("qrels")
+    documents, where = read_documents(config)
+    titles, contents = (list(side) for side in zip(*documents.values(), strict=True))
+    corpus: Columns = {"id": list(documents), "text": contents}
+    if any(titles):
+        corpus["title"] = titles
+    queries_by_id, queries_where = read_queries(config)
+    table, names = read_judgements(config, path)
+    known = Judgeable(queries_by_id, queries_where), Judgeable(documents, where)
     relevant: dict[str, dict[str, int]] = {}
-    for judgement in judgements_of(table, names, qrels_where, *known):
+    for judgement in judgements_of(table, names, str(path), *known):
         if judgement.grade > 0:
             relevant.setdefault(judgement.query, {})[judgement.document] = judgement.grade
-    texts = texts_of(asked, config.query, queries_where)
-    kept = [i for i, query in enumerate(ids) if query in relevant]
-    queries = {"id": [ids[i] for i in kept], "text": [texts[i] for i in kept]}
+    kept = [query for query in queries_by_id if query in relevant]
+    queries = {"id": kept, "text": [queries_by_id[query] for query in kept]}
     return LocalData(
         {"queries": queries, "corpus": corpus}, {q: relevant[q] for q in queries["id"]}
     )
@@ -44,11 +34,13 @@ def read_retrieval(config: RetrievalTask) -> LocalData:
 
 def read_reranking(config: RerankingTask) -> LocalData:
     """Candidates as documents of their own, also where two queries share a text."""
-    names = [config.query_id, config.query, config.document, config.label]
-    table, where = read_table(config, "candidates", names)
-    asked = ids_of(table, config.query_id, where)
-    queries, documents = (texts_of(table, name, where) for name in names[1:3])
-    labels = zeros_and_ones(table, config.label, where)
+    file = open_file(config, "candidates")
+    where = file.where
+    key, query, document, label = reranking_columns(config, file.names, where)
+    table = file.read([query, document], ids=[key], labels=[label])
+    asked = ids_of(table, key, where)
+    queries, documents = (texts_of(table, name, where) for name in (query, document))
+    labels = zeros_and_ones(table, label, where)
     texts = queries_of(asked, queries, where)
     corpus: Columns = {"id": [], "text": documents}
     relevant: dict[str, dict[str, int]] = {}

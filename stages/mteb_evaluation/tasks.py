@@ -1,4 +1,4 @@
-"""Evaluation tasks: those of mteb by name, and tasks of the same kinds from local parquet files."""
+"""Evaluation tasks: those of mteb by name, and tasks of the same kinds from local files."""
 
 from abc import abstractmethod
 from pathlib import Path
@@ -7,6 +7,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stages.bounds import MAX_STEPS, MAX_TEXTS
+from stages.corpus.names import find_file
+from stages.corpus.reranking import CandidateColumns
+from stages.corpus.search_files import SearchColumns, qrels_file
 
 Role = Literal["text", "query", "document"]
 """What a text is to a task: one of those to be searched for, one of those to be found, or neither."""
@@ -42,6 +45,10 @@ class HubTask(_Config):
     """Only these splits; those that mteb evaluates if not given."""
 
 
+_FIELDS = {"pairs": "split", "texts": "split", "candidates": "split"}
+"""Which field names the file that holds something, where it is not called the same."""
+
+
 class _Local(_Config):
     category: ClassVar[Category]
     default_score: ClassVar[str]
@@ -49,7 +56,8 @@ class _Local(_Config):
 
     kind: Literal["local"]
     path: str
-    """Folder of the parquet files."""
+    """Folder of the files: .parquet, .jsonl, .csv or .tsv. Names of files are with their extension or
+    without; columns that are not named may have other usual names."""
     main_score: str | None = None
     """Which of mteb's scores is the result; that of mteb's own tasks of this kind if not given."""
 
@@ -64,8 +72,12 @@ class _Local(_Config):
         """What a file holds, to its name without extension."""
 
     def file(self, holds: str) -> Path:
-        """The file that holds this."""
-        return Path(self.path) / f"{self.stems[holds]}.parquet"
+        """The file that holds this.
+
+        Raises:
+            InputError: it is not there, or there are several.
+        """
+        return find_file(Path(self.path), [self.stems[holds]], _FIELDS.get(holds, holds))
 
 
 class _Pairs(_Local):
@@ -144,7 +156,7 @@ class ClusteringTask(_Local):
         return {"texts": self.split}
 
 
-class RetrievalTask(_Local):
+class RetrievalTask(SearchColumns, _Local):
     """Queries, a corpus, and judgements of which document answers which query."""
 
     category: ClassVar[Category] = "Retrieval"
@@ -152,18 +164,8 @@ class RetrievalTask(_Local):
     roles: ClassVar[tuple[Role, ...]] = SEARCH_ROLES
 
     type: Literal["retrieval"]
-    corpus: str = "corpus"
-    queries: str = "queries"
     qrels: str = "qrels_test"
-    """File, without extension, of the judgements; queries without a relevant document are left out."""
-    query_id: str = "query_id"
-    document_id: str = "doc_id"
-    query: str = "text"
-    document: str = "text"
-    title: str | None = "title"
-    """Column whose text stands before the document's, with a space between; null for none."""
-    relevance: str = "score"
-    """Column of the judgements; whole numbers, 0 and below are not relevant."""
+    """File of the judgements, also `qrels/test`; queries without a relevant document are left out."""
     identical_ids: Literal["keep", "ignore"] = "keep"
     """`ignore`: a document is not found for the query that has its id, as in mteb's ArguAna."""
 
@@ -172,9 +174,16 @@ class RetrievalTask(_Local):
         """Corpus, queries and judgements."""
         return {"corpus": self.corpus, "queries": self.queries, "qrels": self.qrels}
 
+    def file(self, holds: str) -> Path:
+        """The file that holds this; raises as that of other tasks."""
+        return qrels_file(self.path, self.qrels) if holds == "qrels" else super().file(holds)
 
-class RerankingTask(_Local):
-    """Queries, each with candidates of its own: rows of query, document and whether it answers."""
+
+class RerankingTask(CandidateColumns, _Local):
+    """Queries, each with candidates of its own: rows of query, document and whether it answers.
+
+    Queries without an answer are left out.
+    """
 
     category: ClassVar[Category] = "Reranking"
     default_score: ClassVar[str] = "map_at_1000"
@@ -182,11 +191,6 @@ class RerankingTask(_Local):
 
     type: Literal["reranking"]
     split: str = "test"
-    query_id: str = "query_id"
-    query: str = "query"
-    document: str = "document"
-    label: str = "label"
-    """1 for a document that answers, else 0; queries without one are left out."""
 
     @property
     def stems(self) -> dict[str, str]:

@@ -92,8 +92,8 @@ def test_unknown_splits_columns_and_folders_are_refused(saved: Path, folder: Pat
         build_corpus(config(saved, {"test": "test"}))
     with pytest.raises(InputError, match=r"(?s)split 'dev' of the dataset .* cannot be loaded"):
         build_corpus(config(folder, {"dev": "dev"}))
-    with pytest.raises(InputError, match=r"no column 'text'; its columns are 'sentence', 'label'"):
-        build_corpus(config(saved, {"train": "train"}, task=Unlabelled()))
+    with pytest.raises(InputError, match=r"no column 'body'; its columns are 'sentence', 'label'"):
+        build_corpus(config(saved, {"train": "train"}, task=Unlabelled(text="body")))
 
 
 def test_a_broken_data_file_is_refused(folder: Path) -> None:

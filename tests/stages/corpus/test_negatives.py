@@ -193,7 +193,9 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path,
         (tmp_path / name).write_text("query,positive,negative\na,b,c\n")
     else:
         {"a.parquet": parquet, "a.jsonl": jsonl}[name](tmp_path / name, LISTS)
-    with pytest.raises(InputError, match=r"no column 'hard'; its columns are .*'negative'.*Name"):
+    with pytest.raises(
+        InputError, match=r"no column 'hard'; its columns are .*'negative'.*Write 'negative: NAME'"
+    ):
         build({"train": tmp_path / name}, {**COLUMNS, "negative": "hard"})
 
 

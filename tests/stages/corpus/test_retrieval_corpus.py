@@ -164,7 +164,10 @@ def test_the_key_holds_the_files_and_not_their_place(tmp_path: Path) -> None:
             {"queries": [{"query_id": 1, "text": 5}]},
             "column 'text' of .* holds int64, expected text",
         ),
-        ({"queries": [{"query_id": 1, "question": "?"}]}, "no column 'text'; its columns are"),
+        (
+            {"queries": [{"query_id": 1, "words": "?"}]},
+            "no column 'text' .*; its columns are 'query_id', 'words'",
+        ),
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, tables: dict[str, Rows], says: str) -> None:

@@ -122,10 +122,10 @@ def column(name: str, field: str, values: Any) -> Callable[[Path], None]:
         (
             "retrieval",
             drop("qrels_test"),
-            r"needs judgements .* no file .*qrels_test.parquet; name",
+            r"no file .*qrels_test.parquet .*; the folder holds corpus.parquet, .*'qrels: NAME'",
         ),
-        ("retrieval", drop("corpus"), "no file .*corpus.parquet, where the corpus of a retrieval"),
-        ("retrieval", empty("corpus"), "corpus.parquet has no rows, so the task is empty"),
+        ("retrieval", drop("corpus"), "no file .*corpus.parquet .*Write 'corpus: NAME'"),
+        ("retrieval", empty("corpus"), "corpus.parquet has no rows"),
         ("retrieval", empty("queries"), "queries.parquet has no rows"),
         ("retrieval", empty("qrels_test"), "qrels_test.parquet has no rows"),
         (
@@ -224,7 +224,7 @@ def test_wrong_data_is_refused(
 )
 def test_an_empty_task_is_refused(tmp_path: Path, kind: str, name: str) -> None:
     empty(name)(write_task(tmp_path, kind))
-    with pytest.raises(InputError, match=f"{name}.parquet has no rows, so the task is empty; give"):
+    with pytest.raises(InputError, match=f"{name}.parquet has no rows.* give"):
         read_local(task(tmp_path, kind))
 
 

@@ -1,0 +1,261 @@
+"""The files of a search: queries, documents, and judgements of which document answers which query.
+
+Read as BEIR, TREC and mteb write them: parquet, jsonl, csv or tsv, judgements with a header or without.
+"""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from stages.corpus.files import column_names, read_columns
+from stages.corpus.names import (
+    DOCUMENT,
+    DOCUMENT_ID,
+    OWN_ID,
+    QUERY,
+    QUERY_ID,
+    RELEVANCE,
+    TABLES,
+    find_column,
+    find_file,
+)
+from stages.corpus.text_column import decoded
+from stages.corpus.values import texts_of, unique_ids_of
+from storage.errors import InputError
+from storage.quoting import quoted
+
+QRELS = (*TABLES, ".txt", ".qrels", ".trec")
+_POSITIONS = {3: (0, 1, 2), 4: (0, 2, 3)}
+"""Query, document and grade in rows without a header, by their number of columns: four are TREC's, whose
+second says nothing."""
+
+
+class SearchColumns(BaseModel):
+    """Names of files and columns; those that are not given may have other usual names, too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    """Folder of the files."""
+    corpus: str = "corpus"
+    """File of the documents; as all files with its extension or without."""
+    queries: str = "queries"
+    """File of the queries of all splits."""
+    query_id: str = "query_id"
+    """Column of the queries and of the judgements."""
+    document_id: str = "doc_id"
+    """Column of the documents and of the judgements."""
+    qrels_query_id: str | None = None
+    """Column of the judgements where it is called otherwise there."""
+    qrels_document_id: str | None = None
+    """Column of the judgements where it is called otherwise there."""
+    query: str = "text"
+    document: str = "text"
+    title: str | None = "title"
+    """Column whose text stands before the document's, with a space between, if the file has one; null for
+    none."""
+    relevance: str = "score"
+    """Column of the judgements; whole numbers, 0 and below are not relevant."""
+
+    @property
+    def corpus_file(self) -> Path:
+        """Of the documents; raises InputError where it is not there, or there are several."""
+        return find_file(Path(self.path), [self.corpus], "corpus")
+
+    @property
+    def queries_file(self) -> Path:
+        """Of the queries; raises InputError where it is not there, or there are several."""
+        return find_file(Path(self.path), [self.queries], "queries")
+
+
+def qrels_names(name: str) -> list[str]:
+    """What a file of judgements may be called: `qrels_test` is BEIR's `qrels/test`, too."""
+    split = name.removeprefix("qrels_")
+    if split == name:
+        return [name]
+    alone = ["qrels"] if split == "test" else []
+    return [name, f"qrels/{split}", f"qrels-{split}", f"qrels.{split}", *alone]
+
+
+def qrels_file(folder: str, name: str) -> Path:
+    """A file of judgements.
+
+    Raises:
+        InputError: it is not there, or there are several.
+    """
+    return find_file(Path(folder), qrels_names(name), "qrels", QRELS)
+
+
+def read_queries(config: SearchColumns) -> tuple[dict[str, str], str]:
+    """Id to text of all queries, which may be blank, and the file they are from.
+
+    Raises:
+        InputError: no such file or column, no rows, an id that occurs twice.
+    """
+    path = config.queries_file
+    names = column_names(path)
+    key = _id_column("query_id", config.query_id, QUERY_ID, names, str(path))
+    text = find_column("query", config.query, QUERY, names, str(path))
+    table = read_rows(path, [text], [key])
+    texts = texts_of(table, text, str(path))
+    return dict(zip(unique_ids_of(table, key, str(path)), texts, strict=True)), str(path)
+
+
+def read_documents(config: SearchColumns) -> tuple[dict[str, tuple[str, str]], str]:
+    """Id to title and text of all documents, which may be blank, and the file they are from.
+
+    Raises:
+        InputError: no such file or column, no rows, an id that occurs twice.
+    """
+    path = config.corpus_file
+    names, where = column_names(path), str(path)
+    key = _id_column("document_id", config.document_id, DOCUMENT_ID, names, where)
+    text = find_column("document", config.document, DOCUMENT, names, where)
+    title, optional = config.title, ["title"]
+    # Many collections have no titles, so only a name that somebody gave must be there.
+    if title is None or title == "title":
+        wanted = [text]
+    else:
+        title = find_column("title", title, [title], names, where)
+        wanted, optional = [text, title], []
+    table = read_rows(path, wanted, [key], optional=[] if title is None else optional)
+    texts, titles = texts_of(table, text, where), [""] * table.num_rows
+    if title is not None and title in table.column_names:
+        given = decoded(table.column(title), title, where).to_pylist()
+        titles = [value or "" for value in given]
+    ids = unique_ids_of(table, key, where)
+    return dict(zip(ids, zip(titles, texts, strict=True), strict=True)), where
+
+
+def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[str, str, str]]:
+    """A file of judgements, and its columns of query, document and relevance.
+
+    A text file without a header has the columns query, document, relevance, or TREC's four.
+
+    Raises:
+        InputError: no such column, no rows, or rows of different length.
+    """
+    if path.suffix.lower() in (".parquet", ".jsonl"):
+        names = _judged(config, column_names(path), str(path))
+        return read_rows(path, [], names[:2], [names[2]]), names
+    rows = _text_rows(path)
+    known = {
+        *QUERY_ID,
+        *DOCUMENT_ID,
+        *RELEVANCE,
+        config.query_id,
+        config.document_id,
+        config.relevance,
+    }
+    known |= {
+        name for name in (config.qrels_query_id, config.qrels_document_id) if name is not None
+    }
+    if any(cell in known or cell.casefold() in known for cell in rows[0]):
+        names = _judged(config, rows[0], str(path))
+        at, rows = tuple(rows[0].index(name) for name in names), rows[1:]
+    else:
+        names = ("query", "document", "relevance")
+        at = _positions(rows, path)
+    if not rows:
+        raise InputError(f"{path} has no rows; give at least one, or leave its split out")
+    columns = [[row[i] for row in rows] for i in at]
+    grades = [_grade(cell, row, path) for row, cell in enumerate(columns[2], start=1)]
+    return pa.table(dict(zip(names, [*columns[:2], grades], strict=True))), names
+
+
+def read_rows(
+    path: Path,
+    texts: Sequence[str],
+    ids: Sequence[str],
+    labels: Sequence[str] = (),
+    *,
+    optional: Sequence[str] = (),
+) -> pa.Table:
+    """Some columns of a file.
+
+    Raises:
+        InputError: the file cannot be read, has no such column, or has no rows.
+    """
+    table = read_columns(path, texts, labels, ids=ids, optional=optional)
+    if table.num_rows == 0:
+        raise InputError(f"{path} has no rows; give at least one, or leave it out")
+    return table
+
+
+def _id_column(
+    field: str, given: str, usual: Sequence[str], names: Sequence[str], where: str
+) -> str:
+    """In the file of the texts themselves, where an id is mostly called just that."""
+    if given in names:
+        return given
+    return find_column(field, usual[0], (*usual, *OWN_ID), names, where)
+
+
+def _judged(config: SearchColumns, names: Sequence[str], where: str) -> tuple[str, str, str]:
+    found: list[str] = []
+    for field, own, given, usual in (
+        ("query_id", config.qrels_query_id, config.query_id, QUERY_ID),
+        ("document_id", config.qrels_document_id, config.document_id, DOCUMENT_ID),
+    ):
+        if own is not None:
+            found.append(find_column(f"qrels_{field}", own, [own], names, where))
+        elif given in names:
+            found.append(given)
+        else:
+            found.append(find_column(f"qrels_{field}", usual[0], usual, names, where))
+    return found[0], found[1], find_column("relevance", config.relevance, RELEVANCE, names, where)
+
+
+def _text_rows(path: Path) -> list[list[str]]:
+    """Rows of cells as text; blank lines are left out."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if path.suffix.lower() == ".csv":
+                rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
+            else:
+                lines = [line.rstrip("\r\n") for line in file if line.strip()]
+                separator = "\t" if lines and "\t" in lines[0] else None
+                rows = [[cell.strip() for cell in line.split(separator)] for line in lines]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"{path} cannot be read as judgements: {quoted(error)}; repair the file"
+        ) from error
+    if not rows:
+        raise InputError(f"{path} has no rows; give at least one, or leave its split out")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(rows[0]):
+            raise InputError(
+                f"line {number} of {path} has {len(row)} cells and the first one {len(rows[0])}: "
+                f"{quoted(' '.join(row))}; repair the line"
+            )
+    return rows
+
+
+def _positions(rows: Sequence[Sequence[str]], path: Path) -> tuple[int, ...]:
+    first, n = rows[0], len(rows[0])
+    is_headless = n in _POSITIONS and first[-1].lstrip("+-").isdigit()
+    if not is_headless:
+        raise InputError(
+            f"{path} begins with {', '.join(map(quoted, first))}: neither columns whose names are known "
+            "(query-id, corpus-id, score) nor a judgement without a header (query, document, whole number; "
+            "or TREC's query, 0, document, whole number). Write qrels_query_id, qrels_document_id and "
+            "relevance with the names of the columns"
+        )
+    if n == 4 and (odd := next((r for r in rows if r[1] not in ("0", "Q0")), None)) is not None:
+        raise InputError(
+            f"{path} has four columns and no header, of which TREC's second is 0, but here {quoted(odd[1])} "
+            "stands in one; give a first line with the names query-id, corpus-id, score"
+        )
+    return _POSITIONS[n]
+
+
+def _grade(cell: str, row: int, path: Path) -> float:
+    try:
+        return float(cell)
+    except ValueError as error:
+        raise InputError(
+            f"row {row} of {path} has the relevance {quoted(cell)}; judgements are whole numbers"
+        ) from error

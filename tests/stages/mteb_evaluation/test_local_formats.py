@@ -1,0 +1,269 @@
+"""Local data in the formats and with the names that its users have: every kind reads all of them alike."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pydantic import TypeAdapter
+
+from stages.corpus.config import CorpusConfig, corpus_facts
+from stages.corpus.corpus import Corpus, build_corpus
+from stages.mteb_evaluation import task_corpus, task_facts
+from stages.mteb_evaluation.reading import read_local
+from storage.errors import InputError
+from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_task
+
+CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+Rows = list[dict[str, Any]]
+
+OTHER_NAMES: dict[str, dict[str, str]] = {
+    "sts": {"sentence1": "text1", "sentence2": "text2", "score": "similarity"},
+    "classification": {"text": "Sentence", "label": "Class"},
+    "pair_classification": {"sentence1": "premise", "sentence2": "hypothesis", "label": "labels"},
+    "clustering": {"text": "sentences", "label": "labels"},
+    "retrieval": {"query_id": "query-id", "doc_id": "corpus-id", "text": "text"},
+    "reranking": {"query_id": "qid", "query": "question", "document": "passage"},
+    "summarization": {
+        "doc_id": "id",
+        "references": "human_summaries",
+        "summary": "machine_summary",
+    },
+}
+
+
+def text_of(rows: Rows, extension: str) -> str:
+    """The rows as a file of this format."""
+    if extension == ".jsonl":
+        return "".join(json.dumps(row) + "\n" for row in rows)
+    cells = [
+        {k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows
+    ]
+    out = io.StringIO()
+    if extension == ".tsv":
+        lines = [list(cells[0]), *(list(row.values()) for row in cells)]
+        return "".join("\t".join(map(str, line)) + "\n" for line in lines)
+    writer = csv.DictWriter(out, list(cells[0]))
+    writer.writeheader()
+    writer.writerows(cells)
+    return out.getvalue()
+
+
+def converted(folder: Path, kind: str, extension: str, **names: str) -> Path:
+    """The files of a task in another format, with other names for columns."""
+    for path in write_task(folder, kind).glob("*.parquet"):
+        rows = pq.read_table(path).to_pylist()
+        renamed: Rows = [{names.get(k, k): v for k, v in row.items()} for row in rows]
+        path.with_suffix(extension).write_text(text_of(renamed, extension))
+        path.unlink()
+    return folder / kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("extension", [".jsonl", ".csv", ".tsv"])
+def test_every_kind_reads_every_format(tmp_path: Path, kind: str, extension: str) -> None:
+    write_task(tmp_path / "parquet", kind)
+    converted(tmp_path / "other", kind, extension)
+    wanted = read_local(task(tmp_path / "parquet", kind))
+    found = read_local(task(tmp_path / "other", kind))
+    assert found == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_knows_the_usual_names(tmp_path: Path, kind: str) -> None:
+    write_task(tmp_path / "parquet", kind)
+    converted(tmp_path / "other", kind, ".jsonl", **OTHER_NAMES[kind])
+    assert read_local(task(tmp_path / "other", kind)) == read_local(
+        task(tmp_path / "parquet", kind)
+    )
+
+
+def test_the_key_tells_formats_apart(tmp_path: Path) -> None:
+    folder = converted(tmp_path, "sts", ".csv")
+    first = task_facts(task(tmp_path, "sts")).key
+    (folder / "test.csv").rename(folder / "test.tsv")
+    assert task_facts(task(tmp_path, "sts")).key != first
+
+
+DOCUMENTS = [
+    {"_id": "d1", "title": "Snow", "text": "falls", "metadata": {}},
+    {"_id": "d2", "title": "", "text": "ice is hard", "metadata": {}},
+    {"_id": "7", "text": "fish live in lakes", "metadata": {"url": "u"}},
+]
+QUERIES = [{"_id": str(i), "text": f"question {i}", "metadata": {}} for i in range(5)]
+JUDGED = {
+    "train": [("0", "d1", 1), ("1", "d2", 2), ("1", "d1", 0)],
+    "dev": [("2", "7", 1)],
+    "test": [("3", "7", 1), ("4", "d1", 1), ("4", "d2", 1)],
+}
+
+
+def beir(folder: Path, splits: tuple[str, ...] = ("train", "dev", "test")) -> Path:
+    """A collection as BEIR's archives hold it."""
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(text_of(DOCUMENTS, ".jsonl"))
+    (folder / "queries.jsonl").write_text(text_of(QUERIES, ".jsonl"))
+    for split in splits:
+        lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, r)) for r in JUDGED[split])]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def retrieval(folder: Path, **fields: Any) -> Corpus:
+    return build_corpus(
+        CORPUS.validate_python({"kind": "retrieval", "path": str(folder), **fields})
+    )
+
+
+def pairs(corpus: Corpus) -> list[tuple[str, str, str]]:
+    return [
+        (r["split"], corpus.texts[r["text"]], corpus.texts[r["text_pair"]])
+        for r in corpus.examples.to_pylist()
+    ]
+
+
+def test_a_beir_folder_is_a_task_as_it_is(tmp_path: Path) -> None:
+    beir(tmp_path / "retrieval")
+    data = read_local(task(tmp_path, "retrieval"))
+    assert data.tables["queries"] == {"id": ["3", "4"], "text": ["question 3", "question 4"]}
+    assert data.tables["corpus"]["id"] == ["d1", "d2", "7"]
+    assert data.tables["corpus"]["title"] == ["Snow", "", ""]
+    assert data.relevant == {"3": {"7": 1}, "4": {"d1": 1, "d2": 1}}
+    assert set(task_corpus(task(tmp_path, "retrieval"), "document").texts) == {
+        "Snow falls",
+        "ice is hard",
+        "fish live in lakes",
+    }
+
+
+def test_a_beir_folder_is_a_corpus_with_its_own_splits(tmp_path: Path) -> None:
+    assert pairs(retrieval(beir(tmp_path))) == [
+        ("train", "question 0", "Snow falls"),
+        ("train", "question 1", "ice is hard"),
+        ("dev", "question 2", "fish live in lakes"),
+        ("test", "question 3", "fish live in lakes"),
+        ("test", "question 4", "Snow falls"),
+        ("test", "question 4", "ice is hard"),
+    ]
+
+
+def test_a_folder_with_dev_needs_no_dev_from_train(tmp_path: Path) -> None:
+    held = {"kind": "from_train_queries", "fraction": 0.5}
+    with pytest.raises(InputError, match=r"judgements of train, dev, test: dev of kind .*'qrels'"):
+        retrieval(beir(tmp_path / "a"), dev=held)
+    corpus = retrieval(beir(tmp_path / "b", ("train", "test")), dev=held)
+    assert corpus.splits == ("train", "dev", "test") or set(corpus.splits) == {
+        "train",
+        "dev",
+        "test",
+    }
+
+
+QRELS = {
+    "no header": ("qrels/test.tsv", "3\td1\t1\n4\t7\t2\n"),
+    "no header, csv": ("qrels_test.csv", "3,d1,1\n4,7,2\n"),
+    "trec": ("qrels/test.txt", "3 0  d1 1\n4 0  7 2\n"),
+    "trec, tabs": ("qrels.tsv", "3\t0\td1\t1\n4\tQ0\t7\t2\n"),
+    "another order": ("qrels/test.tsv", "score\tcorpus-id\tquery-id\n1\td1\t3\n2\t7\t4\n"),
+    "carriage returns": ("qrels/test.tsv", "query-id\tcorpus-id\tscore\r\n3\td1\t1\r\n4\t7\t2\r\n"),
+    "numbers": (
+        "qrels_test.jsonl",
+        '{"query-id": 3, "corpus-id": "d1", "score": 1}\n{"query-id": 4, "corpus-id": "7", "score": 2}\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", QRELS)
+def test_judgements_are_read_with_a_header_or_without(tmp_path: Path, case: str) -> None:
+    name, content = QRELS[case]
+    beir(tmp_path / "retrieval", ())
+    (tmp_path / "retrieval" / name).write_text(content)
+    assert read_local(task(tmp_path, "retrieval")).relevant == {"3": {"d1": 1}, "4": {"7": 2}}
+
+
+def test_columns_of_judgements_can_be_named(tmp_path: Path) -> None:
+    folder = beir(tmp_path / "retrieval", ())
+    (folder / "qrels" / "test.csv").write_text("ask,found,points\n3,d1,1\n")
+    names = {"qrels_query_id": "ask", "qrels_document_id": "found", "relevance": "points"}
+    assert read_local(task(tmp_path, "retrieval", **names)).relevant == {"3": {"d1": 1}}
+    with pytest.raises(InputError, match=r"begins with 'ask', 'found', 'points': neither .*names"):
+        read_local(task(tmp_path, "retrieval"))
+
+
+WRONG = {
+    "cells missing": ("3\td1\t1\n4\t7\n", "line 2 of .*test.tsv has 2 cells and the first one 3"),
+    "no grade": ("query-id\tcorpus-id\tscore\n3\td1\thigh\n", "row 1 .* the relevance 'high'"),
+    "four columns": ("3\tmine\td1\t1\n", "TREC's second is 0, but here 'mine'"),
+    "header only": ("query-id\tcorpus-id\tscore\n", "has no rows"),
+    "unknown document": ("3\tnone\t1\n", "judges the document 'none', which is not in"),
+    "two names": (
+        "query-id\tqid\tcorpus-id\tscore\n3\t3\td1\t1\n",
+        "2 columns that could be meant by 'qrels_query_id': 'query-id', 'qid'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_judgements_are_refused(tmp_path: Path, case: str) -> None:
+    content, says = WRONG[case]
+    beir(tmp_path / "retrieval", ())
+    (tmp_path / "retrieval" / "qrels" / "test.tsv").write_text(content)
+    with pytest.raises(InputError, match=says):
+        read_local(task(tmp_path, "retrieval"))
+
+
+def test_two_files_of_one_name_are_refused_unless_one_is_named(tmp_path: Path) -> None:
+    folder = converted(tmp_path, "sts", ".csv")
+    write_task(tmp_path, "sts")
+    with pytest.raises(
+        InputError, match=r"several files for split: test.parquet, test.csv; write one"
+    ):
+        read_local(task(tmp_path, "sts"))
+    assert read_local(task(tmp_path, "sts", split="test.csv")).n_examples == 24
+    (folder / "data").mkdir()
+    (folder / "test.csv").unlink()
+    (folder / "test.parquet").rename(folder / "data" / "test-00000-of-00001.parquet")
+    assert read_local(task(tmp_path, "sts")).n_examples == 24
+
+
+def test_columns_that_could_mean_the_same_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    files = {"kind": "files", "files": {"train": str(path)}}
+
+    def read(row: dict[str, Any], **columns: str) -> Corpus:
+        rows = [{**row, "label": i} for i in (0, 1)]
+        path.write_text(text_of(rows, ".jsonl"))
+        return build_corpus(CORPUS.validate_python({**files, "task": columns}))
+
+    assert read({"content": "ice"}, kind="classification").texts == ("ice",)
+    with pytest.raises(
+        InputError, match=r"2 columns that could be meant by 'text': 'sentence', 'content'"
+    ):
+        read({"sentence": "ice", "content": "snow"}, kind="classification")
+    named = read({"sentence": "ice", "content": "snow"}, kind="classification", text="content")
+    assert named.texts == ("snow",)
+    with pytest.raises(
+        InputError, match=r"no column 'content'; its columns are 'sentence', 'label'"
+    ):
+        read({"sentence": "ice"}, kind="classification", text="content")
+    both = {"premise": "a", "hypothesis": "b"}
+    assert read(both, kind="pair_classification").texts == ("a", "b")
+    more = {**both, "sentence1": "c", "sentence2": "d"}
+    with pytest.raises(
+        InputError, match="2 pairs of columns that could be meant: 'sentence1', 'sentence2'"
+    ):
+        read(more, kind="pair_classification")
+    # A text and half of a pair that does not belong to it.
+    with pytest.raises(InputError, match="no column 'text_pair'"):
+        read({"text": "a", "sentence2": "b"}, kind="pair_classification")
+
+
+def test_a_tsv_keeps_its_quotation_marks(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('sentence\tlabel\n"ice\t0\nsay "snow"\t1\n')
+    config = {"kind": "files", "files": {"train": str(path)}, "task": {"kind": "classification"}}
+    assert build_corpus(CORPUS.validate_python(config)).texts == ('"ice', 'say "snow"')
+    assert corpus_facts(CORPUS.validate_python(config))["files"]["train"]["format"] == "tsv"
