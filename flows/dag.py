@@ -152,6 +152,7 @@ class Dag:
                 "n_tokens_computed": report.n_tokens,
                 "n_cells_computed": report.n_cells,
                 "n_truncated": report.n_truncated,
+                "split_from": report.split_from,
             }
             write_json(draft.folder / "view.json", draft.summary)
 

@@ -110,6 +110,12 @@ def extract(
         console.print(
             f"{n_truncated:,} texts are longer than max_length and were cut", highlight=False
         )
+    if split_from := [r.split_from for r in reports if r.split_from is not None]:
+        console.print(
+            f"batches from {min(split_from):,} padded tokens on ran out of memory and were split; a smaller "
+            "--batch-tokens tries none in vain",
+            highlight=False,
+        )
     for store in stores:
         say_path(store["path"])
 

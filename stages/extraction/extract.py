@@ -1,43 +1,38 @@
 """Fill the feature store: run the frozen backbone over exactly the cells that are missing.
 
-Compute and disk overlap: the backbone runs in the calling thread, one writer thread converts,
-checksums and writes. Memory: the weights, one padded batch and at most `buffer_bytes` of captured
-rows waiting for the disk.
+Compute and disk overlap: the backbone runs in the calling thread, one writer thread checksums and writes.
+Memory: the weights, one padded batch and at most `buffer_bytes` of captured rows waiting for the disk,
+however many texts there are. A batch that does not fit in memory is split, and the run goes on.
 """
 
 import platform
-import queue
 import shutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import transformers
 import zarr
-from numpy.typing import NDArray
 
 from stages.extraction.backbone import Backbone, load_backbone
+from stages.extraction.disk_thread import IN_FLIGHT, DiskThread
 from stages.extraction.families import output_projection
 from stages.extraction.forward import forward
+from stages.extraction.heap import release_free_memory
+from stages.extraction.measuring import measure
 from stages.extraction.planning import ExtractionPlan, plan_extraction
 from stages.extraction.recipes import Encoded, encode
+from stages.extraction.row_buffers import RowBuffers, Storable
+from stages.extraction.splitting import Splitter
 from stages.extraction.target import ExtractRuntime, ExtractTarget
-from stages.extraction.token_budget import batch_tokens, batches
+from stages.extraction.token_budget import batch_tokens, portions
 from stages.extraction.too_long import refuse_too_long, stored_as_cut
-from storage.errors import (
-    CorruptDataError,
-    DiskFullError,
-    OverflowRangeError,
-    PermafrostError,
-)
+from storage.errors import CorruptDataError, DiskFullError, InputError
 from storage.features.layout import SPAN, TOKEN_IDS, Axes
 from storage.features.projections import has_projection, write_projection
-from storage.features.receipts import Statistics
 from storage.features.segments import Segment, build_table, pack
 from storage.features.store import ALWAYS, FeatureStore, store_folder
 from storage.features.writing import SegmentFill, StoreWriter, writing
@@ -62,6 +57,8 @@ class ExtractReport:
     """Tokens that went through the backbone; 0 means that it was not loaded."""
     n_truncated: int
     """Of the texts asked for, how many are longer than max_length and were cut."""
+    split_from: int | None = None
+    """Padded tokens from which on batches were split, as they ran out of memory; None if all fitted."""
 
 
 def extract(
@@ -102,7 +99,7 @@ def extract(
     if plan.nothing_to_do and (root / "store.json").exists():
         store = FeatureStore.open(root, expect=target.identity)
         if all(has_projection(store, k) for k in target.projected_blocks):
-            return _report(store, digests, 0, 0, 0)
+            return _report(store, digests, 0, 0, 0, None)
     # Before anything is written: what is wrong with the device or the weights is told first.
     backbone = (load or _loader(target, runtime))()
     store = FeatureStore.create_or_open(
@@ -114,16 +111,23 @@ def extract(
         axes=axes,
     )
     n_segments = n_cells = n_tokens = 0
+    splitter = Splitter(backbone.device)
     progress.start("extract", plan.n_tokens, "tokens")
     try:
-        with writing(store) as writer, _DiskThread() as disk:
+        with writing(store) as writer, DiskThread() as disk:
+            work = _Computation(target, backbone, writer, disk, runtime, splitter, progress)
             for at in range(0, len(texts), runtime.block_texts):
                 block = slice(at, at + runtime.block_texts)
-                _add_missing_texts(writer, target, texts[block], digests[block])
+                try:
+                    _add_missing_texts(writer, target, texts[block], digests[block])
+                except InputError:
+                    # Again over all of them, so that the message counts as the caller does.
+                    encode(target.recipe, target.tokenizer, texts, target.max_length)
+                    raise
                 where = store.locate(digests[block])
                 cells = store.missing_cells(sorted(set(where.segment.tolist())), target.arrays)
                 writer.declare(target.arrays)
-                n_tokens += _compute(writer, target, cells, backbone, disk, runtime, progress)
+                n_tokens += work.run(cells)
                 n_cells += sum(map(len, cells.values()))
                 n_segments += len(cells)
             for k in target.projected_blocks:
@@ -131,7 +135,7 @@ def extract(
                     write_projection(store, k, *output_projection(backbone, k))
     finally:
         progress.finish()
-    return _report(store, digests, n_segments, n_cells, n_tokens)
+    return _report(store, digests, n_segments, n_cells, n_tokens, splitter.too_large)
 
 
 def recompute_cells(
@@ -152,26 +156,13 @@ def recompute_cells(
     total = sum(store.segment(s).n_tokens for s in cells)
     progress.start("repair", total, "tokens")
     try:
-        with writing(store) as writer, _DiskThread() as disk:
-            return _compute(writer, target, cells, backbone, disk, runtime, progress)
+        with writing(store) as writer, DiskThread() as disk:
+            splitter = Splitter(backbone.device)
+            return _Computation(target, backbone, writer, disk, runtime, splitter, progress).run(
+                cells
+            )
     finally:
         progress.finish()
-
-
-def _compute(
-    writer: StoreWriter,
-    target: ExtractTarget,
-    cells: Mapping[int, tuple[str, ...]],
-    backbone: Backbone,
-    disk: "_DiskThread",
-    runtime: ExtractRuntime,
-    progress: Progress,
-) -> int:
-    n_tokens = 0
-    for number, arrays in cells.items():
-        work = _SegmentWork(target, writer.store.segment(number), arrays, runtime, progress)
-        n_tokens += work.run(writer, backbone, disk)
-    return n_tokens
 
 
 def require_room(plan: ExtractionPlan, home: Path) -> None:
@@ -193,10 +184,15 @@ def _loader(target: ExtractTarget, runtime: ExtractRuntime) -> LoadBackbone:
 
 
 def _report(
-    store: FeatureStore, digests: Sequence[str], n_segments: int, n_cells: int, n_tokens: int
+    store: FeatureStore,
+    digests: Sequence[str],
+    n_segments: int,
+    n_cells: int,
+    n_tokens: int,
+    split_from: int | None,
 ) -> ExtractReport:
     truncated = int(stored_as_cut(store, store.locate(digests)).sum())
-    return ExtractReport(store, n_segments, n_cells, n_tokens, truncated)
+    return ExtractReport(store, n_segments, n_cells, n_tokens, truncated, split_from)
 
 
 def _add_missing_texts(
@@ -207,74 +203,109 @@ def _add_missing_texts(
     new = np.flatnonzero(store.locate(digests).segment < 0)
     if not len(new):
         return
-    encoded = encode(
-        target.recipe, target.tokenizer, [texts[i] for i in new.tolist()], target.max_length
-    )
-    for members in pack(encoded.token_ids.lengths, store.record.axes):
+    measured = measure(target, [texts[i] for i in new.tolist()])
+    for members in pack(measured.lengths, store.record.axes):
         number = store.n_slots()
         table = build_table(
             number,
             store.record.axes,
             [texts[int(i)] for i in new[members]],
-            encoded.token_ids.lengths[members],
-            encoded.span_start[members],
-            encoded.span_end[members],
-            encoded.truncated[members],
+            measured.lengths[members],
+            measured.span_start[members],
+            measured.span_end[members],
+            measured.truncated[members],
         )
         writer.add_segment(table, number)
 
 
-@dataclass(frozen=True)
-class _SegmentWork:
-    """The missing cells of one segment."""
+class _Computation:
+    """Computes missing cells, segment after segment."""
 
-    target: ExtractTarget
-    segment: Segment
-    arrays: tuple[str, ...]
-    runtime: ExtractRuntime
-    progress: Progress
+    def __init__(
+        self,
+        target: ExtractTarget,
+        backbone: Backbone,
+        writer: StoreWriter,
+        disk: DiskThread,
+        runtime: ExtractRuntime,
+        splitter: Splitter,
+        progress: Progress,
+    ) -> None:
+        self._target, self._backbone, self._writer, self._disk = target, backbone, writer, disk
+        self._runtime, self._splitter, self._progress = runtime, splitter, progress
+        self._captured: list[str] = []
+        self._buffers: list[RowBuffers] = []
+        """The first one is free."""
 
-    def run(self, writer: StoreWriter, backbone: Backbone, disk: "_DiskThread") -> int:
-        """Compute the cells and queue their rows and their commit; returns the tokens computed."""
-        store, segment = writer.store, self.segment
-        encoded = _encode_segment(store, self.target, segment)
-        captured = [a for a in self.arrays if a not in ALWAYS]
-        dtype = store.record.identity.storage_dtype
-        fill = writer.fill(segment.number, self.arrays, _provenance(backbone))
-        disk.owns(fill)
-        for spec, values in ((TOKEN_IDS, encoded.token_ids), (SPAN, encoded.span)):
-            if spec.name in self.arrays:
-                fill.append(spec.name, values.data.astype(spec.storage))
-        budget = batch_tokens(self.target, captured, self.runtime, backbone.device)
-        for members in batches(segment.lengths, budget):
-            batch = encoded.take(members)
-            if captured:
-                outputs = forward(backbone, batch, captured, self.target.recipe)
-                # Converted on the device and copied in this thread: the copy orders itself after the
-                # kernels that made the rows, and fewer bytes cross the bus.
-                ready = {name: _storable(name, rows, dtype) for name, rows in outputs.items()}
-                disk.submit(partial(_append_all, fill, ready))
-            self.progress.advance(len(batch.token_ids.data))
-        disk.submit(fill.commit)
-        return segment.n_tokens
+    def run(self, cells: Mapping[int, tuple[str, ...]]) -> int:
+        """Compute these cells and queue their rows and their commits; returns the tokens computed."""
+        n_tokens = 0
+        for number, arrays in cells.items():
+            segment = self._writer.store.segment(number)
+            self._segment(segment, arrays)
+            n_tokens += segment.n_tokens
+        return n_tokens
+
+    def _segment(self, segment: Segment, arrays: Sequence[str]) -> None:
+        target, device = self._target, self._backbone.device
+        captured = [a for a in arrays if a not in ALWAYS]
+        fill = self._writer.fill(segment.number, arrays, _provenance(self._backbone))
+        self._disk.owns(fill)
+        budget = batch_tokens(target, captured, self._runtime, device)
+        if captured != self._captured:
+            dtype = target.identity.storage_dtype
+            self._buffers = [RowBuffers(dtype, budget, device) for _ in range(IN_FLIGHT)]
+            self._captured = captured
+        for first, portion in portions(segment.lengths, budget):
+            stop = int(portion[-1][-1]) + 1
+            encoded = _encode_part(self._writer.store, target, segment, first, stop)
+            for spec, values in ((TOKEN_IDS, encoded.token_ids), (SPAN, encoded.span)):
+                if spec.name in arrays:
+                    fill.append(spec.name, values.data.astype(spec.storage))
+            for members in portion:
+                release_free_memory()
+                self._batch(fill, encoded.take(members - first))
+        if self._splitter.too_large is not None:
+            fill.note("split_from_padded_tokens", str(self._splitter.too_large))
+        self._disk.submit(fill.commit)
+
+    def _batch(self, fill: SegmentFill, batch: Encoded) -> None:
+        if self._captured:
+            for ready in self._splitter.results(batch, self._rows):
+                self._disk.submit(partial(_append_all, fill, ready))
+                # What was accepted three batches ago is on the disk by now, so its buffers are free.
+                self._buffers.append(self._buffers.pop(0))
+        split = self._splitter.too_large
+        note = "" if split is None else f"batches from {split:,} tokens on are split: out of memory"
+        self._progress.advance(len(batch.token_ids.data), note)
+
+    def _rows(self, batch: Encoded) -> Storable:
+        buffers = self._buffers[0]
+        buffers.clear()
+        forward(self._backbone, batch, self._captured, self._target.recipe, buffers.keep)
+        return buffers.storable()
 
 
-def _append_all(fill: SegmentFill, ready: dict[str, tuple[NDArray[Any], Statistics]]) -> None:
+def _append_all(fill: SegmentFill, ready: Storable) -> None:
     for name, (rows, statistics) in ready.items():
         fill.append(name, rows, statistics)
 
 
-def _encode_segment(store: FeatureStore, target: ExtractTarget, segment: Segment) -> Encoded:
-    """Tokenise a segment's texts again and check that nothing moved since it was laid out.
+def _encode_part(
+    store: FeatureStore, target: ExtractTarget, segment: Segment, first: int, stop: int
+) -> Encoded:
+    """Tokenise texts of a segment again and check that nothing moved since it was laid out.
 
     Raises:
         CorruptDataError: the tokenizer now gives other tokens than those stored.
     """
-    texts = segment.table.column("text").to_pylist()
+    texts = segment.table.column("text").slice(first, stop - first).to_pylist()
     encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
-    same = np.array_equal(encoded.token_ids.lengths, segment.lengths)
+    same = np.array_equal(encoded.token_ids.lengths, segment.lengths[first:stop])
     if same and TOKEN_IDS.name in store.committed(segment.number):
-        stored = read_rows(store, segment.number, TOKEN_IDS.name, 0, segment.n_tokens)
+        at = int(segment.lengths[:first].sum())
+        end = at + len(encoded.token_ids.data)
+        stored = read_rows(store, segment.number, TOKEN_IDS.name, at, end)
         same = np.array_equal(stored, encoded.token_ids.data)
     if not same:
         raise CorruptDataError(
@@ -295,85 +326,3 @@ def _provenance(backbone: Backbone) -> dict[str, str]:
         "device": str(backbone.device),
         "attention": str(backbone.model.config._attn_implementation),
     }
-
-
-class _DiskThread:
-    """Does the writing in order, at most one job behind the compute; its first error stops the run.
-
-    Commits run here too, so the next segment computes while the last one is flushed.
-    """
-
-    def __init__(self) -> None:
-        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=1)
-        self._fills: list[SegmentFill] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="permafrost-disk", daemon=True)
-
-    def owns(self, fill: SegmentFill) -> None:
-        """Drop `fill` at the end unless it was committed."""
-        self._fills = [f for f in self._fills if f.is_open]
-        self._fills.append(fill)
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """Queue a job; waits while the disk is behind.
-
-        Raises:
-            Exception: whatever an earlier job failed with.
-        """
-        if self._error is not None:
-            raise self._error
-        self._jobs.put(job)
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            if self._error is None:
-                try:
-                    job()
-                except BaseException as error:
-                    self._error = error
-
-    def __enter__(self) -> "_DiskThread":
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._jobs.put(None)
-        self._thread.join()
-        for fill in self._fills:
-            fill.abandon()
-        if self._error is not None and error is None:
-            raise self._error
-
-
-def _storable(name: str, rows: torch.Tensor, dtype: str) -> tuple[NDArray[Any], Statistics]:
-    """Rows in the storage dtype on the host, with their statistics.
-
-    Raises:
-        OverflowRangeError: a finite activation is too large for the dtype.
-        PermafrostError: the backbone itself produced NaN or infinity.
-    """
-    low, high = (float(x) for x in torch.aminmax(rows))
-    if not (np.isfinite(low) and np.isfinite(high)):
-        raise PermafrostError(
-            f"the backbone produced a non-finite activation in {name} (computed in {rows.dtype}); nothing "
-            f"of this segment was stored. Compute in a wider type: --dtype float32"
-        )
-    storage = getattr(torch, dtype)
-    largest = max(abs(low), abs(high))
-    if largest > torch.finfo(storage).max:
-        raise OverflowRangeError(
-            f"{name} holds the activation {low if -low == largest else high:.6g}, beyond the range of "
-            f"{dtype} (±{torch.finfo(storage).max:.6g}); nothing of this segment was stored. Set the storage "
-            f"dtype to bfloat16 or float32 (--store-dtype bfloat16)"
-        )
-    flat = rows.reshape(-1)
-    wide = flat.float() if flat.dtype != torch.float32 else flat
-    mean = float(wide.mean())
-    square = float(torch.dot(wide, wide)) / max(len(flat), 1)
-    statistics = Statistics(
-        count=len(flat), mean=mean, variance=max(square - mean * mean, 0.0), min=low, max=high
-    )
-    host = rows.to(storage).cpu()
-    if dtype == "bfloat16":
-        host = host.view(torch.uint16)
-    return host.numpy(), statistics

@@ -10,14 +10,18 @@ from stages.extraction.batch import Batch, pad
 from stages.extraction.capture import ArrayName, deepest_block
 from stages.extraction.contrast import Auxiliary, Contrast, contrasting
 from stages.extraction.recipes import Encoded, Recipe, definite_readout
-from stages.extraction.recording import Recorder, recording
+from stages.extraction.recording import Keep, Recorder, recording
 from stages.extraction.rewiring import Rewired, rewiring
 from storage.errors import PermafrostError
 from storage.quoting import quoted
 
 
 def forward(
-    backbone: Backbone, encoded: Encoded, arrays: Sequence[str], recipe: Recipe
+    backbone: Backbone,
+    encoded: Encoded,
+    arrays: Sequence[str],
+    recipe: Recipe,
+    keep: Keep = lambda _, rows: rows,
 ) -> dict[str, Tensor]:
     """Run one padded batch up to the deepest block that `arrays` need.
 
@@ -30,11 +34,12 @@ def forward(
         arrays: names as in the store, e.g. `hidden/3`, `attention_rows/2`, `pooled/values_mean/6`.
         recipe: resolved for the backbone; says which token is the readout and what is changed in the
             pass.
+        keep: is given the rows of each array while the pass goes on, and returns what to keep.
 
     Returns:
         Per name `[n_tokens, width]`, tokens of all texts one after the other without padding, or
         `[n_texts, width]` for pooled arrays, on the backbone's device. In the backbone's dtype, except
-        attention rows and means, which are float32.
+        attention rows and means, which are float32. Or whatever `keep` made of them.
 
     Raises:
         PermafrostError: the model did not pass a tensor that its family promises exactly once.
@@ -44,7 +49,7 @@ def forward(
     batch = padded_batch(backbone, encoded, recipe)
     runs_whole = any(name.index == "final" for name in names)
     deepest = deepest_block(arrays, sizes)
-    recorder = Recorder(names, batch, None if runs_whole else deepest)
+    recorder = Recorder(names, batch, None if runs_whole else deepest, keep)
     rewired = None if recipe.rewiring is None else Rewired(recipe.rewiring, batch)
     contrast = _contrast(backbone, encoded, batch, recipe, deepest)
     with recording(recorder), rewiring(rewired), contrasting(contrast):

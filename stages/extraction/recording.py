@@ -8,7 +8,7 @@ Axes: B texts, T positions, D columns.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -31,6 +31,10 @@ _BLOCK = "permafrost_block"
 """Attribute on attention modules: the block they are in, 1..L. DistilBERT's know no layer index."""
 
 
+Keep = Callable[[str, Tensor], Tensor]
+"""Takes the rows of an array, `[n, d]`, as soon as they are there, and returns what is kept of them."""
+
+
 class _LastBlockDoneError(Exception):
     """Leaves a forward pass early; never seen outside `recording`."""
 
@@ -38,9 +42,17 @@ class _LastBlockDoneError(Exception):
 class Recorder:
     """Keeps what is wanted of one forward pass, as rows without padding."""
 
-    def __init__(self, names: Sequence[ArrayName], batch: Batch, stop_after: int | None) -> None:
-        """Args: names: arrays wanted. batch: what runs. stop_after: block to end at, 0 to run none."""
+    def __init__(
+        self,
+        names: Sequence[ArrayName],
+        batch: Batch,
+        stop_after: int | None,
+        keep: Keep = lambda _, rows: rows,
+    ) -> None:
+        """Args: names: arrays wanted. batch: what runs. stop_after: block to end at, 0 to run none. keep:
+        what is done with rows at once."""
         self.rows: dict[str, Tensor] = {}
+        self._kept = keep
         self._batch = batch
         self._stop_after = stop_after
         self._wanted: dict[tuple[What, Index], list[ArrayName]] = {}
@@ -102,7 +114,7 @@ class Recorder:
                 kept = batch.span_mean(rows_BTD)
             else:
                 kept = batch.at(batch.last if name.how == "last" else batch.readout, rows_BTD)
-            self.rows[name.text] = kept
+            self.rows[name.text] = self._kept(name.text, kept)
 
 
 _recorder: ContextVar[Recorder | None] = ContextVar("permafrost_recorder", default=None)

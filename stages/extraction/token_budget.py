@@ -14,6 +14,10 @@ CPU_BATCH_TOKENS = 2048
 for the bare backbone (benchmarks/extraction.py)."""
 
 
+PORTION_TOKENS = 1 << 13
+"""Tokens of the texts of a segment that are tokenised together."""
+
+
 def batch_tokens(
     target: ExtractTarget, captured: Sequence[str], runtime: ExtractRuntime, device: torch.device
 ) -> int:
@@ -35,3 +39,19 @@ def batches(lengths: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int6
             yield np.arange(start, i)
             start, longest = i, n
     yield np.arange(start, len(lengths))
+
+
+def portions(
+    lengths: NDArray[np.int64], budget: int
+) -> Iterator[tuple[int, list[NDArray[np.int64]]]]:
+    """The `batches` of texts in groups of about PORTION_TOKENS tokens, each with its first text."""
+    group: list[NDArray[np.int64]] = []
+    used = 0
+    for members in batches(lengths, budget):
+        group.append(members)
+        used += int(lengths[members].sum())
+        if used >= PORTION_TOKENS:
+            yield int(group[0][0]), group
+            group, used = [], 0
+    if group:
+        yield int(group[0][0]), group

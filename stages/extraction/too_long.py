@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool
 
+from stages.extraction.measuring import measure
 from stages.extraction.recipes import encode
 from stages.extraction.target import ExtractTarget
 from storage.errors import InputError
@@ -54,7 +55,7 @@ def refuse_too_long(
     for at in range(0, len(new), block_texts):
         members = new[at : at + block_texts]
         chosen = [texts[int(i)] for i in members]
-        cut[members] = encode(target.recipe, target.tokenizer, chosen, target.max_length).truncated
+        cut[members] = measure(target, chosen).truncated
     if not cut.any():
         return
     first = int(np.argmax(cut))

@@ -7,6 +7,7 @@ out the raw bytes; a chunk's checksum is verified the first time the chunk is to
 
 import abc
 import contextlib
+import math
 import mmap
 import os
 from dataclasses import dataclass
@@ -66,7 +67,9 @@ class ShardWriter:
         self._path, self._codec = path, codec
         self._n_rows, self._received = n_rows, 0
         self._index = np.full((shard_rows // chunk_rows, 2), _ABSENT, dtype="<u8")
-        self._buffer = np.zeros((chunk_rows, *row_shape), dtype=dtype)
+        self._chunk_rows, self._row_shape, self._dtype = chunk_rows, row_shape, dtype
+        # Only between the first rows and the seal: a writer may be opened long before.
+        self._buffer: NDArray[Any] | None = None
         self._buffered = 0
         self._crcs: list[int] = []
         self._file_crc, self._offset = 0, 0
@@ -76,7 +79,8 @@ class ShardWriter:
             self._fd = os.open(self._draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
             if codec == "none":
                 n_chunks = -(-n_rows // chunk_rows)
-                size = n_chunks * (self._buffer.nbytes + CRC_BYTES) + self._index.nbytes + CRC_BYTES
+                chunk_bytes = chunk_rows * dtype.itemsize * math.prod(row_shape)
+                size = n_chunks * (chunk_bytes + CRC_BYTES) + self._index.nbytes + CRC_BYTES
                 # Reserving up front finds a full disk before compute is spent and keeps files unfragmented.
                 with self._closing_on_error():
                     _reserve(self._fd, size)
@@ -96,13 +100,15 @@ class ShardWriter:
         assert self._received <= self._n_rows, (
             f"{self._received} rows into a shard of {self._n_rows}"
         )
-        chunk_rows = len(self._buffer)
+        chunk_rows = self._chunk_rows
         with self._closing_on_error():
             while len(rows):
                 if self._buffered == 0 and len(rows) >= chunk_rows:
-                    self._write_chunk(np.ascontiguousarray(rows[:chunk_rows], self._buffer.dtype))
+                    self._write_chunk(np.ascontiguousarray(rows[:chunk_rows], self._dtype))
                     rows = rows[chunk_rows:]
                     continue
+                if self._buffer is None:
+                    self._buffer = np.zeros((chunk_rows, *self._row_shape), dtype=self._dtype)
                 n = min(chunk_rows - self._buffered, len(rows))
                 self._buffer[self._buffered : self._buffered + n] = rows[:n]
                 self._buffered += n
@@ -116,8 +122,10 @@ class ShardWriter:
         assert self._received == self._n_rows, f"{self._received} of {self._n_rows} rows arrived"
         with self._closing_on_error():
             if self._buffered:
+                assert self._buffer is not None, "buffered rows lie in the buffer"
                 self._buffer[self._buffered :] = 0
                 self._write_chunk(self._buffer)
+            self._buffer = None
             index = self._index.tobytes()
             self._write(index + crc32c(index).to_bytes(CRC_BYTES, "little"))
             os.ftruncate(self._fd, self._offset)

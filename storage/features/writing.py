@@ -159,6 +159,10 @@ class SegmentFill:
         found = measure(numbers) if statistics is None else statistics
         self._statistics[array] = self._statistics[array].merged(found)
 
+    def note(self, name: str, value: str) -> None:
+        """Add to the provenance of the receipts."""
+        self._provenance[name] = value
+
     def commit(self) -> None:
         """Publish every shard, then every receipt."""
         if self._lease is not None:

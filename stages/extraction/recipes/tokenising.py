@@ -1,6 +1,6 @@
 """The tokenizer, the texts it can read, and which tokens are the text's own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from tokenizers import Encoding, Tokenizer
@@ -8,6 +8,9 @@ from transformers import PreTrainedTokenizerBase
 
 from storage.errors import InputError
 from storage.quoting import quoted
+
+_AT_A_TIME = 256
+"""Texts given to the tokenizer's threads together."""
 
 
 def require_readable(texts: Sequence[str]) -> None:
@@ -44,12 +47,16 @@ def require_own_tokens(i: int, text: str, n_own: int) -> None:
         )
 
 
-def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Encoding]:
-    """Tokens of texts, special ones exactly as the tokenizer adds them by itself."""
+def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Encoding]:
+    """Tokens of texts, special ones exactly as the tokenizer adds them by itself.
+
+    Some at a time: an encoding holds about 150 bytes for each token.
+    """
     # The Rust tokenizer itself: the same tokens as tokenizer(texts), without its per-call truncation
     # state, which two threads would change under each other's feet.
     rust = cast(Tokenizer, tokenizer.backend_tokenizer)
-    return rust.encode_batch(list(texts), add_special_tokens=True)
+    for at in range(0, len(texts), _AT_A_TIME):
+        yield from rust.encode_batch(list(texts[at : at + _AT_A_TIME]), add_special_tokens=True)
 
 
 def overlapping(encoding: Encoding, first_char: int, n_chars: int) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from stages.extraction.forward import forward
 from stages.extraction.planning import plan_extraction
 from stages.extraction.recipes import Encoded, PlainRecipe, Recipe, encode
 from stages.extraction.recompute import recompute
+from stages.extraction.recording import Keep
 from stages.extraction.target import (
     ExtractConfig,
     ExtractRuntime,
@@ -154,9 +155,11 @@ def test_more_layers_fill_only_the_new_cells(
     written = shard.stat().st_mtime_ns
     asked: list[tuple[str, ...]] = []
 
-    def counting(backbone: Backbone, encoded: Encoded, arrays: list[str], recipe: Recipe):
+    def counting(
+        backbone: Backbone, encoded: Encoded, arrays: list[str], recipe: Recipe, keep: Keep
+    ):
         asked.append(tuple(arrays))
-        return forward(backbone, encoded, arrays, recipe)
+        return forward(backbone, encoded, arrays, recipe, keep)
 
     monkeypatch.setattr(extract_module, "forward", counting)
     report = run(list(TEXTS), run.target("hidden=1-2,values=3"))
@@ -249,10 +252,12 @@ def test_unstorable_activation_is_an_error_and_commits_nothing(
     error: type[Exception],
     says: str,
 ) -> None:
-    def wild(backbone: Backbone, encoded: Encoded, arrays: list[str], recipe: Recipe):
-        out = forward(backbone, encoded, arrays, recipe)
-        out["hidden/1"][0, 3] = value
-        return out
+    def wild(backbone: Backbone, encoded: Encoded, arrays: list[str], recipe: Recipe, keep: Keep):
+        def keep_wild(name: str, rows: torch.Tensor) -> torch.Tensor:
+            rows[0, 3] = value
+            return keep(name, rows)
+
+        return forward(backbone, encoded, arrays, recipe, keep_wild)
 
     run = extraction("bert")
     target = run.target("hidden=1")

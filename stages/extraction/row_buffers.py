@@ -1,0 +1,109 @@
+"""Captured rows on their way to the disk: in the storage dtype, measured, in memory that is used again."""
+
+import math
+import mmap
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from storage.errors import OverflowRangeError, PermafrostError
+from storage.features.identity import FloatName
+from storage.features.receipts import Statistics
+
+Storable = dict[str, tuple[NDArray[Any], Statistics]]
+"""Rows in the storage dtype on the host and their statistics, by array."""
+
+
+class RowBuffers:
+    """The captured rows of one batch on the host.
+
+    Rows are narrowed and copied as soon as a block has computed them, so what is wide lives for one array
+    at a time. The memory stays for the next batch. Nothing that a pass allocates outlives it: what does
+    leaves holes in the heap that later batches, of other shapes, do not fit in.
+    """
+
+    def __init__(self, dtype: FloatName, n_rows: int, device: torch.device) -> None:
+        """Args: dtype: of the storage. n_rows: of most batches, at most. device: where they come from."""
+        self._dtype, self._n_rows, self._device = dtype, n_rows, device
+        self._pinned = device.type == "cuda"
+        self._rows: dict[str, Tensor] = {}
+        self._moments: dict[str, Tensor] = {}
+        """Smallest, largest, mean and sum of squares of what was computed, on the device."""
+        self._kept: dict[str, tuple[int, torch.dtype]] = {}
+
+    def clear(self) -> None:
+        """Forget the rows of the last batch; their memory stays."""
+        self._kept.clear()
+
+    def keep(self, name: str, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Take the rows of an array and return them as they are kept; nothing waits for the device here."""
+        flat = rows.reshape(-1).float()
+        # Converted on the device, so that fewer bytes cross the bus.
+        narrow = rows.to(getattr(torch, self._dtype))
+        host = self._room(name, narrow).copy_(narrow, non_blocking=self._pinned)
+        low, high = torch.aminmax(flat)
+        self._moments[name].copy_(torch.stack([low, high, flat.mean(), torch.dot(flat, flat)]))
+        self._kept[name] = len(rows), rows.dtype
+        return host
+
+    def storable(self) -> Storable:
+        """The rows of every array that was kept, valid until the buffers are used again.
+
+        Raises:
+            OverflowRangeError: a finite activation is too large for the dtype.
+            PermafrostError: the backbone itself produced NaN or infinity.
+        """
+        found: Storable = {}
+        for name, (n_rows, computed) in self._kept.items():
+            host = self._rows[name][:n_rows]
+            # Reading the moments waits for the device, and so for the copy before them.
+            moments = self._moments[name].tolist()
+            statistics = _statistics(name, moments, host.numel(), computed, self._dtype)
+            bits = host.view(torch.uint16) if self._dtype == "bfloat16" else host
+            found[name] = bits.numpy(), statistics
+        return found
+
+    def _room(self, name: str, rows: Tensor) -> Tensor:
+        have = self._rows.get(name)
+        if have is None or len(have) < len(rows):
+            n_rows = max(len(rows), self._n_rows)
+            shape = (n_rows, *rows.shape[1:])
+            have = _pages(shape, rows.dtype, self._pinned)
+            self._rows[name] = have
+            self._moments[name] = torch.empty(4, device=self._device)
+        return have[: len(rows)]
+
+
+def _pages(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> Tensor:
+    """Memory outside the heap, where it would lie between what a pass frees."""
+    if pinned:
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+    n_values = math.prod(shape)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    pages = mmap.mmap(-1, n_values * dtype.itemsize, flags=flags)
+    return torch.frombuffer(pages, dtype=dtype, count=n_values).view(shape)
+
+
+def _statistics(
+    name: str, moments: list[float], count: int, computed: torch.dtype, dtype: str
+) -> Statistics:
+    low, high, mean, total = moments
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise PermafrostError(
+            f"the backbone produced a non-finite activation in {name} (computed in {computed}); nothing "
+            f"of this segment was stored. Compute in a wider type: --dtype float32"
+        )
+    most = torch.finfo(getattr(torch, dtype)).max
+    largest = max(abs(low), abs(high))
+    if largest > most:
+        raise OverflowRangeError(
+            f"{name} holds the activation {low if -low == largest else high:.6g}, beyond the range of "
+            f"{dtype} (±{most:.6g}); nothing of this segment was stored. Set the storage "
+            f"dtype to bfloat16 or float32 (--store-dtype bfloat16)"
+        )
+    variance = max(total / max(count, 1) - mean * mean, 0.0)
+    return Statistics(count=count, mean=mean, variance=variance, min=low, max=high)
