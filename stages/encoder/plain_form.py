@@ -22,8 +22,8 @@ from stages.embed.aggregate import Vectors
 from stages.encoder.fitted import FittedHead
 from stages.encoder.load import assemble
 from stages.encoder.vectors import LatentVectors
-from stages.extraction.backbone import quiet_loading
 from stages.extraction.capture import ArrayName
+from stages.extraction.quiet import quiet_loading
 from stages.extraction.recipes import PlainRecipe, recipe_identity
 from stages.extraction.recompute import COMPUTE_NOISE
 from stages.extraction.target import ExtractRuntime, ExtractTarget

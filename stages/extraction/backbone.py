@@ -1,16 +1,11 @@
 """Frozen backbones: sizes from the config, tokenizer, and the loaded network."""
 
-import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pickle import UnpicklingError
 from typing import Any, Literal, cast
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -23,6 +18,7 @@ from transformers import (
 )
 
 from stages.extraction.attention import ATTENTION, register_attention
+from stages.extraction.checkpoint import reason
 from stages.extraction.families import FAMILIES, Family, family_of
 from stages.extraction.files import (
     BackboneConfig,
@@ -30,7 +26,9 @@ from stages.extraction.files import (
     read_config,
     resolve_backbone,
 )
+from stages.extraction.quiet import quiet_loading
 from stages.extraction.recording import watch
+from stages.extraction.shape_check import require_buildable, require_sizes
 from stages.extraction.sizes import BackboneSizes
 from storage.errors import InputError
 from storage.quoting import quoted
@@ -49,10 +47,6 @@ __all__ = [
 
 _UNREADABLE = (RuntimeError, ValueError, OSError, EOFError, SafetensorError, UnpicklingError)
 """What damaged or foreign weight files raise."""
-
-_LOADING = threading.Lock()
-"""transformers' verbosity belongs to the process: two threads loading at once would restore each
-other's quiet state."""
 
 DEFAULT_MAX_LENGTH = 512
 """Tokens per input unless the user says otherwise: what encoders read, and papers evaluate with."""
@@ -81,6 +75,8 @@ def read_sizes(files: BackboneFiles) -> BackboneSizes:
     family = family_of(model_type, f"the backbone {quoted(files.source)}")
     config = _config(files)
     _require_usual(config, family, files.source)
+    require_sizes(config, files.folder)
+    require_buildable(config, family, files)
     n_heads, d_model = config.num_attention_heads, config.hidden_size
     n_kv_heads = getattr(config, "num_key_value_heads", None) or n_heads
     d_head = getattr(config, "head_dim", None) or d_model // n_heads
@@ -112,7 +108,13 @@ def resolve_max_length(
     """
     n_special = tokenizer.num_special_tokens_to_add(pair=False)
     if config.max_length is None:
-        return min(sizes.max_positions, tokenizer.model_max_length, DEFAULT_MAX_LENGTH)
+        stated: Any = tokenizer.model_max_length
+        if not isinstance(stated, int | float) or stated <= n_special:
+            raise InputError(
+                f"the tokenizer of {quoted(config.source)} states model_max_length {quoted(stated)} in "
+                f"tokenizer_config.json, which leaves no room for text; repair it, or give max_length"
+            )
+        return min(sizes.max_positions, int(min(stated, DEFAULT_MAX_LENGTH)))
     if not n_special < config.max_length <= sizes.max_positions:
         raise InputError(
             f"max_length is {config.max_length}, but the backbone {quoted(config.source)} reads "
@@ -132,15 +134,25 @@ def load_tokenizer(files: BackboneFiles) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             files.folder, local_files_only=True, trust_remote_code=False
         )
-    except (ValueError, OSError, ImportError, KeyError) as error:
+        # Damage in the rules for special tokens shows only where they are used.
+        ids: list[int] = tokenizer("a")["input_ids"]
+    except BaseException as error:
+        # The tokenizers library raises plain Exception, and panics in Rust are not even that.
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise
         raise InputError(
-            f"the tokenizer in {files.folder} cannot be loaded ({error}); a tokenizer.json, as "
+            f"the tokenizer in {files.folder} cannot be loaded ({reason(error)}); a tokenizer.json, as "
             f"tokenizer.save_pretrained writes it, always can"
         ) from error
     if not tokenizer.is_fast:
         raise InputError(
             f"the tokenizer in {files.folder} ({type(tokenizer).__name__}) has no fast implementation, which "
             f"character positions need; save one with a tokenizer.json beside the model"
+        )
+    if max(ids, default=0) >= (n_tokens := _config(files).vocab_size):
+        raise InputError(
+            f"the tokenizer in {files.folder} makes token {max(ids):,} of the text 'a', but the model has "
+            f"{n_tokens:,} tokens; the two belong to different models, so get both again"
         )
     # tokenizer.json may carry both (all-MiniLM-L6-v2: cut at 128, pad to 128).
     tokenizer.backend_tokenizer.no_truncation()
@@ -219,8 +231,11 @@ def _config(files: BackboneFiles) -> PreTrainedConfig:
         config = AutoConfig.from_pretrained(
             files.folder, local_files_only=True, trust_remote_code=False
         )
-    except (ValueError, OSError, TypeError, KeyError, StrictDataclassError) as error:
-        raise InputError(f"config.json in {files.folder} cannot be read: {error}") from error
+    except Exception as error:
+        # Every class of configs checks, or trips over, its fields in its own way.
+        raise InputError(
+            f"config.json in {files.folder} cannot be read: {reason(error)}"
+        ) from error
     # A checkpoint that was saved while these were on would return, and keep, every layer twice.
     config.output_hidden_states = False
     config.output_attentions = False
@@ -267,19 +282,3 @@ def choose_device(name: str) -> torch.device:
             f"{torch.cuda.device_count()} CUDA devices here; use auto or cpu"
         )
     return device
-
-
-@contextmanager
-def quiet_loading() -> Iterator[None]:
-    """Keep transformers' progress bar and load report off the output; what matters of it is raised."""
-    logs = transformers.utils.logging
-    with _LOADING:
-        verbosity, bar = logs.get_verbosity(), logs.is_progress_bar_enabled()
-        logs.set_verbosity(logging.ERROR)
-        logs.disable_progress_bar()
-        try:
-            yield
-        finally:
-            logs.set_verbosity(verbosity)
-            if bar:
-                logs.enable_progress_bar()

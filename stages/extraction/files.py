@@ -5,13 +5,12 @@ A name, a folder or a branch is never an identity: the same name can hold other 
 
 import hashlib
 import importlib.resources
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import huggingface_hub
 from huggingface_hub.errors import (
@@ -27,8 +26,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 
 from stages.bounds import MAX_STEPS
+from stages.extraction.checkpoint import read_object, weight_map
 from storage.errors import InputError
 from storage.keys import canonical_json
+from storage.paths import checked_path
 from storage.quoting import quoted
 
 CONFIG = "config.json"
@@ -69,7 +70,7 @@ class BackboneConfig(BaseModel):
     """Branch, tag or commit of a Hugging Face id; resolved to a commit, ignored for folders."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of weights and activations while computing."""
-    max_length: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    max_length: int | None = Field(default=None, le=MAX_STEPS)
     """Tokens per input at most, special tokens included; None: see `resolve_max_length`."""
 
 
@@ -101,12 +102,13 @@ def resolve_backbone(config: BackboneConfig) -> BackboneFiles:
             f"{folder} holds a PEFT adapter (adapter_config.json), which would change the weights of "
             f"{CONFIG}'s model without being part of its identity; merge it into the model and save that"
         )
+    weights, tokenizer = weight_files(folder), tokenizer_files(folder)
     return BackboneFiles(
         folder=folder,
         source=config.source,
         revision=revision,
-        weights_digest=_digest(folder, [CONFIG, *weight_files(folder)]),
-        tokenizer_digest=_digest(folder, tokenizer_files(folder)),
+        weights_digest=_digest(folder, [CONFIG, *weights]),
+        tokenizer_digest=_digest(folder, tokenizer),
     )
 
 
@@ -117,13 +119,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         InputError: there is none, or it is not a JSON object.
     """
     require_config(folder)
-    try:
-        content = json.loads((folder / CONFIG).read_text("utf-8"))
-    except ValueError as error:
-        raise InputError(f"{folder / CONFIG} is not JSON ({error}); get the file again") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{folder / CONFIG} holds no JSON object; get the file again")
-    return cast(dict[str, Any], content)
+    return read_object(folder / CONFIG)
 
 
 def require_config(folder: Path) -> None:
@@ -147,7 +143,7 @@ def weight_files(folder: Path) -> list[str]:
         if (folder / whole).is_file():
             return [whole]
         if (folder / index).is_file():
-            shards = sorted(set(_weight_map(folder / index).values()))
+            shards = sorted(set(weight_map(folder / index).values()))
             if gone := [name for name in shards if not (folder / name).is_file()]:
                 raise InputError(
                     f"{folder / index} names {len(shards)} weight files, of which {len(gone)} are not there: "
@@ -199,11 +195,14 @@ def _locate(config: BackboneConfig) -> tuple[Path, str | None]:
     if source in ALIASES:
         package, inside = ALIASES[source]
         return Path(str(importlib.resources.files(package))) / inside, None
-    path = Path(source).expanduser()
+    try:
+        path = (checked_path(source, "the backbone") if source else Path()).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"the backbone {quoted(source)} is in no known user's folder") from error
     if source and path.is_dir():
         return path.resolve(), None
     looks_like_path = path.is_absolute() or source.startswith(("./", "../", "~"))
-    is_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None
+    is_id = re.fullmatch(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)?", source) is not None
     if looks_like_path or not is_id or path.exists():
         what = "is not a folder" if path.exists() else "does not exist"
         raise InputError(
@@ -256,15 +255,6 @@ def _download(repo: str, revision: str) -> tuple[Path, str]:
         ) from error
     # Snapshots lie in a folder named by their commit.
     return folder, folder.name
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    try:
-        return json.loads(index.read_text("utf-8"))["weight_map"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{index} is no weight index ({quoted(error)}); get the file again"
-        ) from error
 
 
 def _digest(folder: Path, names: Iterable[str]) -> str:

@@ -1,0 +1,104 @@
+"""Whether the files of a checkpoint are whole and belong together, told before anything is loaded."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors import SafetensorError, safe_open
+
+from storage.errors import InputError
+from storage.quoting import LIMIT, quoted, visible
+
+
+def reason(error: BaseException) -> str:
+    """What a library says, on one line of at most 300 characters; foreign messages may be pages."""
+    text = visible(" ".join(str(error).split()))
+    said = text if len(text) <= 3 * LIMIT else f"{text[: 3 * LIMIT]}…"
+    return (
+        said
+        if isinstance(error, ValueError | OSError) and said
+        else f"{type(error).__name__}: {said}"
+    )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        InputError: unreadable, no JSON, nested too deeply, with integers beyond reading, or no object.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
+        raise InputError(f"{path} is not JSON ({reason(error)}); get the file again") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no JSON object; get the file again")
+    return cast(dict[str, Any], content)
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """Tensor to file, as an index of several weight files has it.
+
+    Raises:
+        InputError: it has no such table, or names what is no file beside it.
+    """
+    try:
+        found: Any = read_object(index).get("weight_map")
+    except InputError as error:
+        raise InputError(f"{index} is no weight index: {error}") from error
+    if not isinstance(found, dict) or not found:
+        raise InputError(
+            f"{index} is no weight index: its weight_map is {quoted(found)}, expected tensors and their "
+            f"files; get the file again"
+        )
+    table = cast(dict[str, Any], found)
+    for tensor, name in table.items():
+        if (
+            not isinstance(name, str)
+            or not name
+            or "\0" in name
+            or Path(name).name != name
+            or len(name) > 200
+        ):
+            raise InputError(
+                f"{index} names {quoted(name)} for the tensor {quoted(tensor)}, expected the name of a file "
+                f"beside it; get the file again"
+            )
+    return table
+
+
+def tensor_shapes(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes by tensor, from the headers of the safetensors files among `names`; reads no weights.
+
+    Raises:
+        InputError: a file is cut off or none of its kind, or an index names a file for a tensor that the file
+            does not have.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for name in (n for n in names if n.endswith(".safetensors")):
+        stat = (folder / name).stat()
+        found |= _shapes(folder / name, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    for index in (n for n in names if n.endswith(".safetensors.index.json")):
+        if lost := sorted(weight_map(folder / index).keys() - found.keys()):
+            raise InputError(
+                f"{folder / index} names {len(lost)} tensors that its files do not have, among them "
+                f"{', '.join(map(quoted, lost[:3]))}; get the files again"
+            )
+    return found
+
+
+@lru_cache(maxsize=256)
+def _shapes(
+    path: Path, inode: int, size_bytes: int, modified_ns: int
+) -> Mapping[str, tuple[int, ...]]:
+    """Of one state of a file."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(
+            f"{path} is no whole safetensors file of {size_bytes:,} bytes ({reason(error)}); "
+            f"get the file again"
+        ) from error
