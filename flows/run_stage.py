@@ -29,9 +29,9 @@ CURABLE = (
     torch.OutOfMemoryError,
     torch.AcceleratorError,
 )
-"""What another try can cure: a busy store, a flaky file system, a lost device. Not wrong input, not
-damaged data, not our own bugs. Memory that runs out while a backbone is loaded or a head trained may be another
-program's for the moment; an extraction splits its batches itself, and a text that alone does not fit is final."""
+"""What another try can cure: a busy store, a flaky file system, a lost device, memory of a device that
+another program had for the moment. Not wrong input, not damaged data, not our own bugs. An extraction splits
+its batches itself, and a text that does not fit alone is not tried again."""
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:

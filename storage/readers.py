@@ -4,7 +4,7 @@ Whole in memory when it fits the budget, else windows of segments shuffled insid
 same kind of batches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from storage.errors import NotFoundError
 from storage.features.layout import SPAN, ArraySpec, widen
+from storage.features.shard import ShardRows
 from storage.features.store import FeatureStore, Locations
 from storage.ragged import Ragged, offsets_of, ranges
 
@@ -25,6 +26,7 @@ _BLOCK_BYTES = 4 << 20
 _MOST_OF_A_SHARD = 4
 """A shard is read ahead as a whole where at least one in so many of its rows is wanted."""
 
+OpenShard = Callable[[int, str], ShardRows]
 Batch = tuple[NDArray[np.int64], Ragged]
 """Indices of the texts `[b]`, and their rows `[sum n_tokens, width]`."""
 
@@ -173,8 +175,12 @@ class WindowedReader:
     def _starts(self) -> NDArray[np.int64]:
         return self.where.token_start if self._spec.axis == "token" else self.where.text_row
 
-    def load(self, texts: NDArray[np.int64]) -> Ragged:
-        """Rows of `texts`, in that order, in the stored dtype; fastest in the order of the store."""
+    def load(self, texts: NDArray[np.int64], opening: OpenShard | None = None) -> Ragged:
+        """Rows of `texts`, in that order, in the stored dtype; fastest in the order of the store.
+
+        `opening` gives the shards, by segment and array; those of the store stay open unless it is given.
+        """
+        opening = opening or self.store.open_shard
         spec = self._spec
         size = spec.segment_rows(self.store.record.axes)
         offsets = offsets_of(self.lengths[texts])
@@ -187,13 +193,15 @@ class WindowedReader:
             rows = ranges(self._starts[mine] - segment * size, self._stored_lengths[mine])
             if self.span is not None:
                 rows = rows[self.span.take(mine).data]
-            shard = self.store.open_shard(segment, self.array)
+            shard = opening(segment, self.array)
             if len(rows) * _MOST_OF_A_SHARD >= size:
                 shard.will_need()
             shard.take(rows, out[offsets[lo] : offsets[hi]])
         return Ragged(out, offsets)
 
-    def load_sorted(self, texts: NDArray[np.int64]) -> tuple[Ragged, NDArray[np.int64]]:
+    def load_sorted(
+        self, texts: NDArray[np.int64], opening: OpenShard | None = None
+    ) -> tuple[Ragged, NDArray[np.int64]]:
         """Rows of `texts` in the order of the store, and where each text is among them.
 
         So files are read front to back, in long pieces, whatever the order of the texts.
@@ -201,7 +209,7 @@ class WindowedReader:
         order = np.argsort(self._starts[texts], kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        return self.load(texts[order]), place
+        return self.load(texts[order], opening), place
 
     def _batches(self, texts: NDArray[np.int64], size: int) -> Iterator[Batch]:
         rows, place = self.load_sorted(texts)
@@ -353,5 +361,7 @@ def open_reader(
             reader = replace(reader, span=rows.take(place))
     if int((reader.lengths * spec.row_bytes).sum()) > budget_bytes:
         return reader
-    rows, place = reader.load_sorted(np.arange(len(digests)))
+    # Each shard is closed once its rows are copied: pages of an open map count as memory of the process, which
+    # would hold the features twice.
+    rows, place = reader.load_sorted(np.arange(len(digests)), store.reopen_shard)
     return InMemoryReader(array, rows, spec.dtype, precision, place)

@@ -112,8 +112,8 @@ def test_what_is_loaded_at_once_is_bounded_by_the_budget(
     sizes: list[int] = []
     unpatched = WindowedReader.load
 
-    def load(self: WindowedReader, wanted: NDArray[np.int64]) -> Ragged:
-        found = unpatched(self, wanted)
+    def load(self: WindowedReader, wanted: NDArray[np.int64], opening: None = None) -> Ragged:
+        found = unpatched(self, wanted, opening)
         sizes.append(found.data.nbytes)
         return found
 
@@ -159,6 +159,18 @@ def test_what_fits_is_held_in_memory_and_what_does_not_is_windowed(shared: Share
     over = _open(small, "hidden/1", small.texts, budget_bytes=exactly - 1, tokens="all")
     assert isinstance(fits, InMemoryReader)
     assert isinstance(over, WindowedReader)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no list of maps to look at")
+@pytest.mark.parametrize(("budget", "stays"), [(1 << 20, False), (1, True)])
+def test_what_is_held_in_memory_is_not_mapped_as_well(
+    tmp_path: Path, budget: int, stays: bool
+) -> None:
+    small = filled_store(tmp_path)
+    reader = _open(small, "hidden/1", small.texts, budget_bytes=budget)
+    list(reader.in_order(4))
+    mapped = str(small.store.zarr_path / "hidden" / "1") in Path("/proc/self/maps").read_text()
+    assert mapped == stays, "an open map counts as memory of the process"
 
 
 def test_stored_precision_gives_the_bits_and_float32_their_value(shared: Shared) -> None:
