@@ -82,11 +82,11 @@ def test_first_run_computes_everything_once(
     assert "A tiny experiment" in result.report.read_text()
     assert (folder / "results.md").read_text().startswith("| method")
     assert list((folder / "figures").glob("*.png"))
-    assert [c.header for c in result.table().columns][1:] == [
+    assert [str(c.header) for c in result.table().columns][1:] == [
         "ratio 0.2\naccuracy",
         "ratio 0.5\naccuracy",
     ]
-    assert list(result.table().columns[0].cells)[-2:] == ["majority class", "classes in test"]
+    assert [str(cell) for cell in result.table().columns[0].cells][-2:] == ["majority class", "classes in test"]
 
 
 def test_second_run_computes_nothing(
