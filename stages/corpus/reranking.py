@@ -18,7 +18,7 @@ from stages.corpus.columns import (
 )
 from stages.corpus.files import column_names, file_format, file_sha256, read_columns
 from stages.corpus.judgements import document_text, queries_of
-from stages.corpus.names import ANSWER, ASKED, BINARY, OWN_ID, QUERY_ID, find_column
+from stages.corpus.names import ANSWER, ASKED, BINARY, QUERY_ID, find_column
 from stages.corpus.negatives import Negatives
 from stages.corpus.rows import SplitRows
 from stages.corpus.text_column import checked_texts
@@ -33,6 +33,7 @@ class CandidateColumns(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     query_id: str = "query_id"
+    """Equal queries are one where a file has no such column."""
     query: str = "query"
     document: str = "document"
     label: str = "label"
@@ -102,11 +103,14 @@ def reranking_columns(
 ) -> tuple[str, str, str, str]:
     """Columns of the query's id, the query, the document and the label.
 
+    A query without an id column is its own: `id` alone may number the rows, and is not taken for one.
+
     Raises:
         InputError: one is not there, or several could be meant.
     """
-    key = find_column("query_id", config.query_id, (*QUERY_ID, *OWN_ID), available, where)
     query = find_column("query", config.query, ASKED, available, where)
+    has_ids = config.query_id != QUERY_ID[0] or any(n.casefold() in QUERY_ID for n in available)
+    key = find_column("query_id", config.query_id, QUERY_ID, available, where) if has_ids else query
     document = find_column("document", config.document, ANSWER, available, where)
     return key, query, document, find_column("label", config.label, BINARY, available, where)
 

@@ -86,7 +86,10 @@ def test_first_run_computes_everything_once(
         "ratio 0.2\naccuracy",
         "ratio 0.5\naccuracy",
     ]
-    assert [str(cell) for cell in result.table().columns[0].cells][-2:] == ["majority class", "classes in test"]
+    assert [str(cell) for cell in result.table().columns[0].cells][-2:] == [
+        "majority class",
+        "classes in test",
+    ]
 
 
 def test_second_run_computes_nothing(

@@ -267,3 +267,18 @@ def test_a_tsv_keeps_its_quotation_marks(tmp_path: Path) -> None:
     config = {"kind": "files", "files": {"train": str(path)}, "task": {"kind": "classification"}}
     assert build_corpus(CORPUS.validate_python(config)).texts == ('"ice', 'say "snow"')
     assert corpus_facts(CORPUS.validate_python(config))["files"]["train"]["format"] == "tsv"
+
+
+@pytest.mark.parametrize("extension", [".jsonl", ".csv"])
+def test_candidates_without_query_ids_belong_to_equal_queries(
+    tmp_path: Path, extension: str
+) -> None:
+    rows = [{"id": i, "query": f"q{i // 2}", "document": f"d{i}", "label": i % 2} for i in range(6)]
+    path = tmp_path / "reranking" / f"test{extension}"
+    path.parent.mkdir()
+    path.write_text(text_of(rows, extension))
+    found = read_local(task(tmp_path, "reranking"))
+    assert found.candidates == {q: [f"{q}/0", f"{q}/1"] for q in ("q0", "q1", "q2")}
+    config = {"kind": "reranking", "files": {"test": str(path)}, "negatives": "candidates"}
+    corpus = build_corpus(CORPUS.validate_python(config))
+    assert pairs(corpus) == [("test", "q0", "d1"), ("test", "q1", "d3"), ("test", "q2", "d5")]
