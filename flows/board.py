@@ -1,10 +1,9 @@
 """Progress of many stages at once: bars in a terminal, and progress artifacts in Prefect."""
 
+import contextlib
 import threading
 import time
 from types import TracebackType
-from typing import cast
-from uuid import UUID
 
 from rich.console import Console
 from rich.progress import (
@@ -21,6 +20,8 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from flows.progress_artifacts import ProgressArtifacts
+from flows.stopping import STOP
 from storage.quoting import visible
 
 SLOW_S = 2.0
@@ -59,8 +60,13 @@ class Board:
             transient=True,
             disable=not console.is_terminal,
         )
+        self.artifacts = ProgressArtifacts()
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "Board":
+        self._open.enter_context(STOP.orderly())
+        self._open.enter_context(STOP.last_act(self._bars.stop))
+        self._open.enter_context(self.artifacts)
         self._bars.start()
         return self
 
@@ -71,6 +77,7 @@ class Board:
         trace: TracebackType | None,
     ) -> None:
         self._bars.stop()
+        self._open.close()
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bars; as it is, since names in it may hold brackets."""
@@ -90,21 +97,26 @@ class Board:
 
 
 class StageProgress:
-    """Progress of one stage run (storage.progress.Progress), shown once it proves to be slow."""
+    """Progress of one stage run (storage.progress.Progress), shown once it proves to be slow.
+
+    `start` and `advance` raise `Stopped` once the process was asked to stop: this is where stages end then.
+    """
 
     def __init__(self, board: Board, label: str) -> None:
         self._board, self._label = board, label
         self._bar: TaskID | None = None
-        self._artifact: UUID | None = None
+        self._in_prefect = False
         self._lock = threading.Lock()
 
     def start(self, task: str, total: int | float, unit: str) -> None:
         """Begin `task` of `total` `unit`s."""
+        STOP.check()
         self._total, self._unit, self._done = total, unit, 0.0
         self._started = self._reported = self._printed = time.monotonic()
 
     def advance(self, amount: int | float, note: str = "") -> None:
         """`amount` more are done."""
+        STOP.check()
         with self._lock:
             self._done += amount
             now = time.monotonic()
@@ -129,18 +141,8 @@ class StageProgress:
             )
 
     def _show_in_prefect(self, percent: float) -> None:
-        # Imported here: the listings use this module too, and Prefect takes a second to import.
-        from prefect.artifacts import create_progress_artifact, update_progress_artifact
-        from prefect.context import TaskRunContext
-
-        if TaskRunContext.get() is None:
-            return
-        if self._artifact is None:
-            self._artifact = cast(
-                UUID, create_progress_artifact(progress=percent, description=self._label)
-            )
-        else:
-            update_progress_artifact(self._artifact, progress=percent)
+        self._in_prefect = True
+        self._board.artifacts.show(self, self._label, percent)
 
     def finish(self) -> None:
         """Remove the bar."""
@@ -148,5 +150,5 @@ class StageProgress:
             if self._bar is not None:
                 self._board.close(self._bar)
                 self._bar = None
-            if self._artifact is not None:
+            if self._in_prefect:
                 self._show_in_prefect(100.0)

@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from prefect.artifacts import (
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.sorting import TaskRunSort
+from prefect.futures import PrefectFuture
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
@@ -34,7 +36,10 @@ from flows.nodes import LEVELS, Node
 from flows.results_table import render, render_fitting
 from flows.run_stage import run_stage
 from flows.runs import RunRecord, write_run
+from flows.server import prefect_api
+from flows.stopping import STOP
 from flows.terminal import Terminal
+from storage.drafts import remove_drafts_of_dead_processes
 from storage.durable import read_json
 
 LATEST_FIRST = TaskRunSort.EXPECTED_START_TIME_DESC
@@ -84,13 +89,14 @@ def pipeline(
     console = Terminal()
     with Board(console) as board:
         folder = open_home(home, StageProgress(board, f"pull {home}"))
+    remove_drafts_of_dead_processes(folder)
     return run_dag(build_dag(load_experiment(Path(experiment), overrides or []), folder), console)
 
 
 def run_embedded(experiment: str, home: str, overrides: list[str]) -> PipelineResult:
-    """Run the pipeline from a program, with whatever Prefect server is configured, or none."""
+    """Run the pipeline from a program, with the Prefect server that is configured, or one of our own."""
     # The heartbeat thread of a flow run costs a fixed second at its end, and nothing watches it here.
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    with prefect_api(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         state = pipeline(experiment, home, overrides, return_state=True)
         if state.state_details.flow_run_id is not None:
             _wait_for_records(state.state_details.flow_run_id)
@@ -178,7 +184,7 @@ def _run_level(
     }
     failures: list[tuple[Node, BaseException]] = []
     for node, future in futures.values():
-        future.wait()
+        _wait_for(future)
         state = future.state
         if state.is_completed():
             outcome = result.reused if state.name == "Cached" else result.computed
@@ -192,6 +198,13 @@ def _run_level(
         board.close(bar)
     if failures:
         raise_first(failures)
+
+
+def _wait_for(future: PrefectFuture[Any]) -> None:
+    ended = threading.Event()
+    future.add_done_callback(lambda _: ended.set())
+    STOP.wait_for(ended)
+    future.wait()
 
 
 def raise_first(failures: list[tuple[Node, BaseException]]) -> None:

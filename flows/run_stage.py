@@ -11,6 +11,7 @@ from flows.board import Board, StageProgress
 from flows.dag import Dag
 from flows.nodes import Node
 from flows.provenance import provenance
+from flows.stopping import STOP
 from storage.artifacts import ArtifactRef
 from storage.errors import ObjectStoreError, StoreBusyError
 
@@ -52,6 +53,7 @@ def run_stage(label: str, dag: Dag, node: Node, board: Board, threads: int) -> A
 
     Prefect's own result cache is off: the artifact store alone says what is done.
     """
+    STOP.check()
     if dag.is_done(node):
         return Completed(name="Cached", message=f"reused {node.spec.ref}")
     torch.set_num_threads(threads)

@@ -1,4 +1,5 @@
-"""`permafrost`: commands, their common flags and their exit codes (0 done, 1 failed, 2 wrong input)."""
+"""`permafrost`: commands, their common flags and their exit codes: 0 done, 1 failed, 2 wrong input, 130 and
+143 stopped by Ctrl-C and SIGTERM (flows.stopping)."""
 
 import errno
 import logging
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from flows.cli import comparison, experiments, export, inspection, maintenance, texts
 from flows.cli.wrong_usage import Commands
+from flows.stopping import STOP
 from flows.terminal import Terminal
 from storage.errors import InputError, PermafrostError
 from storage.quoting import shortened
@@ -54,13 +56,17 @@ for module in (experiments, texts, export, comparison, inspection, maintenance):
 
 def _tells_more(record: logging.LogRecord) -> bool:
     """Whether a record of Prefect's says more than the line that ends a command: not the final state of a
-    run that failed, and no traceback of wrong input. That of another error is kept."""
+    run that failed or was stopped, and no traceback of an error that is expected. That of another is kept."""
     error = record.exc_info[1] if record.exc_info else None
-    return not (isinstance(error, InputError) or "Finished in state Failed" in record.getMessage())
+    return not (
+        STOP.asked
+        or isinstance(error, PermafrostError)
+        or "Finished in state Failed" in record.getMessage()
+    )
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the command that the arguments name."""
     for name, value in EMBEDDED_DEFAULTS.items():
         os.environ.setdefault(name, value)
     for name in ("prefect.flow_runs", "prefect.task_runs"):
@@ -69,6 +75,8 @@ def main() -> None:
     try:
         app()
     except PermafrostError as error:
+        if STOP.asked:
+            raise
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         _say(errors, f"{error}{notes}")
         sys.exit(2 if isinstance(error, InputError) else 1)

@@ -1,0 +1,164 @@
+"""Ctrl-C and SIGTERM: work ends at its next step, and the process soon after, whatever it is doing."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator
+from typing import NoReturn
+
+GRACE_S = 1.0
+"""How long work may take to end by itself; then the process leaves. Less than the two seconds after which
+schedulers and people lose patience."""
+TIDY_S = 0.2
+"""How long one act of tidying up may take when time is short."""
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+SHOW_CURSOR = b"\x1b[?25h"
+
+
+class Stopped(BaseException):
+    """The process was asked to stop. No `Exception`: what handles failures must not take it for one."""
+
+
+class Stop:
+    """Whether the process was asked to stop, and how it leaves.
+
+    Every commit is atomic, so leaving by force loses nothing that was committed.
+    """
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+        self._asked = threading.Event()
+        self._orderly = 0
+        self._last_acts: list[Callable[[], object]] = []
+        self._leaving = threading.Lock()
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody asked."""
+        return self._asked.is_set()
+
+    def check(self) -> None:
+        """Call between the steps of long work.
+
+        Raises:
+            Stopped: the process was asked to stop.
+        """
+        if self.asked:
+            raise Stopped
+
+    def wait_for(self, event: threading.Event) -> None:
+        """Wait for an event.
+
+        Raises:
+            Stopped: the process was asked to stop meanwhile.
+        """
+        while not event.wait(0.1):
+            self.check()
+
+    @contextlib.contextmanager
+    def orderly(self) -> Generator[None]:
+        """Work that checks between its steps: it is given `GRACE_S` to end. Other work is not waited for."""
+        self._orderly += 1
+        try:
+            yield
+        finally:
+            self._orderly -= 1
+
+    @contextlib.contextmanager
+    def last_act(self, act: Callable[[], object]) -> Generator[None]:
+        """Have `act` done before the process leaves, if it is asked to stop inside the block."""
+        self._last_acts.append(act)
+        try:
+            yield
+        finally:
+            self._last_acts.remove(act)
+
+    @contextlib.contextmanager
+    def listening(self) -> Generator[None]:
+        """Take SIGINT and SIGTERM inside the block; for the main thread of a program.
+
+        A thread of its own learns of a signal at once: Python runs handlers in the main thread, which may
+        be inside a long call, and Prefect puts a handler of its own in place of ours. A signal that is
+        ignored (nohup) stays so.
+        """
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        handled = [s for s in NAMES if signal.getsignal(s) != signal.SIG_IGN]
+        earlier = [signal.signal(s, _do_nothing) for s in handled]
+        earlier_fd = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        listener = threading.Thread(
+            target=self._listen, args=(read,), name="permafrost-signals", daemon=True
+        )
+        listener.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(earlier_fd)
+            for number, handler in zip(handled, earlier, strict=True):
+                signal.signal(number, handler)
+            os.close(write)
+            listener.join()
+            os.close(read)
+
+    def _listen(self, read: int) -> None:
+        while got := os.read(read, 1):
+            if got[0] not in NAMES:
+                continue
+            if not self.asked:
+                self._signal = got[0]
+                self._asked.set()
+                threading.Thread(target=self._leave_in_time, daemon=True).start()
+            elif got[0] == signal.SIGINT:
+                # Somebody has no patience. A second SIGTERM may be Prefect's, which passes the first on.
+                self.leave()
+
+    def _leave_in_time(self) -> None:
+        if self._orderly:
+            threading.Event().wait(GRACE_S)
+        self.leave()
+
+    def leave(self) -> NoReturn:
+        """End the process: last acts, one line, exit code 128 + signal."""
+        assert self._signal is not None, "nobody asked the process to stop"
+        # Whoever comes second waits here for the end.
+        self._leaving.acquire()
+        children = multiprocessing.active_children()
+        for act in (*reversed(self._last_acts), *(c.kill for c in children), _flush):
+            _in_time(act)
+        if os.isatty(1):
+            os.write(1, SHOW_CURSOR)
+        name = NAMES[signal.Signals(self._signal)]
+        line = (
+            f"stopped by {name}: what was committed is kept, the same command goes on from there\n"
+        )
+        with contextlib.suppress(OSError):
+            os.write(2, line.encode())
+        os._exit(128 + self._signal)
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """In place of Python's own handlers; the listening thread does what there is to do."""
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _in_time(act: Callable[[], object]) -> None:
+    """Do one thing, but do not wait for it long: a thread that never ends may hold the lock it needs."""
+
+    def quietly() -> None:
+        with contextlib.suppress(Exception):
+            act()
+
+    thread = threading.Thread(target=quietly, daemon=True)
+    thread.start()
+    thread.join(TIDY_S)
+
+
+STOP = Stop()
+"""The one of this process: signals are the process's, too."""

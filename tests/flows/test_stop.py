@@ -1,0 +1,169 @@
+"""Signals to small programs: when the process leaves, with which code, and what it does before."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from flows.stopping import STOP, Stopped
+
+BOUND_S = 2.0
+"""What people and schedulers are promised, from the signal to the end of the process."""
+
+FRAME = """
+import sys, threading, time
+from flows.stopping import STOP
+
+def say(word):
+    print(word, flush=True)
+
+def program():
+{body}
+
+with STOP.listening():
+    try:
+        program()
+    except BaseException:
+        if STOP.asked:
+            STOP.leave()
+        raise
+"""
+
+
+class Program:
+    """A program that has said `ready`."""
+
+    def __init__(self, body: str, *, before: str = "") -> None:
+        code = before + FRAME.format(body=textwrap.indent(textwrap.dedent(body), "    "))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell that started the tests in the background has them ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def send(self, *signals: int) -> tuple[int, str, str, float]:
+        """Send signals; exit code, what was printed, what went to standard error, and the seconds it took."""
+        started = time.monotonic()
+        for number in signals:
+            os.kill(self._process.pid, number)
+            time.sleep(0.05)
+        out, err = self._process.communicate(timeout=60)
+        return self._process.returncode, out, err, time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
+)
+def test_work_ends_at_its_next_step(number: int, code: int, name: str) -> None:
+    program = Program(
+        """
+        with STOP.orderly(), STOP.last_act(lambda: say("last act")):
+            say("ready")
+            try:
+                while True:
+                    time.sleep(0.01)
+                    STOP.check()
+            finally:
+                say("ended in order")
+        """
+    )
+    ended, out, err, seconds = program.send(number)
+    assert ended == code
+    assert out == "ended in order\n"
+    assert (
+        err
+        == f"stopped by {name}: what was committed is kept, the same command goes on from there\n"
+    )
+    assert seconds < BOUND_S
+
+
+STUCK = """
+with STOP.orderly(), STOP.last_act(lambda: say("last act")), STOP.last_act(lambda: time.sleep(60)):
+    for _ in range(8):
+        threading.Thread(target=time.sleep, args=(60,)).start()
+    say("ready")
+    {wait}
+"""
+
+
+@pytest.mark.parametrize("wait", ["time.sleep(60)", "threading.Event().wait()"])
+def test_work_that_does_not_end_is_left(wait: str) -> None:
+    code, out, err, seconds = Program(STUCK.format(wait=wait)).send(signal.SIGTERM)
+    assert code == 143
+    assert out == "last act\n"
+    assert err.startswith("stopped by SIGTERM")
+    assert seconds < BOUND_S
+
+
+def test_who_catches_everything_does_not_keep_the_process() -> None:
+    code, _, err, seconds = Program(
+        """
+        say("ready")
+        while True:
+            try:
+                STOP.check()
+            except:
+                pass
+        """
+    ).send(signal.SIGINT)
+    assert (code, "Traceback" in err) == (130, False)
+    assert seconds < BOUND_S
+
+
+def test_a_handler_of_somebody_else_does_not_hide_the_signal() -> None:
+    """Prefect puts its own in place of ours while a flow runs."""
+    code, _, err, _ = Program(
+        """
+        import signal
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(77))
+        say("ready")
+        time.sleep(60)
+        """
+    ).send(signal.SIGTERM)
+    assert code == 143
+    assert err.startswith("stopped by SIGTERM")
+
+
+def test_a_second_ctrl_c_leaves_at_once() -> None:
+    body = STUCK.format(wait="time.sleep(60)").replace(
+        "STOP.last_act(lambda: time.sleep(60))", "STOP.orderly()"
+    )
+    slow = "import flows.stopping; flows.stopping.GRACE_S = 3600\n"
+    code, out, _, seconds = Program(body, before=slow).send(signal.SIGINT, signal.SIGINT)
+    assert (code, out) == (130, "last act\n")
+    assert seconds < BOUND_S
+
+
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    code, out, err, _ = Program(
+        """
+        say("ready")
+        time.sleep(0.3)
+        say("finished")
+        """,
+        before="import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
+    ).send(signal.SIGINT)
+    assert (code, out, err) == (0, "finished\n", "")
+
+
+def test_handlers_are_given_back() -> None:
+    earlier = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    n_threads = threading.active_count()
+    with STOP.listening():
+        assert signal.getsignal(signal.SIGTERM) != earlier[1]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == earlier
+    assert threading.active_count() == n_threads
+
+
+def test_stopped_is_no_failure_to_be_handled() -> None:
+    assert not issubclass(Stopped, Exception)

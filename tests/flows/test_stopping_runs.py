@@ -1,0 +1,146 @@
+"""Ctrl-C in a terminal, SIGTERM and SIGKILL: runs end in time, keep what they committed, leave no process."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from prefect.settings import get_current_settings
+
+from flows.cli.app import EMBEDDED_DEFAULTS
+from storage.artifacts import ArtifactStore
+from storage.features.store import all_stores
+from tests.flows.conftest import tiny_experiment
+from tests.flows.terminal_session import CTRL_C, TerminalSession, is_alive
+
+BOUND_S = 2.0
+"""What people and schedulers are promised, from the signal to the end of the process."""
+KEPT = "what was committed is kept, the same command goes on from there"
+SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
+NO_SERVER = {"PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+@pytest.fixture
+def configured(prefect_server: None) -> dict[str, str]:
+    """The environment of a program that talks to the tests' server."""
+    settings = get_current_settings().to_environment_variables(exclude_unset=True)
+    return {**EMBEDDED_DEFAULTS, **settings, **NO_SERVER}
+
+
+@pytest.fixture
+def alone(configured: dict[str, str]) -> dict[str, str]:
+    """The environment of one that has to start a server; its database is there already."""
+    return {k: v for k, v in configured.items() if k != "PREFECT_API_URL"}
+
+
+def _check_terminal(session: TerminalSession, name: str) -> None:
+    assert f"stopped by {name}: {KEPT}" in session.shown
+    assert "Traceback" not in session.shown
+    assert "error:" not in session.shown
+    assert session.shown.rfind(SHOW_CURSOR) > session.shown.rfind(HIDE_CURSOR)
+
+
+@pytest.mark.timeout(600)
+def test_ctrl_c_while_a_run_extracts(
+    alone: dict[str, str], tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = tiny_experiment(tiny_bert)
+    content["tasks"] = {"long": {**content["tasks"]["ratio 0.2"], "n_train": 40_000}}
+    content["report"] = {"title": "Long"}
+    content["runtime"]["extract"]["batch_tokens"] = 256
+    path = tmp_path / "long.yaml"
+    path.write_text(yaml.safe_dump(content))
+    home = tmp_path / "home"
+    with TerminalSession("run", str(path), "--home", str(home), environment=alone) as session:
+        session.wait_for("tokens/s")
+        (server,) = session.children()
+        assert os.getpgid(server) != os.getpgid(session.pid)
+        session.press(CTRL_C)
+        code, seconds = session.end()
+    assert code == 130
+    assert seconds < BOUND_S
+    _check_terminal(session, "Ctrl-C")
+    assert not is_alive(server)
+    assert [ref.stage for ref in ArtifactStore(home).refs()] == ["corpus"]
+
+
+@pytest.mark.timeout(600)
+def test_sigterm_while_many_fits_run(
+    configured: dict[str, str], finished_home: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = tiny_experiment(tiny_bert)
+    endless = {"lr": 0.001, "batch_size": 8, "max_epochs": 100_000, "patience": 100_000}
+    content["methods"]["scorer"] = {**content["methods"]["shuffled"], "optim": endless}
+    content["methods"]["scorer"]["labels"] = "true"
+    content["runtime"]["workers"] = 4
+    path = tmp_path / "endless.yaml"
+    path.write_text(yaml.safe_dump(content))
+    home = tmp_path / "home"
+    shutil.copytree(finished_home, home)
+    before = len(ArtifactStore(home).refs())
+    with TerminalSession("run", str(path), "--home", str(home), environment=configured) as session:
+        session.wait_for("loss")
+        os.kill(session.pid, signal.SIGTERM)
+        code, seconds = session.end()
+    assert code == 143
+    assert seconds < BOUND_S
+    _check_terminal(session, "SIGTERM")
+    assert len(ArtifactStore(home).refs()) >= before
+    assert not list(home.glob("artifacts/*/*/.draft-*"))
+
+
+def test_ctrl_c_while_texts_are_extracted(tiny_bert: Path, tmp_path: Path) -> None:
+    texts, home = tmp_path / "texts.txt", tmp_path / "home"
+    texts.write_text("".join(f"lake {i} freezes deep and slowly\n" for i in range(60_000)))
+    arguments = ["extract", str(texts), "--backbone", str(tiny_bert), "--capture", "hidden=all"]
+    arguments += ["--batch-tokens", "128", "--home", str(home)]
+    with TerminalSession(*arguments, environment=NO_SERVER) as session:
+        session.wait_for("tokens/s")
+        session.press(CTRL_C)
+        code, seconds = session.end()
+    assert code == 130
+    assert seconds < BOUND_S
+    _check_terminal(session, "Ctrl-C")
+    (store,) = all_stores(home)
+    assert store.n_slots() > 0
+
+
+def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
+    environment = {**NO_SERVER, "PYTHONVERBOSE": "1"}
+    path = tmp_path / "none.yaml"
+    with TerminalSession("plan", str(path), environment=environment) as session:
+        session.wait_for("import 'typer'")
+        session.press(CTRL_C)
+        code, seconds = session.end()
+    assert code == 130
+    assert seconds < BOUND_S
+    assert "Traceback" not in session.shown
+
+
+def test_a_killed_program_leaves_no_server(alone: dict[str, str], tmp_path: Path) -> None:
+    program = (
+        "import os, time\n"
+        "from flows.server import prefect_api\n"
+        "with prefect_api():\n"
+        "    print(os.environ['PREFECT_API_URL'], flush=True)\n"
+        "    time.sleep(3600)\n"
+    )
+    environment = {**os.environ, **alone}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline().startswith("http://127.0.0.1:")
+        found = Path(f"/proc/{killed.pid}/task").glob("*/children")
+        (server,) = [int(pid) for path in found for pid in path.read_text().split()]
+        assert is_alive(server)
+        killed.kill()
+    deadline = time.monotonic() + 30
+    while is_alive(server):
+        assert time.monotonic() < deadline, "the server outlived the program that started it"
+        time.sleep(0.05)
