@@ -85,7 +85,7 @@ def _evaluation_node(dag: "Dag", cell: EvaluationCell) -> Node:
     method = dag.experiment.methods[cell.method]
     assert isinstance(method, Evaluated)
     roles = roles_of(cell.config)
-    recipes: dict[Role, str] = {role: recipe_of(method, role) for role in roles}
+    recipes: dict[Role, str] = {role: recipe_of(method, role, cell) for role in roles}
     arrays = _arrays(dag, method, cell)
     made = _made_from(dag, method, cell)
     stores = {
@@ -129,6 +129,7 @@ def _evaluation_node(dag: "Dag", cell: EvaluationCell) -> Node:
             "task": cell.task,
             "seed": cell.seed,
             **{k: result.metrics[k] for k in ("metric", "test", "texts_in_train")},
+            "instructions": cell.instructed,
             "n_tokens_computed": sum(filled),
         }
 

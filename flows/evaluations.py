@@ -7,9 +7,22 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.recipes import DEFAULT_RECIPE
 from stages.embed.config import AUTO
+from stages.extraction.recipes import Recipe
 from stages.freeze import UnifiedHead, UnifiedProjectionHead
-from stages.mteb_evaluation import HubTask, LocalTask, MtebTask, Role, SuiteName, suite
-from stages.mteb_evaluation.tasks import SEARCH_ROLES
+from stages.mteb_evaluation import (
+    HubTask,
+    Instructions,
+    LocalTask,
+    MtebTask,
+    NoInstructions,
+    Role,
+    SuiteName,
+    suite,
+    task_instructions,
+)
+from stages.mteb_evaluation.instructions import TEXT
+from stages.mteb_evaluation.tasks import ROLES
+from storage.errors import InputError
 from storage.quoting import quoted
 
 if TYPE_CHECKING:
@@ -31,6 +44,9 @@ class Evaluation(BaseModel):
     fitted_on: str | None = None
     """The task of the experiment on which heads were trained, layers named `auto` chosen, and whitening
     fitted, on the texts of train; for whitening a task of any kind."""
+    instructions: Instructions = NoInstructions()
+    """Words of a task around its texts. Methods that are trained or whitened learnt from texts without, and
+    cannot read them."""
 
     @property
     def all_tasks(self) -> dict[str, MtebTask]:
@@ -50,6 +66,16 @@ class EvaluationCell:
     seed: int
     config: MtebTask
     fitted_on: str | None
+    instructions: Instructions
+
+    @property
+    def instructed(self) -> dict[Role, str]:
+        """What is said around texts, by role; roles without are left out.
+
+        Raises:
+            InputError: there are no words for the task.
+        """
+        return task_instructions(self.instructions, self.task, self.config)
 
 
 def evaluated_methods(experiment: "Experiment", evaluation: Evaluation) -> tuple[str, ...]:
@@ -57,11 +83,27 @@ def evaluated_methods(experiment: "Experiment", evaluation: Evaluation) -> tuple
     return tuple(experiment.embed_methods) if evaluation.methods is None else evaluation.methods
 
 
+def instructed_methods(experiment: "Experiment", evaluation: Evaluation) -> tuple[str, ...]:
+    """Those of them that read the instructions of tasks."""
+    given = evaluation.instructions
+    if isinstance(given, NoInstructions):
+        return ()
+    return evaluated_methods(experiment, evaluation) if given.methods is None else given.methods
+
+
 def evaluation_cells(experiment: "Experiment") -> list[EvaluationCell]:
     """Every method on every task; a method without randomness has one seed."""
     return [
-        EvaluationCell(name, task, seed, config, evaluation.fitted_on)
+        EvaluationCell(
+            name,
+            task,
+            seed,
+            config,
+            evaluation.fitted_on,
+            evaluation.instructions if name in reading else NoInstructions(),
+        )
         for evaluation in experiment.evaluations.values()
+        for reading in [instructed_methods(experiment, evaluation)]
         for task, config in evaluation.all_tasks.items()
         for name in evaluated_methods(experiment, evaluation)
         for seed in experiment.seeds_of(experiment.methods[name])
@@ -82,8 +124,45 @@ def whitened_for_evaluations(experiment: "Experiment") -> list[tuple[str, str]]:
     return [(name, task) for name, task in pairs if task is not None]
 
 
-def recipe_of(method: "EmbedMethod | HeadMethod | LayersMethod", role: Role) -> str:
-    """The recipe under which a method reads texts of a role."""
+def recipe_of(
+    method: "EmbedMethod | HeadMethod | LayersMethod", role: Role, cell: EvaluationCell
+) -> str:
+    """The recipe under which a method reads texts of a role of an evaluation: one of the experiment, or that
+    with the instruction of the task, named after both."""
+    name = _own_recipe(method, role)
+    instruction = cell.instructed.get(role)
+    return name if instruction is None else f"{name} · {instruction}"
+
+
+def evaluation_recipes(experiment: "Experiment") -> dict[str, Recipe]:
+    """Recipes with an instruction that evaluations read, by name: one per recipe and instruction, whatever
+    tasks share it.
+
+    Raises:
+        InputError: there are no words for a task, or a recipe of the experiment has the name of one of these.
+    """
+    found: dict[str, Recipe] = {}
+    for cell in evaluation_cells(experiment):
+        method = experiment.embed_methods.get(cell.method)
+        if method is None:
+            continue
+        for role in roles_of(cell.config):
+            if (instruction := cell.instructed.get(role)) is None:
+                continue
+            base = experiment.all_recipes[_own_recipe(method, role)]
+            name = recipe_of(method, role, cell)
+            if name in experiment.all_recipes:
+                raise InputError(
+                    f"recipes has the name {quoted(name)}, which a recipe with the instruction of the task "
+                    f"{quoted(cell.task)} gets; rename it"
+                )
+            # Through validation: an instruction comes from outside.
+            fields = base.model_dump() | {"instruction": instruction}
+            found[name] = type(base).model_validate(fields)
+    return found
+
+
+def _own_recipe(method: "EmbedMethod | HeadMethod | LayersMethod", role: Role) -> str:
     if method.kind == "head":
         return DEFAULT_RECIPE
     if method.kind == "layers":
@@ -98,7 +177,7 @@ def texts_name(task: str, role: Role) -> str:
 
 def roles_of(config: MtebTask) -> tuple[Role, ...]:
     """Roles in which a task asks for texts; of a task from the hub, all in which it may."""
-    return ("text", *SEARCH_ROLES) if isinstance(config, HubTask) else config.roles
+    return ROLES if isinstance(config, HubTask) else config.roles
 
 
 def evaluation_texts(experiment: "Experiment") -> dict[str, tuple[LocalTask, Role]]:
@@ -135,6 +214,7 @@ def check_evaluations(experiment: "Experiment") -> None:
             raise ValueError(
                 f"{where} names no methods, and there is none of kind 'embed'; name heads in 'methods'"
             )
+        _check_instructions(experiment, where, evaluation)
         for task in evaluation.all_tasks:
             if task in experiment.tasks:
                 raise ValueError(
@@ -144,6 +224,37 @@ def check_evaluations(experiment: "Experiment") -> None:
                 raise ValueError(
                     f"{where} and evaluations.{seen[task]} both have a task {quoted(task)}; rename one of "
                     f"them, or put their methods into one evaluation"
+                )
+
+
+def _check_instructions(experiment: "Experiment", where: str, evaluation: Evaluation) -> None:
+    given = evaluation.instructions
+    if isinstance(given, NoInstructions):
+        return
+    evaluated, tasks = evaluated_methods(experiment, evaluation), evaluation.all_tasks
+    for field, names, known in (
+        ("methods", given.methods or (), evaluated),
+        ("tasks", given.tasks, tasks),
+    ):
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(
+                f"{where}.instructions.{field} names {quoted(unknown[0])}; the evaluation has "
+                f"{', '.join(known)}"
+            )
+    for name in instructed_methods(experiment, evaluation):
+        method = experiment.embed_methods.get(name)
+        if method is None or method.whitening is not None:
+            why = "is trained" if method is None else "fits its whitening"
+            raise ValueError(
+                f"{where} has instructions for {quoted(name)}, which {why} on texts without them; "
+                f"name the methods that read them in 'instructions.methods'"
+            )
+        for recipe in (method.recipe, *method.prompts.values()):
+            own = experiment.all_recipes[recipe].instruction
+            if own != TEXT:
+                raise ValueError(
+                    f"{where} has instructions for {quoted(name)}, whose recipe {quoted(recipe)} has "
+                    f"one of its own, {quoted(own)}; remove one of them"
                 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from flows.evaluations import (
     evaluation_cells,
+    evaluation_recipes,
     evaluation_texts,
     recipe_of,
     roles_of,
@@ -23,6 +24,9 @@ from stages.mteb_evaluation import Role
 from storage.errors import InputError
 from storage.quoting import quoted
 
+_LABEL = 60
+"""Characters of a recipe's name in a label, at most."""
+
 
 @dataclass(frozen=True)
 class RecipeStores:
@@ -37,7 +41,7 @@ class RecipeStores:
 
     def labels(self) -> list[str]:
         """One per target, for people."""
-        name = "" if self.recipe == DEFAULT_RECIPE else f" {self.recipe}"
+        name = "" if self.recipe == DEFAULT_RECIPE else f" {_short(self.recipe)}"
         if len(self.targets) == 1:
             return [f"extract{name}"]
         return [f"extract{name}[{i}]" for i in range(1, len(self.targets) + 1)]
@@ -45,6 +49,11 @@ class RecipeStores:
     def inputs(self, arrays: Sequence[str]) -> tuple[str, ...]:
         """Keys of these arrays of every store."""
         return tuple(f"features/{t.identity.store_id}/{a}" for t in self.targets for a in arrays)
+
+
+def _short(name: str) -> str:
+    """A name as a line of progress has room for it; instructions are long."""
+    return name if len(name) <= _LABEL else f"{name[: _LABEL - 1]}…"
 
 
 def resolve_stores(experiment: Experiment) -> dict[str, RecipeStores]:
@@ -56,7 +65,7 @@ def resolve_stores(experiment: Experiment) -> dict[str, RecipeStores]:
     """
     base = lay_foundation(experiment.backbone, experiment.store_dtype, experiment.codec)
     found: dict[str, RecipeStores] = {}
-    for name, recipe in experiment.all_recipes.items():
+    for name, recipe in (experiment.all_recipes | evaluation_recipes(experiment)).items():
         arrays, tasks = _needs(experiment, base, name)
         if name == DEFAULT_RECIPE:
             _require_captured(experiment, arrays)
@@ -104,7 +113,7 @@ def _needs(experiment: Experiment, base: Foundation, name: str) -> tuple[set[str
     for cell in evaluation_cells(experiment):
         method = experiment.methods[cell.method]
         assert isinstance(method, EmbedMethod | HeadMethod | LayersMethod)
-        roles: list[Role] = [r for r in roles_of(cell.config) if recipe_of(method, r) == name]
+        roles: list[Role] = [r for r in roles_of(cell.config) if recipe_of(method, r, cell) == name]
         if roles and isinstance(method, EmbedMethod):
             arrays.update(required_arrays(method.config, base.sizes))
         tasks.update(t for role in roles if (t := texts_name(cell.task, role)) in known)

@@ -4,6 +4,11 @@ mteb itself is imported when a task of its own is looked up, and when a task run
 """
 
 from stages.mteb_evaluation.evaluate import EvaluationResult, TaskFacts, evaluate_task, task_facts
+from stages.mteb_evaluation.instructions import (
+    Instructions,
+    NoInstructions,
+    task_instructions,
+)
 from stages.mteb_evaluation.suites import SUITE_NAMES, SuiteName, suite
 from stages.mteb_evaluation.tasks import Category, HubTask, LocalTask, MtebTask, Role
 from stages.mteb_evaluation.texts import task_corpus
@@ -16,8 +21,10 @@ __all__ = [
     "EvaluationResult",
     "FeaturesOf",
     "HubTask",
+    "Instructions",
     "LocalTask",
     "MtebTask",
+    "NoInstructions",
     "Role",
     "SuiteName",
     "TaskFacts",
@@ -25,4 +32,5 @@ __all__ = [
     "suite",
     "task_corpus",
     "task_facts",
+    "task_instructions",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 from mteb.abstasks import AbsTask
 from mteb.get_tasks import TASK_LIST, get_task
 
-from stages.mteb_evaluation.tasks import HubTask
+from stages.mteb_evaluation.tasks import ROLES, HubTask, Role
 from storage.errors import InputError
 from storage.quoting import quoted
 
@@ -62,6 +62,37 @@ def find_task(config: HubTask) -> AbsTask:
         pinned = {**task.metadata.dataset, "revision": config.revision}
         task.metadata = task.metadata.model_copy(update={"dataset": pinned})
     return task
+
+
+def has_task(name: str) -> bool:
+    """Whether mteb lists a task of this name."""
+    return any(task.metadata.name == name for task in TASK_LIST)
+
+
+def prompts_of(task: AbsTask) -> dict[Role, str | None]:
+    """What mteb says to the texts of a task, by role: the prompt of its metadata, that of its class where
+    it has none. The parts of an aggregate have to agree.
+
+    Raises:
+        InputError: they do not.
+    """
+    parts: list[AbsTask] = list(getattr(task.metadata, "tasks", None) or [task])
+    found: list[dict[Role, str | None]] = [{r: _prompt(part, r) for r in ROLES} for part in parts]
+    if any(prompts != found[0] for prompts in found):
+        raise InputError(
+            f"the task {task.metadata.name} is the mean of {len(parts)} others, whose prompts in mteb "
+            f"differ; give its words in 'instructions.tasks', or name the others as tasks"
+        )
+    return found[0]
+
+
+def _prompt(task: AbsTask, role: Role) -> str | None:
+    prompt = task.metadata.prompt
+    if isinstance(prompt, dict):
+        words: Any = dict(prompt).get(role)  # mteb knows queries and documents
+    else:
+        words = prompt or getattr(task, "abstask_prompt", None)
+    return words or None
 
 
 def load_data(task: AbsTask) -> None:

@@ -14,6 +14,7 @@ from stages.corpus.search_files import SearchColumns, qrels_file
 Role = Literal["text", "query", "document"]
 """What a text is to a task: one of those to be searched for, one of those to be found, or neither."""
 
+ROLES: tuple[Role, ...] = ("text", "query", "document")
 SEARCH_ROLES: tuple[Role, ...] = ("query", "document")
 
 Category = str

@@ -11,6 +11,7 @@ from stages.extraction.recipes.alterations import Intervention, Rewiring
 from stages.extraction.recipes.encoded import Encoded
 from stages.extraction.recipes.slots import FIRST, PLACEHOLDER_SLOT, TEXT, require_slots
 from stages.extraction.sizes import BackboneSizes
+from storage.quoting import quoted
 
 Readout = Literal["auto", "first", "last"]
 
@@ -38,8 +39,8 @@ class BaseRecipe(BaseModel, ABC):
         for slot in (FIRST, PLACEHOLDER_SLOT):
             if slot in instruction:
                 raise ValueError(
-                    f"{instruction!r} contains {slot}, which has a meaning in templates alone; the only slot "
-                    f"of an instruction is {TEXT}"
+                    f"{quoted(instruction)} contains {slot}, which has a meaning in templates alone; the "
+                    f"only slot of an instruction is {TEXT}"
                 )
         return require_slots(instruction, TEXT)
 

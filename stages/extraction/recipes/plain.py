@@ -14,6 +14,7 @@ from stages.extraction.recipes.packing import TextInput, between, pack
 from stages.extraction.recipes.slots import TEXT, words_around
 from stages.extraction.recipes.tokenising import overlapping, require_own_tokens, tokenise
 from storage.errors import InputError
+from storage.quoting import quoted
 
 
 class PlainRecipe(BaseRecipe):
@@ -64,7 +65,7 @@ class PlainRecipe(BaseRecipe):
         if excess and end - excess <= start:
             others = "special tokens"
             if self.instruction != TEXT:
-                others += f" and words of the instruction {self.instruction!r:.100}"
+                others += f" and words of the instruction {quoted(self.instruction)}"
             raise InputError(
                 f"max_length is {max_length}, but text {i} gets {len(ids) - skipped - (end - start)} "
                 f"{others}, which leaves no room for the text; use a larger max_length"

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
+from mteb.models.instruct_wrapper import InstructSentenceTransformerModel
+from pydantic import TypeAdapter
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
@@ -23,9 +25,16 @@ from stages.extraction.backbone import BackboneConfig, load_backbone
 from stages.extraction.extract import extract
 from stages.extraction.recipes import PlainRecipe
 from stages.extraction.target import ExtractRuntime, lay_foundation
-from stages.mteb_evaluation import Embedding, Role, evaluate_task
+from stages.mteb_evaluation import (
+    Embedding,
+    Instructions,
+    Role,
+    evaluate_task,
+    task_instructions,
+)
 from stages.mteb_evaluation.build import build_task
 from stages.mteb_evaluation.reading import read_local
+from stages.mteb_evaluation.tasks import ROLES
 from storage.features.store import FeatureStore
 from storage.progress import SilentProgress
 from tests.real_files import DATA, needs_data
@@ -50,16 +59,16 @@ def _one_thread() -> Any:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Embedding:
-    """The mean over all tokens, from a float32 store that fills as it is asked."""
-    home = tmp_path_factory.mktemp("home")
+def embedding(home: Path, recipes: Mapping[Role, PlainRecipe]) -> Embedding:
+    """The mean over all tokens, from float32 stores that fill as they are asked, one per recipe."""
     config = BackboneConfig(source="minilm", max_length=MAX_LENGTH)
     base = lay_foundation(config, "float32", "none")
-    target = base.target(PlainRecipe(), (f"hidden/{base.sizes.n_layers}",))
-    backbone = load_backbone(target.files, target.identity.compute_dtype, "cpu")
+    array = f"hidden/{base.sizes.n_layers}"
+    targets = {role: base.target(recipe, (array,)) for role, recipe in recipes.items()}
+    backbone = load_backbone(base.files, base.backbone.dtype, "cpu")
 
     def features(role: Role, texts: Mapping[str, str]) -> Sequence[StoredFeatures]:
+        target = targets[role]
         report = extract(
             target,
             home,
@@ -75,6 +84,11 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Embedding:
     method = EmbedConfig(method="mean", normalise="l2")
     vectors = MethodVectors(method, base.sizes, 1)
     return Embedding("mean", vectors, features, {"store": "minilm"}, SilentProgress())
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Embedding:
+    return embedding(tmp_path_factory.mktemp("home"), dict.fromkeys(ROLES, PlainRecipe()))
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +128,48 @@ def test_vectors_are_those_of_sentence_transformers_also_of_texts_that_are_cut(
 ) -> None:
     texts = ["snow melts", "the lake freezes under thin ice . " * 60, "sun"]
     np.testing.assert_allclose(ours(texts, "document"), theirs.encode(texts), atol=2e-6)
+
+
+WORDS = "Find a sentence on snow and ice"
+TEMPLATE = "Instruct: {instruction} Query: "
+"""Ends with a space, and `{text}` comes after it."""
+
+
+@pytest.mark.parametrize("pooled", ["exclude", "include"])
+@pytest.mark.parametrize("kind", ["retrieval", "reranking", "classification"])
+def test_instructions_have_the_scores_of_mtebs_own_wrapper(
+    folder: Path, tmp_path: Path, kind: str, pooled: Any
+) -> None:
+    # Queries alone where there are any, as the wrapper has it without passages.
+    form = TEMPLATE + "{text}"
+    given = TypeAdapter[Instructions](Instructions).validate_python(
+        {"kind": "custom", "others": WORDS, "forms": {"other": {"text": form, "query": form}}}
+        | ({"forms": {"Retrieval": {"query": form}}} if kind == "retrieval" else {})
+    )
+    config = task(folder, kind)
+    said = task_instructions(given, "same", config)
+    recipes = {
+        role: PlainRecipe(instruction=said.get(role, "{text}"), instruction_words=pooled)
+        for role in ROLES
+    }
+    built = build_task(config, "same", read_local(config))
+    theirs = InstructSentenceTransformerModel(
+        str(lay_foundation(BackboneConfig(source="minilm"), "float32", "none").files.folder),
+        revision="local",
+        device="cpu",
+        instruction_template=TEMPLATE,
+        max_seq_length=MAX_LENGTH,
+        apply_instruction_to_passages=False,
+        prompts_dict={"same": WORDS},
+        include_prompt=pooled == "include",
+    )
+    found = mteb.evaluate(theirs, built, cache=None, co2_tracker=False, show_progress_bar=False)
+    mine = evaluate_task(config, "same", embedding(tmp_path / "home", recipes))
+    plain = evaluate_task(
+        config, "same", embedding(tmp_path / "home", dict.fromkeys(ROLES, PlainRecipe()))
+    )
+    assert mine.scores != plain.scores
+    assert mine.metrics["test"] == pytest.approx(found.task_results[0].get_score(), abs=5e-5)
 
 
 def first(source: Path, to: Path, n: int) -> pa.Table:

@@ -1,0 +1,225 @@
+"""Instructions of tasks: words that tell a model what a text is embedded for, and where they stand.
+
+HTP's own words (appendix B, tables 10 and 11) are in `htp_instructions.csv`: the name that the paper prints,
+mteb's name, the table, the instruction.
+"""
+
+import csv
+import io
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from stages.mteb_evaluation.tasks import HubTask, MtebTask, Role
+from storage.errors import InputError
+from storage.quoting import quoted
+
+TEXT, WORDS = "{text}", "{instruction}"
+
+FormCategory = Literal[
+    "BitextMining",
+    "Classification",
+    "Clustering",
+    "InstructionReranking",
+    "InstructionRetrieval",
+    "MultilabelClassification",
+    "PairClassification",
+    "Regression",
+    "Reranking",
+    "Retrieval",
+    "STS",
+    "Summarization",
+    "other",
+]
+"""Kinds of task as mteb names them, those of texts; `other` for those that are not named."""
+
+Forms = Mapping[FormCategory, Mapping[Role, str]]
+"""Kind of task to role to form; texts of a role that has none get no instruction."""
+
+_SEARCH: Mapping[Role, str] = {"query": "{instruction} Text: {text}"}
+_EVERYWHERE = "{instruction} {text}"
+DEFAULT_FORMS: Forms = {
+    "STS": {},
+    "Retrieval": _SEARCH,
+    "InstructionRetrieval": _SEARCH,
+    "other": {"text": _EVERYWHERE, "query": _EVERYWHERE, "document": _EVERYWHERE},
+}
+"""As HTP has them (section 5.3, appendix C): queries alone in retrieval, every text elsewhere, none on
+STS."""
+
+
+class NoInstructions(BaseModel):
+    """Texts as they are, as in the rows of Value Aggregation without prompts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["none"] = "none"
+
+
+class _Instructions(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    methods: tuple[str, ...] | None = None
+    """Methods that read them; all of the evaluation if not given."""
+    tasks: dict[str, str | None] = {}
+    """Words of single tasks, instead of those that `kind` gives; null for none."""
+    forms: dict[FormCategory, dict[Role, str]] = {}
+    """Kinds of task to roles to how words and text go together; instead of those of `DEFAULT_FORMS`."""
+
+    @field_validator("tasks")
+    @classmethod
+    def _words_without_slots(cls, tasks: dict[str, str | None]) -> dict[str, str | None]:
+        for words in tasks.values():
+            require_words(words)
+        return tasks
+
+    @field_validator("forms")
+    @classmethod
+    def _both_slots_once(
+        cls, forms: dict[FormCategory, dict[Role, str]]
+    ) -> dict[FormCategory, dict[Role, str]]:
+        for form in (form for roles in forms.values() for form in roles.values()):
+            for slot in (WORDS, TEXT):
+                if form.count(slot) != 1:
+                    raise ValueError(
+                        f"the form {quoted(form)} contains {slot} {form.count(slot)} times; it has to "
+                        f"contain it once, as {quoted(_EVERYWHERE)} does"
+                    )
+        return forms
+
+    def forms_of(self, category: str) -> Mapping[Role, str]:
+        """Forms of a kind of task, by role."""
+        known: Mapping[str, Mapping[Role, str]] = {**DEFAULT_FORMS, **self.forms}
+        return known.get(category, known["other"])
+
+
+class SuiteInstructions(_Instructions):
+    """The words that the suites carry: HTP's own, by mteb's name of the task; a local task is looked up by
+    its name in the experiment."""
+
+    kind: Literal["suite"]
+
+
+class MtebInstructions(_Instructions):
+    """mteb's words: `metadata.prompt`, and where a task has none that of its class, as mteb itself does; a
+    local task is looked up by its name in the experiment."""
+
+    kind: Literal["mteb"]
+
+
+class CustomInstructions(_Instructions):
+    """Words of the user's own."""
+
+    kind: Literal["custom"]
+    others: str | None = None
+    """Of every task that `tasks` does not name."""
+
+    @field_validator("others")
+    @classmethod
+    def _without_slots(cls, words: str | None) -> str | None:
+        require_words(words)
+        return words
+
+
+GivenInstructions = SuiteInstructions | MtebInstructions | CustomInstructions
+Instructions = Annotated[NoInstructions | GivenInstructions, Field(discriminator="kind")]
+
+
+def require_words(words: str | None) -> None:
+    """Refuse an instruction that says nothing or holds braces of a slot.
+
+    Raises:
+        ValueError: pydantic turns this into its own error.
+    """
+    if words is None:
+        return
+    if not words.strip():
+        raise ValueError(f"the instruction {quoted(words)} says nothing; write null for none")
+    if found := [slot for slot in (TEXT, WORDS, "{first}", "{placeholder}") if slot in words]:
+        raise ValueError(
+            f"the instruction {quoted(words)} contains {found[0]}; where the text goes is said in 'forms'"
+        )
+
+
+def task_instructions(config: Instructions, name: str, task: MtebTask) -> dict[Role, str]:
+    """What is said around the texts of a task, with {text} for the text, by role; other roles have none.
+
+    Args:
+        config: of the evaluation.
+        name: of the task in the experiment.
+        task: itself; looked up, its data not loaded.
+
+    Raises:
+        InputError: mteb has no such task, or there are no words for it.
+    """
+    if isinstance(config, NoInstructions):
+        return {}
+    category = _hub_words(task.model_dump_json())[0] if isinstance(task, HubTask) else task.category
+    forms = config.forms_of(category)
+    if not forms:
+        return {}
+    words = _words(config, name, task)
+    return {
+        role: form.replace(WORDS, found)
+        for role, form in forms.items()
+        if (found := words.get(role)) is not None
+    }
+
+
+def suite_instructions() -> Mapping[str, str]:
+    """HTP's instructions by mteb's name of the task."""
+    return {row["mteb"]: row["instruction"] for row in _rows()}
+
+
+def _words(config: GivenInstructions, name: str, task: MtebTask) -> Mapping[Role, str | None]:
+    if name in config.tasks:
+        return _for_all(config.tasks[name])
+    known = task.name if isinstance(task, HubTask) else name
+    match config:
+        case CustomInstructions():
+            if config.others is not None:
+                return _for_all(config.others)
+            where = "'tasks' does not name it and there is no 'others'"
+        case SuiteInstructions():
+            if known in (carried := suite_instructions()):
+                return _for_all(carried[known])
+            where = f"the suites carry none for {quoted(known)}"
+        case MtebInstructions():
+            if isinstance(task, HubTask):
+                return _hub_words(task.model_dump_json())[1]
+            if (found := _words_by_name(known)) is not None:
+                return found
+            where = f"mteb has no task {quoted(known)}"
+    raise InputError(
+        f"the instructions are of kind {config.kind!r}, and there is none for the task {quoted(name)}: "
+        f"{where}; give its words in 'instructions.tasks', null for none"
+    )
+
+
+def _for_all(words: str | None) -> Mapping[Role, str | None]:
+    return {"text": words, "query": words, "document": words}
+
+
+@cache
+def _hub_words(task: str) -> tuple[str, Mapping[Role, str | None]]:
+    """Kind of a task of mteb, given as JSON, and what mteb would say to its texts."""
+    from stages.mteb_evaluation.hub import find_task, prompts_of
+
+    found = find_task(HubTask.model_validate_json(task))
+    return found.metadata.type, prompts_of(found)
+
+
+@cache
+def _words_by_name(name: str) -> Mapping[Role, str | None] | None:
+    from stages.mteb_evaluation.hub import has_task
+
+    return _hub_words(HubTask(name=name).model_dump_json())[1] if has_task(name) else None
+
+
+@cache
+def _rows() -> tuple[Mapping[str, str], ...]:
+    text = (files("stages.mteb_evaluation") / "htp_instructions.csv").read_text(encoding="utf-8")
+    return tuple(csv.DictReader(io.StringIO(text)))
