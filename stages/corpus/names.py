@@ -152,13 +152,13 @@ def look_for(
         InputError: several of one name.
     """
     for name in names:
-        if (folder / name).suffix.lower() in extensions and (folder / name).is_file():
+        if (folder / name).suffix.lower() in extensions and _is_file(folder / name):
             return folder / name
         found = [
             path
             for layout in _LAYOUTS
             for extension in extensions
-            if (path := folder / f"{layout.format(name)}{extension}").is_file()
+            if _is_file(path := folder / f"{layout.format(name)}{extension}")
         ]
         if len(found) == 1:
             return found[0]
@@ -169,6 +169,13 @@ def look_for(
                 f"extension, '{field}: {found[0].relative_to(folder)}', or remove the others"
             )
     return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than the file system allows
+        return False
 
 
 def _listing(folder: Path) -> str:

@@ -282,3 +282,10 @@ def test_candidates_without_query_ids_belong_to_equal_queries(
     config = {"kind": "reranking", "files": {"test": str(path)}, "negatives": "candidates"}
     corpus = build_corpus(CORPUS.validate_python(config))
     assert pairs(corpus) == [("test", "q0", "d1"), ("test", "q1", "d3"), ("test", "q2", "d5")]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "nul\0"])
+def test_a_name_that_no_file_can_have_is_that_of_no_file(tmp_path: Path, name: str) -> None:
+    write_task(tmp_path, "sts")
+    with pytest.raises(InputError, match="there is no file"):
+        read_local(task(tmp_path, "sts", split=name))
