@@ -34,7 +34,6 @@ from stages.corpus.corpus import Corpus, build_corpus
 from stages.embed import StoredFeatures
 from stages.extraction.backbone import choose_device
 from stages.extraction.extract import extract
-from stages.extraction.files import require_readable
 from stages.extraction.planning import ExtractionPlan, plan_extraction
 from stages.extraction.sizes import BackboneSizes
 from stages.extraction.target import ExtractTarget
@@ -159,10 +158,9 @@ class Dag:
         def check() -> None:
             runtime = self.experiment.runtime.extract
             choose_device(runtime.device)
-            texts, digests = self.unique_texts(stores.tasks)
             if runtime.too_long == "refuse":
+                texts, digests = self.unique_texts(stores.tasks)
                 refuse_too_long(target, self.home, texts, digests, runtime.block_texts)
-            require_readable(target.files)
 
         return Node("extract", label, spec, make, check)
 

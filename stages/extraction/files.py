@@ -23,7 +23,6 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors import SafetensorError, safe_open
 
 from stages.bounds import MAX_STEPS
 from stages.extraction.checkpoint import read_object, weight_map
@@ -154,26 +153,6 @@ def weight_files(folder: Path) -> list[str]:
         f"{folder} has no weights (model.safetensors or pytorch_model.bin, whole or sharded with an "
         f"index); it holds {_listing(folder)}"
     )
-
-
-def require_readable(files: BackboneFiles) -> None:
-    """Check that the weight files can be opened; reads their heads, no weights.
-
-    Files of the older format (.bin) are not looked into.
-
-    Raises:
-        InputError: one is damaged or cut off.
-    """
-    for name in weight_files(files.folder):
-        if name.endswith(".safetensors"):
-            try:
-                with safe_open(files.folder / name, framework="pt") as opened:
-                    opened.keys()
-            except (SafetensorError, OSError) as error:
-                raise InputError(
-                    f"the weights in {files.folder / name} cannot be read ({quoted(error)}); get the "
-                    "file again"
-                ) from error
 
 
 def tokenizer_files(folder: Path) -> list[str]:

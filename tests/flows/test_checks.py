@@ -255,7 +255,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
         ),
         "longer than max_length, which is 3 tokens",
     ),
-    "damaged weights": (damaged, "model.safetensors cannot be read"),
+    "damaged weights": (damaged, "the weights in .* cannot be loaded as a 'bert' model"),
     "evaluation data without its columns": (evaluated, "has no column 'sentence1'"),
 }
 
