@@ -42,7 +42,7 @@ from storage.errors import InputError
 from storage.features.identity import FloatName
 from storage.features.layout import Codec
 from storage.paths import checked_path
-from storage.quoting import quoted
+from storage.quoting import LIMIT, quoted
 
 
 class HeadMethod(BaseModel):
@@ -201,7 +201,7 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=LIMIT)
     backbone: BackboneConfig
     recipe: RecipeField = PlainRecipe()
     recipes: dict[str, RecipeField] = {}
@@ -226,6 +226,13 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _names_exist(self) -> "Experiment":
+        for field in ("recipes", "tasks", "methods", "pretrainings", "probes", "evaluations"):
+            for name in getattr(self, field):
+                if not 0 < len(name) <= LIMIT or "\0" in name:
+                    raise ValueError(
+                        f"{field} has the name {quoted(name)}; names have 1 to {LIMIT} characters, none of "
+                        "them NUL"
+                    )
         if not self.tasks and not self.evaluations:
             raise ValueError("there are neither tasks nor evaluations; give at least one")
         named = [(f"methods.{n}", m.recipe) for n, m in self.embed_methods.items()]

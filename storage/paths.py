@@ -1,6 +1,7 @@
 """Whether a file system can hold a path at all, told before anything is read from it or written to it."""
 
 import os
+import tempfile
 from pathlib import Path
 
 from storage.errors import InputError
@@ -49,6 +50,24 @@ def checked_path(path: str | os.PathLike[str], what: str, limit: int = PATH_BYTE
         )
     _require_reachable(Path(text), what)
     return Path(text)
+
+
+def require_writable(folder: Path, what: str) -> None:
+    """Check that files can be made in a folder, or in the nearest one above it that is there; leaves none.
+
+    Raises:
+        InputError: not so; says why.
+    """
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    try:
+        # Tried, not asked: permissions say nothing of a read-only file system, or of /proc to its owner.
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{what} cannot be written to {quoted(str(folder))}: {existing} may not be written to "
+            f"({error.strerror}); choose another place"
+        ) from error
 
 
 def _require_reachable(path: Path, what: str) -> None:

@@ -152,11 +152,11 @@ def _config(
                 "backbone": {
                     "source": backbone,
                     "revision": revision,
-                    "dtype": dtype or "float32",
+                    "dtype": "float32" if dtype is None else dtype,
                     "max_length": max_length,
                 },
                 **parsed,
-                "store_dtype": store_dtype or dtype or "float16",
+                "store_dtype": next((d for d in (store_dtype, dtype) if d is not None), "float16"),
                 "codec": codec,
             }
         )

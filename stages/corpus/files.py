@@ -23,6 +23,7 @@ from stages.corpus.rows import (
     text_columns,
 )
 from storage.errors import InputError
+from storage.paths import checked_path
 from storage.quoting import quoted
 
 FORMATS = {
@@ -98,6 +99,7 @@ def file_format(path: Path) -> str:
     Raises:
         InputError: no such file, a folder, an empty file, or an unknown extension.
     """
+    checked_path(path, "the file")
     if not path.exists():
         raise InputError(
             f"there is no file {path}; relative paths count from the working folder {Path.cwd()}"
@@ -110,6 +112,8 @@ def file_format(path: Path) -> str:
         raise InputError(
             f"{path} has the extension {quoted(path.suffix)}; known are {', '.join(FORMATS)}"
         )
+    if not path.is_file():
+        raise InputError(f"{path} is a device or a pipe; give a file, which can be read again")
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty (0 bytes); give at least one text")
     return FORMATS[path.suffix.lower()]
@@ -251,7 +255,7 @@ def _first_object(path: Path) -> dict[str, Any]:
         line = next((line for line in file if line.strip()), "")
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path} does not begin with a JSON object on one line ({error}): {quoted(line[:60])}; jsonl "
             "is one object per line"
@@ -291,7 +295,12 @@ def _json_text_type(path: Path, name: str) -> pa.DataType:
     """Texts or lists of them, after the first value that is not null."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         values = (json.loads(line).get(name) for line in file if line.strip())
-        first = next((value for value in values if value is not None), None)
+        try:
+            first = next((value for value in values if value is not None), None)
+        except (ValueError, RecursionError, AttributeError) as error:
+            raise InputError(
+                f"{path} has a line that is no readable JSON object ({error}); jsonl is one object per line"
+            ) from error
     if first is None:
         return pa.null()
     return pa.list_(pa.large_string()) if isinstance(first, list) else pa.large_string()

@@ -21,6 +21,7 @@ from stages.corpus.rows import (
 )
 from storage.errors import InputError
 from storage.keys import digest
+from storage.paths import checked_path
 from storage.quoting import quoted
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -97,12 +98,14 @@ def source_identity(path: str, revision: str) -> dict[str, str]:
     Raises:
         InputError: neither a folder nor a dataset that can be resolved.
     """
+    checked_path(path, "the dataset")
     if Path(path).is_dir():
         return {"files": _folder_digest(Path(path))}
     return {"path": path, "commit": resolve_commit(path, revision)}
 
 
 def _revision_to_read(path: str, revision: str) -> str:
+    checked_path(path, "the dataset")
     return revision if Path(path).is_dir() else resolve_commit(path, revision)
 
 

@@ -83,9 +83,14 @@ def require_columns(available: Sequence[str], wanted: Sequence[str], where: str)
             problem = "no column" if name not in available else "more than one column"
             raise InputError(
                 f"{where} has {problem} {quoted(name)}; its columns are "
-                f"{', '.join(map(quoted, available))}. Name one of these in the task's text, "
+                f"{_listed(available)}. Name one of these in the task's text, "
                 "text_pair, negative or label (on the command line: FILE::COLUMN)"
             )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
+    return ", ".join(map(quoted, names[:20])) + more
 
 
 def checked_rows(

@@ -1,15 +1,19 @@
 """A plain list of texts, from the one argument that the command line takes."""
 
+import re
 from pathlib import Path
 
 from stages.corpus.files import read_columns
 from stages.corpus.hub import read_split, resolve_commit
 from stages.corpus.text_column import checked_texts
 from storage.errors import InputError
+from storage.paths import checked_path
 from storage.quoting import quoted
 
 _HUB = "hf:"
 _DEFAULT_COLUMN = "text"
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,2}")
+"""An id of the hub, a config behind it or not."""
 
 
 def read_texts(spec: str) -> list[str]:
@@ -47,15 +51,27 @@ def _hub_texts(spec: str) -> list[str]:
     ).to_pylist()
 
 
+def _is_dots(path: str) -> bool:
+    return Path(path).name in ("", "..")
+
+
 def _dataset(name: str) -> tuple[str, str, str]:
     """Path, config and revision of `DATASET[/CONFIG]`."""
     candidates = [(name, "default")]
     parent, slash, config = name.rpartition("/")
     if slash and parent:
         candidates.append((parent, config))
-    for path, config in candidates:
-        if Path(path).is_dir():
-            return path, config, "main"
+    checked_path(name, "the dataset")
+    if Path(name).is_dir():
+        return name, "default", "main"
+    # A folder has several configs only if its card lists them; others would be searched through for nothing.
+    if len(candidates) > 1 and (Path(parent) / "README.md").is_file() and not _is_dots(parent):
+        return parent, config, "main"
+    if not _ID.fullmatch(name):
+        raise InputError(
+            f"the dataset {quoted(name)} is neither a folder here, nor a folder with a config of it, nor "
+            "an id of the hub such as org/name"
+        )
     first: InputError | None = None
     for path, config in candidates:
         if path.count("/") > 1:

@@ -16,7 +16,7 @@ Method = Literal["first", "last", "mean", "max", "weighted_mean", "hs", "va", "w
 Combine = Literal["average", "concatenate"]
 
 AUTO = "auto"
-_LAYER = re.compile(r"all|half|last|final|\d+|\d+-\d+")
+_LAYER = re.compile(r"all|half|last|final|[0-9]{1,9}|[0-9]{1,9}-[0-9]{1,9}")
 _ALONE = ("default", AUTO)
 _POOLINGS: dict[Method, Pooling] = {
     "first": "first",

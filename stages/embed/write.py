@@ -12,6 +12,7 @@ from stages.embed.aggregate import Vectors
 from storage.durable import disk_errors_named, draft_path
 from storage.errors import InputError
 from storage.keys import canonical_json
+from storage.paths import checked_path, require_writable
 
 
 def require_place(path: Path) -> None:
@@ -20,17 +21,24 @@ def require_place(path: Path) -> None:
     Raises:
         InputError: a folder has this name, or its own folder cannot be made or written to.
     """
+    checked_path(path, "the output")
     if path.is_dir():
         raise InputError(
             f"the embeddings are to be written to {path}, which is a folder; name a file, e.g. "
             f"{path / 'embeddings.parquet'}"
         )
+    checked_path(draft_path(path), "the draft of the output")
     existing = next(p for p in path.absolute().parents if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         why = "may not be written to" if existing.is_dir() else "is no folder"
         raise InputError(
             f"the embeddings cannot be written to {path}: {existing} {why}; choose another file"
         )
+    if path.exists() and not path.is_file():
+        raise InputError(
+            f"the embeddings are to be written to {path}, which is a device or a pipe; name a file"
+        )
+    require_writable(path.parent, "the embeddings")
 
 
 def write_embeddings(

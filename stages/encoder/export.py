@@ -16,6 +16,7 @@ from stages.encoder.vectors import HeadVectors
 from stages.fit import Contrastive
 from storage.durable import bytes_under, disk_errors_named, draft_path, json_bytes, sync_folder
 from storage.errors import InputError
+from storage.paths import HOME_BYTES, checked_path
 
 Form = Literal["plain", "module"]
 """`plain`: sentence-transformers loads it alone. `module`: any head, and Permafrost has to be installed."""
@@ -126,6 +127,7 @@ def _similarity(fitted: FittedHead) -> str:
 
 
 def _require_free(output: Path) -> None:
+    checked_path(draft_path(output.absolute()), "the output", HOME_BYTES)
     if output.exists() and not output.is_dir():
         raise InputError(f"the export is to go to {output}, which is a file; name a folder")
     if output.is_dir() and (found := sorted(p.name for p in output.iterdir())):

@@ -21,7 +21,7 @@ How = Literal["readout", "mean", "last"]
 Index = int | Literal["final"]
 
 EXAMPLE = "hidden=all@tokens,values=4-6,9@tokens,attention_rows=all"
-_LAYER = re.compile(r"all|half|final|\d+|\d+-\d+")
+_LAYER = re.compile(r"all|half|final|[0-9]{1,9}|[0-9]{1,9}-[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ArrayName:
         """
         match = re.fullmatch(
             r"(?:(hidden|values|attention_rows)|pooled/(hidden|values)_(readout|mean|last))"
-            r"/(0|[1-9]\d*|final)",
+            r"/(0|[1-9][0-9]{0,8}|final)",
             text,
         )
         if match is None or (match[4] == "final" and "hidden" not in (match[1], match[2])):

@@ -67,7 +67,7 @@ def _member(recipe: Recipe, brackets: str) -> Recipe:
             f"the recipe {recipe.kind} is no ensemble, so it has no member {brackets}; leave the brackets out"
         )
     members = expand_recipe(recipe)
-    number = re.fullmatch(r"\[(\d+)\]", brackets)
+    number = re.fullmatch(r"\[([0-9]{1,9})\]", brackets)
     if number is None or not 1 <= int(number[1]) <= len(members):
         raise InputError(
             f"there is no recipe {recipe.kind}{brackets}; the prompts of {recipe.kind} are numbered "
