@@ -157,7 +157,11 @@ def test_queries_are_read_with_their_instruction_and_documents_without(
     )
     for recipe in ("default", "echo", "htp"):
         held = {
-            name: {t for s in store.segments() for t in store.segment(s).table["text"].to_pylist()}
+            name: {
+                t
+                for s in store.segments()
+                for t in store.segment(s).table.column("text").to_pylist()
+            }
             for name, stores in dag.stores.items()
             for store in [
                 FeatureStore.open(store_folder(home, stores.targets[0].identity.store_id))

@@ -29,7 +29,8 @@ def given(**fields: Any) -> Instructions:
 
 
 def said(config: Instructions, name: str) -> dict[str, str]:
-    return dict(task_instructions(config, name, HubTask(name=name)))
+    found = task_instructions(config, name, HubTask(name=name))
+    return {str(role): words for role, words in found.items()}
 
 
 def local(kind: str) -> LocalTask:
@@ -51,7 +52,7 @@ def test_htps_words_are_there_for_every_task_of_its_suites_but_sts() -> None:
 
 def test_htps_words_are_not_mtebs_where_the_paper_differs() -> None:
     def words_of_mteb(name: str) -> Any:
-        prompt = find_task(HubTask(name=name)).metadata.prompt
+        prompt: Any = find_task(HubTask(name=name)).metadata.prompt
         return prompt["query"] if isinstance(prompt, dict) else prompt
 
     differing = {
