@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.runs import latest_runs
+from flows.runs import latest_runs, run_files, run_problems
 from storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
-from storage.durable import remove_tree
-from storage.errors import InputError, NotFoundError
+from storage.durable import DRAFT_PREFIX, remove_tree
+from storage.errors import CorruptDataError, InputError, NotFoundError
 from storage.features.store import FeatureStore, all_stores
 from storage.features.writing import writing
 
@@ -55,15 +55,20 @@ def collect(home: Path, keep: Sequence[str]) -> Garbage:
         keep: artifacts (with everything they were made from) and stores to keep as well.
 
     Raises:
+        CorruptDataError: the record of a run or a store is damaged, or names what is not there, so that what
+            it uses is not known.
         InputError: no run is recorded and nothing is named, so everything would be garbage.
         NotFoundError: a name in `keep` means nothing.
     """
     artifacts = ArtifactStore(home)
+    for problem in (p for path in run_files(home) for p in run_problems(home, path)):
+        raise CorruptDataError(f"{problem}. Nothing was removed, as it may be in use")
     runs = list(latest_runs(home))
+    every = all_stores(home)
     roots = {ref for run in runs for ref in run.artifacts}
     stores = {store for run in runs for store in run.stores}
     for name in keep:
-        found = [s.store_id for s in all_stores(home) if s.store_id.startswith(name)]
+        found = [s.store_id for s in every if s.store_id.startswith(name)]
         if found:
             stores.update(found)
         else:
@@ -75,9 +80,11 @@ def collect(home: Path, keep: Sequence[str]) -> Garbage:
         )
     kept = _reachable(artifacts, roots, stores)
     garbage = tuple(m.ref for m in artifacts.all() if str(m.ref) not in kept)
-    lost = tuple(s for s in all_stores(home) if s.store_id not in stores)
-    n_kept = sum(1 for _ in artifacts.all()) - len(garbage) + len(all_stores(home)) - len(lost)
-    return Garbage(artifacts, garbage, lost, tuple(artifacts.stale_drafts()), n_kept)
+    lost = tuple(s for s in every if s.store_id not in stores)
+    n_kept = sum(1 for _ in artifacts.all()) - len(garbage) + len(every) - len(lost)
+    # A store is removed by way of such a name; a kill leaves it.
+    drafts = (*artifacts.stale_drafts(), *sorted(home.glob(f"features/{DRAFT_PREFIX}*")))
+    return Garbage(artifacts, garbage, lost, drafts, n_kept)
 
 
 def _reachable(artifacts: ArtifactStore, roots: set[str], stores: set[str]) -> set[str]:

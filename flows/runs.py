@@ -1,12 +1,20 @@
 """Which artifacts the latest run of each experiment used: the roots of garbage collection."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.durable import read_json, write_json
+from storage.artifacts import ArtifactStore, parse_ref
+from storage.durable import rewrite
 from storage.errors import CorruptDataError
+from storage.features.record import has_record
+from storage.features.store import store_folder
+from storage.keys import KEY_LENGTH
+from storage.sealed import read_sealed, sealed_bytes
+
+_REF = re.compile(rf"[^/]+/[0-9a-f]{{{KEY_LENGTH}}}")
 
 
 class RunRecord(BaseModel):
@@ -20,9 +28,36 @@ class RunRecord(BaseModel):
     stores: tuple[str, ...]
 
 
+def run_path(home: Path, experiment: str) -> Path:
+    """Where the record of an experiment lies."""
+    return home / "runs" / f"{experiment}.json"
+
+
 def write_run(home: Path, record: RunRecord) -> None:
-    """Replace the record of an experiment."""
-    write_json(home / "runs" / f"{record.experiment}.json", record.model_dump(mode="json"))
+    """Replace the record of an experiment, also a damaged one."""
+    rewrite(run_path(home, record.experiment), sealed_bytes(record.model_dump(mode="json")))
+
+
+def run_files(home: Path) -> list[Path]:
+    """The record of every experiment under `home`, also damaged ones."""
+    return sorted(home.glob("runs/*.json"))
+
+
+def read_run(path: Path) -> RunRecord:
+    """One record.
+
+    Raises:
+        CorruptDataError: it is damaged, or of another experiment.
+    """
+    advice = "run the experiment again, or delete the file"
+    try:
+        record = RunRecord.model_validate(read_sealed(path)[0])
+    except (CorruptDataError, ValidationError) as error:
+        what = error if isinstance(error, CorruptDataError) else f"{path} is damaged"
+        raise CorruptDataError(f"{what}; {advice}") from error
+    if record.experiment != path.stem:
+        raise CorruptDataError(f"{path} is the record of {record.experiment!r}; {advice}")
+    return record
 
 
 def latest_runs(home: Path) -> Iterator[RunRecord]:
@@ -31,10 +66,25 @@ def latest_runs(home: Path) -> Iterator[RunRecord]:
     Raises:
         CorruptDataError: a record is damaged (garbage collection must not guess what it kept).
     """
-    for path in sorted(home.glob("runs/*.json")):
-        try:
-            yield RunRecord.model_validate(read_json(path))
-        except ValidationError as error:
-            raise CorruptDataError(
-                f"{path} is damaged; run the experiment again, or delete it"
-            ) from error
+    return (read_run(path) for path in run_files(home))
+
+
+def run_problems(home: Path, path: Path) -> list[str]:
+    """What is wrong with a record: it is damaged, or names what is not there."""
+    try:
+        record = read_run(path)
+    except CorruptDataError as error:
+        return [str(error)]
+    artifacts = ArtifactStore(home)
+    refs = [ref for ref in record.artifacts if not _is_done(artifacts, ref)]
+    stores = [f"features/{i}" for i in record.stores if not has_record(store_folder(home, i))]
+    return [
+        f"{path} names {name}, which is not there; run the experiment again, or delete the file if nothing "
+        f"of that run is wanted"
+        for name in (*refs, *stores)
+    ]
+
+
+def _is_done(artifacts: ArtifactStore, name: str) -> bool:
+    ref = parse_ref(name) if _REF.fullmatch(name) else None
+    return ref is not None and artifacts.is_done(ref)

@@ -16,14 +16,17 @@ from storage.drafts import DRAFT_PREFIX, is_of_dead_process
 from storage.durable import (
     disk_errors_named,
     draft_path,
-    read_json,
+    is_there,
+    remove_tree,
+    set_aside,
     sync_folder,
-    write_json,
+    write_durably,
 )
 from storage.errors import CorruptDataError, InputError, NotFoundError
 from storage.keys import KEY_LENGTH, KEY_VERSION, digest
 from storage.quoting import quoted
 from storage.replica import fetch_missing, replica_of
+from storage.sealed import read_sealed, sealed_bytes
 
 ARTIFACT_FORMAT = 1
 MANIFEST = "artifact.json"
@@ -119,7 +122,7 @@ class ArtifactStore:
 
     def is_done(self, ref: ArtifactRef) -> bool:
         """Whether the artifact was published."""
-        return (self.folder(ref) / MANIFEST).exists()
+        return (self.folder(ref) / MANIFEST).is_file()
 
     def manifest(self, ref: ArtifactRef) -> Manifest:
         """Read and check the manifest.
@@ -129,11 +132,11 @@ class ArtifactStore:
             CorruptDataError: damaged, or of another key.
         """
         path = self.folder(ref) / MANIFEST
-        if not path.exists():
+        if not is_there(path):
             raise NotFoundError(f"there is no artifact {ref}; see 'permafrost ls'")
         try:
-            manifest = Manifest.model_validate(read_json(path))
-        except ValidationError as error:
+            manifest = Manifest.model_validate(read_sealed(path)[0])
+        except (CorruptDataError, ValidationError) as error:
             raise CorruptDataError(f"{path} is damaged; {_remake(ref)}") from error
         if manifest.ref != ref or manifest.spec.ref != ref:
             raise CorruptDataError(
@@ -173,8 +176,10 @@ class ArtifactStore:
         folder, found = self.folder(manifest.ref), list[str]()
         for name, record in manifest.files.items():
             path = folder / name
-            if not path.exists():
-                found.append(f"{path} is missing")
+            if not path.is_file():
+                found.append(
+                    f"{path} is missing" + (", a folder is there" if path.is_dir() else "")
+                )
             elif (size := path.stat().st_size) != record.bytes:
                 found.append(f"{path} has {size:,} bytes, its manifest says {record.bytes:,}")
             elif _sha256(path) != record.sha256:
@@ -202,22 +207,18 @@ class ArtifactStore:
                 files = {
                     p.relative_to(draft.folder).as_posix(): _record(p) for p in _files(draft.folder)
                 }
-            write_json(
-                draft.folder / MANIFEST,
-                Manifest(
-                    key=ref.key,
-                    spec=spec,
-                    files=files,
-                    summary=draft.summary,
-                    provenance={
-                        **provenance,
-                        "published": datetime.datetime.now(datetime.UTC).isoformat(
-                            timespec="seconds"
-                        ),
-                        "seconds": round(time.monotonic() - started, 3),
-                    },
-                ).model_dump(mode="json"),
+            manifest = Manifest(
+                key=ref.key,
+                spec=spec,
+                files=files,
+                summary=draft.summary,
+                provenance={
+                    **provenance,
+                    "published": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                    "seconds": round(time.monotonic() - started, 3),
+                },
             )
+            write_durably(draft.folder / MANIFEST, sealed_bytes(manifest.model_dump(mode="json")))
             for folder in draft.folder.rglob("*/"):
                 sync_folder(folder)
             if (replica := replica_of(target)) is not None:
@@ -232,7 +233,7 @@ class ArtifactStore:
             except OSError:
                 if not self.is_done(ref):
                     # A folder that lost its manifest is in the way; what has none was never done.
-                    _remove_folder(target)
+                    set_aside(target)
                     draft.folder.rename(target)
             sync_folder(target.parent)
         finally:
@@ -240,10 +241,14 @@ class ArtifactStore:
 
     def refs(self, stage: str | None = None) -> list[ArtifactRef]:
         """Every published artifact (of one stage), also those with a damaged manifest, oldest first."""
-        paths = self.root.glob(f"{stage or '*'}/*/{MANIFEST}")
-        found = [p for p in paths if not p.parent.name.startswith(DRAFT_PREFIX)]
-        found.sort(key=lambda p: (p.stat().st_mtime_ns, p))
+        found = [p for p in self._manifests(stage) if not p.parent.name.startswith(DRAFT_PREFIX)]
+        found.sort(key=lambda p: (p.lstat().st_mtime_ns, p))
         return [ArtifactRef(stage=p.parent.parent.name, key=p.parent.name) for p in found]
+
+    def _manifests(self, stage: str | None, key: str = "") -> Iterator[Path]:
+        # Also a link to nothing, which a pattern that ends in a name would leave out.
+        folders = self.root.glob(f"{stage or '*'}/{key}*")
+        return (p / MANIFEST for p in folders if is_there(p / MANIFEST))
 
     def all(self, stage: str | None = None) -> Iterator[Manifest]:
         """Every readable published artifact (of one stage), oldest first."""
@@ -259,12 +264,11 @@ class ArtifactStore:
             InputError: several.
         """
         stage, _, key = name.rpartition("/")
-        pattern = f"{stage or '*'}/{key}*/{MANIFEST}"
         if not key or not set(key) <= set("0123456789abcdef"):
             raise NotFoundError(
                 f"{quoted(name)} is not a key; see 'permafrost ls' for what there is"
             )
-        found = [p.parent for p in sorted(self.root.glob(pattern))]
+        found = [p.parent for p in sorted(self._manifests(stage, key))]
         if not found:
             raise NotFoundError(
                 f"no artifact begins with {quoted(name)} under {self.root}; see 'permafrost ls'"
@@ -279,10 +283,7 @@ class ArtifactStore:
     def remove(self, ref: ArtifactRef) -> None:
         """Unpublish by one rename (on an object store: the manifest first), then delete: a kill in between
         leaves a draft, never half an artifact."""
-        folder = self.folder(ref)
-        if (replica := replica_of(folder)) is not None:
-            replica.delete_tree(folder, first=MANIFEST)
-        _remove_folder(folder)
+        remove_tree(self.folder(ref), first=MANIFEST)
 
     def stale_drafts(self) -> list[Path]:
         """Draft folders no living run can still own."""
@@ -291,7 +292,7 @@ class ArtifactStore:
         return [
             p
             for p in sorted(drafts)
-            if is_of_dead_process(p) or now - p.stat().st_mtime > STALE_DRAFT_S
+            if is_of_dead_process(p) or now - p.lstat().st_mtime > STALE_DRAFT_S
         ]
 
 
@@ -300,13 +301,6 @@ def parse_ref(text: str) -> ArtifactRef:
     stage, _, key = text.partition("/")
     assert len(key) == KEY_LENGTH, f"{quoted(text)} is not <stage>/<key>"
     return ArtifactRef(stage=stage, key=key)
-
-
-def _remove_folder(folder: Path) -> None:
-    doomed = draft_path(folder)
-    folder.rename(doomed)
-    sync_folder(folder.parent)
-    shutil.rmtree(doomed)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -20,17 +20,28 @@ from storage.replica import replica_of
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PROBE_BYTES = 1 << 20
+_IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP}
 
 
 @contextlib.contextmanager
 def disk_errors_named(path: Path) -> Generator[None]:
-    """Turn 'no space', 'quota' and 'file too large' into one error that says where and what to do.
+    """Turn 'no space', 'quota' and 'file too large' into one error that says where and what to do, and
+    'is a directory' and the like into one that says what is damaged.
 
-    Libraries have errors of their own for it, some without the system's number.
+    Libraries have errors of their own for a full disk, some without the system's number.
+
+    Raises:
+        DiskFullError: no room.
+        CorruptDataError: a folder, a link or a file is where another one belongs.
     """
     try:
         yield
     except Exception as error:
+        if isinstance(error, OSError) and _is_in_the_way(error, path):
+            raise CorruptDataError(
+                f"cannot write {path}: something else is in its place or above it ({error.strerror}: "
+                f"{error.filename}); nothing was half-written. Run 'permafrost verify', or remove that"
+            ) from error
         existing = next(p for p in (path, *path.parents) if p.exists())
         if isinstance(error, PermafrostError) or not _tells_no_room(error, existing):
             raise
@@ -68,6 +79,16 @@ def _refuses_more(folder: Path) -> bool:
     return False
 
 
+def _is_in_the_way(error: OSError, path: Path) -> bool:
+    """Whether an error is of `path`, a draft beside it or a folder above it, and not of a file that was read
+    while it was made."""
+    if error.errno not in _IN_THE_WAY or not isinstance(error.filename, str):
+        return False
+    found, path = Path(error.filename).absolute(), path.absolute()
+    is_draft = found.parent == path.parent and found.name.startswith(DRAFT_PREFIX)
+    return is_draft or found in (path, *path.parents)
+
+
 def draft_path(path: Path) -> Path:
     """A fresh private name beside `path`, on the same file system."""
     return path.with_name(f"{DRAFT_PREFIX}{path.name}-{owner()}-{uuid.uuid4().hex[:8]}")
@@ -93,20 +114,43 @@ def publish(draft: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file durably; one that is not there is as good."""
+    """Remove a file durably, or what damage put in its place; one that is not there is as good."""
     if (replica := replica_of(path)) is not None:
         replica.delete(path)
-    if path.exists():
-        path.unlink()
+    if remove_any(path):
         sync_folder(path.parent)
 
 
+def is_there(path: Path) -> bool:
+    """Whether anything has this name, also a link to nothing."""
+    return os.path.lexists(path)
+
+
+def remove_any(path: Path) -> bool:
+    """Remove what has this name, be it a file, a link or a folder; says whether there was something."""
+    if not is_there(path):
+        return False
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    return True
+
+
 def remove_tree(folder: Path, first: str) -> None:
-    """Remove a folder; `first` is the file in it without which the rest means nothing."""
+    """Remove a folder by one rename, then delete: a kill in between leaves a draft. On an object store
+    `first`, the file in it without which the rest means nothing, is deleted before the rest."""
     if (replica := replica_of(folder)) is not None:
         replica.delete_tree(folder, first)
-    (folder / first).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    set_aside(folder)
+
+
+def set_aside(folder: Path) -> None:
+    """Remove a folder, or what is in its place, by one rename, then delete."""
+    doomed = draft_path(folder)
+    folder.rename(doomed)
+    sync_folder(folder.parent)
+    remove_any(doomed)
 
 
 def bytes_under(folder: Path) -> int:
@@ -133,6 +177,25 @@ def write_durably(path: Path, content: bytes) -> None:
             publish(draft, path)
         finally:
             draft.unlink(missing_ok=True)
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """As `write_durably` where damage may have put a folder in the file's place: it is removed.
+
+    Raises:
+        DiskFullError: no room.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    write_durably(path, content)
+
+
+def holds(path: Path, content: bytes) -> bool:
+    """Whether a file is there with exactly this content."""
+    try:
+        return read_whole(path) == content
+    except (CorruptDataError, FileNotFoundError):
+        return False
 
 
 def json_bytes(value: object) -> bytes:
@@ -164,16 +227,33 @@ def write_json(path: Path, value: object) -> None:
     write_durably(path, json_bytes(value))
 
 
+def read_whole(path: Path) -> bytes:
+    """Content of a file that we wrote.
+
+    Raises:
+        CorruptDataError: it cannot be read: a folder or a link to nothing is in its place, or the disk fails.
+        FileNotFoundError: not there.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not path.is_symlink():
+            raise
+        what = "a link to nothing" if path.is_symlink() else error.strerror
+        raise CorruptDataError(f"{path} cannot be read ({what}); it should be a file") from error
+
+
 def read_json(path: Path) -> Any:
     """Parse a JSON file that we wrote.
 
     Raises:
-        CorruptDataError: not JSON.
+        CorruptDataError: not JSON, or not to be read.
         FileNotFoundError: not there.
     """
+    content = read_whole(path)
     try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise CorruptDataError(
             f"{path} is not valid JSON ({error}); run 'permafrost verify' to see what else is damaged"
         ) from error

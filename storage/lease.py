@@ -75,7 +75,7 @@ class Lease:
     def _take_over(self) -> str | None:
         try:
             found = obstore.get(self._store, self._key)
-            meta, holder = found.meta, json.loads(bytes(found.bytes()))
+            meta, holder = found.meta, _holder(bytes(found.bytes()))
         except FileNotFoundError:
             # Freed in between.
             return self._put("create")
@@ -108,6 +108,15 @@ class Lease:
                 if failing_s > TTL_S / 2:
                     self._lost = f"not renewed for {failing_s:.0f} s: {_line(error)}"
                     return
+
+
+def _holder(content: bytes) -> dict[str, Any]:
+    """Who wrote a lease; unknown where the object is damaged, which then runs out like any other."""
+    try:
+        found = json.loads(content)
+        return {"pid": int(found["pid"]), "host": str(found["host"])}
+    except (ValueError, LookupError, TypeError):
+        return {"pid": 0, "host": "an unknown machine"}
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:

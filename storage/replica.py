@@ -45,7 +45,7 @@ STALE_S = 600.0
 """An index file younger than this is never taken for one that was deleted elsewhere."""
 
 _INDEX = (
-    "features/*/store.json",
+    "features/*/store.json",  # and its copy, in `copies/`
     "features/*/segments/*.parquet",
     "features/*/receipts/*.json",
     "features/*/zarr.json",
@@ -175,9 +175,13 @@ class Replica:
         if wanted:
             progress.start("pull", len(wanted), "files")
             try:
+                # Receipts last, as they were written: another process may be reading this replica.
+                receipts = [key for key in wanted if "/receipts/" in key]
+                others = [key for key in wanted if "/receipts/" not in key]
                 with ThreadPoolExecutor(16) as pool:
-                    for _ in pool.map(self._refresh, wanted):
-                        progress.advance(1)
+                    for keys in (others, receipts):
+                        for _ in pool.map(self._refresh, keys):
+                            progress.advance(1)
             finally:
                 progress.finish()
         self.remember()

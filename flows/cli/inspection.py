@@ -20,7 +20,7 @@ from storage.artifacts import ArtifactStore, Manifest
 from storage.durable import bytes_under
 from storage.errors import InputError
 from storage.explain import explain
-from storage.features.store import FeatureStore, all_stores
+from storage.features.store import FeatureStore, all_stores, store_folders
 from storage.keys import to_plain
 from storage.quoting import quoted
 from storage.replica import public_name
@@ -41,10 +41,21 @@ def find_store(home: Path, name: str) -> FeatureStore | None:
 
     Raises:
         InputError: several do.
+        CorruptDataError: it cannot be opened.
     """
-    found = [s for s in all_stores(home) if s.store_id.startswith(name.removeprefix("features/"))]
+    root = find_store_folder(home, name)
+    return None if root is None else FeatureStore.open(root)
+
+
+def find_store_folder(home: Path, name: str) -> Path | None:
+    """The folder of the feature store whose id begins with `name`, be it damaged.
+
+    Raises:
+        InputError: several do.
+    """
+    found = [p for p in store_folders(home) if p.name.startswith(name.removeprefix("features/"))]
     if len(found) > 1:
-        ids = ", ".join(s.store_id[:12] for s in found)
+        ids = ", ".join(p.name[:12] for p in found)
         raise InputError(f"{quoted(name)} is ambiguous ({ids}); give more digits")
     return found[0] if found else None
 
@@ -177,7 +188,10 @@ def du(home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False) -> None:
     for store in all_stores(root):
         where = f"features/{store.store_id[:12]}"
         rows += [(where, array, bytes_under(store.zarr_path / array)) for array in store.arrays()]
-        rows += [(where, name, bytes_under(store.root / name)) for name in ("segments", "receipts")]
+        rows += [
+            (where, name, bytes_under(store.root / name))
+            for name in ("segments", "receipts", "copies")
+        ]
     stages = sorted(p for p in (root / "artifacts").glob("*") if p.is_dir())
     rows += [("artifacts", p.name, bytes_under(p)) for p in stages]
     total = bytes_under(root) if root.exists() else 0

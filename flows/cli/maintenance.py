@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from flows.board import Board, StageProgress
+from flows.checking import store_problems
 from flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
@@ -16,14 +17,13 @@ from flows.cli.common import (
     size,
     table,
 )
-from flows.cli.inspection import find_store
+from flows.cli.inspection import find_store_folder
 from flows.garbage import collect
+from flows.runs import run_files, run_problems
 from storage.artifacts import ArtifactRef, ArtifactStore
 from storage.durable import bytes_under
-from storage.features.store import FeatureStore, all_stores
-from storage.features.verification import discard
-from storage.features.verification import verify as verify_store
-from storage.features.writing import writing
+from storage.features.repairing import mend
+from storage.features.store import FeatureStore, store_folders
 
 BackboneFlag = Annotated[
     str | None, typer.Option(help="Where the backbone is now, if it moved since the extraction.")
@@ -37,12 +37,13 @@ def register(app: typer.Typer) -> None:
     app.command()(gc)
 
 
-def _chosen(root: Path, name: str | None) -> tuple[list[FeatureStore], list[ArtifactRef]]:
+def _chosen(root: Path, name: str | None) -> tuple[list[Path], list[ArtifactRef]]:
+    """Folders of stores, and artifacts."""
     artifacts = ArtifactStore(root)
     if name is None:
-        return all_stores(root), artifacts.refs()
-    store = find_store(root, name)
-    return ([store], []) if store is not None else ([], [artifacts.find(name)])
+        return store_folders(root), artifacts.refs()
+    folder = find_store_folder(root, name)
+    return ([folder], []) if folder is not None else ([], [artifacts.find(name)])
 
 
 def verify(
@@ -61,26 +62,30 @@ def verify(
 ) -> None:
     """Read every checksum and receipt; exit code 1 if anything is damaged or differs."""
     root = home_folder(home)
-    stores, refs = _chosen(root, name)
+    folders, refs = _chosen(root, name)
     artifacts = ArtifactStore(root)
     problems: list[dict[str, str]] = []
     differences: list[dict[str, object]] = []
     with Board(console) as board:
-        for store in stores:
-            label = f"features/{store.store_id[:12]}"
-            found = verify_store(store, StageProgress(board, f"verify {label}"))
-            problems += [{"where": label, "problem": damage.problem} for damage in found]
+        for folder in folders:
+            label = f"features/{folder.name[:12]}"
+            found = store_problems(folder, StageProgress(board, f"verify {label}"))
+            problems += [{"where": label, "problem": problem} for problem in found]
             if recompute and not problems:
+                store = FeatureStore.open(folder)
                 differences += _recompute(
                     store, recompute, backbone, StageProgress(board, f"recompute {label}")
                 )
         for ref in refs:
             problems += [{"where": str(ref), "problem": p} for p in artifacts.problems(ref)]
+    for path in run_files(root) if name is None else ():
+        where = path.relative_to(root).as_posix()
+        problems += [{"where": where, "problem": p} for p in run_problems(root, path)]
     disagreeing = [d for d in differences if not d["agrees"]]
     if json:
         emit({"problems": problems, "recomputed": differences})
     else:
-        _print_verification(problems, differences, len(stores), len(refs))
+        _print_verification(problems, differences, len(folders), len(refs))
     if problems or disagreeing:
         raise typer.Exit(1)
 
@@ -134,7 +139,7 @@ def repair(
 ) -> None:
     """Compute damaged cells of a store again, and only those; drop a damaged artifact."""
     root = home_folder(home)
-    stores, refs = _chosen(root, name)
+    folders, refs = _chosen(root, name)
     artifacts = ArtifactStore(root)
     for ref in refs:
         if not artifacts.problems(ref):
@@ -144,36 +149,30 @@ def repair(
         console.print(
             f"{ref} was damaged and is removed; the next run of its experiment makes it again"
         )
-    for store in stores:
-        _repair_store(store, backbone)
+    for folder in folders:
+        _repair_store(folder, backbone)
 
 
-def _repair_store(store: FeatureStore, source: str | None) -> None:
-    from stages.extraction.extract import recompute_cells
-    from stages.extraction.target import ExtractRuntime, target_of_store
+def _repair_store(folder: Path, source: str | None) -> None:
+    from stages.extraction.repair import compute_again
 
-    label = f"features/{store.store_id[:12]}"
+    label = f"features/{folder.name[:12]}"
     with Board(console) as board:
-        damage = verify_store(store, StageProgress(board, f"verify {label}"))
-        arrays = tuple(store.arrays())
-        for item in damage:
-            board.say(f"{label}: {item.problem}")
-        with writing(store) as writer:
-            cells = discard(writer, damage)
-        lost = [d.segment for d in damage if d.segment is not None and d.array is None]
-        if lost:
-            console.print(
-                f"{label}: dropped {len(lost)} segment(s) whose table was damaged; the next extraction of "
-                f"their corpus computes their texts again"
+        mended = mend(folder, StageProgress(board, f"verify {label}"))
+        for problem in mended.problems:
+            board.say(f"{label}: {problem}")
+        if n := len(mended.restored_tables):
+            board.say(f"{label}: {n} segment table(s) restored from their copies")
+        if n := len(mended.dropped_segments):
+            board.say(
+                f"{label}: dropped {n} segment(s) whose table was damaged and had no copy; the next "
+                f"extraction of their corpus computes their texts again"
             )
-        if not cells:
-            console.print(f"{label}: {len(damage)} problem(s), no cell to compute again")
+        if not mended.cells and not mended.projections:
+            board.say(f"{label}: {len(mended.problems)} problem(s), no cell to compute again")
             return
-        target = target_of_store(store.record, arrays, source)
-        progress = StageProgress(board, f"repair {label}")
-        tokens = recompute_cells(store, target, cells, ExtractRuntime(), progress)
-    n_cells = sum(map(len, cells.values()))
-    console.print(f"{label}: {n_cells} cell(s) computed again ({tokens:,} tokens)")
+        done = compute_again(mended, source, StageProgress(board, f"repair {label}"))
+    console.print(f"{label}: {done}", markup=False, highlight=False, soft_wrap=True)
 
 
 def gc(

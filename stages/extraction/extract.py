@@ -33,6 +33,7 @@ from stages.extraction.too_long import refuse_too_long, stored_as_cut
 from storage.errors import CorruptDataError, DiskFullError, InputError
 from storage.features.layout import SPAN, TOKEN_IDS, Axes
 from storage.features.projections import has_projection, write_projection
+from storage.features.record import has_record
 from storage.features.segments import Segment, build_table, pack
 from storage.features.store import ALWAYS, FeatureStore, store_folder
 from storage.features.writing import SegmentFill, StoreWriter, writing
@@ -96,7 +97,7 @@ def extract(
     plan = plan_extraction(target, home, texts, digests)
     require_room(plan, home)
     root = store_folder(home, target.identity.store_id)
-    if plan.nothing_to_do and (root / "store.json").exists():
+    if plan.nothing_to_do and has_record(root):
         store = FeatureStore.open(root, expect=target.identity)
         if all(has_projection(store, k) for k in target.projected_blocks):
             return _report(store, digests, 0, 0, 0, None)

@@ -9,6 +9,7 @@ import numpy as np
 from stages.extraction.recipes import encode
 from stages.extraction.target import ExtractTarget
 from storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
+from storage.features.record import has_record
 from storage.features.store import FeatureStore, store_folder
 
 SAMPLE_TEXTS = 2_000
@@ -50,7 +51,7 @@ def plan_extraction(
     """
     root = store_folder(home, target.identity.store_id)
     n_new, sample, cells, old_rows = len(texts), np.arange(len(texts)), {}, {}
-    if (root / "store.json").exists():
+    if has_record(root):
         store = FeatureStore.open(root, expect=target.identity)
         where = store.locate(digests)
         sample = np.flatnonzero(where.segment < 0)

@@ -21,7 +21,7 @@ from stages.extraction.recipes import PlainRecipe, Recipe, recipe_identity, reso
 from storage.errors import InputError
 from storage.features.identity import FloatName, StoreIdentity, require_same
 from storage.features.layout import Codec, StoreSizes, array_spec
-from storage.features.store import StoreRecord
+from storage.features.record import StoreRecord
 
 
 class ExtractConfig(BaseModel):

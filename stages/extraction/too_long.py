@@ -10,6 +10,7 @@ from stages.extraction.measuring import measure
 from stages.extraction.recipes import encode
 from stages.extraction.target import ExtractTarget
 from storage.errors import InputError
+from storage.features.record import has_record
 from storage.features.store import FeatureStore, Locations, store_folder
 from storage.quoting import quoted
 
@@ -48,7 +49,7 @@ def refuse_too_long(
     """
     cut, new = np.zeros(len(texts), dtype=np.bool_), np.arange(len(texts))
     root = store_folder(home, target.identity.store_id)
-    if (root / "store.json").exists():
+    if has_record(root):
         store = FeatureStore.open(root, expect=target.identity)
         where = store.locate(digests)
         cut, new = stored_as_cut(store, where), np.flatnonzero(where.segment < 0)

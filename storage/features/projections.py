@@ -8,10 +8,19 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from storage.durable import read_json, remove, write_durably, write_json
+from storage.durable import (
+    is_there,
+    json_bytes,
+    read_json,
+    remove,
+    rewrite,
+    write_durably,
+    write_json,
+)
 from storage.errors import CorruptDataError, NotFoundError
 from storage.features.layout import ZARR_GROUP
 from storage.features.store import FeatureStore
+from storage.keys import digest
 from storage.replica import fetch_missing
 
 
@@ -22,7 +31,7 @@ def _paths(store: FeatureStore, block: int) -> tuple[Path, Path]:
 
 def has_projection(store: FeatureStore, block: int) -> bool:
     """Whether the output projection of `block` is stored."""
-    return (_paths(store, block)[0] / "zarr.json").exists()
+    return is_there(_paths(store, block)[0] / "zarr.json")
 
 
 def write_projection(
@@ -33,8 +42,8 @@ def write_projection(
     weight_path, bias_path = _paths(store, block)
     write_projection_groups(store)
     if bias is not None:
-        _write_array(bias_path, bias, has_bias=False)
-    _write_array(weight_path, weight, has_bias=bias is not None)
+        _write_array(bias_path, block, bias, has_bias=False)
+    _write_array(weight_path, block, weight, has_bias=bias is not None)
 
 
 def projection_groups(store: FeatureStore) -> list[Path]:
@@ -46,7 +55,7 @@ def projection_groups(store: FeatureStore) -> list[Path]:
 def write_projection_groups(store: FeatureStore) -> None:
     """Write that metadata."""
     for path in projection_groups(store):
-        write_json(path, ZARR_GROUP)
+        rewrite(path, json_bytes(ZARR_GROUP))
 
 
 def read_projection(
@@ -64,29 +73,42 @@ def read_projection(
             f"the output projection of block {block} is not in the store {store.store_id[:12]}; capture "
             f"attention_rows={block} to store it"
         )
-    weight, has_bias = _read_array(weight_path)
-    return weight, _read_array(bias_path)[0] if has_bias else None
+    weight, has_bias = _read_array(weight_path, block)
+    return weight, _read_array(bias_path, block)[0] if has_bias else None
 
 
 def stored_projections(store: FeatureStore) -> list[int]:
     """Blocks whose output projection is stored."""
-    found = (store.zarr_path / "projections" / "o_proj").glob("*/zarr.json")
-    return sorted(int(p.parent.name) for p in found)
+    found = (p.name for p in (store.zarr_path / "projections" / "o_proj").glob("[0-9]*"))
+    return sorted(int(n) for n in found if n.isdigit() and has_projection(store, int(n)))
 
 
 def drop_projection(store: FeatureStore, block: int) -> None:
-    """Make a projection missing again."""
-    remove(_paths(store, block)[0] / "zarr.json")
+    """Make a projection missing again, its metadata first."""
+    weight, bias = _paths(store, block)
+    for path in (weight / "zarr.json", _chunk_path(weight, (1, 1)), bias / "zarr.json"):
+        remove(path)
+    remove(_chunk_path(bias, (1,)))
 
 
-def _write_array(path: Path, values: NDArray[np.float32], *, has_bias: bool) -> None:
+def _write_array(path: Path, block: int, values: NDArray[np.float32], *, has_bias: bool) -> None:
     raw = np.ascontiguousarray(values, dtype="<f4").tobytes()
-    write_durably(_chunk_path(path, values.shape), raw + crc32c(raw).to_bytes(4, "little"))
-    write_json(path / "zarr.json", _metadata(values.shape, has_bias))
+    crc = crc32c(raw)
+    write_durably(_chunk_path(path, values.shape), raw + crc.to_bytes(4, "little"))
+    metadata = _metadata(values.shape, has_bias)
+    metadata["attributes"] |= _seal(values.shape, has_bias, block, crc)
+    write_json(path / "zarr.json", metadata)
 
 
 def _chunk_path(path: Path, shape: Sequence[int]) -> Path:
     return path.joinpath("c", *("0" for _ in shape))
+
+
+def _seal(shape: Sequence[int], has_bias: bool, block: int, crc: int) -> dict[str, Any]:
+    """What ties a projection's metadata to its numbers: data followed by its own crc32c fits any block's
+    metadata. Projections of earlier versions have none."""
+    known = {"block": block, "chunk_crc32c": crc}
+    return {**known, "checksum": digest({**known, "shape": list(shape), "has_bias": has_bias})}
 
 
 def _metadata(shape: Sequence[int], has_bias: bool) -> dict[str, Any]:
@@ -105,7 +127,7 @@ def _metadata(shape: Sequence[int], has_bias: bool) -> dict[str, Any]:
     }
 
 
-def _read_array(path: Path) -> tuple[NDArray[np.float32], bool]:
+def _read_array(path: Path, block: int) -> tuple[NDArray[np.float32], bool]:
     """Values, and whether a bias belongs to them. Not through Zarr: it reads a missing chunk as zeros."""
     try:
         found = read_json(path / "zarr.json")
@@ -113,11 +135,16 @@ def _read_array(path: Path) -> tuple[NDArray[np.float32], bool]:
         fetch_missing([_chunk_path(path, shape)])
         content = _chunk_path(path, shape).read_bytes()
         values = np.frombuffer(content[:-4], dtype="<f4").reshape(shape)
-    except (LookupError, TypeError, ValueError, OSError) as error:
+    except (LookupError, TypeError, ValueError, OSError, CorruptDataError) as error:
         raise CorruptDataError(f"{_damaged(path)}: {error}") from error
-    if found != _metadata(shape, has_bias):
-        raise CorruptDataError(f"{_damaged(path)}: its zarr.json is not what was written")
-    if crc32c(content[:-4]) != int.from_bytes(content[-4:], "little"):
+    crc, expected = crc32c(content[:-4]), _metadata(shape, has_bias)
+    if "checksum" in found["attributes"]:
+        expected["attributes"] |= _seal(shape, has_bias, block, crc)
+    if found != expected:
+        raise CorruptDataError(
+            f"{_damaged(path)}: its zarr.json is not what was written for these numbers"
+        )
+    if crc != int.from_bytes(content[-4:], "little"):
         raise CorruptDataError(f"{_damaged(path)}: its checksum does not match")
     return values, has_bias
 

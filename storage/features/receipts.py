@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.durable import read_json, remove, write_json
+from storage.durable import remove, write_durably
 from storage.errors import CorruptDataError
 from storage.features.shard import ShardSeal
-from storage.keys import digest
+from storage.sealed import read_sealed, sealed_bytes
 
 
 class Statistics(BaseModel):
@@ -102,9 +102,8 @@ def receipt_path(root: Path, segment: int, array: str) -> Path:
 
 def write_receipt(root: Path, receipt: Receipt) -> None:
     """Commit a cell. The file also holds `checksum`, the digest of all other fields."""
-    fields = receipt.model_dump(mode="json")
     path = receipt_path(root, receipt.segment, receipt.array)
-    write_json(path, {**fields, "checksum": digest(fields)})
+    write_durably(path, sealed_bytes(receipt.model_dump(mode="json")))
 
 
 def read_receipt(root: Path, segment: int, array: str) -> Receipt:
@@ -116,12 +115,11 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
     path = receipt_path(root, segment, array)
     damaged = f"the receipt {path} is damaged; 'permafrost repair' computes this cell again"
     try:
-        fields = read_json(path)
-        checksum = fields.pop("checksum")
+        fields, has_checksum = read_sealed(path)
         receipt = Receipt.model_validate(fields)
-    except (AttributeError, LookupError, TypeError, ValidationError) as error:
+    except (CorruptDataError, ValidationError) as error:
         raise CorruptDataError(damaged) from error
-    if checksum != digest(fields):
+    if not has_checksum:
         raise CorruptDataError(damaged)
     if (receipt.segment, receipt.array) != (segment, array):
         raise CorruptDataError(

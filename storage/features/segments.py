@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from storage.durable import create_durably
+from storage.durable import create_durably, read_whole, write_durably
 from storage.errors import CorruptDataError, InputError, StoreBusyError
 from storage.features.layout import Axes
 from storage.keys import text_digest
@@ -66,6 +66,12 @@ def segment_path(root: Path, number: int) -> Path:
     return root / "segments" / f"{number:06d}.parquet"
 
 
+def table_copy(root: Path, number: int) -> Path:
+    """Where the copy of a segment's table lies; segments of earlier versions get theirs when the store is
+    next written."""
+    return root / "copies" / f"{number:06d}.parquet"
+
+
 def build_table(
     number: int,
     axes: Axes,
@@ -92,7 +98,7 @@ def build_table(
 
 
 def write_segment(root: Path, number: int, table: pa.Table) -> Segment:
-    """Publish the layout of a new segment.
+    """Publish the layout of a new segment, and its copy.
 
     Raises:
         StoreBusyError: another machine has just made a segment of this number.
@@ -105,6 +111,7 @@ def write_segment(root: Path, number: int, table: pa.Table) -> Segment:
             f"another machine has just added segment {number} to the store {root.name[:12]}; what was "
             f"committed stays. Run the same command again"
         )
+    write_durably(table_copy(root, number), content)
     return Segment(number, table, hashlib.sha256(content).hexdigest())
 
 
@@ -115,18 +122,18 @@ def read_segment(root: Path, number: int, columns: Sequence[str] | None = None) 
         CorruptDataError: the file is damaged or not a segment table.
     """
     path = segment_path(root, number)
-    content = path.read_bytes()
     try:
+        content = read_whole(path)
         # Not `read_table`, which scans with Arrow's threads: a process that ends soon after could be aborted
         # ("terminate called without an active exception", exit code 134).
         with pq.ParquetFile(
             io.BytesIO(content), page_checksum_verification=True, pre_buffer=False
         ) as file:
             table = file.read(None if columns is None else list(columns), use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+    except (CorruptDataError, pa.ArrowException, OSError, ValueError, LookupError) as error:
         raise CorruptDataError(
-            f"the segment table {path} is damaged ({error}); 'permafrost repair' drops this segment, "
-            f"so that the next extraction computes its texts again"
+            f"the segment table {path} is damaged ({error}); 'permafrost repair' puts its copy in place or, "
+            f"without one, drops this segment, so that the next extraction computes its texts again"
         ) from error
     if columns is None and table.schema.remove_metadata() != SCHEMA:
         raise CorruptDataError(

@@ -258,6 +258,8 @@ class MappedShard(ShardRows):
                 self._file = mapping_of(file)
         except (FileNotFoundError, ValueError) as error:
             raise CorruptDataError(f"{damaged(path)}: the file is missing or empty") from error
+        except OSError as error:
+            raise CorruptDataError(f"{damaged(path)}: {error.strerror}") from error
         self._map = np.frombuffer(self._file, np.uint8)
         if len(self._map) != seal.n_bytes:
             raise CorruptDataError(
@@ -293,7 +295,13 @@ class MappedShard(ShardRows):
             self._verified[i] = True
         if self._codec == "zstd":
             raw = np.frombuffer(Zstd().decode(raw), np.uint8)
-        return raw.view(self._dtype).reshape(-1, *self._row_shape)
+        shape = (self._chunk_rows, *self._row_shape)
+        if raw.nbytes != self._dtype.itemsize * math.prod(shape):
+            raise CorruptDataError(
+                f"{damaged(self._path)}: chunk {i} has {raw.nbytes:,} bytes, {self._dtype} {list(shape)} has "
+                f"others; or the store's own sizes are wrong"
+            )
+        return raw.view(self._dtype).reshape(shape)
 
 
 def index_bytes(n_chunks: int) -> int:
@@ -308,7 +316,7 @@ def chunk_index(path: Path, tail: bytes) -> NDArray[np.uint64]:
         CorruptDataError: the index's checksum does not match.
     """
     index, crc = tail[:-CRC_BYTES], tail[-CRC_BYTES:]
-    if crc32c(index) != int.from_bytes(crc, "little"):
+    if len(index) % 16 or crc32c(index) != int.from_bytes(crc, "little"):
         raise CorruptDataError(f"{damaged(path)}: the checksum of its chunk index does not match")
     return np.frombuffer(index, dtype="<u8").reshape(-1, 2)
 

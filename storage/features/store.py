@@ -4,17 +4,16 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.durable import create_durably, json_bytes, read_json, write_json
-from storage.errors import CorruptDataError, InputError, NotFoundError
-from storage.features.identity import FORMAT_VERSION, StoreIdentity, require_same
+from storage.durable import DRAFT_PREFIX, write_json
+from storage.errors import CorruptDataError, NotFoundError
+from storage.features.identity import StoreIdentity
 from storage.features.layout import (
     SPAN,
     TOKEN_IDS,
@@ -30,31 +29,21 @@ from storage.features.layout import (
     zarr_metadata,
 )
 from storage.features.receipts import Receipt, committed_arrays, read_receipt
+from storage.features.record import (
+    StoreRecord,
+    advice,
+    create_record,
+    has_record,
+    read_record,
+    record_path,
+)
 from storage.features.segments import Segment, read_segment
 from storage.features.shard import CannotMapError, MappedShard, ShardRows
 from storage.features.zarr_shard import ZarrShard
-from storage.quoting import quoted
 from storage.replica import fetch_missing
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
 """Arrays that every segment has, whatever was captured."""
-
-
-class StoreRecord(BaseModel):
-    """The content of `store.json`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: str = "permafrost-features"
-    format_version: int = FORMAT_VERSION
-    store_id: str
-    identity: StoreIdentity
-    axes: Axes
-    sizes: StoreSizes
-    codec: Codec
-    backbone: dict[str, str]
-    """How to find the backbone again (source, revision): a hint, never identity."""
-    created: str
 
 
 @dataclass(frozen=True)
@@ -90,11 +79,12 @@ class FeatureStore:
 
         Raises:
             IdentityMismatchError: the folder holds a store of another identity.
+            CorruptDataError: the store is there, and its `store.json` is damaged, gone or of other sizes.
             InputError: the axes cannot hold a text of `max_length`.
         """
         root = store_folder(home, identity.store_id)
-        if (root / "store.json").exists():
-            return cls.open(root, expect=identity)
+        if has_record(root):
+            return cls._reopen(root, identity, sizes)
         axes = axes or choose_axes(sizes.d_model, identity.storage_dtype, identity.max_length)
         check_axes(axes, identity.max_length)
         record = StoreRecord(
@@ -107,9 +97,20 @@ class FeatureStore:
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
         write_json(root / "features.zarr" / "zarr.json", ZARR_GROUP)
-        if not create_durably(root / "store.json", json_bytes(record.model_dump(mode="json"))):
-            return cls.open(root, expect=identity)
+        if not create_record(root, record):
+            return cls._reopen(root, identity, sizes)
         return cls(root, record)
+
+    @classmethod
+    def _reopen(cls, root: Path, identity: StoreIdentity, sizes: StoreSizes) -> "FeatureStore":
+        store = cls.open(root, expect=identity)
+        if store.record.sizes != sizes:
+            # The identity holds the digest of the weights, so the backbone cannot have changed.
+            raise CorruptDataError(
+                f"{record_path(root)} says {store.record.sizes}, the backbone of the same digest has "
+                f"{sizes}; the file was changed by hand: put the numbers of the backbone there"
+            )
+        return store
 
     @classmethod
     def open(cls, root: Path, expect: StoreIdentity | None = None) -> "FeatureStore":
@@ -121,31 +122,7 @@ class FeatureStore:
             CorruptDataError: `store.json` is damaged or does not fit its own id.
             IdentityMismatchError: its identity is not `expect`.
         """
-        path = root / "store.json"
-        if not path.exists():
-            raise NotFoundError(
-                f"there is no feature store at {root} (no store.json); see 'permafrost ls'"
-            )
-        content = read_json(path)
-        fields = cast(dict[str, object], content) if isinstance(content, dict) else {}
-        version = fields.get("format_version")
-        if version != FORMAT_VERSION:
-            raise InputError(
-                f"{path} has store format {quoted(version)}, this program reads {FORMAT_VERSION}; use a "
-                f"version of permafrost that reads it, or extract into a fresh --home"
-            )
-        try:
-            record = StoreRecord.model_validate(content)
-        except ValidationError as error:
-            raise CorruptDataError(f"{path} is damaged: {error.errors()[0]['msg']}") from error
-        if expect is not None:
-            require_same(record.identity, expect, str(root))
-        if record.identity.store_id != record.store_id:
-            raise CorruptDataError(
-                f"{path} says store_id {record.store_id}, but its identity has the digest "
-                f"{record.identity.store_id}; the file was changed by hand, restore it"
-            )
-        return cls(root, record)
+        return cls(root, read_record(root, expect))
 
     def forget(self) -> None:
         """Drop what was read into memory, after something on disk was dropped."""
@@ -171,24 +148,66 @@ class FeatureStore:
         return array_spec(array, self.record.sizes, self.record.identity.storage_dtype)
 
     def segments(self) -> list[int]:
-        """Numbers of all segments, also unfinished ones, ascending."""
+        """Numbers of all segments, also unfinished ones, ascending.
+
+        Raises:
+            CorruptDataError: the table of a segment is gone: a reader would get fewer texts than there are.
+        """
+        if lost := self.lost_tables():
+            raise CorruptDataError(
+                f"the table of segment {lost[0]} of the store {self.store_id[:12]} is gone, but the segment "
+                f"has receipts{advice(self.root)} from its copy"
+            )
+        return self.tables()
+
+    def tables(self) -> list[int]:
+        """Numbers of the segments whose table is there, ascending."""
         folder = self.root / "segments"
         return sorted(int(p.stem) for p in folder.glob("*.parquet") if p.stem.isdigit())
 
+    def lost_tables(self) -> list[int]:
+        """Numbers of the segments that have receipts and no table, ascending."""
+        used = (
+            self._used()
+        )  # before the tables: a table is written before its receipts and removed after them
+        return [s for s in sorted(used.difference(self.tables())) if self.committed(s)]
+
+    def _used(self) -> set[int]:
+        return {int(p.name) for p in self.root.glob("receipts/[0-9]*") if p.name.isdigit()}
+
     def n_slots(self) -> int:
         """One more than the highest segment number ever used; dropped numbers are not used again."""
-        used = (int(p.name) for p in self.root.glob("receipts/[0-9]*"))
-        return max([-1, *self.segments(), *used]) + 1
+        return max([-1, *self.tables(), *self._used()]) + 1
 
     def segment(self, number: int) -> Segment:
         """Layout of one segment (kept in memory once read: segments never change).
 
         Raises:
-            CorruptDataError: its table is damaged.
+            CorruptDataError: its table is damaged, or not the one that its receipts were written for.
         """
         if number not in self._segments:
-            self._segments[number] = read_segment(self.root, number)
+            segment = read_segment(self.root, number)
+            self._require_committed(segment)
+            self._segments[number] = segment
         return self._segments[number]
+
+    def _require_committed(self, segment: Segment) -> None:
+        """A whole table of another segment would give other texts, and no array need ever be read."""
+        other: Receipt | None = None
+        for array in sorted(self.committed(segment.number), key=lambda a: (a not in ALWAYS, a)):
+            try:
+                receipt = read_receipt(self.root, segment.number, array)
+            except (CorruptDataError, FileNotFoundError):
+                continue
+            if receipt.segment_sha256 == segment.sha256:
+                return
+            other = receipt if receipt.store_id == self.store_id else other
+        if other is not None:
+            raise CorruptDataError(
+                f"the table of segment {segment.number} of the store {self.store_id[:12]} is not the one "
+                f"that its receipts were written for (sha256 {segment.sha256[:12]}, receipts say "
+                f"{other.segment_sha256[:12]}){advice(self.root)} from its copy"
+            )
 
     def committed(self, segment: int) -> frozenset[str]:
         """Arrays whose cell in `segment` is complete."""
@@ -307,5 +326,15 @@ def store_folder(home: Path, store_id: str) -> Path:
 
 
 def all_stores(home: Path) -> list[FeatureStore]:
-    """Every feature store under `home`, by id."""
-    return [FeatureStore.open(p.parent) for p in sorted(home.glob("features/*/store.json"))]
+    """Every feature store under `home`, by id.
+
+    Raises:
+        CorruptDataError: one of them cannot be opened.
+    """
+    return [FeatureStore.open(root) for root in store_folders(home)]
+
+
+def store_folders(home: Path) -> list[Path]:
+    """Folder of every feature store under `home`, by id; also of those whose `store.json` is damaged."""
+    found = sorted(p for p in home.glob("features/*") if not p.name.startswith(DRAFT_PREFIX))
+    return [p for p in found if has_record(p)]

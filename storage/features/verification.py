@@ -1,13 +1,13 @@
 """Is every committed byte what was committed? And dropping exactly what is not."""
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from storage.durable import json_bytes, read_json, remove
+from storage.durable import is_there, json_bytes, read_json, read_whole, remove, remove_any
 from storage.errors import CorruptDataError, NotFoundError
+from storage.features.copies import damaged_copies
 from storage.features.layout import ZARR_GROUP
 from storage.features.projections import (
     drop_projection,
@@ -16,18 +16,17 @@ from storage.features.projections import (
     stored_projections,
     write_projection_groups,
 )
-from storage.features.receipts import Receipt, read_receipt, revoke_receipt
-from storage.features.segments import segment_path
+from storage.features.rebuilding import disagreements
+from storage.features.receipts import revoke_receipt
+from storage.features.segments import segment_path, table_copy
 from storage.features.store import FeatureStore
-from storage.features.writing import StoreWriter
+from storage.features.writing import StoreWriter, lock_path
 from storage.keys import text_digest
 from storage.progress import Progress
 from storage.ragged import offsets_of
 from storage.replica import replica_of
 
 PROJECTION = "projections/o_proj/"
-
-_GROUP_BYTES = json_bytes(ZARR_GROUP).strip()
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,13 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
     store.forget()  # what is on disk counts, not what was read before
     if (replica := replica_of(store.root)) is not None:
         replica.drop_fetched(store.root)
-    damage = _verify_metadata(store)
-    numbers = store.segments()
+    if wrong := disagreements(store):
+        # Seen through a wrong record, everything that is right looks damaged.
+        return [Damage(None, None, problem) for problem in wrong]
+    damage = [Damage(None, None, problem) for problem in damaged_copies(store)]
+    damage += _verify_lock(store)
+    damage += _verify_metadata(store)
+    numbers = store.tables()
     cells = [(s, a) for s in numbers for a in sorted(store.committed(s))]
     progress.start("verify", len(cells), "cells")
     try:
@@ -68,16 +72,21 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
     finally:
         progress.finish()
     damage += _verify_projections(store)
-    orphans = {int(p.name) for p in store.root.glob("receipts/[0-9]*")} - set(numbers)
-    for number in sorted(orphans):
-        if store.committed(number):
-            damage.append(Damage(number, None, f"segment {number} has receipts but no table"))
+    for number in store.lost_tables():
+        damage.append(Damage(number, None, f"segment {number} has receipts but no table"))
     return damage
+
+
+def _verify_lock(store: FeatureStore) -> list[Damage]:
+    path = lock_path(store)
+    if is_there(path) and (path.is_symlink() or not path.is_file()):
+        return [Damage(None, None, f"{path} is no file, so nobody can write to this store")]
+    return []
 
 
 def _verify_metadata(store: FeatureStore) -> list[Damage]:
     last: dict[str, int] = {}
-    for segment in store.segments():
+    for segment in store.tables():
         last.update(
             dict.fromkeys(filter(partial(_is_array, store), store.committed(segment)), segment)
         )
@@ -99,9 +108,16 @@ def _verify_metadata(store: FeatureStore) -> list[Damage]:
     found += [
         Damage(None, None, f"{path} is not a Zarr group")
         for path in sorted(groups)
-        if not path.exists() or path.read_bytes().strip() != _GROUP_BYTES
+        if not _is_group(path)
     ]
     return found
+
+
+def _is_group(path: Path) -> bool:
+    try:
+        return read_whole(path).strip() == json_bytes(ZARR_GROUP).strip()
+    except (CorruptDataError, FileNotFoundError):
+        return False
 
 
 def _verify_projections(store: FeatureStore) -> list[Damage]:
@@ -126,22 +142,11 @@ def _verify_table(store: FeatureStore, number: int) -> str | None:
         return f"the rows of segment {number} are not contiguous"
     if rows.tolist() != list(range(segment.n_texts)):
         return f"the text rows of segment {number} are not 0..{segment.n_texts - 1}"
-    receipts = list(_readable_receipts(store, number))
-    if receipts and all(r.segment_sha256 != segment.sha256 for r in receipts):
-        return f"the table of segment {number} is not the one its receipts were written for"
     digests = table.column("digest").to_pylist()
     for text, digest in zip(table.column("text").to_pylist(), digests, strict=True):
         if text_digest(text) != digest:
             return f"a text of segment {number} has the digest {text_digest(text)}, its row says {digest}"
     return None
-
-
-def _readable_receipts(store: FeatureStore, number: int) -> Iterator[Receipt]:
-    for array in store.committed(number):
-        with contextlib.suppress(CorruptDataError):
-            receipt = read_receipt(store.root, number, array)
-            if receipt.store_id == store.store_id:
-                yield receipt
 
 
 def _verify_cell(store: FeatureStore, segment: int, array: str) -> str | None:
@@ -162,6 +167,12 @@ def _is_array(store: FeatureStore, name: str) -> bool:
     except NotFoundError:
         return False
     return True
+
+
+def free_lock(store: FeatureStore) -> None:
+    """Remove what damage put in the place of the lock; nobody can hold that."""
+    if _verify_lock(store):
+        remove_any(lock_path(store))
 
 
 def discard(writer: StoreWriter, damage: Iterable[Damage]) -> dict[int, tuple[str, ...]]:
@@ -187,6 +198,7 @@ def discard(writer: StoreWriter, damage: Iterable[Damage]) -> dict[int, tuple[st
                 remove(store.shard_path(item.segment, array))
         if item.array is None:
             remove(segment_path(store.root, item.segment))
+            remove(table_copy(store.root, item.segment))
         else:
             dropped[item.segment] = (*dropped.get(item.segment, ()), item.array)
     store.forget()

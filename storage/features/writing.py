@@ -14,10 +14,20 @@ from typing import Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from storage.durable import disk_errors_named, json_bytes, write_json
-from storage.errors import StoreBusyError
+from storage.durable import (
+    DRAFT_PREFIX,
+    disk_errors_named,
+    holds,
+    json_bytes,
+    remove_any,
+    rewrite,
+)
+from storage.errors import CorruptDataError, StoreBusyError
+from storage.features.copies import keep_copies
 from storage.features.layout import ZARR_GROUP, Axes, widen
+from storage.features.rebuilding import require_agreement
 from storage.features.receipts import Receipt, Statistics, measure, write_receipt
+from storage.features.record import read_record, record_path
 from storage.features.segments import Segment, write_segment
 from storage.features.shard import ShardSeal, ShardWriter
 from storage.features.store import ALWAYS, FeatureStore
@@ -36,14 +46,15 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
     Raises:
         StoreBusyError: another process (or another writer in this one) holds it.
     """
-    path = store.root / "writer.lock"
+    path = lock_path(store)
     with disk_errors_named(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        # A link would lock a file elsewhere, which another home may lock as well.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = path.read_text() or "{}"
+            holder = path.read_text(encoding="utf-8", errors="replace") or "{}"
             raise StoreBusyError(
                 f"the store {store.root} is being written by another process ({holder.strip()}); wait until "
                 f"it ends, or use another --home. Nothing was changed"
@@ -56,21 +67,42 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
         )
         _remove_drafts(store.root)
         if (replica := replica_of(store.root)) is None:
+            _require_right(store)
             yield StoreWriter(store, None)
             return
         with replica.lease(store.root / "writer.lease") as lease:
             # Another machine may have written since this home was attached.
             replica.pull(store.root, SilentProgress())
             store.forget()
+            _require_right(store)
             yield StoreWriter(store, lease)
     finally:
         os.close(fd)
 
 
+def lock_path(store: FeatureStore) -> Path:
+    """The file that a writer locks; what it says of the holder is for people."""
+    return store.root / "writer.lock"
+
+
+def _require_right(store: FeatureStore) -> None:
+    """What is written follows the record, so it is compared with the disk and with the arrays first.
+
+    Raises:
+        CorruptDataError: the record is damaged, or not what the arrays show.
+    """
+    if read_record(store.root) != store.record:
+        raise CorruptDataError(
+            f"{record_path(store.root)} changed while the store was open; run the same command again"
+        )
+    require_agreement(store)
+    keep_copies(store)
+
+
 def _remove_drafts(root: Path) -> None:
     """Drop what killed writers left; only the lease holder may, since no one else can be writing."""
-    for path in root.rglob(".draft-*"):
-        path.unlink(missing_ok=True)
+    for path in root.rglob(f"{DRAFT_PREFIX}*"):
+        remove_any(path)
 
 
 class StoreWriter:
@@ -97,11 +129,11 @@ class StoreWriter:
             path = root / array / "zarr.json"
             for folder in Path(array).parents:
                 group = root / folder / "zarr.json"
-                if not group.exists() or group.read_bytes() != json_bytes(ZARR_GROUP):
-                    write_json(group, ZARR_GROUP)
-            wanted = self.store.array_metadata(array, n_segments)
-            if not path.exists() or path.read_bytes() != json_bytes(wanted):
-                write_json(path, wanted)
+                if not holds(group, json_bytes(ZARR_GROUP)):
+                    rewrite(group, json_bytes(ZARR_GROUP))
+            wanted = json_bytes(self.store.array_metadata(array, n_segments))
+            if not holds(path, wanted):
+                rewrite(path, wanted)
 
     def fill(
         self, segment: int, arrays: Sequence[str], provenance: Mapping[str, str]

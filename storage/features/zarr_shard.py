@@ -68,6 +68,8 @@ class ZarrShard(ShardRows):
                 self._verify(file)
         except FileNotFoundError as error:
             raise CorruptDataError(f"{damaged(self._path)}: the file is missing") from error
+        except OSError as error:
+            raise CorruptDataError(f"{damaged(self._path)}: {error.strerror}") from error
 
     def _verify(self, file: BinaryIO) -> None:
         n_bytes = file.seek(0, os.SEEK_END)

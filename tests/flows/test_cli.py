@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
+from flows.runs import read_run, run_path, write_run
 from storage.features.store import all_stores
 from tests.flows.conftest import tiny_experiment
+from tests.storage.small_store import flip, snapshot
 
 TEXTS = ["the deep lake freezes slowly", "ice", "snow melts", "ice"]
 
@@ -172,6 +174,47 @@ def test_verify_finds_and_repair_mends_a_flipped_byte(finished: Cli) -> None:
     assert "every checksum" in finished("verify")
 
 
+def test_a_damaged_record_of_a_store_or_a_run_is_named_and_stops_gc(finished: Cli) -> None:
+    store = all_stores(finished.home)[0]
+    arrays = snapshot(store.zarr_path)
+    record, run = store.root / "store.json", run_path(finished.home, "tiny")
+    for path, field in ((record, b'"d_model": '), (run, b'"finished": "')):
+        whole = path.read_bytes()
+        at = whole.index(field) + len(field)
+        path.write_bytes(whole[:at] + b"9" + whole[at + 1 :])
+        assert f"{path.name} is damaged: its checksum" in finished("verify", code=1)
+        assert "is damaged" in finished("gc", code=1)
+        if path == run:
+            path.write_bytes(whole)
+        assert "no cell to compute again" in finished("repair", store.store_id[:10])
+        assert path.read_bytes() == whole
+        assert "every checksum" in finished("verify")
+    assert snapshot(store.zarr_path) == arrays
+
+
+@pytest.mark.parametrize("which", ["projection", "table"])
+def test_after_a_repair_every_array_has_the_bytes_that_it_had(
+    tiny_bert: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str
+) -> None:
+    cli = Cli(tmp_path / "home", capsys)
+    capture = "hidden=all@tokens,hidden=2@mean,values=2,attention_rows=1-2"
+    cli("extract", str(texts), "--backbone", str(tiny_bert), "--capture", capture)
+    store = all_stores(cli.home)[0]
+    before = {n: content for n, (_, content) in snapshot(store.zarr_path).items()}
+    if which == "table":
+        (store.root / "segments" / "000000.parquet").unlink()
+    else:
+        flip(store.zarr_path / "projections" / "o_proj" / "1" / "c" / "0" / "0", 5)
+    flip(store.shard_path(0, "hidden/2"), 5)
+    flip(store.shard_path(0, "attention_rows/2"), 5)
+    cli("verify", code=1)
+    said = cli("repair", store.store_id[:10])
+    assert "2 cell(s) computed again" in said
+    assert "2 of them known to have the bytes that they had" in said
+    assert {n: content for n, (_, content) in snapshot(store.zarr_path).items()} == before
+    assert "every checksum" in cli("verify")
+
+
 def test_verify_recomputes_random_texts(finished: Cli) -> None:
     said = finished("verify", "--recompute", "5")
     assert "hidden/2" in said
@@ -192,12 +235,9 @@ def test_damaged_artifact_is_found_and_dropped(finished: Cli, experiment_file: P
 
 def test_gc_says_and_then_removes(finished: Cli) -> None:
     assert finished.json("gc", "--dry-run")["removed"] == {}
-    runs = finished.home / "runs" / "tiny.json"
-    record = json.loads(runs.read_text())
-    record["artifacts"] = [
-        a for a in record["artifacts"] if not a.startswith(("report/", "score/"))
-    ]
-    runs.write_text(json.dumps(record))
+    record = read_run(run_path(finished.home, "tiny"))
+    kept = tuple(a for a in record.artifacts if not a.startswith(("report/", "score/")))
+    write_run(finished.home, record.model_copy(update={"artifacts": kept}))
     listed = finished.json("gc", "--dry-run")
     assert len(listed["removed"]) == 13
     assert len(finished.json("gc")["removed"]) == 13

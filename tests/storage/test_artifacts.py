@@ -133,6 +133,7 @@ def test_a_manifest_changed_by_hand_no_longer_fits_its_key(
     path = store.folder(ref) / "artifact.json"
     content = json.loads(path.read_text())
     content["spec"][field] = value
+    del content["checksum"]
     path.write_text(json.dumps(content))
     with pytest.raises(CorruptDataError, match="changed by hand"):
         store.manifest(ref)
@@ -232,3 +233,44 @@ def test_a_reference_reads_back_from_its_text() -> None:
     assert parse_ref(str(SPEC.ref)) == SPEC.ref
     with pytest.raises(AssertionError, match="<stage>/<key>"):
         parse_ref("fit/abc")
+
+
+@pytest.mark.parametrize("old", ['"loss": 0.5', '"device": "cpu"'])
+def test_what_a_manifest_says_beside_its_key_has_a_checksum_too(
+    store: ArtifactStore, old: str
+) -> None:
+    ref = _publish(store)
+    path = store.folder(ref) / "artifact.json"
+    whole = path.read_text()
+    assert whole.count(old) == 1
+    path.write_text(whole.replace(old, old.replace("5", "6").replace("cpu", "gpu")))
+    with pytest.raises(CorruptDataError, match="is damaged"):
+        store.manifest(ref)
+    assert store.problems(ref)
+    assert list(store.all()) == []
+    content = json.loads(whole)
+    del content["checksum"]  # as in artifacts of an earlier version
+    path.write_text(json.dumps(content))
+    assert store.manifest(ref).summary == {"loss": 0.5}
+
+
+@pytest.mark.parametrize("name", ["artifact.json", "head.bin"])
+@pytest.mark.parametrize("how", ["folder", "link"])
+def test_a_folder_or_a_dangling_link_in_the_place_of_a_file_is_named_and_made_again(
+    store: ArtifactStore, name: str, how: str
+) -> None:
+    ref = _publish(store)
+    path = store.folder(ref) / name
+    path.unlink()
+    if how == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    assert store.refs() == [ref]
+    assert len(store.problems(ref)) == 1
+    with pytest.raises(CorruptDataError, match=name.replace(".", r"\.")):
+        store.open(ref)
+    store.remove(ref)
+    assert store.refs() == []
+    _publish(store)
+    assert store.problems(ref) == []

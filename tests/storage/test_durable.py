@@ -10,7 +10,11 @@ from storage.drafts import DRAFT_PREFIX
 from storage.durable import (
     disk_errors_named,
     draft_path,
+    holds,
+    is_there,
     read_json,
+    remove,
+    rewrite,
     write_durably,
     write_json,
 )
@@ -112,3 +116,45 @@ def test_nan_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "x.json", {"a": float("nan")})
     assert not (tmp_path / "x.json").exists()
+
+
+@pytest.mark.parametrize("what", ["folder", "file above"])
+def test_what_is_in_the_way_of_a_file_is_named(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "a" / "b.json"
+    if what == "folder":
+        path.mkdir(parents=True)
+    else:
+        path.parent.write_text("")
+    with pytest.raises(CorruptDataError, match=r"cannot write .*b\.json: something else is in"):
+        write_json(path, {})
+    assert [p.name for p in tmp_path.rglob("*")] == (["a", "b.json"] if what == "folder" else ["a"])
+
+
+def test_an_error_about_another_file_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "read").mkdir()
+    with pytest.raises(IsADirectoryError), disk_errors_named(tmp_path / "written"):
+        (tmp_path / "read").read_bytes()
+
+
+@pytest.mark.parametrize("what", ["folder", "link"])
+def test_what_is_no_file_is_not_read_and_can_be_replaced(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "state.json"
+    if what == "folder":
+        (path / "inside").mkdir(parents=True)
+    else:
+        path.symlink_to("nowhere")
+    with pytest.raises(CorruptDataError, match=r"state\.json cannot be read .*should be a file"):
+        read_json(path)
+    assert not holds(path, b"new")
+    rewrite(path, b"new")
+    assert holds(path, b"new")
+    assert not path.is_symlink()
+    remove(path)
+    assert not is_there(path)
+    remove(path)
+
+
+def test_json_nested_without_end_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[" * 100_000)
+    with pytest.raises(CorruptDataError, match="not valid JSON"):
+        read_json(tmp_path / "x.json")

@@ -184,6 +184,20 @@ def test_a_lease_of_another_machine_holds_until_it_is_old(
     assert key not in server.objects
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff\x00"])
+def test_a_damaged_lease_runs_out_like_any_other(
+    server: ObjectServer, tmp_path: Path, content: bytes
+) -> None:
+    small = filled(tmp_path)
+    key = put_lease(server, small.store, pid=1, host="another")
+    server.objects[key] = content
+    with pytest.raises(StoreBusyError, match="an unknown machine"), writing(small.store):
+        pass
+    server.times[key] = time.time() - lease.TTL_S - 5
+    with writing(small.store):
+        assert json.loads(server.objects[key])["pid"] == os.getpid()
+
+
 def test_a_writer_that_lost_its_lease_commits_nothing_more(
     server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from storage.errors import CorruptDataError
 from storage.features.projections import read_projection, stored_projections, write_projection
 from storage.features.receipts import receipt_path
-from storage.features.segments import segment_path
+from storage.features.repairing import mend
+from storage.features.segments import segment_path, table_copy
 from storage.features.store import FeatureStore
 from storage.features.verification import Damage, discard, verify
 from storage.features.writing import writing
@@ -145,10 +147,13 @@ def test_a_damaged_table_costs_its_segment_and_nothing_else(small: SmallStore, w
     store = small.store
     lost = set(store.segment(1).table.column("text").to_pylist())
     path = segment_path(store.root, 1)
+    table_copy(store.root, 1).unlink()
     TABLE_DAMAGE[what](path)
     damage = _verify(store)
     assert _places(damage) == [(1, None)]
     assert "000001.parquet" in damage[0].problem or "segment 1" in damage[0].problem
+    with writing(store):
+        assert not table_copy(store.root, 1).exists(), "a damaged table was copied"
     before = snapshot(store.root, besides=[store.root / "writer.lock"])
     others = {n: f for n, f in before.items() if not re.search(r"/c/1(/|$)|000001", n)}
     n_slots = store.n_slots()
@@ -162,8 +167,64 @@ def test_a_damaged_table_costs_its_segment_and_nothing_else(small: SmallStore, w
     assert store.n_slots() == n_slots
 
 
+@pytest.mark.parametrize("what", [*TABLE_DAMAGE, "lost"])
+def test_a_damaged_table_is_restored_from_its_copy_and_no_byte_of_an_array_changes(
+    small: SmallStore, what: str
+) -> None:
+    store = small.store
+    lock = [store.root / "writer.lock"]
+    path = segment_path(store.root, 1)
+    before = {n: content for n, (_, content) in snapshot(store.root, besides=lock).items()}
+    arrays = snapshot(store.zarr_path)
+    {**TABLE_DAMAGE, "lost": Path.unlink}[what](path)
+    assert _places(_verify(store)) == [(1, None)]
+    mended = mend(store.root, SilentProgress())
+    assert (mended.restored_tables, mended.dropped_segments, mended.cells) == ([1], [], {})
+    assert {n: content for n, (_, content) in snapshot(store.root, besides=lock).items()} == before
+    assert snapshot(store.zarr_path) == arrays
+    assert _verify(store) == []
+
+
+@pytest.mark.parametrize("how", ["flip", "another", "lost"])
+def test_a_damaged_copy_of_a_table_is_named_and_written_again(small: SmallStore, how: str) -> None:
+    copy = table_copy(small.store.root, 1)
+    whole = copy.read_bytes()
+    match how:
+        case "flip":
+            flip(copy, 60)
+        case "another":
+            shutil.copy(table_copy(small.store.root, 0), copy)
+        case _:
+            copy.unlink()
+    damage = _verify(small.store)
+    assert len(damage) == (how != "lost")
+    assert all("is not a copy of" in d.problem for d in damage)
+    mend(small.store.root, SilentProgress())
+    assert copy.read_bytes() == whole
+    assert _verify(small.store) == []
+
+
+def test_behind_a_restored_table_other_damage_is_found_too(small: SmallStore) -> None:
+    flip(segment_path(small.store.root, 1), 60)
+    flip(_cell(small.store), 5)
+    mended = mend(small.store.root, SilentProgress())
+    assert (mended.restored_tables, mended.cells) == ([1], {1: (CELL,)})
+    assert set(mended.receipts) == {(1, CELL)}
+
+
+def test_readers_by_segment_say_that_a_table_is_lost(small: SmallStore) -> None:
+    segment_path(small.store.root, 1).unlink()
+    store = FeatureStore.open(small.store.root)
+    for read in (store.segments, store.arrays, lambda: store.locate(small.digests)):
+        with pytest.raises(CorruptDataError, match=r"table of segment 1 .* is gone"):
+            read()
+    with pytest.raises(CorruptDataError, match="is gone"):
+        small.add(["another text"], [3])
+
+
 def test_a_lost_table_is_found_by_its_receipts(small: SmallStore) -> None:
     segment_path(small.store.root, 1).unlink()
+    table_copy(small.store.root, 1).unlink()
     damage = _verify(small.store)
     assert _places(damage) == [(1, None)]
     assert "receipts but no table" in damage[0].problem
@@ -287,6 +348,7 @@ def test_several_kinds_of_damage_are_repaired_together(small: SmallStore) -> Non
     flip(store.shard_path(0, CELL), 5)
     flip(store.shard_path(0, "span"), 5)
     flip(segment_path(store.root, 1), 60)
+    table_copy(store.root, 1).unlink()
     (store.zarr_path / "token_ids" / "zarr.json").unlink()
     damage = _verify(store)
     assert set(_places(damage)) == {(0, CELL), (0, "span"), (1, None), (None, "token_ids")}

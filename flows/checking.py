@@ -1,0 +1,17 @@
+"""What is damaged in a home, by where it is; nothing here raises on damage."""
+
+from pathlib import Path
+
+from storage.errors import PermafrostError
+from storage.features.store import FeatureStore
+from storage.features.verification import verify
+from storage.progress import Progress
+
+
+def store_problems(folder: Path, progress: Progress) -> list[str]:
+    """What is wrong with the feature store in `folder`, also if it cannot be opened."""
+    try:
+        store = FeatureStore.open(folder)
+    except PermafrostError as error:
+        return [str(error)]
+    return [damage.problem for damage in verify(store, progress)]

@@ -1,0 +1,168 @@
+"""`store.json`: what a feature store is, under a checksum of its own, and its copy.
+
+Everything in a store is read by what this file says of sizes, so it is kept twice: a change of either copy
+is found by the checksum and put right from the other one.
+"""
+
+import contextlib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from storage.durable import create_durably, holds, is_there, rewrite, write_durably
+from storage.errors import CorruptDataError, InputError, NotFoundError
+from storage.features.identity import FORMAT_VERSION, StoreIdentity, require_same
+from storage.features.layout import Axes, Codec, StoreSizes, check_axes
+from storage.quoting import quoted
+from storage.sealed import read_sealed, sealed_bytes
+
+RECORD = "store.json"
+
+
+class StoreRecord(BaseModel):
+    """The content of `store.json`, without its checksum."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: str = "permafrost-features"
+    format_version: int = FORMAT_VERSION
+    store_id: str
+    identity: StoreIdentity
+    axes: Axes
+    sizes: StoreSizes
+    codec: Codec
+    backbone: dict[str, str]
+    """How to find the backbone again (source, revision): a hint, never identity."""
+    created: str
+
+
+def record_path(root: Path) -> Path:
+    """Where the record of a store lies."""
+    return root / RECORD
+
+
+def copy_path(root: Path) -> Path:
+    """Where its copy lies; stores of earlier versions get it when they are next written."""
+    return root / "copies" / RECORD
+
+
+def create_record(root: Path, record: StoreRecord) -> bool:
+    """Write the record of a new store and its copy; False if another machine made the store meanwhile."""
+    content = sealed_bytes(record.model_dump(mode="json"))
+    if not create_durably(record_path(root), content):
+        return False
+    write_durably(copy_path(root), content)
+    return True
+
+
+def keep_record(root: Path, record: StoreRecord) -> None:
+    """Write the record and its copy where they are not there with exactly this content."""
+    content = sealed_bytes(record.model_dump(mode="json"))
+    for path in (record_path(root), copy_path(root)):
+        if not holds(path, content):
+            rewrite(path, content)
+
+
+def read_record(root: Path, expect: StoreIdentity | None = None) -> StoreRecord:
+    """The record of the store in the folder `root`.
+
+    Raises:
+        NotFoundError: there is no store.
+        InputError: made by a newer format.
+        CorruptDataError: `store.json` is damaged, gone, or does not fit its own id.
+        IdentityMismatchError: its identity is not `expect`.
+    """
+    path = record_path(root)
+    if not is_there(path):
+        if not has_record(root):
+            raise NotFoundError(
+                f"there is no feature store at {root} (no {RECORD}); see 'permafrost ls'"
+            )
+        raise CorruptDataError(f"{path} is gone{advice(root)}")
+    record = parse_record(path, advice(root))
+    _require_checksum(root, record)
+    _require_possible(root, record)
+    if expect is not None:
+        require_same(record.identity, expect, str(root))
+    if record.identity.store_id != record.store_id:
+        raise CorruptDataError(
+            f"{path} says store_id {record.store_id}, but its identity has the digest "
+            f"{record.identity.store_id}; the file was changed by hand{advice(root)}"
+        )
+    if record.store_id != root.name:
+        raise CorruptDataError(
+            f"{path} is of store {record.store_id}, its folder is {root.name}{advice(root)}"
+        )
+    return record
+
+
+def _require_checksum(root: Path, record: StoreRecord) -> None:
+    """A record without a checksum is of an earlier version, or has lost it; then its copy still has one."""
+    _, has_checksum = read_sealed(record_path(root))
+    if has_checksum or not is_there(copy_path(root)):
+        return
+    with contextlib.suppress(CorruptDataError, InputError):
+        if parse_record(copy_path(root)) == record:
+            return
+    raise CorruptDataError(
+        f"{record_path(root)} has lost its checksum and is not what {copy_path(root)} says{advice(root)}"
+    )
+
+
+def _require_possible(root: Path, record: StoreRecord) -> None:
+    """Sizes that no store was ever made with, of a record of an earlier version."""
+    numbers = {**record.sizes.model_dump(), **record.axes.model_dump()}
+    try:
+        check_axes(record.axes, record.identity.max_length)
+        wrong = next((f"{n} is {size}" for n, size in numbers.items() if size < 1), None)
+    except InputError as error:
+        wrong = str(error)
+    if wrong is not None:
+        raise CorruptDataError(f"{record_path(root)} is damaged: {wrong}{advice(root)}")
+
+
+def has_record(root: Path) -> bool:
+    """Whether a folder is a feature store, be its `store.json` damaged or gone; a killed creation leaves a
+    folder that is none yet."""
+    known = is_there(record_path(root)) or is_there(copy_path(root))
+    return known or next(root.glob("receipts/*/*"), None) is not None
+
+
+def read_copy(root: Path) -> StoreRecord | None:
+    """The copy of the record; None if there is none.
+
+    Raises:
+        CorruptDataError: it is damaged.
+    """
+    path = copy_path(root)
+    return parse_record(path, advice(root)) if is_there(path) else None
+
+
+def parse_record(path: Path, hint: str = "") -> StoreRecord:
+    """One file as a record, its checksum compared.
+
+    Raises:
+        InputError: made by a newer format.
+        CorruptDataError: damaged.
+    """
+    try:
+        fields, _ = read_sealed(path)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{error}{hint}") from error
+    version = fields.get("format_version")
+    if version != FORMAT_VERSION:
+        raise InputError(
+            f"{path} has store format {quoted(version)}, this program reads {FORMAT_VERSION}; use a "
+            f"version of permafrost that reads it, or extract into a fresh --home"
+        )
+    try:
+        return StoreRecord.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CorruptDataError(f"{path} is damaged: {where}: {first['msg']}{hint}") from error
+
+
+def advice(root: Path) -> str:
+    """End of every message about a damaged record."""
+    return f"; 'permafrost repair {root.name[:12]}' writes it again"

@@ -1,0 +1,92 @@
+"""Putting a store right: what has a copy is restored, what can be computed again is made missing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import CorruptDataError, InputError
+from storage.features.copies import restore_tables
+from storage.features.rebuilding import rebuild_record
+from storage.features.receipts import Receipt, read_receipt
+from storage.features.record import keep_record, read_record
+from storage.features.store import FeatureStore
+from storage.features.verification import PROJECTION, Damage, discard, free_lock, verify
+from storage.features.writing import writing
+from storage.progress import Progress
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What was found and done; what is left has to be computed."""
+
+    store: FeatureStore
+    problems: list[str]
+    """What was wrong, also what is right again."""
+    restored_tables: list[int]
+    """Segments whose table was restored from its copy."""
+    dropped_segments: list[int]
+    """Segments that had neither a table nor a copy; their texts are not in the store any more."""
+    cells: dict[int, tuple[str, ...]]
+    """Cells to compute again, by segment."""
+    receipts: dict[tuple[int, str], Receipt]
+    """What these cells were, where that is still known."""
+    projections: list[int]
+    """Blocks whose output projection has to be stored again."""
+
+
+def mend(root: Path, progress: Progress) -> Mended:
+    """Restore what can be restored of the store in `root` and make the rest of what is damaged missing.
+
+    What is right is not touched: no array is rewritten whose shards are.
+
+    Raises:
+        CorruptDataError: `store.json` is damaged and cannot be rebuilt; nothing was changed.
+        StoreBusyError: another process writes to this store.
+    """
+    problems: list[str] = []
+    record = rebuild_record(root)
+    try:
+        right = read_record(root) == record
+    except (CorruptDataError, InputError) as error:
+        problems.append(str(error))
+        right = True
+    if not right:
+        problems.append(f"{root / 'store.json'} is not what its arrays and its copy show")
+    if problems:
+        keep_record(root, record)
+    store = FeatureStore(root, record)
+    damage = verify(store, progress)
+    problems += [d.problem for d in damage]
+    free_lock(store)
+    with writing(store) as writer:
+        restored = restore_tables(store)
+        if restored:
+            # Behind a wrong table nothing of its segment was looked at.
+            damage = verify(store, progress)
+            problems += [d.problem for d in damage if d.problem not in problems]
+        receipts = _known_receipts(store, damage)
+        cells = discard(writer, damage)
+    return Mended(
+        store=store,
+        problems=problems,
+        restored_tables=restored,
+        dropped_segments=[d.segment for d in damage if d.segment is not None and d.array is None],
+        cells=cells,
+        receipts=receipts,
+        projections=[
+            int(d.array.removeprefix(PROJECTION))
+            for d in damage
+            if d.array is not None and d.array.startswith(PROJECTION)
+        ],
+    )
+
+
+def _known_receipts(store: FeatureStore, damage: list[Damage]) -> dict[tuple[int, str], Receipt]:
+    found: dict[tuple[int, str], Receipt] = {}
+    for item in damage:
+        if item.segment is not None and item.array is not None:
+            try:
+                receipt = read_receipt(store.root, item.segment, item.array)
+            except CorruptDataError:
+                continue
+            found[item.segment, item.array] = receipt
+    return found

@@ -1,0 +1,41 @@
+"""JSON files that carry a checksum of their own, so that a changed digit is damage and not a value."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from storage.durable import json_bytes, read_json
+from storage.errors import CorruptDataError
+from storage.keys import digest
+
+CHECKSUM = "checksum"
+"""Field with the digest of the canonical JSON of all others. Files of earlier versions have none."""
+
+
+def sealed_bytes(fields: Mapping[str, Any]) -> bytes:
+    """Readable JSON of `fields` and their checksum."""
+    plain = dict(fields)
+    return json_bytes({**plain, CHECKSUM: digest(plain)})
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
+    """The fields of such a file without the checksum, and whether there was one.
+
+    Raises:
+        CorruptDataError: not JSON, no object, or its checksum does not match.
+        FileNotFoundError: not there.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise CorruptDataError(f"{path} is damaged: it holds no JSON object")
+    fields = dict(cast(dict[str, Any], content))
+    found = fields.pop(CHECKSUM, None)
+    try:
+        expected = digest(fields)
+    except ValueError as error:  # NaN, which json reads
+        raise CorruptDataError(f"{path} is damaged: {error}") from error
+    if found is not None and found != expected:
+        raise CorruptDataError(
+            f"{path} is damaged: its checksum is {found!s:.40}, its content has {expected}"
+        )
+    return fields, found is not None

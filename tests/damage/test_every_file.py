@@ -1,0 +1,103 @@
+"""Every kind of damage to every kind of file of a home: no wrong number, no traceback, named, put right."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.errors import PermafrostError
+from tests.damage.kinds import DAMAGE, Kind, damage, kinds
+from tests.damage.small_home import (
+    SmallHome,
+    build,
+    check_reads,
+    garbage,
+    problems,
+    put_right,
+)
+
+KINDS = (
+    "store.json",
+    "copy of store.json",
+    "segment table",
+    "copy of a table",
+    "first segment's table",
+    "root group",
+    "group",
+    "group of projections",
+    "writer.lock",
+    "manifest",
+    "manifest that no run uses",
+    "file of an artifact",
+    "run",
+    *(
+        f"{what} of {array}"
+        for array in ("token_ids", "hidden/1", "pooled/hidden_mean/1")
+        for what in ("metadata", "shard", "receipt")
+    ),
+    *(
+        f"{what} of {name}"
+        for name in ("o_proj", "o_proj_bias")
+        for what in ("numbers", "metadata")
+    ),
+)
+
+
+HOW = (*DAMAGE, "swap")
+CASES = [
+    pytest.param(name, how, id=f"{name}: {how}")
+    for i, name in enumerate(KINDS)
+    for j, how in enumerate(HOW)
+    # Each kind of file meets three kinds of damage, each kind of damage every fourth kind of file; all of
+    # them with PERMAFROST_DAMAGE=all.
+    if os.environ.get("PERMAFROST_DAMAGE") == "all" or (j - 3 * i) % len(HOW) < 3
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_fsync() -> Iterator[None]:
+    """It guards against power cuts, which no test can cause."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: os.fstat(fd))
+        yield
+
+
+@pytest.fixture(scope="module")
+def home(_no_fsync: None, tmp_path_factory: pytest.TempPathFactory) -> SmallHome:
+    made = build(tmp_path_factory.mktemp("damage") / "home")
+    assert set(kinds(made)) == set(KINDS)
+    assert problems(made) == []
+    assert check_reads(made) == 0
+    return made
+
+
+@pytest.mark.parametrize(("name", "how"), CASES)
+def test_damage_is_never_read_as_data_is_named_and_put_right(
+    home: SmallHome, tmp_path: Path, name: str, how: str
+) -> None:
+    mine = home.copied(tmp_path / "home")
+    kind = kinds(mine)[name]
+    if not damage(kind, how):
+        pytest.skip("it changes nothing here")
+    check_reads(mine)
+    found = problems(mine)
+    assert found or how in kind.silent, "verify is silent"
+    check_reads(mine)
+    _check_gc(home, mine, kind, how)
+    put_right(mine)
+    assert problems(mine) == []
+    assert check_reads(mine) == 0
+    assert garbage(mine) == garbage(home)
+
+
+def _check_gc(home: SmallHome, mine: SmallHome, kind: Kind, how: str) -> None:
+    """It stops, or would remove what it would have removed before."""
+    must_stop = kind.guards and how not in kind.silent
+    try:
+        removed = garbage(mine)
+    except PermafrostError:
+        return
+    assert not must_stop, f"gc does not stop; it would remove {removed}"
+    if how not in kind.silent:
+        assert removed <= garbage(home)
