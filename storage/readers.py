@@ -361,7 +361,7 @@ def open_reader(
             reader = replace(reader, span=rows.take(place))
     if int((reader.lengths * spec.row_bytes).sum()) > budget_bytes:
         return reader
-    # Each shard is closed once its rows are copied: pages of an open map count as memory of the process, which
-    # would hold the features twice.
+    # Each shard is closed once its rows are copied: pages of an open map count as memory of the process,
+    # which would hold the features twice.
     rows, place = reader.load_sorted(np.arange(len(digests)), store.reopen_shard)
     return InMemoryReader(array, rows, spec.dtype, precision, place)
