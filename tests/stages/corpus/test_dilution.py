@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from stages.corpus.config import corpus_facts
 from stages.corpus.corpus import Corpus, build_corpus
+from stages.bounds import MAX_SEED
 from stages.corpus.dilution import STATEMENT_WORDS, DilutionCorpus
 from stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
 from storage.errors import InputError
@@ -49,7 +50,7 @@ def statements(words: list[str], gap: int) -> list[tuple[int, int]]:
     n_words=st.integers(5, 80),
     gap=st.integers(1, 8),
     signal=st.sampled_from(["single", "tiled"]),
-    seed=st.integers(0, 2**40),
+    seed=st.integers(0, MAX_SEED),
 )
 def test_every_valid_config_gives_balanced_disjoint_texts_of_one_length(
     ratio: float, n_words: int, gap: int, signal: Any, seed: int
