@@ -112,8 +112,11 @@ class Dag:
     def _corpora(self) -> dict[str, Corpus]:
         return {}
 
-    def unique_texts(self, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
+    def unique_texts(self, tasks: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
         """Texts of these tasks and their digests, each once, in order of first appearance."""
+        if len(tasks) == 1:
+            corpus = self.corpus(tasks[0])
+            return corpus.texts, corpus.digests
         by_digest: dict[str, str] = {}
         for task in tasks:
             corpus = self.corpus(task)

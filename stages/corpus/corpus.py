@@ -39,6 +39,7 @@ from stages.corpus.segments import SegmentsCorpus, segments_rows
 from storage.errors import CorruptDataError, NotFoundError
 from storage.keys import text_digest
 from storage.quoting import quoted
+from storage.texts import Texts
 
 EXAMPLES = pa.schema(
     [
@@ -60,7 +61,7 @@ _FORMAT = 1
 class Corpus:
     """Texts and examples of one task."""
 
-    texts: tuple[str, ...]
+    texts: Sequence[str]
     """Each text once, in order of first appearance: split by split, first texts before second texts before
     negatives."""
     examples: pa.Table
@@ -68,7 +69,7 @@ class Corpus:
     task: TaskKind
     label_names: tuple[str, ...]
     """Names of the classes; empty unless the labels are classes."""
-    digests: tuple[str, ...]
+    digests: Sequence[str]
     """SHA-256 of each text, what the feature store knows it by."""
 
     @property
@@ -114,11 +115,11 @@ class Corpus:
             if head["format"] != _FORMAT or not has_known_columns:
                 raise ValueError(f"format {head['format']} with columns {examples.column_names}")
             return cls(
-                texts=tuple(texts.column("text").to_pylist()),
+                texts=Texts(texts.column("text")),
                 examples=examples,
                 task=head["task"],
                 label_names=tuple(head["label_names"]),
-                digests=tuple(texts.column("digest").to_pylist()),
+                digests=Texts(texts.column("digest")),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptDataError(
@@ -137,7 +138,7 @@ def build_corpus(config: CorpusConfig) -> Corpus:
     require_some_negatives([s.negatives for s in rows if s.negatives is not None])
     labels, label_names = label_values(rows, task)
     texts, examples = _number_texts(rows, labels)
-    digests = tuple(text_digest(text) for text in texts)
+    digests = texts.map(text_digest)
     if isinstance(test, CarvedTest):
         examples = carve_test(examples, digests, test, task.kind)
     if isinstance(dev, CarvedDev):
@@ -164,7 +165,7 @@ def _read(config: CorpusConfig) -> tuple[list[SplitRows], Task, Dev, Test]:
 
 def _number_texts(
     splits: Sequence[SplitRows], labels: Sequence[NDArray[np.float64] | None]
-) -> tuple[tuple[str, ...], pa.Table]:
+) -> tuple[Texts, pa.Table]:
     columns = [
         c
         for s in splits
@@ -195,4 +196,4 @@ def _number_texts(
             start += len(theirs)
             found["negatives"] = split.negatives.numbered(theirs, (text, pair), split.where)
         tables.append(pa.table(found))
-    return tuple(encoded.dictionary.to_pylist()), pa.concat_tables(tables).combine_chunks()
+    return Texts(encoded.dictionary), pa.concat_tables(tables).combine_chunks()

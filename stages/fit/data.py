@@ -1,6 +1,6 @@
 """What a fit and a score read: stored features by array, and the examples that refer to them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ class FitData:
     readers: Mapping[str, FeatureReader]
     examples: pa.Table
     label_names: tuple[str, ...]
-    digests: tuple[str, ...]
+    digests: Sequence[str]
     task: TaskKind = "classification"
 
     def reader(self, array: str) -> FeatureReader:

@@ -135,9 +135,10 @@ def read_segment(root: Path, number: int, columns: Sequence[str] | None = None) 
             f"the segment table {path} is damaged ({error}); 'permafrost repair' puts its copy in place or, "
             f"without one, drops this segment, so that the next extraction computes its texts again"
         ) from error
-    if columns is None and table.schema.remove_metadata() != SCHEMA:
+    wanted = SCHEMA if columns is None else pa.schema([SCHEMA.field(c) for c in columns])
+    if table.schema.remove_metadata() != wanted:
         raise CorruptDataError(
-            f"the segment table {path} has the columns {table.schema.names}, expected {SCHEMA.names}"
+            f"the segment table {path} has the columns {table.schema.names}, expected {wanted.names}"
         )
     return Segment(number, table, hashlib.sha256(content).hexdigest())
 

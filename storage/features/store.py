@@ -46,6 +46,10 @@ ALWAYS = (TOKEN_IDS.name, SPAN.name)
 """Arrays that every segment has, whatever was captured."""
 
 
+_PLACE = ("digest", "n_tokens", "token_start", "text_row")
+_KEPT_SEGMENTS = 2
+
+
 @dataclass(frozen=True)
 class Locations:
     """Where texts lie: `[n]` each; `segment` is -1 for a text the store does not know."""
@@ -62,6 +66,9 @@ class FeatureStore:
     def __init__(self, root: Path, record: StoreRecord) -> None:
         self.root, self.record = root, record
         self._segments: dict[int, Segment] = {}
+        """The last ones used, at most _KEPT_SEGMENTS; the last is the newest."""
+        self._places: dict[int, Segment] = {}
+        """Of every segment that was looked into, the columns _PLACE."""
         self._shards: dict[tuple[int, str], ShardRows] = {}
 
     @classmethod
@@ -127,6 +134,7 @@ class FeatureStore:
     def forget(self) -> None:
         """Drop what was read into memory, after something on disk was dropped."""
         self._segments.clear()
+        self._places.clear()
         self._shards.clear()
 
     @property
@@ -180,16 +188,27 @@ class FeatureStore:
         return max([-1, *self.tables(), *self._used()]) + 1
 
     def segment(self, number: int) -> Segment:
-        """Layout of one segment (kept in memory once read: segments never change).
+        """Layout of one segment (the last few stay in memory: segments never change).
 
         Raises:
             CorruptDataError: its table is damaged, or not the one that its receipts were written for.
         """
-        if number not in self._segments:
-            segment = read_segment(self.root, number)
-            self._require_committed(segment)
-            self._segments[number] = segment
-        return self._segments[number]
+        found = self._segments.pop(number, None) or self._read(number, None)
+        self._segments[number] = found
+        while len(self._segments) > _KEPT_SEGMENTS:
+            self._segments.pop(next(iter(self._segments)), None)
+        return found
+
+    def _place(self, number: int) -> Segment:
+        """As `segment`, with the columns _PLACE alone, which stay in memory: 88 bytes a text."""
+        if number not in self._places:
+            self._places[number] = self._read(number, _PLACE)
+        return self._places[number]
+
+    def _read(self, number: int, columns: Sequence[str] | None) -> Segment:
+        segment = read_segment(self.root, number, columns)
+        self._require_committed(segment)
+        return segment
 
     def _require_committed(self, segment: Segment) -> None:
         """A whole table of another segment would give other texts, and no array need ever be read."""
@@ -229,10 +248,8 @@ class FeatureStore:
         )
         if not numbers or not n:
             return out
-        tables = [self.segment(s).table for s in numbers]
-        known = pa.concat_tables(
-            [t.select(["digest", "token_start", "n_tokens", "text_row"]) for t in tables]
-        ).combine_chunks()
+        tables = [self._place(s).table for s in numbers]
+        known = pa.concat_tables(tables)
         owner = np.repeat(np.array(numbers, np.int64), [t.num_rows for t in tables])
         found = pc.index_in(pa.array(digests, pa.string()), value_set=known.column("digest"))
         rows = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -286,10 +303,10 @@ class FeatureStore:
                 f"the receipt of {array} in segment {segment} belongs to store {receipt.store_id}, this is "
                 f"{self.store_id}; run 'permafrost repair'"
             )
-        if receipt.segment_sha256 != self.segment(segment).sha256:
+        if receipt.segment_sha256 != self._place(segment).sha256:
             raise CorruptDataError(
                 f"the table of segment {segment} changed after {array} was committed (sha256 "
-                f"{self.segment(segment).sha256[:12]}, receipt says {receipt.segment_sha256[:12]}); "
+                f"{self._place(segment).sha256[:12]}, receipt says {receipt.segment_sha256[:12]}); "
                 f"run 'permafrost repair'"
             )
         return receipt

@@ -1,7 +1,9 @@
 """The corpus object: saving, loading, splits."""
 
+import tracemalloc
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,6 +25,24 @@ def test_a_saved_corpus_loads_equal(corpus: Corpus, tmp_path: Path) -> None:
     names = {p.name for p in tmp_path.iterdir()}
     assert names == {"texts.parquet", "examples.parquet", "corpus.json"}
     assert pq.read_table(tmp_path / "texts.parquet").column_names == ["digest", "text"]
+
+
+def test_a_corpus_in_memory_is_its_text_and_few_bytes_more(tmp_path: Path) -> None:
+    task = DilutionCorpus(ratio=0.5, n_words=60, n_train=1000, n_dev=10, n_test=10)
+    build_corpus(task).save(tmp_path)
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        loaded = Corpus.load(tmp_path)
+        of_python, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    n_texts = len(loaded.texts)
+    n_bytes = sum(len(text.encode()) for text in loaded.texts)
+    grown = pa.total_allocated_bytes() - before
+    # 8 for its place, 72 for its digest, and the columns of its example; Arrow's buffers are padded.
+    assert grown < 1.1 * (n_bytes + 130 * n_texts) + 65536
+    assert of_python < 20 * n_texts, "no string of Python's for any text"
 
 
 def test_equal_corpora_save_equal_bytes(corpus: Corpus, tmp_path: Path) -> None:

@@ -2,11 +2,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from storage.errors import CorruptDataError, IdentityMismatchError, InputError, NotFoundError
 from storage.features.layout import Axes
+from storage.features.segments import build_table
 from storage.features.store import FeatureStore, all_stores, store_folder
+from storage.features.writing import writing
 from storage.keys import text_digest
 from tests.storage.small_store import AXES, IDENTITY, SIZES, SmallStore, new_store, snapshot
 
@@ -155,3 +158,28 @@ def test_a_shard_is_mapped_once(small: SmallStore) -> None:
     mapped = small.store.open_shard(0, "hidden/1")
     small.store.forget()
     assert small.store.open_shard(0, "hidden/1") is not mapped
+
+
+def test_finding_texts_keeps_none_of_them_in_memory(tmp_path: Path) -> None:
+    store = FeatureStore.create_or_open(
+        tmp_path, IDENTITY, SIZES, {}, axes=Axes(segment_tokens=64, segment_texts=64)
+    )
+    texts = [f"{i:04000d}" for i in range(8 * 64)]
+    ones, none = np.ones(64, np.int64), np.zeros(64, np.int64)
+    with writing(store) as writer:
+        for number in range(8):
+            part = texts[64 * number : 64 * (number + 1)]
+            table = build_table(
+                number, store.record.axes, part, ones, none, ones, none.astype(bool)
+            )
+            writer.add_segment(table, number)
+    store = FeatureStore.open(store.root)
+    before = pa.total_allocated_bytes()
+    where = store.locate([text_digest(t) for t in texts])
+    grown = pa.total_allocated_bytes() - before
+    assert where.segment.tolist() == [i // 64 for i in range(len(texts))]
+    assert grown < 100 * len(texts), "as many bytes as the digests and places take, not the texts"
+    for number in range(8):
+        store.segment(number)
+    grown = pa.total_allocated_bytes() - before
+    assert grown < 4 * 64 * 4000, "two segments of texts stay, not eight"

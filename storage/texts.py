@@ -1,0 +1,71 @@
+"""Many texts in memory: an Arrow column that reads like a sequence of strings."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import SupportsIndex, cast, overload
+
+import pyarrow as pa
+
+_AT_A_TIME = 4096
+"""Texts that are Python strings together while all of them are gone through."""
+
+
+class Texts(Sequence[str]):
+    """Strings in one Arrow array: their bytes and 8 more each, where a tuple of `str` takes 57 more.
+
+    A string is made when it is asked for; a slice shares the memory.
+    """
+
+    def __init__(self, column: pa.Array | pa.ChunkedArray) -> None:
+        """Args: column: strings.
+
+        Raises:
+            ValueError: one of them is missing.
+        """
+        wide = column.cast(pa.large_string())
+        self._array = wide.combine_chunks() if isinstance(wide, pa.ChunkedArray) else wide
+        if self._array.null_count:
+            raise ValueError(f"{self._array.null_count} of {len(self._array)} texts are missing")
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "Texts":
+        """The same texts; those that are in Arrow already are shared."""
+        return texts if isinstance(texts, Texts) else cls(pa.array(texts, pa.large_string()))
+
+    def map(self, function: Callable[[str], str]) -> "Texts":
+        """`function` of each text."""
+        parts = [
+            pa.array([function(t) for t in self[at : at + _AT_A_TIME]], pa.large_string())
+            for at in range(0, len(self), _AT_A_TIME)
+        ]
+        return Texts(pa.chunked_array(parts, pa.large_string()))
+
+    def __arrow_array__(self, type: pa.DataType | None = None) -> pa.Array:
+        return self._array if type is None else self._array.cast(type)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Texts": ...
+    def __getitem__(self, index: SupportsIndex | slice) -> "str | Texts":
+        found = self._array[index]
+        return Texts(found) if isinstance(index, slice) else found.as_py()
+
+    def __iter__(self) -> Iterator[str]:
+        for at in range(0, len(self), _AT_A_TIME):
+            yield from self._array.slice(at, _AT_A_TIME).to_pylist()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Texts):
+            return self._array.equals(other._array)
+        if isinstance(other, list | tuple):
+            return list(self) == list(cast(Sequence[object], other))
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((len(self), *self[:3]))
+
+    def __repr__(self) -> str:
+        return f"Texts({len(self):,})"
