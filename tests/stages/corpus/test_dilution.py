@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
+from stages.bounds import MAX_SEED
 from stages.corpus.config import corpus_facts
 from stages.corpus.corpus import Corpus, build_corpus
-from stages.bounds import MAX_SEED
 from stages.corpus.dilution import STATEMENT_WORDS, DilutionCorpus
 from stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
 from storage.errors import InputError
