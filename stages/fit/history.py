@@ -10,6 +10,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from stages.fit.config import FitConfig
+from stages.fit.optim import Limits
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,17 @@ class Trace:
     def _first(self, candidate: int) -> int:
         return bisect_left(self.history, candidate, key=lambda r: r.candidate)
 
-    def is_over(self, candidate: int, config: FitConfig) -> bool:
+    def is_over(self, candidate: int, config: FitConfig, limits: Limits) -> bool:
         """Whether a candidate gets no further epoch."""
         mine = [r.dev_metric for r in self.epochs(candidate)]
         if not mine:
             return False
-        optim, patient = config.optim, config.grid_patience
+        patient = config.grid_patience
         since_best = len(mine) - 1 - mine.index(max(mine))
         earlier = [r.dev_metric for r in self.history[: self._first(candidate)]]
         return (
-            len(mine) >= optim.max_epochs
-            or (optim.patience is not None and since_best >= optim.patience)
+            len(mine) >= limits.n_epochs
+            or (limits.patience is not None and since_best >= limits.patience)
             or (
                 patient is not None
                 and len(mine) >= patient

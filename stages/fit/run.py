@@ -54,6 +54,7 @@ def train_epoch(
     run.model.train()
     optim = config.optim
     per_epoch = -(-len(train.labels) // optim.batch_size)
+    n_steps = per_epoch * optim.limits(len(train.labels)).n_epochs
     batches = train.shuffled(optim.batch_size, config.seed, epoch)
     for step, (picked, rows) in enumerate(batches):
         encoded = encode(run.model, optim.precision, *to_tensors(rows, device))
@@ -70,7 +71,7 @@ def train_epoch(
         loss.backward()
         if optim.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(run.model.parameters(), optim.max_grad_norm)
-        lr = rate(optim, (epoch - 1) * per_epoch + step, per_epoch * optim.max_epochs)
+        lr = rate(optim, (epoch - 1) * per_epoch + step, n_steps)
         for group in run.optimizer.param_groups:
             group["lr"] = lr
         run.optimizer.step()

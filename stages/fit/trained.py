@@ -192,7 +192,9 @@ def _chosen(record: Mapping[str, Any]) -> FitConfig:
             head = head | {"conv": "gin_plain"}
         if head["kind"] == "adapool":
             head = {"scale": "head"} | head
-    return FitConfig.model_validate(plain | {"head": head})
+    # Before there was early stopping, nothing was said of it.
+    optim = {"patience": None} | plain["optim"]
+    return FitConfig.model_validate(plain | {"head": head, "optim": optim})
 
 
 def _facts(record: Mapping[str, Any]) -> TaskFacts:

@@ -1,8 +1,8 @@
 """Train heads on stored features and keep the best (candidate, epoch) on dev.
 
 Source: GLOT, section 4.1 (Adam, constant rate, argmax; the losses are those of `models`). We differ in
-the selection: the released code reports the best epoch of the very set it selects on; here dev
-selects and test is never read.
+how long is trained (`optim`), and in the selection: the released code reports the best epoch of the very set
+it selects on; here dev selects and test is never read.
 
 A fit depends on its config and data alone.
 """
@@ -19,6 +19,7 @@ from stages.fit.data import Examples, FitData
 from stages.fit.history import EpochRecord, StepRecord, Trace
 from stages.fit.metrics import evaluate
 from stages.fit.models import PARAMETERLESS, TaskFacts
+from stages.fit.optim import Limits
 from stages.fit.run import Run, predict, start_run, train_epoch
 from stages.fit.sources import Source, pooled, source_of, source_with_negatives, with_reader
 from stages.fit.splits import (
@@ -64,36 +65,42 @@ def fit(
         PermafrostError: the loss or an answer is not finite.
         CorruptDataError: the checkpoint is damaged.
     """
-    candidates = config.candidates()
+    candidates: list[FitConfig] = []
     found: dict[tuple[int, str], Splits] = {}
+    # By candidate: steps of an epoch, and when training ends.
     steps: list[int] = []
-    for candidate in candidates:
+    limits: list[Limits] = []
+    for candidate in config.candidates():
         data.reader(candidate.layer)
         require_fitting(candidate, data)
         kind = (candidate.seed, candidate.labels)
         if kind not in found:
             found[kind] = splits(*kind, data)
         require_negatives(candidate, found[kind][0])
-        steps.append(-(-len(found[kind][0]) // candidate.optim.batch_size))
+        n_examples = len(found[kind][0])
+        optim = candidate.optim.for_examples(n_examples)
+        candidates.append(candidate.model_copy(update={"optim": optim}))
+        steps.append(-(-n_examples // optim.batch_size))
+        limits.append(optim.limits(n_examples))
     keeper = None if checkpoint is None else checkpoint_of(checkpoint, config, data)
     saved = None if keeper is None else keeper.load()
     trace = Trace() if saved is None else saved.trace
     sources = _Sources(data, found, torch.device(device))
     facts = _facts(data, next(iter(found.values()))[0])
-    total = sum(n * c.optim.max_epochs for n, c in zip(steps, candidates, strict=True))
+    total = sum(n * limit.n_epochs for n, limit in zip(steps, limits, strict=True))
     written = time.monotonic()
     progress.start(f"fit {config.head.kind}", total, "steps")
     try:
         for number, candidate in enumerate(candidates):
             progress.advance(steps[number] * len(trace.epochs(number)))
-            if not trace.is_over(number, candidate):
+            if not trace.is_over(number, candidate, limits[number]):
                 training = _start(number, candidate, facts, sources, trace, saved)
-                while not trace.is_over(number, candidate):
+                while not trace.is_over(number, candidate, limits[number]):
                     _epoch(training, trace, progress)
                     if keeper is not None and time.monotonic() - written >= checkpoint_every_s:
                         keeper.save(trace, training.run)
                         written = time.monotonic()
-            spared = candidate.optim.max_epochs - len(trace.epochs(number))
+            spared = limits[number].n_epochs - len(trace.epochs(number))
             progress.advance(steps[number] * spared)
     finally:
         progress.finish()
@@ -103,7 +110,7 @@ def fit(
     if keeper is not None:
         keeper.remove()
     return FitResult(
-        config, candidates, best, tuple(trace.history), tuple(trace.log), width, facts, state
+        config, tuple(candidates), best, tuple(trace.history), tuple(trace.log), width, facts, state
     )
 
 

@@ -7,8 +7,10 @@ from stages.report.averages import Average, averages
 from stages.report.cells import CellResult
 from stages.report.clean import overlap_note
 from stages.report.config import CurveAxis, ReportConfig
+from stages.report.convergence import unfinished_note
 from stages.report.entries import DASH, hundredths
 from stages.report.evaluated_texts import trained_texts_note
+from stages.report.history import LearningCurve
 from stages.report.standing import Standing, standings
 from stages.report.tables import TIED, Column, ResultsTable
 from stages.significance import BootstrapConfig
@@ -23,9 +25,14 @@ _MEANS_OF_EXAMPLES = ("accuracy", "mrr")
 
 
 def annotated(
-    table: ResultsTable, results: Sequence[CellResult], config: ReportConfig
+    table: ResultsTable,
+    results: Sequence[CellResult],
+    config: ReportConfig,
+    curves: Sequence[LearningCurve] = (),
 ) -> ResultsTable:
     """The table with intervals, comparisons, means over tasks, and all that has to be said of them.
+
+    `curves` say how methods were trained.
 
     Raises:
         CorruptDataError: a file of predictions cannot be read.
@@ -40,6 +47,7 @@ def annotated(
         alpha=bootstrap.alpha,
         averages=means,
         notes=(
+            *unfinished_note(curves, [row.method for row in table.of_role("control")]),
             *marks_note(found, bootstrap),
             *few_seeds_note(results, found),
             *(averages_note(columns, means) if is_averaged else ()),

@@ -90,8 +90,8 @@ def write_report(
     """
     results = read_results(cells)
     _check_tasks(config, results, texts)
-    table = annotated(tabulate(results), results, config)
     curves = learning_curves(results)
+    table = annotated(tabulate(results), results, config, curves)
     by_layer = () if layer_curves is None else read_layer_curves(layer_curves)
     probed = {} if probes is None else {p.figure: p for p in read_probes(probes)}
     pretrained = read_pretrainings(pretrainings)

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from stages.fit import FitConfig, OptimConfig, TaskFacts, fit
 from stages.fit.history import EpochRecord, Trace
-from stages.fit.optim import rate
+from stages.fit.optim import Limits, rate
 from stages.fit.run import encode, start_run, train_epoch
 from stages.fit.sources import Singles
 from stages.heads import AdaPoolHead, GlotHead, MeanHead, MlpHead, ScorerHead
@@ -145,8 +145,8 @@ def _trace(*metrics):
     ],
 )
 def test_patience_counts_epochs_since_the_best(metrics, patience, is_over):
-    config = _config(optim=OptimConfig(max_epochs=6, patience=patience))
-    assert _trace(metrics).is_over(0, config) is is_over
+    limits = OptimConfig(max_epochs=6, patience=patience).limits(10)
+    assert _trace(metrics).is_over(0, _config(), limits) is is_over
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ def test_patience_counts_epochs_since_the_best(metrics, patience, is_over):
     ],
 )
 def test_grid_patience_compares_with_all_candidates_before(first, second, grid_patience, is_over):
-    config = _config(grid_patience=grid_patience, optim=OptimConfig(max_epochs=6))
+    config, limits = _config(grid_patience=grid_patience), Limits(6, None)
     trace = _trace(first, second)
-    assert trace.is_over(1, config) is is_over
-    assert trace.is_over(0, config) is False
+    assert trace.is_over(1, config, limits) is is_over
+    assert trace.is_over(0, config, limits) is False
 
 
 def test_an_early_end_keeps_what_came_before_and_spares_the_rest():
@@ -257,8 +257,60 @@ def test_running_statistics_of_batch_normalisation_move_in_bfloat16_too(kind, no
     assert int(state[f"pooling.{norm}.num_batches_tracked"]) > 0
 
 
-def test_the_defaults_train_as_before():
-    assert OptimConfig() == OptimConfig(
-        schedule="constant", warmup=0.0, max_grad_norm=None, patience=None, precision="float32"
+# How long
+
+
+@pytest.mark.parametrize(
+    ("n_examples", "settings", "limits"),
+    [
+        (96, {}, (1000, 100)),  # 3 steps an epoch
+        (540, {}, (177, 18)),  # 17
+        (9003, {}, (11, 5)),  # 282
+        (32 * 3000, {}, (2, 5)),  # one epoch would do: two are the least
+        (2_000_000, {}, (2, 5)),
+        (540, {"max_epochs": 3}, (3, 18)),
+        (2_000_000, {"max_epochs": 3, "patience": None}, (3, None)),
+        (96, {"batch_size": 16, "max_steps": 30, "patience": 2}, (5, 2)),
+    ],
+)
+def test_epochs_are_as_many_as_their_steps_make_up_unless_they_are_given(
+    n_examples, settings, limits
+):
+    optim = OptimConfig(**settings)
+    assert optim.limits(n_examples) == limits
+    written = optim.for_examples(n_examples)
+    assert (written.max_epochs, written.patience) == written.limits(7) == limits
+
+
+def test_the_number_of_epochs_is_worked_out_once_and_recorded():
+    # 96 examples, 6 steps an epoch.
+    optim = OptimConfig(
+        lr=1e-2, batch_size=16, max_steps=30, patience=None, schedule="linear", warmup=0.2
     )
+    result = _fit(_config(optim=optim))
+    assert len(result.history) == 5
+    assert result.head().config.optim.max_epochs == 5
+    assert result.head().choice["optim.max_epochs"] == 5
+    assert result.config.optim.max_epochs is None, "what was asked for"
+    given = _config(optim=optim.model_copy(update={"max_epochs": 5}))
+    same_fit(result, _fit(given))
+    assert [r.lr for r in result.log] == [rate(optim, step, 30) for step in range(30)]
+
+
+def test_the_defaults_train_small_data_until_dev_gets_no_better():
+    result = _fit(FitConfig(head=HEADS["scorer"], seed=0))
+    last = result.history[-1].epoch
+    assert last < 1000, "early stopping"
+    assert result.best.epoch == last - 100, "the epoch that is kept is not the last"
+    assert result.best.dev_metric >= 0.85
+    two_epochs = OptimConfig(lr=2e-4, max_epochs=2, patience=None)
+    before = _fit(FitConfig(head=HEADS["scorer"], seed=0, optim=two_epochs))
+    assert before.best.dev_metric < 0.75
+
+
+def test_the_papers_setting_can_still_be_said():
+    # GLOT, section 4.1.
+    optim = OptimConfig(lr=2e-4, max_epochs=2, patience=None)
+    assert (optim.optimizer, optim.batch_size, optim.schedule) == ("adam", 32, "constant")
+    assert optim.limits(540) == optim.limits(67_349) == (2, None)
     assert FitConfig(head=MeanHead(), seed=0).grid_patience is None

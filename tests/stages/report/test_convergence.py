@@ -1,0 +1,77 @@
+"""Fits that may not have been trained to their end are named, and others are not."""
+
+import numpy as np
+import pytest
+
+from stages.report.convergence import ends_at_its_best, still_falls, unfinished_note
+from stages.report.history import LearningCurve, Run
+
+
+def run(loss: list[float], dev: list[float], seed: int = 0) -> Run:
+    values = np.array(dev, np.float64)
+    return Run(
+        seed=seed,
+        epochs=np.arange(1, len(loss) + 1),
+        train_loss=np.array(loss, np.float64),
+        dev_metric=values,
+        kept=int(np.nanargmax(values)) + 1,
+        n_candidates=1,
+        n_epochs=len(loss),
+    )
+
+
+FLAT = [1.0, 0.5, 0.3, 0.25, 0.24, 0.235, 0.232]
+
+
+@pytest.mark.parametrize(
+    ("dev", "is_last"),
+    [
+        ([0.3, 0.4], True),
+        ([0.4], True),
+        ([0.4, 0.3], False),
+        ([0.4, 0.4], False),  # of equal ones the earliest is kept
+        ([0.9, 1.0], False),  # dev cannot rise
+        ([np.nan, 0.4, np.nan, 0.5, np.nan], True),  # the last that was evaluated
+        ([np.nan, 0.5, np.nan, 0.4, np.nan], False),
+    ],
+)
+def test_an_epoch_that_is_kept_and_the_last_is_noticed(dev, is_last):
+    assert ends_at_its_best(run([1.0] * len(dev), dev)) is is_last
+
+
+@pytest.mark.parametrize(
+    ("loss", "dev", "falls"),
+    [
+        ([1.65, 1.58], [0.4, 0.3], True),  # GLOT's two epochs on 600 texts
+        (FLAT, [0.5, 0.6, 0.7, 0.7, 0.7, 0.7, 0.6], False),
+        ([1.0, 0.8, 0.6, 0.4], [0.5, 0.6, 0.7, 0.6], True),
+        # Dev has been getting no better for five epochs: it falls because train is learnt by heart.
+        ([1.0, 0.9, 0.8, 0.7, 0.6, 0.5], [0.7, 0.6, 0.6, 0.6, 0.6, 0.6], False),
+        ([0.6931, 0.6931, 0.6930], [0.5, 0.5, 0.5], False),  # nothing falls
+        ([1.0, 0.5, 0.6], [0.5, 0.6, 0.5], False),
+        ([1.0], [0.5], False),
+    ],
+)
+def test_a_loss_that_still_falls_is_noticed_unless_dev_has_been_waited_for(loss, dev, falls):
+    assert still_falls(run(loss, dev)) is falls
+
+
+def test_the_note_names_method_task_seeds_and_epochs_and_leaves_controls_out():
+    done = run(FLAT, [0.5, 0.6, 0.7, 0.7, 0.7, 0.7, 0.6])
+    curves = [
+        LearningCurve("GLOT", "t", "accuracy", "ce", (run([2, 1], [0.3, 0.4], 0), done)),
+        LearningCurve(
+            "mean", "t", "accuracy", "ce", tuple(run([2, 1], [0.4, 0.3], s) for s in (0, 2))
+        ),
+        LearningCurve("max", "t", "accuracy", "ce", (done,)),
+        LearningCurve("GLOT, shuffled", "t", "accuracy", "ce", (run([2, 1], [0.3, 0.4]),)),
+    ]
+    (note,) = unfinished_note(curves, ["GLOT, shuffled"])
+    assert note.startswith(
+        "Perhaps not trained to the end: GLOT on t (the last epoch kept by seed 0 (epoch 2 of 2)), mean on t "
+        "(train loss falling in seeds 0 (epoch 1 of 2), 2 (epoch 1 of 2)). "
+    )
+    assert "`max_epochs`" in note
+    assert unfinished_note(curves[2:3]) == ()
+    many = [LearningCurve(f"m{i}", "t", "accuracy", "ce", curves[0].runs) for i in range(9)]
+    assert " and 3 more. " in unfinished_note(many)[0]
