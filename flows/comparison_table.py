@@ -48,7 +48,7 @@ def _row(change: Change) -> list[str]:
     tested = change.tested
     return [
         change.task,
-        f"{change.method} (control)" if change.role == "control" else change.method,
+        change.method if change.role == "method" else f"{change.method} ({change.role})",
         change.metric,
         hundredths(change.a),
         hundredths(change.b),

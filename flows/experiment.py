@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from flows.control_methods import BagOfWordsMethod, LengthMethod
 from flows.evaluations import Evaluation, check_evaluations, evaluated_methods
 from flows.linear_method import LinearMethod
 from flows.probes import PROBED, ProbeConfig, probe_recipes
@@ -22,7 +23,7 @@ from flows.recipes import DEFAULT_RECIPE, RecipeField
 from flows.wrong_fields import wrong_fields
 from flows.yaml_reader import MAX_FILE_BYTES, MAX_NESTING, read_yaml
 from stages.bounds import MAX_BYTES, MAX_LAYERS, MAX_SEED, MAX_STEPS
-from stages.controls import BagOfWordsControl, ControlConfig, LengthControl
+from stages.controls import ControlConfig
 from stages.corpus.columns import TaskKind
 from stages.corpus.config import CorpusConfig, task_kind
 from stages.embed import EmbedConfig
@@ -159,7 +160,7 @@ class LayersMethod(BaseModel):
 
 
 MethodConfig = Annotated[
-    HeadMethod | EmbedMethod | LinearMethod | LayersMethod | LengthControl | BagOfWordsControl,
+    HeadMethod | EmbedMethod | LinearMethod | LayersMethod | LengthMethod | BagOfWordsMethod,
     Field(discriminator="kind"),
 ]
 SEEDED = HeadMethod | LayersMethod
@@ -341,11 +342,12 @@ class Experiment(BaseModel):
             return method.loss
         return self.fit_config(method, task, 0).loss.kind
 
-    def control_config(self, method: ControlConfig, task: str) -> ControlConfig:
-        """A control, compared by the task's own metric unless it names one."""
+    def control_config(self, method: LengthMethod | BagOfWordsMethod, task: str) -> ControlConfig:
+        """What sees no backbone, compared by the task's own metric unless it names one."""
+        config = method.config
         if "metric" in method.model_fields_set or task not in self.metrics:
-            return method
-        return type(method).model_validate(method.model_dump() | {"metric": self.metrics[task]})
+            return config
+        return type(config).model_validate(config.model_dump() | {"metric": self.metrics[task]})
 
     def tasks_of(self, method: MethodConfig) -> tuple[str, ...]:
         """The tasks that a method is scored on."""

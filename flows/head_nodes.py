@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from flows.control_methods import BagOfWordsMethod, LengthMethod
 from flows.experiment import HeadMethod
 from flows.nodes import Node, code_of, score_summary
 from flows.recipes import DEFAULT_RECIPE
-from stages.controls import ControlConfig, require_control, run_control
+from stages.controls import require_control, run_control
 from stages.fit import FitData, fit, load_head, require_trainable
 from stages.heads import AdaPoolHead, build_head
 from stages.score import ScoreConfig, score, scored_examples
@@ -26,7 +27,7 @@ CHECKPOINT_EVERY_S = 15.0
 """Work that a killed fit loses, at most, beyond the epoch it was in."""
 
 
-def control_node(dag: "Dag", name: str, task: str, method: ControlConfig) -> Node:
+def control_node(dag: "Dag", name: str, task: str, method: LengthMethod | BagOfWordsMethod) -> Node:
     """A control, fitted and scored on a task."""
     config = dag.experiment.control_config(method, task)
     spec = ArtifactSpec(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flows.control_methods import BagOfWordsMethod, LengthMethod
 from flows.evaluations import evaluation_cells
-from flows.experiment import DEFAULT_RECIPE, EmbedMethod, HeadMethod, LayersMethod, MethodConfig
+from flows.experiment import DEFAULT_RECIPE, HeadMethod, LayersMethod, MethodConfig
 from flows.linear_method import LinearMethod
 from stages.corpus.config import task_kind
 from stages.extraction.recipes import OPENING, PLACEHOLDER, recipe_identity
@@ -49,7 +50,7 @@ def report_cells(dag: "Dag") -> list[Cell]:
                 method=name,
                 task=task,
                 seed=seed,
-                role=_role(method),
+                role=_role(dag, method, task),
                 folder=dag.artifacts.open(ref),
                 history=None if fitted is None else fitted / "history.parquet",
                 key=str(ref),
@@ -74,7 +75,7 @@ def _evaluation_cells(dag: "Dag") -> list[Cell]:
                 method=cell.method,
                 task=cell.task,
                 seed=cell.seed,
-                role=_role(dag.experiment.methods[cell.method]),
+                role=_role(dag, dag.experiment.methods[cell.method], cell.task),
                 folder=dag.artifacts.open(ref),
                 history=None,
                 key=str(ref),
@@ -85,11 +86,13 @@ def _evaluation_cells(dag: "Dag") -> list[Cell]:
     return cells
 
 
-def _role(method: MethodConfig) -> Role:
-    """A control is given nothing to learn from: no features, or the labels of other texts."""
+def _role(dag: "Dag", method: MethodConfig, task: str) -> Role:
+    """A control is given nothing to learn the task from, a baseline no features."""
     if isinstance(method, HeadMethod | LinearMethod):
         return "control" if method.labels == "shuffled" else "method"
-    return "method" if isinstance(method, EmbedMethod | LayersMethod) else "control"
+    if isinstance(method, LengthMethod | BagOfWordsMethod):
+        return method.role_on(dag.experiment.tasks[task])
+    return "method"
 
 
 def _seconds(dag: "Dag", ref: ArtifactRef) -> float | None:

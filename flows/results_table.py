@@ -41,14 +41,17 @@ def render(title: str, summary: dict[str, Any]) -> Table:
         for i, rate in enumerate(majority)
     ]
     for i, row in enumerate(summary["rows"]):
-        is_control = row["role"] == "control"
         following = summary["rows"][i + 1 : i + 2]
         ends = bool(following) and following[0]["role"] != row["role"]
         table.add_row(
-            Text(visible(f"{row['method']} (control)" if is_control else row["method"])),
+            Text(
+                visible(
+                    row["method"] if row["role"] == "method" else f"{row['method']} ({row['role']})"
+                )
+            ),
             *(column[i] for column in columns),
             *(Text(a["text"], "bold" if a["mark"] == "best" else "") for a in row["averages"]),
-            style="dim" if is_control else None,
+            style="dim" if row["role"] == "control" else None,
             end_section=ends,
         )
     if any(rate["value"] is not None for rate in majority):

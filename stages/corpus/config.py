@@ -34,6 +34,11 @@ def task_kind(config: CorpusConfig) -> TaskKind:
     return "unlabelled" if isinstance(config, SegmentsCorpus) else "classification"
 
 
+def surface_at_chance(config: CorpusConfig) -> bool:
+    """Whether a task is made so that neither the words of a text nor its length tell its label."""
+    return isinstance(config, DilutionCorpus)
+
+
 def corpus_facts(config: CorpusConfig) -> dict[str, Any]:
     """What goes into the key of a corpus: names of files and branches replaced by what they stand for.
 

@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from storage.durable import read_json
 from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 
-Role = Literal["method", "control"]
+Role = Literal["method", "baseline", "control"]
+"""A control is given nothing from which the answer can be learnt: it must sit at chance. A baseline sees no
+backbone, and is what a method has to beat."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,6 @@ class Cell:
     task: str
     seed: int
     role: Role
-    """A control is given nothing from which the answer can be learnt: it must sit at chance."""
     folder: Path
     """Holds metrics.json, predictions.parquet and, for some, token_weights.parquet and map.parquet."""
     history: Path | None

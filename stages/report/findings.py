@@ -22,11 +22,16 @@ class ControlFinding:
     majority: float
     standard_error: float
     """Of the majority rate on a test set of this size, sqrt(p (1 - p) / n)."""
+    p: float
+    """Two-sided, of a control at chance, by the normal distribution; corrected for the number of control
+    results by Holm's method."""
+    alpha: float
+    """At which it is tested."""
 
     @property
     def at_chance(self) -> bool:
-        """Within two standard errors of the majority rate."""
-        return abs(self.entry.mean - self.majority) <= 2 * self.standard_error
+        """Not shown to be elsewhere."""
+        return self.p >= self.alpha
 
     @property
     def difference(self) -> str:
@@ -39,23 +44,48 @@ class ControlFinding:
         if self.at_chance:
             return "at chance"
         above = self.entry.mean > self.majority
-        return "above chance: something leaks" if above else "below chance"
+        return "above chance" if above else "below chance"
 
 
 def control_findings(table: ResultsTable) -> tuple[ControlFinding, ...]:
-    """Every control on every task for which there is a majority rate."""
-    return tuple(
-        ControlFinding(
-            control=row.method,
-            task=column.task,
-            entry=found,
-            majority=column.majority,
-            standard_error=math.sqrt(column.majority * (1 - column.majority) / column.n_test),
-        )
+    """Every control on every task for which there is a majority rate.
+
+    Corrected by S. Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scandinavian Journal of
+    Statistics, 1979: among many controls at chance, some are past any bound made for one.
+    """
+    found = [
+        (row.method, column.task, entry, column.majority, column.n_test)
         for row in table.of_role("control")
-        for column, found in zip(table.columns, row.entries, strict=True)
-        if found is not None and column.majority is not None
+        for column, entry in zip(table.columns, row.entries, strict=True)
+        if entry is not None and column.majority is not None
+    ]
+    errors = [math.sqrt(rate * (1 - rate) / n) for *_, rate, n in found]
+    alone = [
+        _two_sided(entry.mean - rate, error)
+        for (_, _, entry, rate, _), error in zip(found, errors, strict=True)
+    ]
+    return tuple(
+        ControlFinding(control, task, entry, rate, error, p, table.alpha)
+        for (control, task, entry, rate, _), error, p in zip(
+            found, errors, _holm(alone), strict=True
+        )
     )
+
+
+def _two_sided(difference: float, error: float) -> float:
+    """Of a normal distribution; a test set of one class leaves nothing to chance."""
+    if error == 0:
+        return float(difference == 0)
+    return math.erfc(abs(difference) / error / math.sqrt(2))
+
+
+def _holm(ps: Sequence[float]) -> list[float]:
+    """p-values corrected for their number, in the order given."""
+    corrected, least = [1.0] * len(ps), 0.0
+    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        least = max(least, (len(ps) - rank) * ps[place])
+        corrected[place] = min(least, 1.0)
+    return corrected
 
 
 @dataclass(frozen=True)

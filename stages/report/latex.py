@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from stages.report.cells import Role
 from stages.report.entries import DASH, hundredths
 from stages.report.tables import PrintedMark, ResultsTable, Row
 
@@ -72,20 +73,18 @@ def results_latex(table: ResultsTable, title: str) -> str:
         ["method", *(escaped(c.heading) for c in columns), "seeds"],
         ["", *(escaped(c.metric) for c in columns), ""],
     ]
-    methods, controls = (
-        [_row(table, row) for row in table.of_role(role)] for role in ("method", "control")
-    )
+    roles: tuple[Role, ...] = ("method", "baseline", "control")
+    groups = [[_row(table, row) for row in table.of_role(role)] for role in roles]
     dashes = [escaped(DASH)] * (len(table.averages) + 1)
     rates = [DASH if c.majority is None else hundredths(c.majority) for c in table.columns]
     majority = [["majority class", *map(escaped, rates), *dashes]] if table.has_majority else []
     spread = ", mean ± sample standard deviation over seeds" if table.has_spread else ""
     about = f"{title}. Test metric × 100{spread}; bold: highest mean of the methods in a column."
     caption = " ".join(map(escaped, (about, *table.notes)))
-    body = tabular("l" + "r" * (len(columns) + 1), [head, methods, controls, majority])
+    body = tabular("l" + "r" * (len(columns) + 1), [head, *groups, majority])
     return floating(body, caption, "results")
 
 
 def _row(table: ResultsTable, row: Row) -> list[str]:
-    name = f"{row.method} (control)" if row.role == "control" else row.method
     printed = (_MARKED[p.mark].format(escaped(p.text)) for p in table.printed(row))
-    return [escaped(name), *printed, str(row.n_seeds)]
+    return [escaped(row.label), *printed, str(row.n_seeds)]

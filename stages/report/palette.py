@@ -1,4 +1,4 @@
-"""Colours and marks: every method has one colour and one marker in all figures, controls are grey.
+"""Colours and marks: every method has one colour and one marker in all figures, all other rows are grey.
 
 The hues are Okabe and Ito's, told apart with any kind of colour vision; the markers and line styles tell
 them apart without colour. A stand-alone picture uses the light values; in the page each becomes a
@@ -50,9 +50,10 @@ class Mark:
 
 
 def marks(table: ResultsTable) -> dict[str, Mark]:
-    """A mark for every method and control, by name, in the table's order."""
+    """A mark for every method, baseline and control, by name, in the table's order."""
     methods = [row.method for row in table.of_role("method")]
-    controls = [row.method for row in table.of_role("control")]
+    others = [row.method for row in table.rows if row.role != "method"]
+    controls = list(dict.fromkeys(others))
     return {
         **{name: _method(i) for i, name in enumerate(methods)},
         **{name: _control(i) for i, name in enumerate(controls)},

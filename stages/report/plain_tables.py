@@ -85,7 +85,7 @@ def controls_table(findings: Sequence[ControlFinding]) -> PlainTable:
     """Controls against the majority rate."""
     return PlainTable(
         "Controls against the majority class, × 100",
-        ("control", "task", "test", "majority", "difference", "2 std. errors", "finding"),
+        ("control", "task", "test", "majority", "difference", "std. error", "p (Holm)", "finding"),
         tuple(
             (
                 f.control,
@@ -93,7 +93,8 @@ def controls_table(findings: Sequence[ControlFinding]) -> PlainTable:
                 f.entry.text,
                 hundredths(f.majority),
                 f.difference,
-                hundredths(2 * f.standard_error),
+                hundredths(f.standard_error),
+                p_text(f.p),
                 f.verdict,
             )
             for f in findings

@@ -110,7 +110,7 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
     scores: dict[str, list[float]] = {}
     for r in results:
         scores.setdefault(r.cell.method, []).append(r.metrics.test)
-    methods = {r.cell.method for r in results if r.cell.role == "method"}
+    methods = {r.cell.method for r in results if r.cell.role != "control"}
     best = max((m for m in scores if m in methods), key=lambda m: np.mean(scores[m]), default=None)
     for group in groups:
         means = _means(group, {method: len(values) for method, values in scores.items()})

@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """One method or control."""
+    """One method, baseline or control."""
 
     method: str
     role: Role
@@ -60,6 +60,11 @@ class Row:
     seeds: tuple[int, ...]
     n_parameters: tuple[int, int]
     """Smallest and largest over the tasks."""
+
+    @property
+    def label(self) -> str:
+        """Its name, and what it is unless a method."""
+        return self.method if self.role == "method" else f"{self.method} ({self.role})"
 
     @property
     def n_seeds(self) -> int:
@@ -84,7 +89,7 @@ _MARKDOWN: dict[PrintedMark, str] = {"plain": "{}", "best": "**{}**", "tied": f"
 
 @dataclass(frozen=True)
 class ResultsTable:
-    """Methods first, then controls, each in order of first appearance."""
+    """Methods first, then baselines, then controls, each in order of first appearance."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -97,15 +102,20 @@ class ResultsTable:
     """Sentences that belong under the table."""
 
     def of_role(self, role: Role) -> tuple[Row, ...]:
-        """The rows that are methods, or controls."""
+        """The rows that are methods, baselines or controls."""
         return tuple(row for row in self.rows if row.role == role)
+
+    @property
+    def compared(self) -> tuple[Row, ...]:
+        """The rows of which one is the best: all but controls."""
+        return tuple(row for row in self.rows if row.role != "control")
 
     def is_best(self, row: Row, column: int) -> bool:
         """No method shows a higher mean in this column, at the printed precision."""
         entry = row.entries[column]
         if entry is None or row.role == "control":
             return False
-        others = [e.mean for r in self.of_role("method") if (e := r.entries[column]) is not None]
+        others = [e.mean for r in self.compared if (e := r.entries[column]) is not None]
         return hundredths(entry.mean) == hundredths(max(others))
 
     def is_tied(self, row: Row, column: int) -> bool:
@@ -116,7 +126,9 @@ class ResultsTable:
 
     def interval(self, row: Row, column: int) -> Interval | None:
         """Where the entry lies under resampling of the test examples."""
-        return self.standings[column].entries.get(row.method) if self.standings else None
+        if not self.standings or row.entries[column] is None:
+            return None
+        return self.standings[column].entries.get(row.method)
 
     def average(self, row: Row, average: Average) -> float | None:
         """Mean over tasks; None if one of them was not run."""
@@ -131,7 +143,7 @@ class ResultsTable:
         mine = self.average(row, average)
         if mine is None or row.role == "control":
             return False
-        found = [self.average(r, average) for r in self.of_role("method")]
+        found = [self.average(r, average) for r in self.compared]
         return hundredths(mine) == hundredths(max(v for v in found if v is not None))
 
     @property
@@ -176,7 +188,7 @@ class ResultsTable:
         """A pipe table; best in bold, controls named so, then majority rate and class balance, and notes."""
         body = [
             [
-                markdown_cell(f"{row.method} (control)" if row.role == "control" else row.method),
+                markdown_cell(row.label),
                 *(_MARKDOWN[p.mark].format(p.text) for p in self.printed(row)),
                 str(row.n_seeds),
             ]
@@ -262,7 +274,7 @@ def tabulate(results: Sequence[CellResult]) -> ResultsTable:
         for task, metrics in metrics_of.items()
         for metric in metrics
     )
-    roles: tuple[Role, ...] = ("method", "control")
+    roles: tuple[Role, ...] = ("method", "baseline", "control")
     rows: list[Row] = []
     for role in roles:
         by_method: dict[str, list[CellResult]] = {}

@@ -1,4 +1,8 @@
 import math
+from dataclasses import replace
+
+import pytest
+from scipy import stats
 
 from stages.report.cells import read_results
 from stages.report.findings import choice_fields, choice_rows, control_findings
@@ -7,19 +11,46 @@ from stages.report.tables import results_table
 from tests.stages.report.fake_results import Grid
 
 
-def test_a_control_within_two_standard_errors_is_at_chance_and_beyond_is_a_leak(make_grid):
-    grid = make_grid(tasks=["t"], methods=["m"], controls=["a", "b", "c"], seeds=[0])
-    # sqrt(0.5 * 0.5 / 400) = 0.025
-    for i, value in ((1, 0.5499), (2, 0.5501), (3, 0.4499)):
-        grid.edit_metrics(i, test=value)
+def test_a_control_is_above_chance_where_p_says_so(make_grid):
+    grid = make_grid(tasks=["t"], methods=["m"], controls=["a"], seeds=[0])
+    # sqrt(0.5 * 0.5 / 400) = 0.025; 1.96 of them are 0.049.
+    verdicts = {0.5489: "at chance", 0.5491: "above chance", 0.4509: "below chance"}
+    for value, verdict in verdicts.items():
+        grid.edit_metrics(1, test=value)
+        (found,) = control_findings(results_table(grid.cells))
+        assert found.verdict == verdict
+        assert found.standard_error == math.sqrt(0.25 / 400)
+        assert found.p == pytest.approx(2 * stats.norm.sf(abs(value - 0.5) / 0.025))
+        assert found.difference == f"{100 * (value - 0.5):+.1f}".replace("-", "−")
+
+
+def test_controls_are_corrected_for_their_number(make_grid):
+    # The demo: length at 56.0 on 300 texts, one control of twelve.
+    grid = make_grid(tasks=["t"], methods=["m"], controls=[*"abcdefghijkl"], seeds=[0])
+    for i in range(1, 13):
+        grid.edit_metrics(i, test=0.5, n_test=300)
+    grid.edit_metrics(0, n_test=300)
+    grid.edit_metrics(7, test=0.56)
     found = control_findings(results_table(grid.cells))
-    assert [f.verdict for f in found] == [
-        "at chance",
-        "above chance: something leaks",
-        "below chance",
-    ]
-    assert [f.difference for f in found] == ["+5.0", "+5.0", "−5.0"]
-    assert found[0].standard_error == math.sqrt(0.25 / 400)
+    assert {f.verdict for f in found} == {"at chance"}
+    alone = 2 * stats.norm.sf(0.06 / math.sqrt(0.25 / 300))
+    assert alone < 0.05
+    assert found[6].p == pytest.approx(12 * alone)
+    grid.edit_metrics(3, test=0.62)
+    found = control_findings(results_table(grid.cells))
+    assert [f.control for f in found if not f.at_chance] == ["c"], "a large one is still found"
+    assert found[6].p == pytest.approx(11 * alone), "Holm: the second of twelve"
+    assert all(f.p <= 1 for f in found)
+
+
+def test_a_baseline_is_held_against_nothing(make_grid):
+    grid: Grid = make_grid(tasks=["t"], methods=["m"], controls=["words", "shuffled"], seeds=[0])
+    grid.cells[1] = replace(grid.cells[1], role="baseline")
+    grid.edit_metrics(1, test=0.99)
+    table = results_table(grid.cells)
+    assert [f.control for f in control_findings(table)] == ["shuffled"]
+    assert [row.label for row in table.rows] == ["m", "words (baseline)", "shuffled (control)"]
+    assert table.is_best(table.rows[1], 0), "who beats every method is seen to"
 
 
 def test_a_control_scored_without_accuracy_is_not_held_against_a_majority(make_grid):
