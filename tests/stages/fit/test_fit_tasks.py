@@ -169,8 +169,8 @@ def test_windows_never_load_more_than_the_budget_or_one_batch(tmp_path, monkeypa
     most = []
     load = WindowedReader.load
 
-    def measured(self, texts):
-        rows = load(self, texts)
+    def measured(self, texts, opening=None):
+        rows = load(self, texts, opening)
         most.append((len(texts), rows.data.nbytes))
         return rows
 
