@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)') --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test lint type bench gpu-check golden clean
+.PHONY: demo test test-deep lint type bench gpu-check golden clean
 
 # The signal-dilution stress test, end to end on the packaged MiniLM weights. No server, no hub.
 demo: $(STAMP)
@@ -12,7 +13,11 @@ demo: $(STAMP)
 # A process per core and one more, as some tests wait for programs that they start; a thread per process: small tests do not
 # gain from more. A file's tests stay together, and files start in order: the long ones (crash, flows) are the first.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)') --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -m "not deep" $(ARGS)
+
+# Long tests of what shorter ones also touch: a hundred kills, every kind of damage to every kind of file, a scheduled run, ...
+test-deep: $(STAMP)
+	$(PYTEST) -m deep $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -82,7 +82,8 @@ class Stop:
 
         A thread of its own learns of a signal at once: Python runs handlers in the main thread, which may
         be inside a long call, and Prefect puts a handler of its own in place of ours. A signal that is
-        ignored (nohup) stays so.
+        ignored (nohup) stays so. Work that fails after a signal has come fails because of it: the process
+        leaves, also where somebody else's handler was quicker than the thread.
         """
         read, write = os.pipe()
         os.set_blocking(write, False)
@@ -93,15 +94,23 @@ class Stop:
             target=self._listen, args=(read,), name="permafrost-signals", daemon=True
         )
         listener.start()
+        failed = True
         try:
             yield
+            failed = False
+        except SystemExit as end:
+            failed = bool(end.code)
+            raise
         finally:
             signal.set_wakeup_fd(earlier_fd)
             for number, handler in zip(handled, earlier, strict=True):
                 signal.signal(number, handler)
             os.close(write)
+            # It reads what is left in the pipe first.
             listener.join()
             os.close(read)
+            if failed and self.asked:
+                self.leave()
 
     def _listen(self, read: int) -> None:
         while got := os.read(read, 1):

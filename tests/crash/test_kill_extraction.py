@@ -10,17 +10,18 @@ import pytest
 
 from tests.stages.extraction.tiny_models import save_model
 
-N_KILLS = int(os.environ.get("PERMAFROST_KILLS", "100"))
+MANY = int(os.environ.get("PERMAFROST_KILLS", "100"))
 
 
 @pytest.mark.timeout(900)
-def test_killed_extractions_lose_nothing_and_redo_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_kills", [8, pytest.param(MANY, marks=pytest.mark.deep)])
+def test_killed_extractions_lose_nothing_and_redo_nothing(tmp_path: Path, n_kills: int) -> None:
     model = save_model("bert", tmp_path / "model")
     script = Path(__file__).with_name("kill_extraction.py")
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(
-        [sys.executable, str(script), str(model), str(tmp_path / "work"), str(N_KILLS), "20"],
+        [sys.executable, str(script), str(model), str(tmp_path / "work"), str(n_kills), "20"],
         env=environment,
         capture_output=True,
         text=True,
@@ -28,7 +29,7 @@ def test_killed_extractions_lose_nothing_and_redo_nothing(tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr[-4000:]
     counts = json.loads(done.stdout)
-    assert counts["kills"] >= N_KILLS
-    assert counts["rows_compared"] > 1000 * N_KILLS / 10
-    assert counts["cells_kept"] > N_KILLS
-    assert counts["reruns_checked"] >= N_KILLS // 20
+    assert counts["kills"] >= n_kills
+    assert counts["rows_compared"] > 1000 * n_kills / 10
+    assert counts["cells_kept"] > n_kills
+    assert counts["reruns_checked"] >= n_kills // 20

@@ -29,6 +29,7 @@ def committed(server: ObjectServer) -> dict[str, bytes]:
     return {key: content for key, content in server.objects.items() if "/receipts/" in key}
 
 
+@pytest.mark.deep
 def test_kills_lose_nothing_that_was_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

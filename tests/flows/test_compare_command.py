@@ -64,6 +64,7 @@ def test_a_run_against_itself_changes_nothing(cli: Cli) -> None:
     assert "GLOT │" in said
 
 
+@pytest.mark.deep
 def test_an_earlier_report_is_compared_with_the_latest_run(cli: Cli, experiment_file: Path) -> None:
     before = report_of(cli.home)
     pipeline(str(experiment_file), str(cli.home), ["methods.GLOT.optim.lr=0.5", "seeds=[0]"])

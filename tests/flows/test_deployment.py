@@ -128,6 +128,7 @@ def box(tmp_path: Path) -> Iterator[Box]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.deep
 def test_scheduled_run_completes_and_the_next_one_reuses_everything(
     box: Box, experiment_file: Path, tmp_path: Path
 ) -> None:

@@ -239,7 +239,7 @@ def test_wrong_flags_are_told(
 
 @pytest.mark.parametrize(
     ("output", "says"),
-    [("folder", "which is a folder"), ("texts.txt/out.parquet", "texts.txt is no folder")],
+    [("folder", "which is a folder"), ("texts.txt/out.parquet", "texts.txt, which is no folder")],
 )
 def test_a_place_that_no_file_can_have_is_told_before_anything_runs(
     permafrost: Callable[..., str], tiny_bert: Path, tmp_path: Path, output: str, says: str

@@ -345,7 +345,7 @@ def test_texts_that_were_not_foreseen_are_extracted_when_they_are_asked_for(
         ({"tasks": {"pairs": {"kind": "local", "type": "sts", "path": "y"}}}, "name of a task of"),
         (
             {"tasks": {"x": {"kind": "local", "type": "sts", "path": "nowhere"}}},
-            "no file nowhere/test.parquet, where the pairs of a sts task are expected",
+            "no file nowhere/test.parquet .nor with .jsonl, .csv, .tsv.; nowhere is no folder",
         ),
         (
             {"tasks": {"x": {"kind": "mteb", "name": "STS1"}}},

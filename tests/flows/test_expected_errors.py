@@ -68,10 +68,11 @@ def test_a_full_disk_during_a_fit_is_told_in_one_line(
     capfd.readouterr()
     with pytest.raises(SystemExit) as end:
         _run(monkeypatch, experiment_file, home, SafetensorError(FULL))
-    err = capfd.readouterr().err
+    lines = capfd.readouterr().err.splitlines()
+    # Other tests of this process may have Prefect tell more than a program of ours does.
+    (err,) = [line for line in lines if " | INFO " not in line]
     assert end.value.code == 1
     assert tracebacks.seen == []
-    assert err.count("\n") == 1, err
     assert err.startswith("error: no room to write ")
     assert "No space left on device" in err
     assert "Free some space or choose another --home" in err

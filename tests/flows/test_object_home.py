@@ -83,6 +83,7 @@ def test_what_one_machine_extracted_another_one_reads(
     assert second.json("show", row["store_id"][:8])["path"].startswith(f"{HOME}/features/")
 
 
+@pytest.mark.deep
 def test_an_experiment_is_reused_by_another_machine_and_collected(
     server: ObjectServer,
     prefect_server: None,

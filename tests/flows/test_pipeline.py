@@ -136,6 +136,7 @@ def test_lost_features_are_computed_again_and_nothing_else(
     assert backbones.loads == 1
 
 
+@pytest.mark.deep
 def test_same_seed_gives_the_same_results_in_another_home(
     experiment_file: Path, finished_home: Path, tmp_path: Path
 ) -> None:
@@ -212,6 +213,7 @@ def test_report_is_rebuilt_from_results(experiment_file: Path, home: Path) -> No
     assert path.read_text() == before
 
 
+@pytest.mark.deep
 def test_garbage_is_what_no_latest_run_used(experiment_file: Path, home: Path) -> None:
     assert collect(home, []).folders == []
     pipeline(str(experiment_file), str(home), ["methods.GLOT.head.tau=0.5"])

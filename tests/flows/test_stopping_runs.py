@@ -70,6 +70,7 @@ def test_ctrl_c_while_a_run_extracts(
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.deep
 def test_sigterm_while_many_fits_run(
     configured: dict[str, str], finished_home: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -224,6 +224,7 @@ def test_nothing_is_left_of_an_export_that_fails(
     assert list((tmp_path / "deep").iterdir()) == []
 
 
+@pytest.mark.deep
 def test_a_killed_export_leaves_no_folder_under_its_name(home: Home, tmp_path: Path) -> None:
     artifact = home.head(GlotHead(hidden=8), "hidden/2")
     program = (

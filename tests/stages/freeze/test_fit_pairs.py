@@ -85,6 +85,7 @@ def test_a_planted_similarity_of_unseen_texts_is_predicted_better_than_by_the_me
     assert result.history[-1].train_loss < result.history[0].train_loss
 
 
+@pytest.mark.deep
 def test_pretraining_then_training_on_pairs_predicts_unseen_pairs():
     result = _fit(_config(max_epochs=40), autoencoders=_autoencoders(max_epochs=40))
     assert _unexplained(result) < 0.6
