@@ -1,16 +1,16 @@
 """Extraction against the bare backbone, and against the loop a researcher writes.
 
-    OMP_NUM_THREADS=2 python -m benchmarks.extraction [--only overhead naive] [--tokens 10000000] [--json]
+    OMP_NUM_THREADS=2 python -m benchmarks.extraction [--only overhead naive] [--json]
 
 Texts are synthetic: words drawn from a list, log-normal in number. `overhead`: wall time of an
 extraction of all hidden states, values and attention rows, tokenised, on disk and fsynced, over the
 very batches it ran put through transformers' own sdpa model, which keeps nothing. `naive`: the loop
 over the texts in their order, 32 at a time, padded to the longest, eager attention, np.save of every
 array as transformers returns it (`careful`: only [CLS] rows, tokens without padding, float16), over
-ours. `rows`: attention rows of a random decoder at 2,048 tokens against `output_attentions`. `flat`:
-cost of a token as the corpus grows. `plan`: predicting an extraction. `sweep`: mean pooling of all
-layers from the store against the backbone. Memory is the peak resident size of a child process beyond
-that of one that has loaded the model and run short texts.
+ours. `rows`: attention rows of a random decoder at 2,048 tokens against `output_attentions`.
+`plan`: predicting an extraction. `sweep`: mean pooling of all layers from the store against the
+backbone. Memory is the peak resident size of a child process beyond that of one that has loaded the
+model and run short texts.
 """
 
 import argparse
@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -147,7 +146,6 @@ def run_child(args: argparse.Namespace) -> None:
     if args.child in ("ours", "model"):
         backbone = load_backbone(target.files, "float32", "cpu")
         run_ours(target, folder / "small", synthetic(200, args.words, 1), backbone, 256)
-        report["before"] = _peak()
         texts = synthetic(args.tokens_each, args.words)
         begin = time.perf_counter()
         if args.child == "ours":
@@ -284,26 +282,8 @@ def rows(args: argparse.Namespace, folder: Path) -> list[Finding]:
     ]
 
 
-def flat(args: argparse.Namespace, folder: Path) -> list[Finding]:
-    """(d) a token's cost as the corpus grows, each size beside the smallest."""
-    steps = [n for n in (10_000, 50_000, 200_000, 1_000_000, 10_000_000) if n <= args.tokens]
-    runs = {n: child(args, "ours", "--folder", folder, "--tokens-each", n) for n in reversed(steps)}
-    cost = {n: runs[n]["seconds"] / n for n in steps}
-    beyond = {n: runs[n]["peak"] - runs[n]["before"] for n in steps}
-    findings: list[Finding] = []
-    for less, more in pairwise(steps):
-        where = f"{more:,} tokens / {less:,}"
-        times = f"{1e6 * cost[more]:.0f} / {1e6 * cost[less]:.0f} us"
-        memory = f"{beyond[more] / 2**20:.0f} / {beyond[less] / 2**20:.0f} MiB beyond the model"
-        findings += [
-            Finding(f"seconds per token, {where}", cost[more] / cost[less], "<= 1.1", times),
-            Finding(f"peak memory, {where}", beyond[more] / beyond[less], "<= 1.1", memory),
-        ]
-    return findings
-
-
 def plan(args: argparse.Namespace, folder: Path) -> list[Finding]:
-    """(e) seconds to plan a large corpus, digests included."""
+    """(d) seconds to plan a large corpus, digests included."""
     target = target_of(args.backbone)
     rng = np.random.default_rng(0)
     picks = rng.integers(0, len(WORDS), (args.texts, 12)).tolist()
@@ -383,7 +363,6 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path], list[Finding]]] = {
     "overhead": overhead,
     "naive": naive,
     "rows": rows,
-    "flat": flat,
     "plan": plan,
     "sweep": sweep,
 }
@@ -401,7 +380,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--backbone", default="minilm")
     parser.add_argument("--tokens-each", type=int, default=20_000, help="of one timed run")
-    parser.add_argument("--tokens", type=int, default=50_000, help="largest run of `flat`")
     parser.add_argument("--texts", type=int, default=1_000_000, help="planned by `plan`")
     parser.add_argument("--words", type=float, default=24, help="median words of a text")
     parser.add_argument("--batch-tokens", type=int, default=ExtractRuntime().batch_tokens)

@@ -44,6 +44,7 @@ from storage.durable import write_json
 from storage.features.store import FeatureStore, store_folder
 from storage.keys import to_plain
 from storage.progress import Progress
+from storage.texts import each_once
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,8 @@ class Dag:
         if len(tasks) == 1:
             corpus = self.corpus(tasks[0])
             return corpus.texts, corpus.digests
-        by_digest: dict[str, str] = {}
-        for task in tasks:
-            corpus = self.corpus(task)
-            for digest, text in zip(corpus.digests, corpus.texts, strict=True):
-                by_digest.setdefault(digest, text)
-        return list(by_digest.values()), list(by_digest)
+        corpora = [self.corpus(task) for task in tasks]
+        return each_once([c.texts for c in corpora], [c.digests for c in corpora])
 
     @cached_property
     def extract_nodes(self) -> list[Node]:

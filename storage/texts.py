@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import SupportsIndex, cast, overload
 
+import numpy as np
 import pyarrow as pa
 
 _AT_A_TIME = 4096
@@ -69,3 +70,17 @@ class Texts(Sequence[str]):
 
     def __repr__(self) -> str:
         return f"Texts({len(self):,})"
+
+
+def each_once(
+    texts: Sequence[Sequence[str]], digests: Sequence[Sequence[str]]
+) -> tuple[Texts, Texts]:
+    """Texts of several corpora and their digests, each once, in order of first appearance."""
+    parts = [pa.array(Texts.of(some), pa.large_string()) for some in digests]
+    every = pa.concat_arrays(parts)
+    # Codes count up in order of first appearance.
+    codes = every.dictionary_encode().indices.to_numpy()
+    _, first = np.unique(codes, return_index=True)
+    kept = pa.concat_arrays([pa.array(Texts.of(some), pa.large_string()) for some in texts])
+    rows = pa.array(first)
+    return Texts(kept.take(rows)), Texts(every.take(rows))

@@ -8,8 +8,9 @@ from jaxtyping import Bool, Int64
 
 from stages.extraction.recipes import encode
 from stages.extraction.target import ExtractTarget
+from storage.errors import InputError
 
-_AT_A_TIME = 1024
+_AT_A_TIME = 256
 """Texts whose tokens are in memory together."""
 
 
@@ -28,12 +29,17 @@ def measure(target: ExtractTarget, texts: Sequence[str]) -> Measured:
     """Tokenise texts, some at a time; at least one.
 
     Raises:
-        InputError: a text cannot be used; counted from the first of those tokenised with it.
+        InputError: a text cannot be used; counted from the first of `texts`.
     """
     parts: list[Measured] = []
     for at in range(0, len(texts), _AT_A_TIME):
         some = texts[at : at + _AT_A_TIME]
-        found = encode(target.recipe, target.tokenizer, some, target.max_length)
+        try:
+            found = encode(target.recipe, target.tokenizer, some, target.max_length)
+        except InputError:
+            # Again with those before it, so that the message counts as the caller does.
+            encode(target.recipe, target.tokenizer, texts[: at + len(some)], target.max_length)
+            raise
         parts.append(
             Measured(found.token_ids.lengths, found.span_start, found.span_end, found.truncated)
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.extraction.recipes import encode
+from stages.extraction.measuring import measure
 from stages.extraction.target import ExtractTarget
 from storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
 from storage.features.record import has_record
@@ -63,14 +63,11 @@ def plan_extraction(
     exact = n_new <= SAMPLE_TEXTS
     if not exact:
         sample = np.random.default_rng(0).choice(sample, SAMPLE_TEXTS, replace=False)
-    encoded = (
-        encode(
-            target.recipe, target.tokenizer, [texts[i] for i in sample.tolist()], target.max_length
-        )
-        if n_new
-        else None
-    )
-    sampled = int(encoded.token_ids.offsets[-1]) if encoded else 0
+    sampled = 0
+    if n_new:
+        # Some at a time, and their lengths only: the tokens of all of them would be the most that a short
+        # extraction ever holds.
+        sampled = int(measure(target, [texts[i] for i in sample.tolist()]).lengths.sum())
     new_tokens = round(sampled * n_new / max(len(sample), 1))
     specs = {a: _row_bytes(target, a) for a in (TOKEN_IDS.name, SPAN.name, *target.arrays)}
     wanted = dict.fromkeys(specs, 0)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage.texts import Texts
+from storage.texts import Texts, each_once
 
 WORDS = ["snow", "ice", "Schnee über Eis", "氷", "snow again"]
 
@@ -51,3 +51,13 @@ def test_going_through_them_keeps_no_strings() -> None:
         tracemalloc.stop()
     assert kept < 100_000
     assert peak < 2_000_000, "20,000 strings of 200 characters take 5 MB"
+
+
+def test_texts_of_several_corpora_come_once_in_order_of_appearance() -> None:
+    corpora = [["ice", "snow", "ice"], ["lake"], ["snow", "氷", "lake"]]
+    digests = [[f"digest of {t}" for t in texts] for texts in corpora]
+    texts, found = each_once(corpora, digests)
+    assert texts == ["ice", "snow", "lake", "氷"]
+    assert found == [f"digest of {t}" for t in texts]
+    assert isinstance(texts, Texts)
+    assert isinstance(found, Texts)

@@ -1,0 +1,79 @@
+"""What an extraction holds at a time does not grow with the number of its texts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tokenizers import Encoding
+from transformers import PreTrainedTokenizerBase
+
+from stages.extraction.backbone import BackboneConfig, BackboneFiles, load_backbone
+from stages.extraction.capture import parse_capture
+from stages.extraction.extract import extract
+from stages.extraction.recipes import plain
+from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from storage.features.receipts import Statistics
+from storage.features.writing import SegmentFill
+from storage.keys import text_digest
+from storage.progress import SilentProgress
+from tests.stages.extraction.tiny_models import WORDS
+
+TOKENS = 20
+N_TEXTS = 1200
+"""24,000 tokens of one segment, in 12 batches."""
+
+
+def run(files: BackboneFiles, home: Path) -> None:
+    target = resolve_target(
+        ExtractConfig(
+            backbone=BackboneConfig(source=str(files.folder)), capture=parse_capture("hidden=0")
+        )
+    )
+    loaded = load_backbone(files, "float32", "cpu")
+    # Lengths differ, as what is allocated for batches of one shape is easily used again.
+    texts = [
+        " ".join(WORDS[(i // 30**j if j < 3 else j) % 30] for j in range(TOKENS - i % 9))
+        for i in range(N_TEXTS)
+    ]
+    digests = [text_digest(t) for t in texts]
+    runtime = ExtractRuntime(device="cpu")
+    extract(target, home, texts, digests, runtime, SilentProgress(), load=lambda: loaded)
+
+
+def test_only_part_of_a_segment_is_tokenised_at_a_time(
+    tiny_files: Callable[[str], BackboneFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together: list[int] = []
+    tokenise = plain.tokenise
+
+    def counted(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Encoding]:
+        together.append(len(texts))
+        return tokenise(tokenizer, texts)
+
+    monkeypatch.setattr(plain, "tokenise", counted)
+    run(tiny_files("bert"), tmp_path)
+    assert sum(together) >= N_TEXTS
+    # 8,192 tokens and a batch more, of texts of 12 words and 2 special tokens at least.
+    assert max(together) <= (8192 + 2048) // 14, together
+
+
+def test_rows_of_every_batch_lie_in_the_same_memory(
+    tiny_files: Callable[[str], BackboneFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[int] = []
+    append = SegmentFill.append
+
+    def watched(
+        fill: SegmentFill, array: str, rows: NDArray[Any], statistics: Statistics | None = None
+    ) -> None:
+        if array == "hidden/0":
+            places.append(rows.ctypes.data)
+        append(fill, array, rows, statistics)
+
+    monkeypatch.setattr(SegmentFill, "append", watched)
+    run(tiny_files("bert"), tmp_path)
+    assert len(places) > 6
+    assert len(np.unique(places)) <= 3, "one batch is computed, one waits, one is written"
