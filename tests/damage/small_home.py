@@ -11,7 +11,7 @@ from flows.garbage import collect
 from flows.runs import RunRecord, run_files, run_problems, write_run
 from storage.artifacts import ArtifactSpec, ArtifactStore
 from storage.errors import PermafrostError
-from storage.features.projections import read_projection, write_projection
+from storage.features.projections import has_projection, read_projection, write_projection
 from storage.features.repairing import mend
 from storage.features.store import FeatureStore, store_folder, store_folders
 from storage.features.writing import writing
@@ -157,7 +157,8 @@ def put_right(home: SmallHome) -> None:
             segments = mended.store.segments()
             for number, arrays in mended.store.missing_cells(segments, [*small.rows]).items():
                 again.fill(writer, number, [*dict.fromkeys(arrays)], np.random.default_rng(0))
-        for block in mended.projections:
+        lacking = [b for b in (1, 2) if not has_projection(mended.store, b)]
+        for block in {*mended.projections, *(lacking if small is home.stores[0] else ())}:
             write_projection(mended.store, block, WEIGHT * block, BIAS)
     artifacts = ArtifactStore(home.root)
     for ref in artifacts.refs():
