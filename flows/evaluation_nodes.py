@@ -184,7 +184,7 @@ def _trained_on(dag: "Dag", method: Evaluated, cell: EvaluationCell) -> frozense
         return None
     assert cell.fitted_on is not None
     corpus = dag.corpus(cell.fitted_on)
-    known = frozenset(corpus.digests[text] for text in train_texts(corpus.examples))
+    known = frozenset(corpus.digests[int(text)] for text in train_texts(corpus.examples))
     if isinstance(method, LayersMethod) and method.encoders is not None:
         # Its autoencoders saw every text of their corpus, whatever its split.
         known |= frozenset(dag.corpus(dag.experiment.pretrainings[method.encoders].task).digests)

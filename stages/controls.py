@@ -177,7 +177,7 @@ def _sides(corpus: Corpus) -> tuple[str, ...]:
 
 
 def _texts(corpus: Corpus, split: str, side: str) -> Sequence[str]:
-    return [corpus.texts[i] for i in corpus.split(split).column(side).to_pylist()]
+    return [corpus.texts[int(i)] for i in corpus.split(split).column(side).to_pylist()]
 
 
 def _length(corpus: Corpus) -> dict[str, Float[np.ndarray, "n f"]]:

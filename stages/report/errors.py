@@ -89,7 +89,7 @@ def _errors(
         confusion=confusion(answers.labels, answers.predictions, names) if names else None,
         worst=tuple(
             WorstError(
-                texts=tuple(corpus.texts[side[row]] for side in answers.sides),
+                texts=tuple(corpus.texts[int(side[row])] for side in answers.sides),
                 label=_named(answers.labels[row], names),
                 prediction=_named(answers.predictions[row], names),
                 size=size,
