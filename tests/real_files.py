@@ -16,7 +16,8 @@ MODELS = Path(os.environ.get("PERMAFROST_MODELS", ""))
 
 
 def needs(*variables: str) -> pytest.MarkDecorator:
-    """Skips where one of these environment variables is not set."""
+    """Skips where one of these environment variables is not set: users have neither these datasets nor these
+    models, so nothing but optional checks may need them."""
     missing = [name for name in variables if not os.environ.get(name)]
     return pytest.mark.skipif(bool(missing), reason=f"optional: {' and '.join(missing)} not set")
 

@@ -115,6 +115,7 @@ def test_a_killed_extraction_goes_on_where_it_was(
     assert stores_agree(report.store, whole.store) > 10_000
 
 
+# On a CPU in its place there is no limit to meet; test_splitting.py of the extraction has a fake one.
 @pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="only a GPU has a limit to set")
 def test_too_little_memory_splits_the_batch_and_the_run_goes_on(
     tiny_files: Callable[[str], BackboneFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
