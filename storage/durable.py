@@ -60,7 +60,10 @@ def _tells_no_room(error: Exception, near: Path) -> bool:
     # Libraries in Rust, safetensors among them, give the number in words only.
     if (number := re.search(r"\(os error (\d+)\)", str(error))) is not None:
         return int(number[1]) in _NO_ROOM
-    return _refuses_more(near if near.is_dir() else near.parent)
+    # NumPy raises an OSError without a number, PyTorch a plain RuntimeError; what is anything else, also one
+    # of their descendants, is no failed write, and not worth a write of ours.
+    may_be_a_write = isinstance(error, OSError) or type(error) is RuntimeError
+    return may_be_a_write and _refuses_more(near if near.is_dir() else near.parent)
 
 
 def _refuses_more(folder: Path) -> bool:

@@ -98,6 +98,18 @@ def test_a_full_disk_is_named_when_a_library_does_not_know_why_it_failed(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("error", [ValueError, KeyError, RecursionError, AssertionError, MemoryError])
+def test_an_error_that_no_full_disk_makes_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def no_room(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(storage.durable.os, "fsync", no_room)
+    with pytest.raises(error), disk_errors_named(tmp_path / "head"):
+        raise error("a mistake in the work itself")
+
+
 def test_a_draft_lies_beside_its_file_under_a_fresh_name(tmp_path: Path) -> None:
     first, second = draft_path(tmp_path / "x"), draft_path(tmp_path / "x")
     assert first.parent == tmp_path
