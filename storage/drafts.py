@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import socket
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -47,7 +48,21 @@ def remove_drafts_of_dead_processes(home: Path) -> int:
     Feature stores are left to their writers, who remove the drafts in them under the write lease.
     """
     found = {p for pattern in (*_PLACES, _INSIDE_CHECKPOINTS) for p in home.glob(pattern)}
-    dead = [p for p in found if is_of_dead_process(p)]
+    return _remove_dead(found)
+
+
+def remove_dead_drafts_of(path: Path) -> int:
+    """Remove what killed processes left beside a file or folder that they were writing, outside of any home;
+    returns how many."""
+    beside, prefix = path.absolute().parent, f"{DRAFT_PREFIX}{path.name}"
+    if not beside.is_dir():
+        return 0
+    named = ((p, _OWNER.search(p.name)) for p in beside.iterdir() if p.name.startswith(prefix))
+    return _remove_dead(p for p, found in named if found and p.name[: found.start()] == prefix)
+
+
+def _remove_dead(drafts: Iterable[Path]) -> int:
+    dead = [p for p in drafts if is_of_dead_process(p)]
     for draft in dead:
         if draft.is_dir() and not draft.is_symlink():
             shutil.rmtree(draft, ignore_errors=True)

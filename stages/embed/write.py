@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.embed.aggregate import Vectors
+from storage.drafts import remove_dead_drafts_of
 from storage.durable import disk_errors_named, draft_path
 from storage.errors import InputError
 from storage.keys import canonical_json
@@ -55,6 +56,7 @@ def write_embeddings(
     table = table.replace_schema_metadata({b"permafrost": canonical_json(facts)})
     with disk_errors_named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_dead_drafts_of(path)
         draft = draft_path(path)
         try:
             pq.write_table(table, draft)

@@ -14,6 +14,7 @@ from stages.encoder.module_form import RECORD, write_module
 from stages.encoder.plain_form import TOLERANCE, obstacle, plain_difference, write_plain
 from stages.encoder.vectors import HeadVectors
 from stages.fit import Contrastive
+from storage.drafts import remove_dead_drafts_of
 from storage.durable import bytes_under, disk_errors_named, draft_path, json_bytes, sync_folder
 from storage.errors import InputError
 from storage.paths import HOME_BYTES, checked_path
@@ -146,6 +147,7 @@ def _require_free(output: Path) -> None:
 @contextmanager
 def _appearing(output: Path) -> Generator[Path]:
     """A draft folder beside `output` that gets its name when the block ends well, and else goes."""
+    remove_dead_drafts_of(output)
     draft = draft_path(output.absolute())
     try:
         with disk_errors_named(output):

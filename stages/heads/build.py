@@ -20,7 +20,7 @@ from stages.heads.glot import GlotPooling
 from stages.heads.initialise import linear
 from stages.heads.mlp import MlpPooling
 from stages.heads.pooling import Pooling
-from stages.heads.poolings import FirstPooling, LastPooling, MaxPooling, MeanPooling
+from stages.heads.poolings import MaxPooling, MeanPooling, SingleTokenPooling
 from stages.heads.scorer import ScorerPooling
 
 
@@ -32,9 +32,9 @@ def build_head(config: HeadConfig, d_in: int, generator: torch.Generator) -> Poo
     """
     match config:
         case FirstHead():
-            return FirstPooling(d_in)
+            return SingleTokenPooling(d_in, "first")
         case LastHead():
-            return LastPooling(d_in)
+            return SingleTokenPooling(d_in, "last")
         case MeanHead():
             return MeanPooling(d_in)
         case MaxHead():

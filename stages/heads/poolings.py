@@ -5,6 +5,8 @@ last one in a decoder if a setting says so; here each has its name. Both are tok
 the span.
 """
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -13,44 +15,28 @@ from stages.heads.pooling import Pooling
 from stages.heads.ragged_sums import owners, weighted_sum
 
 
-class FirstPooling(Pooling):
-    """The first token of each text."""
+class SingleTokenPooling(Pooling):
+    """One token of each text: the first or the last."""
 
-    def __init__(self, d_in: int) -> None:
+    def __init__(self, d_in: int, position: Literal["first", "last"]) -> None:
         super().__init__()
         self.d_out = d_in
+        self._position: Literal["first", "last"] = position
 
     def forward(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, "n d_out"]:
         """One vector per text."""
-        return tokens[offsets[:-1]]
+        return tokens[self._rows(offsets)]
 
     def token_weights(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, " t"]:
-        """1 for the first token of each text, 0 for the others."""
-        return tokens.new_zeros(len(tokens)).index_fill_(0, offsets[:-1], 1.0)
+        """1 for that token of each text, 0 for the others."""
+        return tokens.new_zeros(len(tokens)).index_fill_(0, self._rows(offsets), 1.0)
 
-
-class LastPooling(Pooling):
-    """The last token of each text."""
-
-    def __init__(self, d_in: int) -> None:
-        super().__init__()
-        self.d_out = d_in
-
-    def forward(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, "n d_out"]:
-        """One vector per text."""
-        return tokens[offsets[1:] - 1]
-
-    def token_weights(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, " t"]:
-        """1 for the last token of each text, 0 for the others."""
-        return tokens.new_zeros(len(tokens)).index_fill_(0, offsets[1:] - 1, 1.0)
+    def _rows(self, offsets: Int[Tensor, " n_plus_1"]) -> Int[Tensor, " n"]:
+        return offsets[:-1] if self._position == "first" else offsets[1:] - 1
 
 
 class MeanPooling(Pooling):

@@ -9,7 +9,12 @@ import pytest
 
 from storage import drafts
 from storage.artifacts import ArtifactSpec, ArtifactStore
-from storage.drafts import is_of_dead_process, owner, remove_drafts_of_dead_processes
+from storage.drafts import (
+    is_of_dead_process,
+    owner,
+    remove_dead_drafts_of,
+    remove_drafts_of_dead_processes,
+)
 from storage.durable import draft_path
 
 SPEC = ArtifactSpec(stage="fit", config={"a": 1})
@@ -72,3 +77,21 @@ def test_only_drafts_of_dead_processes_are_removed(tmp_path: Path, dead_name: st
         for kept in (stage / ".draft-abc-checkpoint", tmp_path / "runs"):
             assert [p.name for p in kept.iterdir()] == ["fit.pt"]
     assert remove_drafts_of_dead_processes(tmp_path / "nowhere") == 0
+
+
+def test_only_dead_drafts_of_one_destination_are_removed(tmp_path: Path, dead_name: str) -> None:
+    output = tmp_path / "out [1].parquet"
+    of = {name: dead_name.replace("-x-", f"-{name}-") for name in (output.name, "out", "a")}
+    (tmp_path / of[output.name]).write_bytes(b"half of it")
+    (tmp_path / of["a"]).write_bytes(b"of another destination")
+    mine = draft_path(output)
+    mine.mkdir()
+    # A name that begins like the destination's.
+    longer = tmp_path / of[output.name].replace(".parquet", ".parquet-2")
+    longer.write_bytes(b"")
+    assert remove_dead_drafts_of(output) == 1
+    assert {p.name for p in tmp_path.iterdir()} == {of["a"], mine.name, longer.name}
+    (tmp_path / of["out"]).mkdir()
+    (tmp_path / of["out"] / "model.safetensors").write_bytes(b"half of it")
+    assert remove_dead_drafts_of(tmp_path / "out") == 1
+    assert remove_dead_drafts_of(tmp_path / "nowhere" / "out") == 0

@@ -21,6 +21,7 @@ from stages.extraction.recipes import parse_recipe
 from stages.extraction.recompute import COMPUTE_NOISE
 from stages.freeze import EncoderSizes, PairFitConfig, UnifiedHead
 from stages.heads import AdaPoolHead, FirstHead, GlotHead, LastHead, MeanHead, MlpHead, ScorerHead
+from storage.drafts import owner
 from storage.durable import read_json
 from storage.errors import CorruptDataError, InputError
 from tests.stages.encoder.fitted_homes import TEXTS, Home, home_with_features
@@ -219,6 +220,10 @@ def test_nothing_is_left_of_an_export_that_fails(
 
     artifact = home.head(GlotHead(hidden=8), "hidden/2")
     monkeypatch.setattr(export_module, "model_card", fail)
+    # What a killed export left goes, too: the owner's pid belongs to a later process.
+    place, pid, started = owner().split(".")
+    of_dead = tmp_path / "deep" / f".draft-out-{place}.{pid}.{int(started) - 1}-0123abcd"
+    (of_dead / "inside").mkdir(parents=True)
     with pytest.raises(type(error)):
         export_head(home.path, artifact, tmp_path / "deep" / "out")
     assert list((tmp_path / "deep").iterdir()) == []
@@ -242,4 +247,5 @@ def test_a_killed_export_leaves_no_folder_under_its_name(home: Home, tmp_path: P
     assert ended.returncode == -signal.SIGKILL
     assert [p.name.startswith(".draft-out-") for p in out.parent.iterdir()] == [True]
     done = export_head(home.path, artifact, out)
+    assert [p.name for p in out.parent.iterdir()] == ["out"]
     assert json.loads((done.folder / "modules.json").read_text())[0]["path"] == ""
