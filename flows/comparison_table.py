@@ -12,6 +12,7 @@ from flows.comparing import Side
 from stages.comparison import VERDICTS, Basis, Change, Comparison
 from stages.report.entries import DASH, hundredths, p_text, signed
 from stages.report.latex import escaped, floating, tabular
+from stages.report.markdown import literal
 from storage.quoting import visible
 
 HEADINGS = ("task", "method", "metric", "A", "B", "B − A", "interval", "p", "over", "verdict")
@@ -122,10 +123,10 @@ def as_text(a: Side, b: Side, comparison: Comparison) -> Group:
 def as_markdown(a: Side, b: Side, comparison: Comparison) -> str:
     """A pipe table with its notes."""
     rule = [":---"] * _N_TEXT + ["---:"] * (len(HEADINGS) - _N_TEXT - 1) + [":---"]
-    lines = [list(HEADINGS), rule, *([_plain(cell) for cell in row] for row in rows(comparison))]
+    lines = [list(HEADINGS), rule, *([literal(cell) for cell in row] for row in rows(comparison))]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     said = [f"A: {a.label}", f"B: {b.label}", *notes(comparison)]
-    return table + "".join(f"\n{_plain(note)}\n" for note in said)
+    return table + "".join(f"\n{literal(note)}\n" for note in said)
 
 
 def as_latex(a: Side, b: Side, comparison: Comparison) -> str:
@@ -150,7 +151,3 @@ def as_json(a: Side, b: Side, comparison: Comparison) -> dict[str, Any]:
         **{k: [{"task": t, "method": m} for t, m in found] for k, found in names.items()},
         "notes": notes(comparison),
     }
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

@@ -63,9 +63,14 @@ class ProgressArtifacts:
         from prefect.artifacts import create_progress_artifact, update_progress_artifact
         from prefect.context import TaskRunContext
 
+        from stages.report.markdown import literal
+
         if TaskRunContext.get() is None:
             return
         if (known := self._artifacts.get(stage)) is not None:
             update_progress_artifact(known, progress=percent)
-        elif isinstance(made := create_progress_artifact(percent, description=label), UUID):
+            return
+        # Prefect shows descriptions as Markdown.
+        made = create_progress_artifact(percent, description=literal(label))
+        if isinstance(made, UUID):
             self._artifacts[stage] = made

@@ -8,7 +8,8 @@ from stages.report.entries import DASH, Entry, hundredths, p_text, signed
 from stages.report.findings import ChoiceRow, ControlFinding, choice_fields, control_findings
 from stages.report.latex import escaped, floating, tabular
 from stages.report.layer_curves import LayerTable
-from stages.report.tables import ResultsTable, markdown_cell
+from stages.report.markdown import literal
+from stages.report.tables import ResultsTable
 from stages.report.token_summary import TaskSummary
 from stages.report.tokens import KINDS
 
@@ -26,9 +27,9 @@ class PlainTable:
     def to_markdown(self) -> str:
         """A heading and a pipe table."""
         rule = [":---" if i < self.n_names else "---:" for i in range(len(self.header))]
-        body = [[markdown_cell(text) for text in row] for row in (self.header, *self.rows)]
+        body = [[literal(text) for text in row] for row in (self.header, *self.rows)]
         lines = [f"| {' | '.join(row)} |\n" for row in (body[0], rule, *body[1:])]
-        return f"## {markdown_cell(self.title)}\n\n{''.join(lines)}"
+        return f"## {literal(self.title)}\n\n{''.join(lines)}"
 
     def to_latex(self, label: str) -> str:
         """A floating booktabs table."""

@@ -12,6 +12,7 @@ import numpy as np
 from stages.report.averages import Average
 from stages.report.cells import Cell, CellResult, Role, read_results
 from stages.report.entries import DASH, Entry, entry, hundredths
+from stages.report.markdown import literal
 from stages.report.standing import Standing
 from stages.significance import Interval
 
@@ -188,7 +189,7 @@ class ResultsTable:
         """A pipe table; best in bold, controls named so, then majority rate and class balance, and notes."""
         body = [
             [
-                markdown_cell(row.label),
+                literal(row.label),
                 *(_MARKDOWN[p.mark].format(p.text) for p in self.printed(row)),
                 str(row.n_seeds),
             ]
@@ -198,7 +199,7 @@ class ResultsTable:
         header = [
             "method",
             *(
-                f"{markdown_cell(c.heading)} ({markdown_cell(c.metric)})"
+                f"{literal(c.heading)} ({literal(c.metric)})"
                 for c in (*self.columns, *self.averages)
             ),
             "seeds",
@@ -210,7 +211,7 @@ class ResultsTable:
             shares = [c.balance_text for c in self.columns]
             last.append(["classes in test", *shares, *dashes])
         lines = [f"| {' | '.join(line)} |\n" for line in (header, rule, *body, *last)]
-        return "".join([*lines, *(f"\n{note}\n" for note in self.notes)])
+        return "".join([*lines, *(f"\n{literal(note)}\n" for note in self.notes)])
 
     def summary(self) -> dict[str, Any]:
         """Plain data for listings: `tasks` are the headings of every row's `cells`."""
@@ -319,8 +320,3 @@ def _row(name: str, role: Role, columns: Sequence[Column], results: Sequence[Cel
 
 def _ends(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [interval.low, interval.high]
-
-
-def markdown_cell(text: str) -> str:
-    """Text as a cell of a pipe table prints it, on one line."""
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

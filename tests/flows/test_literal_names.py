@@ -1,15 +1,17 @@
 """Names that users give are printed as they are: brackets are not markup, control characters are seen."""
 
 import io
+from html import escape
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 from rich.console import Console
 from rich.table import Table
 
 from flows.board import Board
 from flows.comparing import Side
-from flows.comparison_table import as_text
+from flows.comparison_table import as_markdown, as_text
 from flows.results_table import render
 from flows.terminal import Terminal
 from stages.comparison import Comparison
@@ -62,6 +64,15 @@ def test_both_sides_of_a_comparison_are_shown_as_they_are_called() -> None:
     )
     assert "run m[/b] \\x1ba" in _printed(terminal)
     assert "t[/b] on m[/b]" in _printed(terminal)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "a|b", "*x*", "<b>", "`x`", "&lt;"])
+def test_a_comparison_in_markdown_shows_names_as_they_are(name: str) -> None:
+    sides = [Side(label=name, methods=()) for _ in "ab"]
+    found = Comparison(changes=(), only_a=((name, name),), only_b=(), alpha=0.05)
+    page = MarkdownIt("commonmark").enable("table").render(as_markdown(*sides, found))
+    assert f"<p>A: {escape(name)}</p>" in page
+    assert f"{escape(name)} on {escape(name)}" in page
 
 
 @pytest.mark.parametrize("text", NAMES)

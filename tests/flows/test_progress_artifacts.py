@@ -49,6 +49,13 @@ def test_a_server_that_never_answers_holds_up_no_stage(server: Server) -> None:
     assert server.seen == []
 
 
+def test_a_description_is_literal_where_prefect_reads_markdown(server: Server) -> None:
+    server.answers.set()
+    with ProgressArtifacts() as artifacts:
+        artifacts.show("a", "fit GLOT [k=2] · *x* <b>", 1.0)
+    assert server.seen == [(r"fit GLOT \[k=2\] · \*x\* \<b>", 1.0)]
+
+
 def test_only_the_latest_figure_waits(server: Server) -> None:
     with ProgressArtifacts() as artifacts:
         artifacts.show("a", "fit", 1.0)

@@ -98,7 +98,9 @@ def test_a_full_disk_is_named_when_a_library_does_not_know_why_it_failed(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyError, RecursionError, AssertionError, MemoryError])
+@pytest.mark.parametrize(
+    "error", [ValueError, KeyError, RecursionError, AssertionError, MemoryError]
+)
 def test_an_error_that_no_full_disk_makes_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:

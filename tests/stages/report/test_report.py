@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from stages.report.config import CurveAxis, ReportConfig, TasksAxis
 from stages.report.entries import hundredths
 from stages.report.html import page_digest
+from stages.report.markdown import literal
 from stages.report.palette import CUSTOM_PROPERTIES, HEAT, SERIES
 from stages.report.prose import prose
 from stages.report.results_file import SCHEMA
@@ -220,7 +221,7 @@ def test_results_parquet_and_summary_read_back(written_grid: Grid, written: Path
     del expected["notes"]
     assert summary == {"title": "Signal dilution", **expected}
     markdown = results_table(written_grid.cells).to_markdown()
-    assert (written / "results.md").read_text() == f"{markdown}\n{note}\n"
+    assert (written / "results.md").read_text() == f"{markdown}\n{literal(note)}\n"
 
 
 def test_a_missing_cell_is_a_dash(grid: Grid, tmp_path: Path):
