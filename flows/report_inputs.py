@@ -95,6 +95,13 @@ def _role(dag: "Dag", method: MethodConfig, task: str) -> Role:
     return "method"
 
 
+def roles(dag: "Dag") -> list[list[str]]:
+    """Method, task and role of each result of the grid: the experiment may say what a method is, and no key
+    of what the method computes knows of it."""
+    found = {(name, task): _role(dag, method, task) for name, task, _, method in dag.cells}
+    return [[name, task, role] for (name, task), role in found.items()]
+
+
 def _seconds(dag: "Dag", ref: ArtifactRef) -> float | None:
     """Wall time in which an artifact was made, as its manifest has it."""
     if not dag.artifacts.is_done(ref):

@@ -14,6 +14,7 @@ from flows.report_inputs import (
     probe_curves,
     report_cells,
     report_provenance,
+    roles,
     text_tokens,
 )
 from stages.layer_probe import LayerScores
@@ -54,6 +55,7 @@ def report_node(dag: "Dag") -> Node:
             "page": page_digest(),
             # Names are shown, so each stands beside what it names: names that change places are a change.
             "results": _named(dag.result_nodes),
+            "roles": roles(dag),
             "evaluations": _named(dag.evaluation_nodes),
             "tasks": _named(dag.corpus_nodes),
             "probes": _named(dag.probe_nodes),
