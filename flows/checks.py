@@ -8,6 +8,7 @@ from flows.dag import Dag
 from flows.evaluations import evaluation_cells
 from stages.extraction.backbone import choose_device
 from stages.report.config import CurveAxis
+from storage import paths
 from storage.errors import InputError, NotFoundError
 from storage.quoting import quoted
 
@@ -40,22 +41,17 @@ def check_dag(dag: Dag) -> None:
 
 
 def require_writable(home: Path) -> None:
-    """Check that a home exists or can be made, and that files can be written in it; writes nothing.
+    """Check that a home exists or can be made, and that files can be written in it; leaves none.
 
     Raises:
-        InputError: a file stands where a folder should be, or the folder cannot be written.
+        InputError: a file stands where a folder should be, or the folder takes no files.
     """
     place = next(p for p in (home, *home.absolute().parents) if os.path.lexists(p))
     if not place.is_dir():
         raise InputError(
             f"the home {home} cannot be made: {place} is no folder; give another one with --home"
         )
-    # Pseudo file systems such as /proc have no blocks, and refuse files to everybody.
-    if not os.access(place, os.W_OK | os.X_OK) or os.statvfs(place).f_blocks == 0:
-        raise InputError(
-            f"the home {home} cannot be written: {place} takes no files from this user; give another folder "
-            "with --home, or change its permissions"
-        )
+    paths.require_writable(home, "the home")
 
 
 def _check_report(dag: Dag) -> None:

@@ -37,6 +37,7 @@ from storage.features.record import has_record
 from storage.features.segments import Segment, build_table, pack
 from storage.features.store import ALWAYS, FeatureStore, store_folder
 from storage.features.writing import SegmentFill, StoreWriter, writing
+from storage.paths import require_writable
 from storage.progress import Progress
 from storage.readers import read_rows
 
@@ -86,7 +87,7 @@ def extract(
         load: how to load the backbone; it is called only if something is missing.
 
     Raises:
-        InputError: a text is longer than max_length, and `runtime` refuses that.
+        InputError: a text is longer than max_length, and `runtime` refuses that; or the home takes no files.
         StoreBusyError: another process writes to this store.
         DiskFullError: it cannot fit (nothing was started), or the disk filled up meanwhile (committed
             segments stay).
@@ -95,6 +96,8 @@ def extract(
     if runtime.too_long == "refuse":
         refuse_too_long(target, home, texts, digests, runtime.block_texts)
     plan = plan_extraction(target, home, texts, digests)
+    if plan.n_bytes:
+        require_writable(home, "the home")
     require_room(plan, home)
     root = store_folder(home, target.identity.store_id)
     if plan.nothing_to_do and has_record(root):

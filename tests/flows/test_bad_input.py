@@ -139,6 +139,19 @@ def test_homes(home: str, refused: Refused, experiment: Path) -> None:
     refused(["ls", "--home", home])
 
 
+def test_a_home_that_takes_no_files(refused: Refused, experiment: Path, tiny_bert: Path) -> None:
+    Path("t.txt").write_text("snow melts\n")
+    backbone = ["--backbone", str(tiny_bert), "--home", "/proc/home"]
+    for command in (
+        ["run", str(experiment), "--home", "/proc/home"],
+        ["extract", "t.txt", "--capture", "hidden=1", *backbone],
+        ["embed", "t.txt", "--method", "mean", "-o", "x.parquet", *backbone],
+    ):
+        said = refused(command)
+        assert "the home cannot be written to '/proc/home': /proc may not be written to" in said
+        assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "output",
     ["/dev/full", ".", "/proc/x.parquet", "/proc/x/y.parquet", "file/x.parquet", LONG, "b" * 250],

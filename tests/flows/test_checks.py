@@ -1,10 +1,12 @@
 """What a run would refuse is refused by `plan` and by `run` before anything is computed or written."""
 
+import errno
 import json
 import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -337,9 +339,15 @@ def test_a_home_that_cannot_be_written_is_refused(
     for home in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "link" / "below"):
         with pytest.raises(InputError, match="is no folder"):
             require_writable(home)
-    with pytest.raises(InputError, match="cannot be written: /proc takes no files"):
+    with pytest.raises(
+        InputError, match="cannot be written to '/proc/home': /proc may not be written to"
+    ):
         require_writable(Path("/proc/home"))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(InputError, match=f"cannot be written: {tmp_path} takes no files"):
+
+    def refuse(**_: Any) -> None:  # root may write anywhere
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(InputError, match=f"{tmp_path} may not be written to .Permission denied"):
         require_writable(tmp_path / "a")
     assert {p.name for p in tmp_path.iterdir()} == {"file", "link"}
