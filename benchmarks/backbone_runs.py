@@ -88,5 +88,5 @@ def run_bare(model: Any, batches: Sequence[dict[str, Any]]) -> None:
     with torch.inference_mode():
         for batch in batches:
             model(**batch)
-    if batches and batches[0]["input_ids"].is_cuda:
-        torch.cuda.synchronize()
+    if batches and (ids := batches[0]["input_ids"]).is_cuda:
+        torch.cuda.synchronize(ids.device)

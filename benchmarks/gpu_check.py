@@ -11,6 +11,7 @@ it says so and exits with 0.
 
 import argparse
 import datetime
+import os
 import re
 import subprocess
 import sys
@@ -29,10 +30,11 @@ RESULTS = Path(__file__).with_name("results")
 WIDE = {"n_layers": 12, "d_model": 1024, "n_heads": 16}
 
 
-def run_tests() -> int:
+def run_tests(device: str) -> int:
     """The exit code of tests/gpu."""
     command = [sys.executable, "-m", "pytest", "-q", "-ra", "tests/gpu"]
-    return subprocess.run(command, check=False).returncode
+    environment = {**os.environ, "PERMAFROST_CHECK_DEVICE": device}
+    return subprocess.run(command, check=False, env=environment).returncode
 
 
 def measured(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
@@ -92,7 +94,7 @@ def main() -> int:
     if args.device.startswith("cuda") and not torch.cuda.is_available():
         print("no CUDA device: torch sees none, so nothing was checked or measured")
         return 0
-    status = run_tests()
+    status = run_tests(args.device)
     is_cuda = args.device.startswith("cuda")
     card = torch.cuda.get_device_name(args.device) if is_cuda else args.device
     with tempfile.TemporaryDirectory(prefix="permafrost-gpu-") as folder:

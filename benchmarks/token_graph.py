@@ -151,8 +151,8 @@ class Case:
         vectors = getattr(self, name)()
         functional.cross_entropy(self.classifier(vectors), self.labels).backward()
         self.adam[kind].step()
-        if self.device == "cuda":
-            torch.cuda.synchronize()
+        if self.tokens.is_cuda:
+            torch.cuda.synchronize(self.tokens.device)
         grads = [p.grad.flatten() for p in self.parameters[kind] if p.grad is not None]
         return vectors.detach(), grads
 
@@ -244,12 +244,12 @@ def _child_peak(args: argparse.Namespace, name: str, n_tokens: int, groups: int)
 def _print_peak(name: str, n_tokens: int, hidden: int, groups: int, device: str) -> None:
     Case(4, hidden, groups, device).step(name)  # libraries loaded, buffers of the runtime made
     case = Case(n_tokens, hidden, groups, device)
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+    if case.tokens.is_cuda:
+        torch.cuda.reset_peak_memory_stats(case.tokens.device)
+        before = torch.cuda.memory_allocated(case.tokens.device)
         for _ in range(3):
             case.step(name)
-        print(torch.cuda.max_memory_allocated() - before)
+        print(torch.cuda.max_memory_allocated(case.tokens.device) - before)
         return
     # Importing needs more than a small step does: forget that peak, then start from what is held now.
     Path("/proc/self/clear_refs").write_text("5")

@@ -1,5 +1,6 @@
 """The GPU check: quiet where there is no GPU, and failed checks fail the command."""
 
+import copy
 import sys
 from pathlib import Path
 
@@ -8,13 +9,17 @@ import torch
 
 from benchmarks import gpu_check
 from benchmarks.measuring import Finding
+from stages.heads import build_head
+from stages.heads.config import HeadConfig
+from tests.gpu.agreement import HEADS, LENGTHS, WIDTH, differing, outcome
+from tests.stages.heads.batches import make_batch
 
 
 def test_without_a_gpu_it_says_so_and_is_done(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(gpu_check, "run_tests", lambda: pytest.fail("there is nothing to check"))
+    monkeypatch.setattr(gpu_check, "run_tests", lambda _: pytest.fail("there is nothing to check"))
     monkeypatch.setattr(sys, "argv", ["gpu_check"])
     assert gpu_check.main() == 0
     assert "no CUDA device" in capsys.readouterr().out
@@ -25,10 +30,25 @@ def test_the_table_says_how_the_checks_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int, said: str
 ) -> None:
     out = tmp_path / "table.md"
-    monkeypatch.setattr(gpu_check, "run_tests", lambda: status)
+    tested: list[str] = []
+    monkeypatch.setattr(gpu_check, "run_tests", lambda device: (tested.append(device), status)[1])
     monkeypatch.setattr(gpu_check, "measured", lambda *_: [Finding("a step", 6.5, ">= 5", "2 ms")])
     monkeypatch.setattr(sys, "argv", ["gpu_check", "--device", "cpu", "--out", str(out)])
     assert gpu_check.main() == status
+    assert tested == ["cpu"]
     table = out.read_text()
     assert said in table
     assert "| a step | 6.5 " in table
+
+
+@pytest.mark.parametrize("config", HEADS, ids=str)
+def test_rounding_alone_is_no_difference_and_more_is(config: HeadConfig) -> None:
+    """Float64 rounds elsewhere, as a GPU does."""
+    head = build_head(config, WIDTH, torch.Generator().manual_seed(0))
+    tokens, offsets = make_batch(LENGTHS, WIDTH, dtype=torch.float32)
+    wide = outcome(copy.deepcopy(head).double(), tokens.double(), offsets)
+    assert not differing(outcome(head, tokens, offsets), wide)
+    for name, value in wide.items():
+        scale = max(float(v.abs().max()) for v in wide.values())
+        found = differing({**wide, name: value + 1e-3 * scale}, wide)
+        assert [line.split(" by ")[0] for line in found] == [name]

@@ -30,6 +30,8 @@ from tests.stages.extraction.tiny_models import WORDS
 DEVICE = checked_device()
 CAPTURE = "hidden=all,values=all,attention_rows=all,hidden=2@mean"
 AXES = Axes(segment_tokens=2048, segment_texts=128)
+ONE_SEGMENT = Axes(segment_tokens=1 << 17, segment_texts=4096)
+"""A batch never goes beyond a segment, so a large batch needs a large one."""
 FLOAT16_NOISE = 2e-3
 """Rounding to float16 (2**-11, relative) on activations of order 1, and float32 summed in other orders."""
 
@@ -41,7 +43,12 @@ def texts(n: int, seed: int = 0) -> list[str]:
 
 
 def run(
-    files: BackboneFiles, home: Path, corpus: list[str], device: str, batch_tokens: int = 1024
+    files: BackboneFiles,
+    home: Path,
+    corpus: list[str],
+    device: str,
+    batch_tokens: int = 1024,
+    axes: Axes = AXES,
 ) -> ExtractReport:
     """One extraction of everything."""
     config = {
@@ -51,7 +58,7 @@ def run(
     target = resolve_target(ExtractConfig.model_validate(config))
     digests = [text_digest(t) for t in corpus]
     runtime = ExtractRuntime(device=device, batch_tokens=batch_tokens, buffer_bytes=1 << 30)
-    return extract(target, home, corpus, digests, runtime, SilentProgress(), axes=AXES)
+    return extract(target, home, corpus, digests, runtime, SilentProgress(), axes=axes)
 
 
 def stores_agree(one: FeatureStore, other: FeatureStore) -> int:
@@ -130,20 +137,31 @@ def test_too_little_memory_splits_the_batch_and_the_run_goes_on(
             failures += 1
             raise
 
+    index = torch.device(DEVICE).index or 0
+
+    def reserved(name: str, batch_tokens: int) -> tuple[ExtractReport, int]:
+        """An extraction in batches of one size, and the most memory that it took."""
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(index)
+        report = run(tiny_files("bert"), tmp_path / name, corpus, DEVICE, batch_tokens, ONE_SEGMENT)
+        return report, torch.cuda.max_memory_reserved(index)
+
     corpus = texts(3000)
-    whole = run(tiny_files("bert"), tmp_path / "whole", corpus, DEVICE)
+    # Twice: the first one also makes what the libraries keep.
+    reserved("first", 1024)
+    whole, least = reserved("whole", 1024)
+    _, most = reserved("large", 1 << 20)
+    assert most - least > 32 << 20, "the large batch needs no more, so no limit lies in between"
     monkeypatch.setattr(extract_module, "forward", counted)
-    torch.cuda.empty_cache()
-    index = torch.cuda.current_device()
     total = torch.cuda.get_device_properties(index).total_memory
-    torch.cuda.set_per_process_memory_fraction(
-        (torch.cuda.memory_reserved(index) + (24 << 20)) / total, index
-    )
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((least + (most - least) // 3) / total, index)
     try:
-        small = run(tiny_files("bert"), tmp_path / "small", corpus, DEVICE, batch_tokens=1 << 20)
+        small, _ = reserved("small", 1 << 20)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, index)
     assert failures > 0, "the limit was never met, so nothing was shown"
+    assert small.split_from is not None
     assert stores_agree(small.store, whole.store) > 10_000
 
 

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor
 
 from stages.freeze import (
     AutoencoderConfig,
@@ -15,52 +14,14 @@ from stages.freeze import (
     pretrain,
 )
 from stages.heads import build_head
-from stages.heads.config import (
-    AdaPoolHead,
-    FirstHead,
-    GlotHead,
-    HeadConfig,
-    MaxHead,
-    MeanHead,
-    MlpHead,
-    ScorerHead,
-)
+from stages.heads.config import HeadConfig
 from storage.progress import SilentProgress
+from tests.gpu.agreement import HEADS, LENGTHS, WIDTH, differing, outcome
 from tests.gpu.devices import checked_device
 from tests.stages.freeze.planted_pairs import make_latents, make_pairs
 from tests.stages.heads.batches import make_batch
 
 DEVICE = checked_device()
-WIDTH = 24
-LENGTHS = [7, 1, 40, 3, 90]
-TOLERANCE = 2e-5
-"""Relative to the largest number: float32 (eps 1.2e-7), summed in other orders, over a few layers."""
-HEADS: list[HeadConfig] = [
-    FirstHead(),
-    MeanHead(),
-    MaxHead(),
-    ScorerHead(hidden=16),
-    MlpHead(hidden=16),
-    AdaPoolHead(heads=4),
-    AdaPoolHead(heads=4, query="first"),
-    *(
-        GlotHead(conv=conv, hidden=16, tau=tau)
-        for conv in ("gat", "gcn", "gin")
-        for tau in (0.3, 2)
-    ),
-    GlotHead(hidden=16, heads=4, tau=0.5, project=12, jumping="max"),
-]
-
-
-def outcome(head: torch.nn.Module, tokens: Tensor, offsets: Tensor) -> dict[str, Tensor]:
-    """Vectors, and the gradients of a loss over them, on the CPU."""
-    vectors = head(tokens, offsets)
-    found = {"vectors": vectors.detach()}
-    if any(p.requires_grad for p in head.parameters()):
-        directions = torch.linspace(-1, 1, vectors.shape[1], device=vectors.device)
-        (vectors * directions).tanh().sum().backward()
-        found |= {n: p.grad for n, p in head.named_parameters() if p.grad is not None}
-    return {name: value.cpu() for name, value in found.items()}
 
 
 @pytest.mark.parametrize("config", HEADS, ids=str)
@@ -69,11 +30,7 @@ def test_a_head_gives_the_vectors_and_gradients_of_the_cpu(config: HeadConfig) -
     tokens, offsets = make_batch(LENGTHS, WIDTH, dtype=torch.float32)
     there = copy.deepcopy(head).to(DEVICE)
     ours = outcome(there, tokens.to(DEVICE), offsets.to(DEVICE))
-    theirs = outcome(head, tokens, offsets)
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        scale = max(float(value.abs().max()), 1e-3)
-        assert float((ours[name] - value).abs().max()) <= TOLERANCE * scale, name
+    assert not differing(ours, outcome(head, tokens, offsets))
 
 
 def test_freeze_trains_on_the_device_as_on_the_cpu() -> None:
