@@ -28,7 +28,7 @@ from stages.corpus.columns import TaskKind
 from stages.corpus.config import CorpusConfig, task_kind
 from stages.embed import EmbedConfig
 from stages.extraction.backbone import BackboneConfig
-from stages.extraction.capture import Capture, CaptureItem, in_order
+from stages.extraction.capture import Capture, CaptureItem, LayersText, in_order
 from stages.extraction.recipes import PlainRecipe, Recipe
 from stages.extraction.sizes import BackboneSizes
 from stages.extraction.target import ExtractRuntime
@@ -101,7 +101,7 @@ class Latents(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     recipe: str = DEFAULT_RECIPE
-    layers: str = "all"
+    layers: LayersText = "all"
     """Hidden states: `all` (blocks 1..L), `half`, indices and ranges."""
     at: Literal["last", "readout", "mean"] = "last"
     """FREEZE! reads the last token."""

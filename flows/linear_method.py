@@ -15,6 +15,7 @@ from flows.recipes import DEFAULT_RECIPE
 from stages.bounds import MAX_STEPS
 from stages.embed import EmbedConfig, Method
 from stages.embed.config import Combine
+from stages.extraction.capture import index_as_text
 from stages.fit import Metric
 from stages.linear import Classifier, ClassMetric, LinearConfig, PairFeatures
 from stages.linear.config import Strengths
@@ -23,7 +24,7 @@ from stages.linear.config import Strengths
 def _several(value: Any) -> Any:
     """One choice of layers, or a list of candidates; an index may be written as a number."""
     given = value if isinstance(value, list | tuple) else [value]
-    return tuple(str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in given)
+    return tuple(map(index_as_text, given))
 
 
 class LinearMethod(BaseModel):

@@ -18,7 +18,7 @@ from stages.corpus.corpus import Corpus
 from stages.embed import EmbedConfig, Features, Method, embed_ensemble
 from stages.embed.aggregate import Vectors
 from stages.embed.layers import layer_vectors
-from stages.extraction.capture import Index
+from stages.extraction.capture import Index, LayersText
 from stages.segment_matching import match
 from stages.similarity import SimilarityConfig, require_graded, score_pairs
 from storage.errors import InputError
@@ -33,7 +33,7 @@ class LayerProbeConfig(BaseModel):
     method: Method = "hs"
     of: Literal["hidden", "values"] = "hidden"
     """What first, last, mean, max and weighted_mean pool."""
-    layers: str = "all"
+    layers: LayersText = "all"
 
     @property
     def embed_config(self) -> EmbedConfig:

@@ -85,6 +85,19 @@ def test_the_experiment_shown_is_valid(tmp_path: Path) -> None:
     assert set(experiment.methods) == set(yaml.safe_load(block)["methods"])
 
 
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_what_an_experiment_says_to_set_can_be_set(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PERMAFROST_DATA", "PERMAFROST_MODELS"):
+        monkeypatch.setenv(name, "somewhere")
+    comments = "\n".join(re.findall(r"^#.*", file.read_text(encoding="utf-8"), re.M))
+    for override in re.findall(r"--set ([\w.]+=[^\s;]+)", comments):
+        load_experiment(file, [override.rstrip(".,)")])
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_commands_and_flags_exist(document: Path) -> None:
     for line in _code(document.read_text(encoding="utf-8")):

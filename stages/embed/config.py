@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from stages.bounds import MAX_WIDTH
-from stages.extraction.capture import CaptureItem, Index, What
+from stages.extraction.capture import CaptureItem, Index, LayersText, What
 from stages.extraction.sizes import BackboneSizes
 from storage.errors import InputError
 from storage.quoting import quoted
@@ -57,7 +57,7 @@ class EmbedConfig(BaseModel):
     out; `mean`, `max`, `weighted_mean` (token i of n weighs i / (1 + ... + n), as in SGPT): over the
     span. `wva`: the values of all tokens of the input, weighted by the readout token's attention row,
     heads side by side; `aligned_wva`: that through the block's output projection, bias included."""
-    layers: str = "default"
+    layers: LayersText = "default"
     """`all` (blocks 1..L), `half` (L // 2 .. L), `last` (`final` where there is one, else block L), `final`,
     indices and ranges, separated by commas; 0, the embedding output, only if it is asked for. `default`
     is `last` for the poolings and `all` for hs, va, wva and aligned_wva. `auto`: `choose_layers`."""

@@ -7,9 +7,9 @@ there is one); values and attention rows belong to blocks 1..L.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, field_validator, model_validator
 
 from stages.extraction.sizes import BackboneSizes
 from storage.errors import InputError
@@ -19,6 +19,15 @@ What = Literal["hidden", "values", "attention_rows"]
 At = Literal["tokens", "readout", "mean", "last"]
 How = Literal["readout", "mean", "last"]
 Index = int | Literal["final"]
+
+
+def index_as_text(value: object) -> object:
+    """A whole number as its digits: YAML reads `layers: 4` as a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+LayersText = Annotated[str, BeforeValidator(index_as_text)]
+"""Layers in words; one index alone may be written as a number."""
 
 EXAMPLE = "hidden=all@tokens,values=4-6,9@tokens,attention_rows=all"
 _LAYER = re.compile(r"all|half|final|[0-9]{1,9}|[0-9]{1,9}-[0-9]{1,9}")
@@ -86,7 +95,7 @@ class CaptureItem(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     what: What
-    layers: str
+    layers: LayersText
     """`all`, `half` (the deep half, L // 2 .. L, as Value Aggregation uses it), `final`, indices and
     ranges (both ends included), separated by commas."""
     at: At = "tokens"

@@ -12,6 +12,7 @@ from stages.extraction.capture import (
     At,
     CaptureItem,
     Index,
+    LayersText,
     What,
     in_order,
 )
@@ -26,7 +27,7 @@ class StoredLayers(CaptureItem):
     """Arrays of the store, one per layer: what a probe reads, and what is captured for it."""
 
     what: What = "hidden"
-    layers: str = "all"
+    layers: LayersText = "all"
     """`all` (of hidden states from 0, the embedding output, to `final`, where there is a final norm),
     `half`, `final`, indices and ranges."""
     at: At = "mean"

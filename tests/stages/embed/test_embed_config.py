@@ -32,6 +32,7 @@ ENCODER = DECODER.model_copy(update={"has_final_norm": False, "is_decoder": Fals
         ({"method": "va", "layers": "half"}, DECODER, (2, 3, 4)),
         ({"method": "wva", "layers": "3-4, 1,3"}, DECODER, (1, 3, 4)),
         ({"method": "wva", "layers": "last"}, DECODER, (4,)),
+        ({"method": "mean", "layers": 3}, DECODER, (3,)),
         ({"method": "hs", "layers": "auto"}, DECODER, (1, 2, 3, 4)),
     ],
 )
