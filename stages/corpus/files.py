@@ -22,17 +22,10 @@ from stages.corpus.rows import (
     require_columns,
     text_columns,
 )
+from stages.corpus.shards import FORMATS, data_files
 from storage.errors import InputError
 from storage.paths import checked_path
 from storage.quoting import quoted
-
-FORMATS = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".txt": "txt",
-}
 
 _BLOCK_BYTES = 1 << 24
 """Read at a time. A row must fit into one block; the default of 1 MiB is less than some documents."""
@@ -54,7 +47,8 @@ class FilesCorpus(BaseModel):
     kind: Literal["files"] = "files"
     files: dict[str, str] = Field(min_length=1)
     """Split to path; the format follows from the extension: .parquet, .csv, .tsv, .jsonl or .txt. Quotation
-    marks in tsv files are part of the text."""
+    marks in tsv files are part of the text. A split in several files is their folder, or a pattern such as
+    `data/train-*.parquet`; rows are then counted through all of them."""
     task: Task
     """What the corpus is for, and which columns hold it."""
     dev: Dev = DevAsGiven()
@@ -94,19 +88,20 @@ def files_rows(config: FilesCorpus) -> list[SplitRows]:
 
 
 def file_format(path: Path) -> str:
-    """The format by extension.
+    """The format by extension, of one file or of several of one format.
 
     Raises:
-        InputError: no such file, a folder, an empty file, or an unknown extension.
+        InputError: no such file, an empty one, an unknown extension, or as of `data_files`.
     """
     checked_path(path, "the file")
+    first, *_ = [_format_of_one(part) for part in data_files(path)]
+    return first
+
+
+def _format_of_one(path: Path) -> str:
     if not path.exists():
         raise InputError(
             f"there is no file {path}; relative paths count from the working folder {Path.cwd()}"
-        )
-    if path.is_dir():
-        raise InputError(
-            f"{path} is a folder; name a file in it (a datasets folder goes with kind 'hub')"
         )
     if path.suffix.lower() not in FORMATS:
         raise InputError(
@@ -121,11 +116,15 @@ def file_format(path: Path) -> str:
 
 def file_identity(path: Path) -> dict[str, str]:
     """What decides what is read from a file: its extension and its bytes."""
-    return {"format": path.suffix.lower(), "sha256": file_sha256(path)}
+    return {"format": data_files(path)[0].suffix.lower(), "sha256": file_sha256(path)}
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of the bytes of a file, 64 hex digits."""
+    """SHA-256 of the bytes of a file, 64 hex digits; of several files that of theirs, one a line."""
+    parts = data_files(path)
+    if parts != [path]:
+        lines = "\n".join(map(file_sha256, parts))
+        return hashlib.sha256(lines.encode()).hexdigest()
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -134,12 +133,12 @@ def file_sha256(path: Path) -> str:
 
 
 def column_names(path: Path) -> list[str]:
-    """The columns of a file; of jsonl the fields of the first rows.
+    """The columns of a file, of several the first one's; of jsonl the fields of the first row.
 
     Raises:
         InputError: the file is missing, empty, unreadable or broken.
     """
-    kind = file_format(path)
+    kind, path = file_format(path), data_files(path)[0]
     try:
         match kind:
             case "parquet":
@@ -156,6 +155,30 @@ def column_names(path: Path) -> list[str]:
         raise _unreadable(path, error) from error
 
 
+def first_row(path: Path) -> dict[str, Any]:
+    """The values of the first row by column, of several files of the first one's; empty without rows.
+
+    Raises:
+        InputError: the file is missing, empty, unreadable or broken.
+    """
+    kind, path = file_format(path), data_files(path)[0]
+    try:
+        match kind:
+            case "parquet":
+                with pa.parquet.ParquetFile(path, memory_map=True) as file:
+                    batch = next(file.iter_batches(batch_size=1), None)
+            case "csv" | "tsv":
+                with pa.csv.open_csv(path, *_csv_options(path)) as head:
+                    batch = next(iter(head), None)
+            case "jsonl":
+                return _first_object(path)
+            case _:
+                return {}
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise _unreadable(path, error) from error
+    return next(iter(batch.slice(0, 1).to_pylist()), {}) if batch is not None else {}
+
+
 def read_columns(
     path: Path,
     texts: Sequence[str],
@@ -164,28 +187,53 @@ def read_columns(
     *,
     ids: Sequence[str] = (),
     optional: Sequence[str] = (),
+    lists: Sequence[str] = (),
 ) -> pa.Table:
-    """Read some columns of a file; `texts` come as strings whatever they look like ("2020-01-01").
+    """Read some columns of a file, or of several one after the other.
 
-    `negatives` too, and may be lists of them. `ids` keep their digits: as text of csv, else as they are.
-    `optional` are texts that the file, or a row of it, need not have.
+    `texts` come as strings whatever they look like ("2020-01-01"), `negatives` too, and may be lists of them.
+    `ids` keep their digits: as text of csv, else as they are. `optional` are texts that the file, or a row of
+    it, need not have; `lists` are of numbers or texts, in csv as text.
 
     Raises:
-        InputError: the file is missing, empty, unreadable or broken, or has no such column.
+        InputError: a file is missing, empty, unreadable or broken, has no such column, or one of another
+            type than the first file's.
     """
     kind = file_format(path)
+    parts = [
+        _read_one(part, kind, texts, labels, negatives, ids, optional, lists)
+        for part in data_files(path)
+    ]
+    try:
+        return pa.concat_tables(parts, promote_options="permissive") if len(parts) > 1 else parts[0]
+    except pa.ArrowException as error:
+        raise InputError(
+            f"the files of {path} cannot be put together: {error}; give a column one type in all of them"
+        ) from error
+
+
+def _read_one(
+    path: Path,
+    kind: str,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    negatives: Sequence[str],
+    ids: Sequence[str],
+    optional: Sequence[str],
+    lists: Sequence[str],
+) -> pa.Table:
     if optional and kind != "jsonl":
         texts = [*texts, *(name for name in optional if name in column_names(path))]
     try:
         match kind:
             case "parquet":
-                return _parquet(path, [*texts, *labels, *negatives, *ids])
+                return _parquet(path, [*texts, *labels, *negatives, *ids, *lists])
             case "csv" | "tsv":
-                return _csv(path, [*texts, *negatives, *ids], labels)
+                return _csv(path, [*texts, *negatives, *ids, *lists], labels)
             case "jsonl":
-                return _jsonl(path, texts, labels, negatives, ids, optional)
+                return _jsonl(path, texts, labels, negatives, ids, optional, lists)
             case _:
-                return _txt(path, [*texts, *labels, *negatives, *ids])
+                return _txt(path, [*texts, *labels, *negatives, *ids, *lists])
     except InputError:
         raise
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
@@ -235,13 +283,15 @@ def _jsonl(
     negatives: Sequence[str],
     ids: Sequence[str],
     optional: Sequence[str],
+    lists: Sequence[str],
 ) -> pa.Table:
     first = _first_object(path)
-    require_columns(list(first), (*texts, *labels, *negatives, *ids), str(path))
+    require_columns(list(first), (*texts, *labels, *negatives, *ids, *lists), str(path))
     types = {name: pa.large_string() for name in (*texts, *optional)}
     types |= {name: _json_type(first[name], name, path) for name in labels}
     types |= {name: _json_text_type(path, name) for name in negatives}
     types |= {name: _json_id_type(first[name], name, path) for name in ids}
+    types |= {name: _json_list_type(first[name], name, path) for name in lists}
     fields = list(types.items())
     # An explicit schema keeps columns that are not asked for from being parsed, and from failing.
     parsing = pa.json.ParseOptions(
@@ -278,6 +328,15 @@ def _json_type(value: object, name: str, path: Path) -> pa.DataType:
     raise InputError(
         f"row 1 of {path}: the label in column {quoted(name)} is {quoted(value)}, expected a number or text"
     )
+
+
+def _json_list_type(value: object, name: str, path: Path) -> pa.DataType:
+    if not isinstance(value, list) or not value:
+        raise InputError(
+            f"row 1 of {path} has {quoted(value)} in column {quoted(name)}, expected a list of numbers or "
+            "texts"
+        )
+    return pa.list_(_json_type(value[0], name, path))
 
 
 def _json_id_type(value: object, name: str, path: Path) -> pa.DataType:

@@ -1,8 +1,10 @@
 """The names that columns and files usually have, for those that an experiment does not name."""
 
+import glob
 from collections.abc import Sequence
 from pathlib import Path
 
+from stages.corpus.shards import files_of_pattern, shards_of
 from storage.errors import InputError
 from storage.quoting import quoted
 
@@ -11,8 +13,8 @@ CLASS = ("label", "labels", "class", "category", "target")
 GRADE = ("score", "label", "labels", "similarity", "similarity_score", "relatedness_score")
 BINARY = ("label", "labels", "score", "relevance", "is_duplicate")
 FIRST, SECOND = (
-    ("text", "sentence1", "text1", "premise", "question1", "sentence_a", "text_a"),
-    ("text_pair", "sentence2", "text2", "hypothesis", "question2", "sentence_b", "text_b"),
+    ("text", "sentence1", "text1", "premise", "question1", "sentence_a", "text_a", "sent1"),
+    ("text_pair", "sentence2", "text2", "hypothesis", "question2", "sentence_b", "text_b", "sent2"),
 )
 """Two texts of a pair, names in the same place belonging together."""
 
@@ -26,9 +28,16 @@ RELEVANCE = ("score", "relevance", "relevancy", "label", "rel")
 ASKED = ("query", "question", "text")
 ANSWER = ("document", "passage", "sentence", "answer", "doc")
 """Queries and documents where both stand in one row."""
+POSITIVES, NEGATIVES = ("positive", "positives", "pos"), ("negative", "negatives", "neg")
+"""A query's answers and other candidates, where a row holds lists of them."""
+DOCUMENT_IDS = ("corpus-ids", "corpus_ids", "doc_ids", "document_ids", "docids")
+"""The documents of a query, where a row holds a list of them."""
+RELEVANCES = (*RELEVANCE, "scores", "labels")
 
 REFERENCES = ("references", "human_summaries", "reference", "human_summary")
 SUMMARY = ("summary", "machine_summary", "text")
+SUMMARIES = ("machine_summaries", "summaries", "machine_summary")
+"""The summaries of a document, where a row holds a list of them."""
 RATING = ("relevance", "score", "grade", "rating")
 
 TABLES = (".parquet", ".jsonl", ".csv", ".tsv")
@@ -41,6 +50,8 @@ _LAYOUTS = (
     "{0}/{0}-00000-of-00001",
 )
 """Where a folder keeps a file of a name: by itself, or as datasets of the hub have it."""
+_SHARDED = ("{0}", "data/{0}", "{0}/{0}")
+"""Where it keeps one in shards, `NAME-00000-of-00002` and so on."""
 
 
 def find_column(
@@ -146,14 +157,16 @@ def look_for(
 ) -> Path | None:
     """The file of a folder that has one of these names: with its extension, or without; None without one.
 
-    The first name of which there is a file counts.
+    The first name of which there is a file counts. A name may be a pattern (`data/test-*.parquet`); what lies
+    in several shards is the pattern of these.
 
     Raises:
-        InputError: several of one name.
+        InputError: several of one name, or a shard is missing.
     """
     for name in names:
-        if (folder / name).suffix.lower() in extensions and _is_file(folder / name):
-            return folder / name
+        given = folder / name
+        if given.suffix.lower() in extensions and (_is_file(given) or _fits_files(given)):
+            return given
         found = [
             path
             for layout in _LAYOUTS
@@ -162,6 +175,15 @@ def look_for(
         ]
         if len(found) == 1:
             return found[0]
+        if not found:
+            found = [
+                shards
+                for layout in _SHARDED
+                for extension in extensions
+                if (shards := shards_of(folder / layout.format(name), extension))
+            ]
+            if len(found) == 1:
+                return found[0]
         if found:
             raise InputError(
                 f"{folder} has several files for {field}: "
@@ -176,6 +198,11 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:  # a name longer than the file system allows
         return False
+
+
+def _fits_files(pattern: Path) -> bool:
+    """Whether a pattern in a folder, however that is called, fits any file."""
+    return glob.has_magic(pattern.name) and bool(files_of_pattern(pattern))
 
 
 def _listing(folder: Path) -> str:

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from stages.corpus.candidates import CandidateColumns, read_candidates
 from stages.corpus.columns import (
     DevAsGiven,
     DevFromTrainQueries,
@@ -16,32 +17,19 @@ from stages.corpus.columns import (
     Unlabelled,
     check_splits,
 )
-from stages.corpus.files import column_names, file_format, file_sha256, read_columns
+from stages.corpus.files import file_format, file_sha256
 from stages.corpus.judgements import document_text, queries_of
-from stages.corpus.names import ANSWER, ASKED, BINARY, QUERY_ID, find_column
 from stages.corpus.negatives import Negatives
 from stages.corpus.rows import SplitRows
 from stages.corpus.text_column import checked_texts
-from stages.corpus.values import ids_of, zeros_and_ones
 from storage.errors import InputError
 from storage.quoting import quoted
 
 
-class CandidateColumns(BaseModel):
-    """Names of columns; those that are not given may have other usual names, too."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    query_id: str = "query_id"
-    """Equal queries are one where a file has no such column."""
-    query: str = "query"
-    document: str = "document"
-    label: str = "label"
-    """1 for a document that answers, else 0."""
-
-
 class RerankingCorpus(CandidateColumns):
     """Files of queries with candidates, one row each: a pair for every candidate that answers its query.
+
+    A row may hold all candidates of a query instead, in lists `positive` and `negative`.
 
     ```yaml
     kind: reranking
@@ -98,33 +86,14 @@ def reranking_rows(config: RerankingCorpus) -> list[SplitRows]:
     return [_pairs(config, split, Path(path)) for split, path in config.files.items()]
 
 
-def reranking_columns(
-    config: CandidateColumns, available: Sequence[str], where: str
-) -> tuple[str, str, str, str]:
-    """Columns of the query's id, the query, the document and the label.
-
-    A query without an id column is its own: `id` alone may number the rows, and is not taken for one.
-
-    Raises:
-        InputError: one is not there, or several could be meant.
-    """
-    query = find_column("query", config.query, ASKED, available, where)
-    has_ids = config.query_id != QUERY_ID[0] or any(n.casefold() in QUERY_ID for n in available)
-    key = find_column("query_id", config.query_id, QUERY_ID, available, where) if has_ids else query
-    document = find_column("document", config.document, ANSWER, available, where)
-    return key, query, document, find_column("label", config.label, BINARY, available, where)
-
-
 def _pairs(config: RerankingCorpus, split: str, path: Path) -> SplitRows:
-    where = str(path)
-    key, query, document, label = reranking_columns(config, column_names(path), where)
-    table = read_columns(path, [query, document], [label], ids=[key])
+    found = read_candidates(config, path)
+    where, document, keys, labels = found.where, found.document, found.keys, found.labels
     queries, documents = (
-        checked_texts(table.column(name), name, where).to_pylist() for name in (query, document)
+        checked_texts(found.texts.column(name), name, where).to_pylist()
+        for name in found.texts.column_names
     )
-    documents = [document_text("", document) for document in documents]
-    keys = ids_of(table, key, where)
-    labels = zeros_and_ones(table, label, where)
+    documents = [document_text("", text) for text in documents]
     others = _wrong_candidates(keys, queries, documents, labels, where)
     answers = [row for row, label in enumerate(labels) if label]
     if not answers:
@@ -133,7 +102,7 @@ def _pairs(config: RerankingCorpus, split: str, path: Path) -> SplitRows:
         )
     negatives = None
     if config.negatives == "candidates":
-        texts = [document for row in answers for document in others[keys[row]]]
+        texts = [text for row in answers for text in others[keys[row]]]
         counts = [len(others[keys[row]]) for row in answers]
         rows = np.repeat(np.arange(len(answers)), counts)
         negatives = Negatives(document, _texts(texts), rows)

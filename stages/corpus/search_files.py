@@ -14,16 +14,19 @@ from stages.corpus.files import column_names, read_columns
 from stages.corpus.names import (
     DOCUMENT,
     DOCUMENT_ID,
+    DOCUMENT_IDS,
     OWN_ID,
     QUERY,
     QUERY_ID,
     RELEVANCE,
+    RELEVANCES,
     TABLES,
     find_column,
     find_file,
 )
+from stages.corpus.nested import holds_lists, list_rows, require_equal_lengths, sum_of
 from stages.corpus.text_column import decoded
-from stages.corpus.values import texts_of, unique_ids_of
+from stages.corpus.values import ids_of, texts_of, unique_ids_of
 from storage.errors import InputError
 from storage.quoting import quoted
 
@@ -133,15 +136,21 @@ def read_documents(config: SearchColumns) -> tuple[dict[str, tuple[str, str]], s
 def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[str, str, str]]:
     """A file of judgements, and its columns of query, document and relevance.
 
-    A text file without a header has the columns query, document, relevance, or TREC's four.
+    A text file without a header has the columns query, document, relevance, or TREC's four. A row may hold a
+    list of documents (`corpus-ids`), with a list of relevances or without: they then are all relevant.
 
     Raises:
         InputError: no such column, no rows, or rows of different length.
     """
     if path.suffix.lower() in (".parquet", ".jsonl"):
+        if (listed := _of_lists(config, path)) is not None:
+            return listed
         names = _judged(config, column_names(path), str(path))
         return read_rows(path, [], names[:2], [names[2]]), names
     rows = _text_rows(path)
+    has_lists = len(rows) > 1 and any(cell.startswith("[") for cell in rows[1])
+    if has_lists and (listed := _of_lists(config, path)) is not None:
+        return listed
     known = {
         *QUERY_ID,
         *DOCUMENT_ID,
@@ -164,6 +173,37 @@ def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[
     columns = [[row[i] for row in rows] for i in at]
     grades = [_grade(cell, row, path) for row, cell in enumerate(columns[2], start=1)]
     return pa.table(dict(zip(names, [*columns[:2], grades], strict=True))), names
+
+
+def _of_lists(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[str, str, str]] | None:
+    """The judgements of a file whose rows hold lists of documents, one a row; None of another file."""
+    names, where = column_names(path), str(path)
+    usual = {*DOCUMENT_IDS, *DOCUMENT_ID, config.document_id, config.qrels_document_id}
+    documents = [
+        n for n in names if (n in usual or n.casefold() in usual) and holds_lists(path, [n])
+    ]
+    if len(documents) != 1:
+        return None
+    key = config.qrels_query_id or config.query_id
+    query = (
+        key
+        if key in names
+        else find_column("qrels_query_id", QUERY_ID[0], (*QUERY_ID, *OWN_ID), names, where)
+    )
+    grades = [n for n in names if n == config.relevance or n.casefold() in RELEVANCES][:1]
+    table, lists = list_rows(path, [], [*documents, *grades], ids=[query])
+    require_equal_lengths(lists, where)
+    asked = ids_of(table, query, where)
+    found = [key for key, row in zip(asked, lists[documents[0]], strict=True) for _ in row]
+    judged = sum_of(lists[documents[0]])
+    columns = (query, documents[0], "relevance")
+    try:
+        grade = pa.array(sum_of(lists[grades[0]]) if grades else [1] * len(judged))
+        return pa.table(dict(zip(columns, [found, judged, grade], strict=True))), columns
+    except pa.ArrowException as error:
+        raise InputError(
+            f"the lists of {where} hold values of different types: {error}; give those of a column one type"
+        ) from error
 
 
 def read_rows(

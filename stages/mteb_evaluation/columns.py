@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from stages.corpus.files import column_names, read_columns
 from stages.corpus.names import find_column, find_pair
+from stages.corpus.nested import holds_lists, unnested
 from stages.corpus.text_column import holds_text
 from stages.corpus.values import texts_of, values_of
 from stages.mteb_evaluation.tasks import LocalTask
@@ -56,6 +57,16 @@ class LocalFile:
                 f"{self.path} has no rows, so the task is empty; give it data or leave it out"
             )
         return table
+
+    def read_flat(self, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
+        """As `read`; rows whose columns all hold lists are one row per element.
+
+        Raises:
+            InputError: as of `read`, or lists that do not belong together.
+        """
+        if not holds_lists(self.path, [*texts, *labels]):
+            return self.read(texts, labels=labels)
+        return unnested(self.path, texts, labels)
 
 
 def open_file(config: LocalTask, holds: str) -> LocalFile:

@@ -35,11 +35,11 @@ def read_sts(config: StsTask) -> LocalData:
 
 
 def read_pair_classification(config: PairClassificationTask) -> LocalData:
-    """Pairs with the labels 0 and 1."""
+    """Pairs with the labels 0 and 1; a row may hold lists of all three, as mteb's older datasets have it."""
     file = open_file(config, "pairs")
     names, where = file.pair(config.text, config.text_pair), file.where
     label = file.column("label", config.label, BINARY)
-    table = file.read(names, labels=[label])
+    table = file.read_flat(names, [label])
     labels = zeros_and_ones(table, label, where)
     if len(set(labels)) < 2:
         raise InputError(
@@ -81,7 +81,7 @@ def read_classification(config: ClassificationTask) -> LocalData:
 
 
 def read_clustering(config: ClusteringTask) -> LocalData:
-    """Texts with their classes, as names."""
+    """Texts with their classes, as names; rows that hold lists of both are put together, as in mteb."""
     table, text, label, where = _labelled(config, "texts")
     labels = classes_of(table, label, where)
     if len(set(labels)) < 2:
@@ -107,4 +107,4 @@ def _labelled(
     file = open_file(config, holds)
     text = file.column("text", config.text, TEXT)
     label = file.column("label", config.label, CLASS)
-    return file.read([text], labels=[label]), text, label, file.where
+    return file.read_flat([text], [label]), text, label, file.where

@@ -1,10 +1,8 @@
 """Local data of tasks that search: queries, documents, and which of them answer which."""
 
+from stages.corpus.candidates import read_candidates
 from stages.corpus.judgements import Judgeable, judgements_of, queries_of
-from stages.corpus.reranking import reranking_columns
 from stages.corpus.search_files import read_documents, read_judgements, read_queries
-from stages.corpus.values import ids_of, texts_of, zeros_and_ones
-from stages.mteb_evaluation.columns import open_file
 from stages.mteb_evaluation.local_data import Columns, LocalData
 from stages.mteb_evaluation.tasks import RerankingTask, RetrievalTask
 from storage.errors import InputError
@@ -34,13 +32,9 @@ def read_retrieval(config: RetrievalTask) -> LocalData:
 
 def read_reranking(config: RerankingTask) -> LocalData:
     """Candidates as documents of their own, also where two queries share a text."""
-    file = open_file(config, "candidates")
-    where = file.where
-    key, query, document, label = reranking_columns(config, file.names, where)
-    table = file.read([query, document], ids=[key], labels=[label])
-    asked = ids_of(table, key, where)
-    queries, documents = (texts_of(table, name, where) for name in (query, document))
-    labels = zeros_and_ones(table, label, where)
+    rows = read_candidates(config, config.file("candidates"))
+    where, asked, labels = rows.where, rows.keys, rows.labels
+    queries, documents = rows.queries_and_documents()
     texts = queries_of(asked, queries, where)
     corpus: Columns = {"id": [], "text": documents}
     relevant: dict[str, dict[str, int]] = {}

@@ -1,6 +1,10 @@
 """Local data of summarization tasks: what people wrote, what machines wrote, what people thought of it."""
 
-from stages.corpus.names import DOCUMENT_ID, OWN_ID, RATING, REFERENCES, SUMMARY
+from dataclasses import dataclass
+from typing import Any
+
+from stages.corpus.names import DOCUMENT_ID, OWN_ID, RATING, REFERENCES, SUMMARIES, SUMMARY
+from stages.corpus.nested import list_rows, require_equal_lengths
 from stages.corpus.values import ids_of, numbers_of, texts_of, unique_ids_of
 from stages.mteb_evaluation.columns import open_file, text_lists_of
 from stages.mteb_evaluation.local_data import Columns, LocalData
@@ -13,6 +17,75 @@ _IDS = (*DOCUMENT_ID, *OWN_ID)
 
 def read_summarization(config: SummarizationTask) -> LocalData:
     """Documents whose summaries are not all of one grade."""
+    found = _read_nested(config) if config.is_nested else _read_rows(config)
+    kept = [i for i, grades in enumerate(found.grades) if len(set(grades)) > 1]
+    if not kept:
+        raise InputError(
+            f"no document of {found.where} has summaries of different {quoted(found.rating)}, so nothing "
+            "correlates with them"
+        )
+    columns: Columns = {
+        "text": [found.ids[i] for i in kept],
+        "human_summaries": [found.human[i] for i in kept],
+        "machine_summaries": [found.machine[i] for i in kept],
+        "relevance": [found.grades[i] for i in kept],
+    }
+    return LocalData({"test": columns})
+
+
+@dataclass(frozen=True)
+class _Summaries:
+    """One of each per document."""
+
+    where: str
+    rating: str
+    """What the column of the grades is called."""
+    ids: list[str]
+    human: list[list[str]]
+    machine: list[list[str]]
+    grades: list[list[float]]
+
+
+def _read_nested(config: SummarizationTask) -> _Summaries:
+    """Rows of a document with lists of its summaries, human and machine, and of the grades of the latter."""
+    file = open_file(config, "documents")
+    where = file.where
+    references = file.column("references", config.references, REFERENCES)
+    summary = file.column("summary", config.summary, ("summary", *SUMMARIES))
+    rating = file.column("relevance", config.relevance, RATING)
+    keys = [n for n in file.names if n == config.document_id or n.casefold() in _IDS][:1]
+    table, lists = list_rows(file.path, [references, summary], [rating], ids=keys)
+    if table.num_rows == 0:
+        raise InputError(f"{where} has no rows, so the task is empty; give it data or leave it out")
+    require_equal_lengths({name: lists[name] for name in (summary, rating)}, where)
+    for name, is_right, wanted in (
+        (references, _is_text, "texts"),
+        (summary, _is_text, "texts"),
+        (rating, _is_number, "finite numbers"),
+    ):
+        for row, values in enumerate(lists[name], start=1):
+            if not values or not all(map(is_right, values)):
+                raise InputError(
+                    f"row {row} of {where} has {quoted(values)} in column {quoted(name)}, expected a list of "
+                    f"{wanted}"
+                )
+    n = table.num_rows
+    ids = unique_ids_of(table, keys[0], where) if keys else [str(i) for i in range(n)]
+    grades = [list(map(float, values)) for values in lists[rating]]
+    return _Summaries(where, rating, ids, lists[references], lists[summary], grades)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) < float("inf")
+
+
+def _read_rows(config: SummarizationTask) -> _Summaries:
+    """A file of documents with human summaries, and one of machine summaries."""
     file = open_file(config, "documents")
     where = file.where
     key = file.column("document_id", config.document_id, _IDS)
@@ -39,16 +112,4 @@ def read_summarization(config: SummarizationTask) -> LocalData:
             )
         machine[places[key]].append(summary)
         relevance[places[key]].append(grade)
-    kept = [i for i, found in enumerate(relevance) if len(set(found)) > 1]
-    if not kept:
-        raise InputError(
-            f"no document of {where} has summaries of different {quoted(rating)} in "
-            f"{summaries_where}, so nothing correlates with them"
-        )
-    columns: Columns = {
-        "text": [ids[i] for i in kept],
-        "human_summaries": [human[i] for i in kept],
-        "machine_summaries": [machine[i] for i in kept],
-        "relevance": [relevance[i] for i in kept],
-    }
-    return LocalData({"test": columns})
+    return _Summaries(f"{where} and {summaries_where}", rating, ids, human, machine, relevance)

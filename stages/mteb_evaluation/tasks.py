@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stages.bounds import MAX_STEPS, MAX_TEXTS
-from stages.corpus.names import find_file
-from stages.corpus.reranking import CandidateColumns
+from stages.corpus.candidates import CandidateColumns
+from stages.corpus.names import find_file, look_for
 from stages.corpus.search_files import SearchColumns, qrels_file
 
 Role = Literal["text", "query", "document"]
@@ -181,7 +181,8 @@ class RetrievalTask(SearchColumns, _Local):
 
 
 class RerankingTask(CandidateColumns, _Local):
-    """Queries, each with candidates of its own: rows of query, document and whether it answers.
+    """Queries, each with candidates of its own: rows of query, document and whether it answers, or of a query
+    and the lists `positive` and `negative`.
 
     Queries without an answer are left out.
     """
@@ -200,7 +201,11 @@ class RerankingTask(CandidateColumns, _Local):
 
 
 class SummarizationTask(_Local):
-    """Machine summaries against human ones: correlation with what people thought of them."""
+    """Machine summaries against human ones: correlation with what people thought of them.
+
+    A row of `documents` may hold the lists of all machine summaries and their grades, as in mteb's SummEval;
+    there is no file of summaries then, and the one of documents may be called `test`.
+    """
 
     category: ClassVar[Category] = "Summarization"
     default_score: ClassVar[str] = "cosine_spearman"
@@ -221,6 +226,20 @@ class SummarizationTask(_Local):
     def stems(self) -> dict[str, str]:
         """Documents and machine summaries."""
         return {"documents": self.documents, "summaries": self.summaries}
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether there is no file of machine summaries, so that they stand in that of the documents."""
+        is_named = self.summaries != type(self).model_fields["summaries"].default
+        return not is_named and look_for(Path(self.path), [self.summaries], "summaries") is None
+
+    def file(self, holds: str) -> Path:
+        """The file that holds this; raises as that of other tasks."""
+        if not self.is_nested:
+            return super().file(holds)
+        is_named = self.documents != type(self).model_fields["documents"].default
+        names = [self.documents] if is_named else [self.documents, "test"]
+        return find_file(Path(self.path), names, "documents")
 
 
 LocalTask = Annotated[

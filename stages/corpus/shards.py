@@ -1,0 +1,109 @@
+"""Data in several files: the shards of a folder, or the files that a pattern fits."""
+
+import glob
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from storage.errors import InputError
+from storage.quoting import quoted
+
+FORMATS = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".txt": "txt",
+}
+_SHARD = re.compile(r"(?P<series>.*)-(?P<number>\d+)-of-(?P<total>\d+)")
+_NUMBERED = re.compile(r"\d*$")
+
+
+def data_files(path: Path) -> list[Path]:
+    """The files that a path stands for, in the order of their names.
+
+    A path is one file, a folder whose files are one series (`train-00000-of-00002`, `part-0`), or a pattern
+    with `*`, `?` or `[...]`, which takes whatever it fits.
+
+    Raises:
+        InputError: a folder or a pattern without files, files of several formats, a folder with several
+            series, or a shard that is missing from one.
+    """
+    if path.is_dir():
+        found = [p for p in _sorted(path.iterdir()) if p.suffix.lower() in FORMATS]
+        if not found:
+            raise InputError(
+                f"{path} is a folder without files of {', '.join(FORMATS)}; name a file in it (a datasets "
+                "folder goes with kind 'hub')"
+            )
+        _require_one_series(found, path)
+    elif not path.exists() and glob.has_magic(str(path)):
+        found = files_of_pattern(path)
+        if not found:
+            raise InputError(
+                f"no file fits the pattern {path}; relative paths count from the working folder {Path.cwd()}"
+            )
+    else:
+        return [path]
+    if len(formats := sorted({p.suffix.lower() for p in found})) > 1:
+        raise InputError(
+            f"{path} stands for files of several formats ({', '.join(map(quoted, formats))}); write a "
+            f"pattern that fits those of one, such as *{formats[0]}"
+        )
+    return found
+
+
+def files_of_pattern(pattern: Path) -> list[Path]:
+    """The files that a pattern fits, in the order of their names; folders in it may be patterns, too."""
+    if "\0" in str(pattern):
+        return []
+    return _sorted(map(Path, glob.glob(str(pattern))))  # noqa: PTH207 (Path.glob takes relative patterns only)
+
+
+def shards_of(base: Path, extension: str) -> Path | None:
+    """The pattern of the shards `BASE-00000-of-00002` and so on, all there; None if there are none.
+
+    Raises:
+        InputError: one is missing.
+    """
+    found = files_of_pattern(Path(f"{glob.escape(str(base))}-*-of-*{extension}"))
+    shards = [p for p in found if (m := _SHARD.fullmatch(p.stem)) and m["series"] == base.name]
+    if not shards:
+        return None
+    _require_all(shards, base.parent)
+    total = shards[0].stem.rpartition("-")[2]
+    return Path(f"{glob.escape(str(base))}-*-of-{total}{extension}")
+
+
+def _require_one_series(found: Sequence[Path], folder: Path) -> None:
+    series = {
+        m["series"] if (m := _SHARD.fullmatch(p.stem)) else _NUMBERED.sub("", p.stem) for p in found
+    }
+    if len(series) > 1:
+        names = [p.name for p in found]
+        raise InputError(
+            f"{folder} is a folder that holds {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}: "
+            f"which of them are meant? Name a file, or a pattern such as {folder / ('*' + found[0].suffix)}"
+        )
+    _require_all([p for p in found if _SHARD.fullmatch(p.stem)], folder)
+
+
+def _require_all(shards: Sequence[Path], folder: Path) -> None:
+    """Check that shards of one series are there from the first to the last."""
+    numbers = [tuple(map(int, p.stem.split("-")[-3::2])) for p in shards]
+    for total in {total for _, total in numbers}:
+        missing = sorted(set(range(total)) - {n for n, of in numbers if of == total})
+        if missing or len(numbers) > total:
+            what = (
+                f"number {missing[0]} is missing"
+                if missing
+                else "there are shards of several series"
+            )
+            raise InputError(
+                f"{folder} has {len(shards)} shards of {total} ({', '.join(p.name for p in shards[:3])}...): "
+                f"{what}; add it, or write a pattern that takes what is meant"
+            )
+
+
+def _sorted(found: Iterable[Path]) -> list[Path]:
+    return sorted(p for p in found if p.is_file())
