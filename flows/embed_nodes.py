@@ -31,7 +31,7 @@ def embed_node(dag: "Dag", name: str, task: str, method: EmbedMethod) -> Node:
         draft.summary = {"method": name, "task": task, **found.choice}
 
     def check() -> None:
-        require_embeddable(config, dag.corpus(task))
+        require_embeddable(config, dag.sizes, dag.corpus(task))
 
     return Node("fit", f"embed {name} · {task}", spec, make, check)
 

@@ -21,6 +21,7 @@ from stages.embed.finish import finish, whitening_of
 from stages.embed.layers import combined_layers, embed_ensemble, layer_vectors
 from stages.embed.whitening import Whitening
 from stages.extraction.capture import Index
+from stages.extraction.sizes import BackboneSizes
 from storage.errors import CorruptDataError, InputError
 from storage.progress import Progress
 
@@ -68,23 +69,41 @@ class CorpusVectors:
             ) from error
 
 
-def require_embeddable(config: EmbedConfig, corpus: Corpus) -> None:
-    """Check everything about vectors that a corpus tells without its features.
+def require_embeddable(config: EmbedConfig, sizes: BackboneSizes, corpus: Corpus) -> None:
+    """Check everything about vectors that a corpus and the backbone's sizes tell without features.
 
     Raises:
         InputError: `auto` without graded dev pairs of different scores, or whitening without a train split
-            or with too few texts in it.
+            or to more directions than its texts or their vectors have.
     """
     if config.layers == AUTO:
         require_scores(_dev_pairs(corpus).column("label").to_numpy())
     if config.whitening is not None:
-        n_train = len(_whitened_on(corpus))
-        if n_train < 2 or (config.whitening.n_components or 1) > n_train - 1:
+        n_train, n_components = len(_whitened_on(corpus)), config.whitening.n_components
+        if n_train < 2 or (n_components or 1) > n_train - 1:
             raise InputError(
-                f"whitening to {config.whitening.n_components or 'all'} components was asked for, but "
+                f"whitening to {n_components or 'all'} components was asked for, but "
                 f"{n_train} training texts have at most {n_train - 1} directions; give more training texts "
                 "or a smaller n_components"
             )
+        # How wide concatenated layers are is not known before dev has chosen them.
+        width = _layer_width(config, sizes)
+        if config.combine == "average" and (n_components or 1) > width:
+            raise InputError(
+                f"whitening to {n_components} components was asked for, but the vectors have the width "
+                f"{width}; give a smaller n_components"
+            )
+
+
+def _layer_width(config: EmbedConfig, sizes: BackboneSizes) -> int:
+    """Of the vectors of one layer."""
+    match config.method:
+        case "wva":
+            return sizes.n_attn_heads * sizes.d_head
+        case "aligned_wva":
+            return sizes.d_model
+        case _:
+            return sizes.d_value if config.what == "values" else sizes.d_model
 
 
 def embed_corpus(

@@ -200,6 +200,13 @@ REFUSED: dict[str, tuple[Change, str]] = {
         ),
         "whitening to 64 components was asked for, but 58 training texts",
     ),
+    "whitening to more than the width": (
+        tasks(
+            graded,
+            {"kind": "embed", "method": "va", "whitening": {"n_components": 40}},
+        ),
+        "whitening to 40 components was asked for, but the vectors have the width 32",
+    ),
     "pair heads without test": (
         tasks(graded, FROZEN, test={"kind": "given"}),
         "scored on test, but the corpus has train, dev",
