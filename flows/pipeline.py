@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,7 +22,9 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.sorting import TaskRunSort
 from prefect.futures import PrefectFuture
+from prefect.runtime import flow_run as this_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.states import Crashed
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
 from rich.console import Console
@@ -43,6 +46,8 @@ from storage.drafts import remove_drafts_of_dead_processes
 from storage.durable import read_json
 
 LATEST_FIRST = TaskRunSort.EXPECTED_START_TIME_DESC
+LAST_RECORD_S = 0.6
+"""How long the record of a stop may take, so that the process still ends in two seconds."""
 RECORDING_S = 5.0
 """How long to wait, at most, until the server has recorded a run."""
 
@@ -87,10 +92,20 @@ def pipeline(
         overrides: `path.to.field=value` each.
     """
     console = Terminal()
-    with Board(console) as board:
-        folder = open_home(home, StageProgress(board, f"pull {home}"))
-    remove_drafts_of_dead_processes(folder)
-    return run_dag(build_dag(load_experiment(Path(experiment), overrides or []), folder), console)
+    with STOP.last_act(partial(_record_stop, UUID(this_run.id)), LAST_RECORD_S):
+        with Board(console) as board:
+            folder = open_home(home, StageProgress(board, f"pull {home}"))
+        remove_drafts_of_dead_processes(folder)
+        dag = build_dag(load_experiment(Path(experiment), overrides or []), folder)
+        return run_dag(dag, console)
+
+
+def _record_stop(run: UUID) -> None:
+    """Tell the server that a run ends here, if Prefect has not: it waits for stages that do not look."""
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(run).state
+        if state is None or not state.is_final():
+            client.set_flow_run_state(run, Crashed(message=f"Stopped by {STOP.cause}."), force=True)
 
 
 def run_embedded(experiment: str, home: str, overrides: list[str]) -> PipelineResult:

@@ -32,7 +32,7 @@ class Stop:
         self._signal: int | None = None
         self._asked = threading.Event()
         self._orderly = 0
-        self._last_acts: list[Callable[[], object]] = []
+        self._last_acts: list[tuple[Callable[[], object], float]] = []
         self._leaving = threading.Lock()
 
     @property
@@ -58,6 +58,12 @@ class Stop:
         while not event.wait(0.1):
             self.check()
 
+    @property
+    def cause(self) -> str:
+        """What stopped the process, for people; it was asked."""
+        assert self._signal is not None, "nobody asked the process to stop"
+        return NAMES[signal.Signals(self._signal)]
+
     @contextlib.contextmanager
     def orderly(self) -> Generator[None]:
         """Work that checks between its steps: it is given `GRACE_S` to end. Other work is not waited for."""
@@ -68,13 +74,17 @@ class Stop:
             self._orderly -= 1
 
     @contextlib.contextmanager
-    def last_act(self, act: Callable[[], object]) -> Generator[None]:
-        """Have `act` done before the process leaves, if it is asked to stop inside the block."""
-        self._last_acts.append(act)
+    def last_act(self, act: Callable[[], object], seconds: float = TIDY_S) -> Generator[None]:
+        """Have `act` done before the process leaves, if it is asked to stop inside the block.
+
+        It is waited for at most so many seconds.
+        """
+        entry = (act, seconds)
+        self._last_acts.append(entry)
         try:
             yield
         finally:
-            self._last_acts.remove(act)
+            self._last_acts.remove(entry)
 
     @contextlib.contextmanager
     def listening(self) -> Generator[None]:
@@ -135,14 +145,12 @@ class Stop:
         # Whoever comes second waits here for the end.
         self._leaving.acquire()
         children = multiprocessing.active_children()
-        for act in (*reversed(self._last_acts), *(c.kill for c in children), _flush):
-            _in_time(act)
+        acts = (*(c.kill for c in children), _flush)
+        for act, seconds in (*reversed(self._last_acts), *((act, TIDY_S) for act in acts)):
+            _in_time(act, seconds)
         if os.isatty(1):
             os.write(1, SHOW_CURSOR)
-        name = NAMES[signal.Signals(self._signal)]
-        line = (
-            f"stopped by {name}: what was committed is kept, the same command goes on from there\n"
-        )
+        line = f"stopped by {self.cause}: what was committed is kept, the same command goes on from there\n"
         with contextlib.suppress(OSError):
             os.write(2, line.encode())
         os._exit(128 + self._signal)
@@ -157,7 +165,7 @@ def _flush() -> None:
     sys.stderr.flush()
 
 
-def _in_time(act: Callable[[], object]) -> None:
+def _in_time(act: Callable[[], object], seconds: float) -> None:
     """Do one thing, but do not wait for it long: a thread that never ends may hold the lock it needs."""
 
     def quietly() -> None:
@@ -166,7 +174,7 @@ def _in_time(act: Callable[[], object]) -> None:
 
     thread = threading.Thread(target=quietly, daemon=True)
     thread.start()
-    thread.join(TIDY_S)
+    thread.join(seconds)
 
 
 STOP = Stop()

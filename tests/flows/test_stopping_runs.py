@@ -1,11 +1,16 @@
 """Ctrl-C in a terminal, SIGTERM and SIGKILL: runs end in time, keep what they committed, leave no process."""
 
+import contextlib
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -93,6 +98,79 @@ def test_sigterm_while_many_fits_run(
     _check_terminal(session, "SIGTERM")
     assert len(ArtifactStore(home).refs()) >= before
     assert not list(home.glob("artifacts/*/*/.draft-*"))
+
+
+@pytest.fixture(scope="module")
+def lasting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """`prefect server start` as a user has it; the environment of programs that talk to it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/api"
+    environment = {
+        **EMBEDDED_DEFAULTS,
+        **NO_SERVER,
+        "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")),
+        "PREFECT_API_URL": url,
+    }
+    start = [sys.executable, "-m", "prefect", "server", "start"]
+    with subprocess.Popen(
+        [*start, "--host", "127.0.0.1", "--port", str(port)],
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as server:
+        deadline = time.monotonic() + 120
+        while True:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
+                break
+            assert time.monotonic() < deadline, "Prefect's server did not start"
+            time.sleep(0.2)
+        yield environment
+        os.killpg(server.pid, signal.SIGKILL)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("stage", ["STOP.check(); time.sleep(0.01)", "time.sleep(60)"])
+def test_a_lasting_server_knows_that_a_run_was_stopped(
+    lasting_server: dict[str, str],
+    experiment_file: Path,
+    tmp_path: Path,
+    asked: signal.Signals,
+    stage: str,
+) -> None:
+    program = (
+        "import sys, time; import flows.run_stage as run_stage; from flows.stopping import STOP\n"
+        "def work(dag, node, progress):\n"
+        "    print('at work', flush=True)\n"
+        f"    while True:\n        {stage}\n"
+        "run_stage.make = work\n"
+        "from flows.cli import main; sys.argv[0] = 'permafrost'; main()"
+    )
+    arguments = ["run", str(experiment_file), "--home", str(tmp_path / "home")]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **lasting_server},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        assert any("at work" in line for line in run.stdout)
+        started = time.monotonic()
+        run.send_signal(asked)
+        assert run.wait() == 128 + asked
+        assert time.monotonic() - started < BOUND_S
+    request = urllib.request.Request(
+        f"{lasting_server['PREFECT_API_URL']}/flow_runs/filter",
+        json.dumps({"sort": "EXPECTED_START_TIME_DESC", "limit": 1}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        (found,) = json.load(answer)
+    assert found["state"]["type"] == "CRASHED", found["state"]
 
 
 def test_ctrl_c_while_texts_are_extracted(tiny_bert: Path, tmp_path: Path) -> None:
