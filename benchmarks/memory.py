@@ -1,17 +1,18 @@
 """What grows with the number of tokens and of texts.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.memory [--only extraction texts fit] [--tokens 10000 50000]
+    OMP_NUM_THREADS=1 python -m benchmarks.memory [--only extraction texts lookup fit] [--tokens 10000 50000]
 
 Each figure is of a fresh process: the largest `RssAnon` (memory that no file stands behind), sampled every
 2 ms, less what the same process had before. Pages of mapped files are not counted. `extraction`: all hidden
 states, values and attention rows, beyond the loaded model. `texts`: texts and digests as a corpus holds
-them, then the mean of a tiny model's last layer for each, beyond the corpus. `fit`: opening the features
-that a fit holds, and an epoch of shuffled batches.
+them, then the mean of a tiny model's last layer for each, beyond the corpus. `lookup`: finding
+texts by digest. `fit`: opening the features that a fit holds, and an epoch of shuffled batches.
 """
 
 import argparse
 import gc
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from benchmarks.backbone_runs import QUIET, run_ours, synthetic, target_of
@@ -29,10 +31,14 @@ from stages.extraction.backbone import BackboneConfig, load_backbone
 from stages.extraction.capture import parse_capture
 from stages.extraction.extract import extract
 from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from storage.features.places import PLACE, Places
+from storage.features.segments import SCHEMA
 from storage.keys import text_digest
 from storage.texts import Texts
 
 MIB = 1 << 20
+SEGMENT_TEXTS = 1 << 15
+BLOCK_TEXTS = 20_000
 
 
 def extraction_child(args: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -71,6 +77,29 @@ def texts_child(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     return {"corpus": held[0], "peak": peaks[0]}
 
 
+def lookup_child(args: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """`--size` known texts, and ten blocks of digests of which two thirds are known."""
+    n = args.size
+    digests = Texts(pa.array(range(n + n // 2)).cast(pa.large_string())).map(text_digest)
+    places = Places()
+    for number, at in enumerate(range(0, n, SEGMENT_TEXTS)):
+        part = digests[at : min(at + SEGMENT_TEXTS, n)]
+        columns = {
+            name: pa.array(np.zeros(len(part), np.int64)).cast(SCHEMA.field(name).type)
+            for name in PLACE[1:]
+        }
+        table = pa.table({"digest": pa.array(part, pa.string()), **columns})
+        places = places.adding(number, table)
+    order = np.random.default_rng(0).permutation(len(digests))
+    asked = Texts(pa.array(digests, pa.large_string()).take(pa.array(order)))
+    seconds: list[float] = []
+    for at in range(0, 10 * BLOCK_TEXTS, BLOCK_TEXTS):
+        begin = time.process_time()
+        places.find(asked[at : at + BLOCK_TEXTS])
+        seconds.append(time.process_time() - begin)
+    return {"seconds": statistics.median(seconds)}
+
+
 def fit_child(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     """About `--size` MiB of features in memory."""
     case, _ = write_case(folder, args.size * MIB, 384)
@@ -86,6 +115,7 @@ def fit_child(args: argparse.Namespace, folder: Path) -> dict[str, float]:
 CHILDREN: dict[str, Callable[[argparse.Namespace, Path], dict[str, float]]] = {
     "extraction": extraction_child,
     "texts": texts_child,
+    "lookup": lookup_child,
     "fit": fit_child,
 }
 
@@ -133,6 +163,15 @@ def texts(args: argparse.Namespace) -> Iterator[Finding]:
         )
 
 
+def lookup(args: argparse.Namespace) -> Iterator[Finding]:
+    """Time of a block."""
+    found = child(args, "lookup", args.known)
+    yield Finding(
+        f"processor time to look up {BLOCK_TEXTS:,} digests among {args.known:,} known texts, ms",
+        1e3 * found["seconds"],
+    )
+
+
 def fit(args: argparse.Namespace) -> Iterator[Finding]:
     """Peak of the features that a fit holds over their bytes."""
     found = child(args, "fit", args.megabytes)
@@ -147,6 +186,7 @@ def fit(args: argparse.Namespace) -> Iterator[Finding]:
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Finding]]] = {
     "extraction": extraction,
     "texts": texts,
+    "lookup": lookup,
     "fit": fit,
 }
 
@@ -158,6 +198,7 @@ def main() -> None:
     parser.add_argument("--backbone", default="minilm")
     parser.add_argument("--tokens", type=int, nargs="+", default=[10_000, 50_000])
     parser.add_argument("--texts", type=int, nargs=2, default=[100_000, 300_000])
+    parser.add_argument("--known", type=int, default=1_000_000, help="texts that a store knows")
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--words", type=float, default=24, help="median words of a text")
     parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")

@@ -5,7 +5,7 @@ same kind of batches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from storage.errors import NotFoundError
 from storage.features.layout import SPAN, ArraySpec, widen
+from storage.features.places import Locations
 from storage.features.shard import ShardRows
-from storage.features.store import FeatureStore, Locations
+from storage.features.store import FeatureStore
 from storage.ragged import Ragged, offsets_of, ranges
 
 Precision = Literal["float32", "stored"]
@@ -298,9 +299,7 @@ class WindowedReader:
     def subset(self, indices: NDArray[np.int64]) -> "WindowedReader":
         """A reader of these texts only."""
         w = self.where
-        picked = Locations(
-            w.segment[indices], w.token_start[indices], w.n_tokens[indices], w.text_row[indices]
-        )
+        picked = Locations(*(getattr(w, f.name)[indices] for f in fields(w)))
         span = None if self.span is None else self.span.take(indices)
         return replace(self, where=picked, span=span)
 

@@ -29,7 +29,7 @@ from stages.extraction.row_buffers import RowBuffers, Storable
 from stages.extraction.splitting import Splitter
 from stages.extraction.target import ExtractRuntime, ExtractTarget
 from stages.extraction.token_budget import batch_tokens, portions
-from stages.extraction.too_long import refuse_too_long, stored_as_cut
+from stages.extraction.too_long import refuse_too_long
 from storage.errors import CorruptDataError, DiskFullError, InputError
 from storage.features.layout import SPAN, TOKEN_IDS, Axes
 from storage.features.projections import has_projection, write_projection
@@ -103,7 +103,8 @@ def extract(
     if plan.nothing_to_do and has_record(root):
         store = FeatureStore.open(root, expect=target.identity)
         if all(has_projection(store, k) for k in target.projected_blocks):
-            return _report(store, digests, 0, 0, 0, None)
+            n_truncated = _n_truncated(store, digests, runtime.block_texts)
+            return ExtractReport(store, 0, 0, 0, n_truncated)
     # Before anything is written: what is wrong with the device or the weights is told first.
     backbone = (load or _loader(target, runtime))()
     store = FeatureStore.create_or_open(
@@ -139,7 +140,8 @@ def extract(
                     write_projection(store, k, *output_projection(backbone, k))
     finally:
         progress.finish()
-    return _report(store, digests, n_segments, n_cells, n_tokens, splitter.too_large)
+    n_truncated = _n_truncated(store, digests, runtime.block_texts)
+    return ExtractReport(store, n_segments, n_cells, n_tokens, n_truncated, splitter.too_large)
 
 
 def recompute_cells(
@@ -187,16 +189,9 @@ def _loader(target: ExtractTarget, runtime: ExtractRuntime) -> LoadBackbone:
     return partial(load_backbone, target.files, target.identity.compute_dtype, runtime.device)
 
 
-def _report(
-    store: FeatureStore,
-    digests: Sequence[str],
-    n_segments: int,
-    n_cells: int,
-    n_tokens: int,
-    split_from: int | None,
-) -> ExtractReport:
-    truncated = int(stored_as_cut(store, store.locate(digests)).sum())
-    return ExtractReport(store, n_segments, n_cells, n_tokens, truncated, split_from)
+def _n_truncated(store: FeatureStore, digests: Sequence[str], block_texts: int) -> int:
+    blocks = range(0, len(digests), block_texts)
+    return sum(int(store.locate(digests[at : at + block_texts]).truncated.sum()) for at in blocks)
 
 
 def _add_missing_texts(

@@ -12,6 +12,9 @@ from storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
 from storage.features.record import has_record
 from storage.features.store import FeatureStore, store_folder
 
+_AT_A_TIME = 1 << 16
+"""Texts looked up together."""
+
 SAMPLE_TEXTS = 2_000
 """Texts tokenised to predict the tokens of a corpus; smaller corpora are counted exactly."""
 
@@ -50,17 +53,21 @@ def plan_extraction(
     Reads the store's index and tokenises at most SAMPLE_TEXTS texts; writes nothing.
     """
     root = store_folder(home, target.identity.store_id)
-    n_new, sample, cells, old_rows = len(texts), np.arange(len(texts)), {}, {}
+    is_new, cells, old_rows = np.ones(len(texts), np.bool_), {}, {}
     if has_record(root):
         store = FeatureStore.open(root, expect=target.identity)
-        where = store.locate(digests)
-        sample = np.flatnonzero(where.segment < 0)
-        n_new = len(sample)
-        cells = store.missing_cells(
-            sorted(set(where.segment[where.segment >= 0].tolist())), target.arrays
-        )
-        old_rows = {s: store.segment(s) for s in cells}
+        segments = set[int]()
+        for at in range(0, len(texts), _AT_A_TIME):
+            block = slice(at, at + _AT_A_TIME)
+            segment = store.locate(digests[block]).segment
+            is_new[block] = segment < 0
+            segments.update(np.unique(segment[segment >= 0]).tolist())
+        cells = store.missing_cells(sorted(segments), target.arrays)
+        # Their sizes only: the tables hold all texts.
+        old_rows = {s: {a: store.segment(s).rows(a) for a in ("token", "text")} for s in cells}
+    n_new = int(is_new.sum())
     exact = n_new <= SAMPLE_TEXTS
+    sample = np.flatnonzero(is_new)
     if not exact:
         sample = np.random.default_rng(0).choice(sample, SAMPLE_TEXTS, replace=False)
     sampled = 0
@@ -77,12 +84,12 @@ def plan_extraction(
             wanted[array] += rows * row_bytes + chunk_bytes
         for segment, names in cells.items():
             if array in names:
-                wanted[array] += old_rows[segment].rows(axis) * row_bytes + chunk_bytes
+                wanted[array] += old_rows[segment][axis] * row_bytes + chunk_bytes
     return ExtractionPlan(
         store_id=target.identity.store_id,
         n_texts=len(texts),
         n_new_texts=n_new,
-        n_tokens=new_tokens + sum(old_rows[s].n_tokens for s in cells),
+        n_tokens=new_tokens + sum(old_rows[s]["token"] for s in cells),
         exact=exact,
         cells=cells,
         bytes_per_array={a: n for a, n in wanted.items() if n},

@@ -4,28 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool
 
 from stages.extraction.measuring import measure
 from stages.extraction.recipes import encode
 from stages.extraction.target import ExtractTarget
 from storage.errors import InputError
 from storage.features.record import has_record
-from storage.features.store import FeatureStore, Locations, store_folder
+from storage.features.store import FeatureStore, store_folder
 from storage.quoting import quoted
 
 _NO_LIMIT = 1 << 40
-
-
-def stored_as_cut(store: FeatureStore, where: Locations) -> Bool[np.ndarray, " n"]:
-    """Whether each located text is stored without its end; False for texts that are not stored."""
-    cut = np.zeros(len(where.segment), dtype=np.bool_)
-    size = store.record.axes.segment_texts
-    for number in np.unique(where.segment[where.segment >= 0]).tolist():
-        flags = store.segment(number).table.column("truncated").to_numpy(zero_copy_only=False)
-        here = where.segment == number
-        cut[here] = flags[where.text_row[here] - number * size]
-    return cut
 
 
 def refuse_too_long(
@@ -47,16 +35,17 @@ def refuse_too_long(
     Raises:
         InputError: a text is longer than max_length, or is stored without its end.
     """
-    cut, new = np.zeros(len(texts), dtype=np.bool_), np.arange(len(texts))
+    cut = np.zeros(len(texts), dtype=np.bool_)
     root = store_folder(home, target.identity.store_id)
-    if has_record(root):
-        store = FeatureStore.open(root, expect=target.identity)
-        where = store.locate(digests)
-        cut, new = stored_as_cut(store, where), np.flatnonzero(where.segment < 0)
-    for at in range(0, len(new), block_texts):
-        members = new[at : at + block_texts]
-        chosen = [texts[int(i)] for i in members]
-        cut[members] = measure(target, chosen).truncated
+    store = FeatureStore.open(root, expect=target.identity) if has_record(root) else None
+    for at in range(0, len(texts), block_texts):
+        block = slice(at, at + block_texts)
+        new = np.arange(len(digests[block]))
+        if store is not None:
+            where = store.locate(digests[block])
+            cut[block], new = where.truncated, np.flatnonzero(where.segment < 0)
+        if len(new):
+            cut[at + new] = measure(target, [texts[at + i] for i in new.tolist()]).truncated
     if not cut.any():
         return
     first = int(np.argmax(cut))

@@ -2,14 +2,8 @@
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from storage.durable import DRAFT_PREFIX, write_json
 from storage.errors import CorruptDataError, NotFoundError
@@ -28,6 +22,7 @@ from storage.features.layout import (
     shard_key,
     zarr_metadata,
 )
+from storage.features.places import PLACE, Locations, Places
 from storage.features.receipts import Receipt, committed_arrays, read_receipt
 from storage.features.record import (
     StoreRecord,
@@ -46,18 +41,7 @@ ALWAYS = (TOKEN_IDS.name, SPAN.name)
 """Arrays that every segment has, whatever was captured."""
 
 
-_PLACE = ("digest", "n_tokens", "token_start", "text_row")
 _KEPT_SEGMENTS = 2
-
-
-@dataclass(frozen=True)
-class Locations:
-    """Where texts lie: `[n]` each; `segment` is -1 for a text the store does not know."""
-
-    segment: NDArray[np.int64]
-    token_start: NDArray[np.int64]
-    n_tokens: NDArray[np.int64]
-    text_row: NDArray[np.int64]
 
 
 class FeatureStore:
@@ -67,8 +51,9 @@ class FeatureStore:
         self.root, self.record = root, record
         self._segments: dict[int, Segment] = {}
         """The last ones used, at most _KEPT_SEGMENTS; the last is the newest."""
-        self._places: dict[int, Segment] = {}
-        """Of every segment that was looked into, the columns _PLACE."""
+        self._places = Places()
+        self._sha256: dict[int, str] = {}
+        """Of the table of every segment that was looked into."""
         self._shards: dict[tuple[int, str], ShardRows] = {}
 
     @classmethod
@@ -134,7 +119,8 @@ class FeatureStore:
     def forget(self) -> None:
         """Drop what was read into memory, after something on disk was dropped."""
         self._segments.clear()
-        self._places.clear()
+        self._places = Places()
+        self._sha256.clear()
         self._shards.clear()
 
     @property
@@ -199,15 +185,15 @@ class FeatureStore:
             self._segments.pop(next(iter(self._segments)), None)
         return found
 
-    def _place(self, number: int) -> Segment:
-        """As `segment`, with the columns _PLACE alone, which stay in memory: 88 bytes a text."""
-        if number not in self._places:
-            self._places[number] = self._read(number, _PLACE)
-        return self._places[number]
+    def _table_sha256(self, number: int) -> str:
+        if number not in self._sha256:
+            self._read(number, PLACE[:1])
+        return self._sha256[number]
 
     def _read(self, number: int, columns: Sequence[str] | None) -> Segment:
         segment = read_segment(self.root, number, columns)
         self._require_committed(segment)
+        self._sha256.setdefault(number, segment.sha256)
         return segment
 
     def _require_committed(self, segment: Segment) -> None:
@@ -238,26 +224,15 @@ class FeatureStore:
 
     def locate(self, digests: Sequence[str]) -> Locations:
         """Find texts by content digest; a text the store does not know gets segment -1."""
-        n = len(digests)
         numbers = self.segments()
-        out = Locations(
-            np.full(n, -1, np.int64),
-            np.zeros(n, np.int64),
-            np.zeros(n, np.int64),
-            np.zeros(n, np.int64),
-        )
-        if not numbers or not n:
-            return out
-        tables = [self._place(s).table for s in numbers]
-        known = pa.concat_tables(tables)
-        owner = np.repeat(np.array(numbers, np.int64), [t.num_rows for t in tables])
-        found = pc.index_in(pa.array(digests, pa.string()), value_set=known.column("digest"))
-        rows = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        hit = rows >= 0
-        out.segment[hit] = owner[rows[hit]]
-        for name in ("token_start", "n_tokens", "text_row"):
-            getattr(out, name)[hit] = known.column(name).to_numpy()[rows[hit]]
-        return out
+        places = self._places
+        if places.segments != tuple(numbers[: len(places.segments)]):
+            # One was dropped, or put back, since.
+            places = Places()
+        for number in numbers[len(places.segments) :]:
+            places = places.adding(number, self._read(number, PLACE).table)
+        self._places = places
+        return places.find(digests)
 
     def missing_cells(
         self, segments: Iterable[int], arrays: Sequence[str]
@@ -303,10 +278,11 @@ class FeatureStore:
                 f"the receipt of {array} in segment {segment} belongs to store {receipt.store_id}, this is "
                 f"{self.store_id}; run 'permafrost repair'"
             )
-        if receipt.segment_sha256 != self._place(segment).sha256:
+        sha256 = self._table_sha256(segment)
+        if receipt.segment_sha256 != sha256:
             raise CorruptDataError(
                 f"the table of segment {segment} changed after {array} was committed (sha256 "
-                f"{self._place(segment).sha256[:12]}, receipt says {receipt.segment_sha256[:12]}); "
+                f"{sha256[:12]}, receipt says {receipt.segment_sha256[:12]}); "
                 f"run 'permafrost repair'"
             )
         return receipt

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
+from stages.extraction import planning
 from stages.extraction.backbone import BackboneConfig, BackboneFiles, load_backbone
 from stages.extraction.capture import parse_capture
 from stages.extraction.extract import extract
 from stages.extraction.recipes import plain
 from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from storage.features.places import Locations
 from storage.features.receipts import Statistics
+from storage.features.store import FeatureStore
 from storage.features.writing import SegmentFill
 from storage.keys import text_digest
 from storage.progress import SilentProgress
@@ -58,6 +61,39 @@ def test_only_part_of_a_segment_is_tokenised_at_a_time(
     assert sum(together) >= N_TEXTS
     # 8,192 tokens and a batch more, of texts of 12 words and 2 special tokens at least.
     assert max(together) <= (8192 + 2048) // 14, together
+
+
+@pytest.mark.parametrize("too_long", ["cut", "refuse"])
+def test_texts_are_looked_up_a_block_at_a_time(
+    tiny_files: Callable[[str], BackboneFiles],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    too_long: str,
+) -> None:
+    together: list[int] = []
+    locate = FeatureStore.locate
+
+    def counted(store: FeatureStore, digests: Sequence[str]) -> Locations:
+        together.append(len(digests))
+        return locate(store, digests)
+
+    monkeypatch.setattr(FeatureStore, "locate", counted)
+    monkeypatch.setattr(planning, "_AT_A_TIME", 16)
+    texts = [f"{a} {b}" for a in WORDS[:8] for b in WORDS[:8]]
+    digests = [text_digest(t) for t in texts]
+    config = ExtractConfig(
+        backbone=BackboneConfig(source=str(tiny_files("bert").folder)),
+        capture=parse_capture("hidden=0@mean"),
+    )
+    runtime = ExtractRuntime.model_validate(
+        {"device": "cpu", "block_texts": 16, "too_long": too_long}
+    )
+    for kept in (32, 64, 64):
+        target = resolve_target(config)
+        report = extract(target, tmp_path, texts[:kept], digests[:kept], runtime, SilentProgress())
+        assert report.n_truncated == 0
+    assert (locate(report.store, digests).segment >= 0).all()
+    assert max(together) == 16, together
 
 
 def test_rows_of_every_batch_lie_in_the_same_memory(

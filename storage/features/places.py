@@ -1,0 +1,155 @@
+"""Where texts lie, found by their content digests: as bytes, sorted once for each segment."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+PLACE = ("digest", "n_tokens", "token_start", "text_row", "truncated")
+"""Columns of a segment's table that `Places` reads."""
+
+MERGED_TEXTS = 1 << 18
+"""Runs are merged up to this many texts, so that merging never needs much memory."""
+
+_AT_A_TIME = 1 << 15
+"""Digests looked up together."""
+
+_HEX_DIGITS = 64
+_NO_DIGIT = 255
+_VALUE_OF_CODE = np.full(256, _NO_DIGIT, np.uint8)
+_VALUE_OF_CODE[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+
+
+@dataclass(frozen=True)
+class Locations:
+    """Where texts lie: `[n]` each; `segment` is -1 for a text the store does not know."""
+
+    segment: NDArray[np.int64]
+    token_start: NDArray[np.int64]
+    n_tokens: NDArray[np.int64]
+    text_row: NDArray[np.int64]
+    truncated: NDArray[np.bool_]
+    """Whether a text is stored without its end; False for a text that is not stored."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The texts of some segments by digest; equal digests in the order in which they were added."""
+
+    head: NDArray[np.uint64]
+    """The first eight bytes of each digest `[n]`, ascending."""
+    tail: NDArray[np.uint64]
+    """The other 24 `[n, 3]`: a text is found only if all of them agree."""
+    segment: NDArray[np.int32]
+    token_start: NDArray[np.int64]
+    n_tokens: NDArray[np.int32]
+    text_row: NDArray[np.int64]
+    truncated: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.head)
+
+    @classmethod
+    def of(cls, number: int, table: pa.Table) -> "_Run":
+        """The texts of one segment."""
+        words, usable = _words(table.column("digest").combine_chunks())
+        words = words[usable]
+        columns = {n: table.column(n).to_numpy(zero_copy_only=False)[usable] for n in PLACE[1:]}
+        segment = np.full(len(words), number, np.int32)
+        return cls(words[:, 0], words[:, 1:], segment, **columns)._sorted()
+
+    def merged(self, later: "_Run") -> "_Run":
+        """These texts and those of `later`."""
+        pairs = ((getattr(self, f.name), getattr(later, f.name)) for f in fields(self))
+        return _Run(*(np.concatenate(pair) for pair in pairs))._sorted()
+
+    def _sorted(self) -> "_Run":
+        order = np.argsort(self.head, kind="stable")
+        return _Run(*(getattr(self, f.name)[order] for f in fields(self)))
+
+    def rows(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The first row of each digest `[n, 4]`; -1 for those that are not here."""
+        found = np.full(len(words), -1, np.int64)
+        at = np.searchsorted(self.head, words[:, 0])
+        asked = np.flatnonzero(at < len(self))
+        while len(asked):
+            here = at[asked]
+            same = self.head[here] == words[asked, 0]
+            asked, here = asked[same], here[same]
+            hit = (self.tail[here] == words[asked, 1:]).all(1)
+            found[asked[hit]] = here[hit]
+            # Another digest may begin with the same eight bytes.
+            asked = asked[~hit]
+            at[asked] += 1
+            asked = asked[at[asked] < len(self)]
+        return found
+
+
+@dataclass(frozen=True)
+class Places:
+    """The places of the texts of some segments, about 57 bytes a text.
+
+    Of a digest that several segments hold, or one segment several times, the first place counts, in the
+    order of the segments. Never changed: adding a segment makes another one.
+    """
+
+    segments: tuple[int, ...] = ()
+    """Numbers of the segments, in the order in which they were added."""
+    runs: tuple[_Run, ...] = ()
+
+    def adding(self, number: int, table: pa.Table) -> "Places":
+        """With the texts of one more segment.
+
+        Args:
+            number: of the segment.
+            table: has the columns PLACE. Digests that are not 64 lower-case hex digits are passed over, as no
+                text has them.
+        """
+        runs = [*self.runs, _Run.of(number, table)]
+        while len(runs) > 1 and _worth_merging(*runs[-2:]):
+            later = runs.pop()
+            runs.append(runs.pop().merged(later))
+        return Places((*self.segments, number), tuple(runs))
+
+    def find(self, digests: Sequence[str]) -> Locations:
+        """Where the texts with these digests lie."""
+        n = len(digests)
+        start, length, row = np.zeros((3, n), np.int64)
+        out = Locations(np.full(n, -1, np.int64), start, length, row, np.zeros(n, np.bool_))
+        for at in range(0, n, _AT_A_TIME) if self.runs else ():
+            self._find(digests[at : at + _AT_A_TIME], at, out)
+        return out
+
+    def _find(self, digests: Sequence[str], first: int, out: Locations) -> None:
+        words, usable = _words(pa.array(digests, pa.large_string()))
+        asked = np.flatnonzero(usable)
+        for run in self.runs:
+            rows = run.rows(words[asked])
+            hit = rows >= 0
+            for f in fields(out):
+                getattr(out, f.name)[first + asked[hit]] = getattr(run, f.name)[rows[hit]]
+            asked = asked[~hit]
+
+
+def _worth_merging(earlier: _Run, later: _Run) -> bool:
+    """Runs at least double from the last to the first, so that each text is merged only a few times."""
+    return len(earlier) < 2 * len(later) and len(earlier) + len(later) <= MERGED_TEXTS
+
+
+def _words(digests: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Digests as four words each `[n, 4]`, and which of them `[n]` are 64 lower-case hex digits."""
+    column = digests.cast(pa.large_binary())
+    _, ends, data = column.buffers()
+    bounds = np.frombuffer(ends, np.int64)[column.offset : column.offset + len(column) + 1]
+    usable = np.diff(bounds) == _HEX_DIGITS
+    codes = np.frombuffer(data or b"", np.uint8)
+    if usable.all():
+        chosen = codes[bounds[0] : bounds[-1]].reshape(-1, _HEX_DIGITS)
+    else:
+        chosen = np.zeros((len(column), _HEX_DIGITS), np.uint8)
+        chosen[usable] = codes[bounds[:-1][usable, None] + np.arange(_HEX_DIGITS)]
+    values = _VALUE_OF_CODE[chosen]
+    usable = usable & (values != _NO_DIGIT).all(1)
+    return ((values[:, 0::2] << 4) | values[:, 1::2]).view(np.uint64), usable
