@@ -11,7 +11,7 @@ from benchmarks import gpu_check
 from benchmarks.measuring import Finding
 from stages.heads import build_head
 from stages.heads.config import HeadConfig
-from tests.gpu.agreement import HEADS, LENGTHS, WIDTH, differing, outcome
+from tests.gpu.agreement import HEADS, LENGTHS, WIDTH, differing, further_off, outcome
 from tests.stages.heads.batches import make_batch
 
 
@@ -52,3 +52,20 @@ def test_rounding_alone_is_no_difference_and_more_is(config: HeadConfig) -> None
         scale = max(float(v.abs().max()) for v in wide.values())
         found = differing({**wide, name: value + 1e-3 * scale}, wide)
         assert [line.split(" by ")[0] for line in found] == [name]
+
+
+def test_a_device_may_round_as_much_as_the_other_and_no_more() -> None:
+    draw = torch.Generator().manual_seed(0)
+    exact = {n: torch.randn(40, 8, generator=draw) for n in ("hidden/1", "attention_rows/1")}
+
+    def rounded(share: float) -> dict[str, torch.Tensor]:
+        return {n: v + share * torch.randn(v.shape, generator=draw) for n, v in exact.items()}
+
+    assert not further_off(rounded(0.05), rounded(0.05), exact, 1e-6)
+    assert not further_off(rounded(1e-7), exact, exact, 1e-6), "where the other one is exact"
+    found = further_off(rounded(0.5), rounded(0.05), exact, 1e-6)
+    assert [line.split(" by ")[0] for line in found] == list(exact)
+    broken = {**exact, "hidden/1": exact["hidden/1"] * torch.nan}
+    assert [line.split(" by ")[0] for line in further_off(broken, exact, exact, 1e-6)] == [
+        "hidden/1"
+    ]
