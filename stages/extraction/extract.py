@@ -21,7 +21,7 @@ from stages.extraction.backbone import Backbone, load_backbone
 from stages.extraction.disk_thread import IN_FLIGHT, DiskThread
 from stages.extraction.families import output_projection
 from stages.extraction.forward import forward
-from stages.extraction.heap import release_free_memory
+from stages.extraction.heap import Heap
 from stages.extraction.measuring import measure
 from stages.extraction.planning import ExtractionPlan, plan_extraction
 from stages.extraction.recipes import Encoded, encode
@@ -232,6 +232,7 @@ class _Computation:
     ) -> None:
         self._target, self._backbone, self._writer, self._disk = target, backbone, writer, disk
         self._runtime, self._splitter, self._progress = runtime, splitter, progress
+        self._heap = Heap()
         self._captured: list[str] = []
         self._buffers: list[RowBuffers] = []
         """The first one is free."""
@@ -262,7 +263,7 @@ class _Computation:
                 if spec.name in arrays:
                     fill.append(spec.name, values.data.astype(spec.storage))
             for members in portion:
-                release_free_memory()
+                self._heap.release_if_grown()
                 self._batch(fill, encoded.take(members - first))
         if self._splitter.too_large is not None:
             fill.note("split_from_padded_tokens", str(self._splitter.too_large))

@@ -1,5 +1,6 @@
 """What an extraction holds at a time does not grow with the number of its texts."""
 
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction import planning
+from stages.extraction import heap, planning
 from stages.extraction.backbone import BackboneConfig, BackboneFiles, load_backbone
 from stages.extraction.capture import parse_capture
 from stages.extraction.extract import extract
@@ -113,3 +114,53 @@ def test_rows_of_every_batch_lie_in_the_same_memory(
     run(tiny_files("bert"), tmp_path)
     assert len(places) > 6
     assert len(np.unique(places)) <= 3, "one batch is computed, one waits, one is written"
+
+
+def test_a_small_extraction_gives_no_pages_back(
+    tiny_files: Callable[[str], BackboneFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(heap, "_trim", lambda: asked.append)
+    run(tiny_files("bert"), tmp_path)
+    # 12 batches; the rest of the process may have grown meanwhile.
+    assert len(asked) <= 1
+
+
+def test_pages_are_given_back_whenever_the_process_has_grown_by_the_slack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slack, size = heap.SLACK_BYTES, [5 * heap.SLACK_BYTES]
+    asked: list[int] = []
+
+    def trim(_: int) -> None:
+        asked.append(size[0])
+        size[0] -= slack // 2
+
+    monkeypatch.setattr(heap, "_own_bytes", lambda: size[0])
+    monkeypatch.setattr(heap, "_trim", lambda: trim)
+    own = heap.Heap()
+    # What somebody else frees is not room to grow into.
+    for now in (5.0, 5.9, 3.0, 3.9, 4.1, 4.5, 4.7):
+        size[0] = int(now * slack)
+        own.release_if_grown()
+    assert asked == [int(4.1 * slack), int(4.7 * slack)]
+    monkeypatch.setattr(heap, "_trim", lambda: None)
+    size[0] = 9 * slack
+    own.release_if_grown()
+    assert len(asked) == 2
+
+
+def test_own_memory_is_what_the_system_calls_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = Path("/proc/self/statm")
+    if not sizes.exists():
+        pytest.skip("no /proc")
+    n = 32 << 20
+    before = heap._own_bytes()  # pyright: ignore[reportPrivateUsage]
+    pages = mmap.mmap(-1, n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for _ in range(32):
+        pages.write(b"x" * (1 << 20))
+    grown = heap._own_bytes() - before  # pyright: ignore[reportPrivateUsage]
+    pages.close()
+    assert abs(grown - n) < n // 4
+    monkeypatch.setattr(heap, "_SIZES", sizes / "none")
+    assert heap._own_bytes() == 0  # pyright: ignore[reportPrivateUsage]
