@@ -41,6 +41,7 @@ from storage.errors import InputError
 from storage.keys import text_digest, to_plain
 from storage.progress import Progress
 from storage.quoting import quoted
+from storage.texts import Texts, each_once, numbered
 
 DEV_COLUMNS = Similarity(text="text_a", text_pair="text_b", label="score")
 """Columns of a file of development pairs."""
@@ -108,15 +109,16 @@ def embed_texts(
             output that cannot be written.
     """
     require_place(output)
-    rows = {digest: i for i, digest in enumerate(dict.fromkeys(map(text_digest, texts)))}
-    unique = {text_digest(t): t for t in texts}
+    texts = Texts.of(texts)
+    digests = texts.map(text_digest)
+    unique = _Unique(*each_once([texts], [digests]))
     made = (
         _by_method(how, unique, place)
         if isinstance(how, ByMethod)
         else _by_head(how, unique, place)
     )
     facts = made.facts | {"store_ids": [r.store.store_id for r in made.reports]}
-    vectors = made.vectors[[rows[text_digest(t)] for t in texts]]
+    vectors = made.vectors[numbered(digests)]
     write_embeddings(output, texts, vectors, facts)
     return {
         "output": str(output),
@@ -129,6 +131,14 @@ def embed_texts(
 
 
 @dataclass(frozen=True)
+class _Unique:
+    """Different texts and their digests, same order."""
+
+    texts: Sequence[str]
+    digests: Sequence[str]
+
+
+@dataclass(frozen=True)
 class _Made:
     vectors: np.ndarray
     """One row per unique text."""
@@ -138,7 +148,7 @@ class _Made:
     n_tokens_computed: int
 
 
-def _by_method(how: ByMethod, unique: dict[str, str], place: Workplace) -> _Made:
+def _by_method(how: ByMethod, unique: _Unique, place: Workplace) -> _Made:
     targets = [
         resolve_target(how.extract.model_copy(update={"recipe": member}))
         for member in expand_recipe(how.extract.recipe)
@@ -186,14 +196,14 @@ class _Extractions:
     load: Callable[[], Backbone]
 
     def run(
-        self, config: EmbedConfig, texts: dict[str, str]
+        self, config: EmbedConfig, texts: _Unique
     ) -> tuple[list[StoredFeatures], list[ExtractReport]]:
-        """Extract what `config` reads of these texts (digest to text), under every recipe."""
+        """Extract what `config` reads of these texts under every recipe."""
         members, reports = list[StoredFeatures](), list[ExtractReport]()
         for target in self.targets:
             arrays = required_arrays(config, target.sizes)
             report = _extract(replace(target, arrays=arrays), texts, self.place, self.load)
-            members.append(StoredFeatures(report.store, target.sizes, list(texts)))
+            members.append(StoredFeatures(report.store, target.sizes, texts.digests))
             reports.append(report)
         return members, reports
 
@@ -206,7 +216,7 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
             f"columns {DEV_COLUMNS.text}, {DEV_COLUMNS.text_pair} and {DEV_COLUMNS.label}, or name the layers"
         )
     corpus = build_corpus(FilesCorpus(files={"dev": dev}, task=DEV_COLUMNS))
-    members, reports = work.run(config, dict(zip(corpus.digests, corpus.texts, strict=True)))
+    members, reports = work.run(config, _Unique(corpus.texts, corpus.digests))
     per_member = [embed_layers(config, m, work.place.progress("choose layers")) for m in members]
     vectors = {
         int(layer): embed_ensemble((found[layer] for found in per_member), config.combine)
@@ -218,11 +228,11 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
     return with_layers(config, chosen), sum(r.n_tokens for r in reports)
 
 
-def _by_head(how: ByHead, unique: dict[str, str], place: Workplace) -> _Made:
+def _by_head(how: ByHead, unique: _Unique, place: Workplace) -> _Made:
     fitted = find_fitted(place.home, how.artifact, how.backbone)
     target = fitted.target
     report = _extract(target, unique, place, None)
-    features = StoredFeatures(report.store, target.sizes, list(unique))
+    features = StoredFeatures(report.store, target.sizes, unique.digests)
     made = fitted.vectors.of(features, place.progress("embed"))
     facts = {
         "store": to_plain(target.identity),
@@ -235,15 +245,15 @@ def _by_head(how: ByHead, unique: dict[str, str], place: Workplace) -> _Made:
 
 def _extract(
     target: ExtractTarget,
-    texts: dict[str, str],
+    texts: _Unique,
     place: Workplace,
     load: Callable[[], Backbone] | None,
 ) -> ExtractReport:
     return extract(
         target,
         place.home,
-        list(texts.values()),
-        list(texts),
+        texts.texts,
+        texts.digests,
         place.runtime,
         place.progress("extract"),
         load=load,

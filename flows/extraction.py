@@ -10,6 +10,7 @@ from stages.extraction.recipes import expand_recipe
 from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
 from storage.keys import text_digest
 from storage.progress import Progress
+from storage.texts import Texts, each_once
 
 
 def extract_texts(
@@ -24,7 +25,8 @@ def extract_texts(
     Raises:
         InputError: the config cannot be resolved, or texts are too long and `runtime` refuses them.
     """
-    by_digest = {text_digest(t): t for t in texts}
+    rows = Texts.of(texts)
+    unique, digests = each_once([rows], [rows.map(text_digest)])
     backbone, reports = SharedBackbone(), list[ExtractReport]()
     # All are resolved before the first one runs, so that a wrong prompt costs nothing.
     targets = [
@@ -37,10 +39,10 @@ def extract_texts(
             extract(
                 target,
                 home,
-                list(by_digest.values()),
-                list(by_digest),
+                unique,
+                digests,
                 runtime,
-                progress(f"extract {len(by_digest):,} texts{part}"),
+                progress(f"extract {len(unique):,} texts{part}"),
                 load=partial(backbone.load, target, runtime.device),
             )
         )

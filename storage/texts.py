@@ -5,6 +5,7 @@ from typing import SupportsIndex, cast, overload
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 _AT_A_TIME = 4096
 """Texts that are Python strings together while all of them are gone through."""
@@ -72,15 +73,19 @@ class Texts(Sequence[str]):
         return f"Texts({len(self):,})"
 
 
+def numbered(texts: Sequence[str]) -> NDArray[np.int32]:
+    """Which of the different texts each one is `[n]`, in order of first appearance."""
+    # Codes count up in that order.
+    return pa.array(Texts.of(texts), pa.large_string()).dictionary_encode().indices.to_numpy()
+
+
 def each_once(
     texts: Sequence[Sequence[str]], digests: Sequence[Sequence[str]]
 ) -> tuple[Texts, Texts]:
     """Texts of several corpora and their digests, each once, in order of first appearance."""
     parts = [pa.array(Texts.of(some), pa.large_string()) for some in digests]
     every = pa.concat_arrays(parts)
-    # Codes count up in order of first appearance.
-    codes = every.dictionary_encode().indices.to_numpy()
-    _, first = np.unique(codes, return_index=True)
+    _, first = np.unique(numbered(Texts(every)), return_index=True)
     kept = pa.concat_arrays([pa.array(Texts.of(some), pa.large_string()) for some in texts])
     rows = pa.array(first)
     return Texts(kept.take(rows)), Texts(every.take(rows))

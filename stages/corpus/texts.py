@@ -9,6 +9,7 @@ from stages.corpus.text_column import checked_texts
 from storage.errors import InputError
 from storage.paths import checked_path
 from storage.quoting import quoted
+from storage.texts import Texts
 
 _HUB = "hf:"
 _DEFAULT_COLUMN = "text"
@@ -16,7 +17,7 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,2
 """An id of the hub, a config behind it or not."""
 
 
-def read_texts(spec: str) -> list[str]:
+def read_texts(spec: str) -> Texts:
     """Texts in the order of the rows, repetitions included.
 
     Args:
@@ -35,10 +36,10 @@ def read_texts(spec: str) -> list[str]:
     if not path or not column:
         raise InputError(f"{quoted(spec)} is not of the form FILE or FILE::COLUMN")
     table = read_columns(Path(path), [column], [])
-    return checked_texts(table.column(column), column, path).to_pylist()
+    return Texts(checked_texts(table.column(column), column, path))
 
 
-def _hub_texts(spec: str) -> list[str]:
+def _hub_texts(spec: str) -> Texts:
     parts = spec.removeprefix(_HUB).split(":")
     if not 2 <= len(parts) <= 3 or not all(parts):
         raise InputError(f"{quoted(spec)} is not of the form hf:DATASET/CONFIG:SPLIT:COLUMN")
@@ -46,9 +47,7 @@ def _hub_texts(spec: str) -> list[str]:
     column = parts[2] if len(parts) == 3 else _DEFAULT_COLUMN
     path, config, revision = _dataset(dataset)
     table, _ = read_split(path, config, revision, split, [column])
-    return checked_texts(
-        table.column(column), column, f"split {quoted(split)} of {path}"
-    ).to_pylist()
+    return Texts(checked_texts(table.column(column), column, f"split {quoted(split)} of {path}"))
 
 
 def _is_dots(path: str) -> bool:

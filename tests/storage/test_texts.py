@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage.texts import Texts, each_once
+from storage.texts import Texts, each_once, numbered
 
 WORDS = ["snow", "ice", "Schnee über Eis", "氷", "snow again"]
 
@@ -61,3 +61,8 @@ def test_texts_of_several_corpora_come_once_in_order_of_appearance() -> None:
     assert found == [f"digest of {t}" for t in texts]
     assert isinstance(texts, Texts)
     assert isinstance(found, Texts)
+
+
+def test_texts_are_numbered_in_order_of_appearance() -> None:
+    assert numbered(["ice", "snow", "ice", "lake", "snow"]).tolist() == [0, 1, 0, 2, 1]
+    assert numbered(Texts.of(WORDS)[1:]).tolist() == [0, 1, 2, 3]
