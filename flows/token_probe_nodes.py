@@ -1,22 +1,28 @@
 """Nodes of probes that need more of a backbone than its stored features: its unembedding, or itself."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flows.nodes import Node, code_of
 from flows.probes import LogitLensProbe, NextTokenProbe, SensitivityProbe
 from stages.embed import StoredFeatures
 from stages.extraction.backbone import Backbone, load_backbone
-from stages.extraction.recipes import Recipe, expand_recipe, recipe_identity, resolve_recipe
+from stages.extraction.recipes import Recipe, encode, expand_recipe, recipe_identity, resolve_recipe
 from stages.extraction.target import ExtractTarget
+from stages.extraction.unembedding import require_unembedding
 from stages.sensitivity import SensitivityConfig, measure_sensitivity, require_differentiable
 from stages.text_sample import choose_texts
 from stages.token_prediction import (
     LogitLensConfig,
     logit_lens,
     probe_next_token,
+    require_offsets,
     require_prefixes,
-    require_splits,
+    require_tokens,
 )
 from storage.artifacts import ArtifactSpec, Draft
 from storage.errors import InputError
@@ -54,7 +60,14 @@ def next_token_node(dag: "Dag", probe: NextTokenProbe, curve: str, task: str) ->
     def check() -> None:
         (target,) = stores.targets
         require_prefixes(target.recipe, target.sizes)
-        require_splits(dag.corpus(task))
+        require_unembedding(target.files)
+
+        def bounds(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+            found = encode(target.recipe, target.tokenizer, texts, target.max_length)
+            return found.span_start, found.span_end
+
+        sample = method.offset, method.n_tokens, method.seed
+        require_tokens(dag.corpus(task), bounds, *sample)
 
     return Node("fit", f"probe {curve} · {task}", spec, make, check)
 
@@ -73,7 +86,8 @@ def logit_lens_node(dag: "Dag", probe: LogitLensProbe, curve: str, task: str) ->
 
     def check() -> None:
         require_prefixes(run.recipe, run.target.sizes)
-        choose_texts(dag.corpus(task).texts, method)
+        require_unembedding(run.target.files)
+        require_offsets(method, run.target, run.recipe, dag.corpus(task).texts)
 
     return Node("backbone", f"probe {curve} · {task}", spec, make, check)
 

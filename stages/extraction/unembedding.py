@@ -7,7 +7,7 @@ so whoever ranks tokens from stored states reads it without loading the network.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -52,6 +52,24 @@ def read_unembedding(files: BackboneFiles) -> Unembedding:
     Raises:
         InputError: an encoder, a checkpoint without an unembedding, or states and rows of different width.
     """
+    config, read = _found(files)
+    return Unembedding(
+        _checked(read(), config.hidden_size, files.source),
+        getattr(config, "final_logit_softcapping", None),
+    )
+
+
+def require_unembedding(files: BackboneFiles) -> None:
+    """Check that a checkpoint holds the unembedding of a decoder; reads the names of its tensors.
+
+    Raises:
+        InputError: an encoder, or a checkpoint without one.
+    """
+    _found(files)
+
+
+def _found(files: BackboneFiles) -> tuple[Any, Callable[[], Tensor]]:
+    """The backbone's config, and how to read its unembedding."""
     family = family_of(str(read_config(files.folder).get("model_type")), str(files.folder))
     if family.embedding is None:
         raise InputError(
@@ -66,10 +84,7 @@ def read_unembedding(files: BackboneFiles) -> Unembedding:
     for name in names:
         for found, read in stored.items():
             if f".{found}".endswith(f".{name}.weight"):
-                return Unembedding(
-                    _checked(read(), config.hidden_size, files.source),
-                    getattr(config, "final_logit_softcapping", None),
-                )
+                return config, read
     raise InputError(
         f"the checkpoint {files.folder} holds no unembedding (no {' or '.join(_NAMES)}) and its config does "
         f"not tie it to the input embedding, so no token can be ranked; save the model with its language "

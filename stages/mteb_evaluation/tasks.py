@@ -1,15 +1,17 @@
 """Evaluation tasks: those of mteb by name, and tasks of the same kinds from local files."""
 
 from abc import abstractmethod
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from stages.bounds import MAX_STEPS, MAX_TEXTS
 from stages.corpus.candidates import CandidateColumns
 from stages.corpus.names import find_file, look_for
 from stages.corpus.search_files import SearchColumns, qrels_file
+from storage.quoting import quoted
 
 Role = Literal["text", "query", "document"]
 """What a text is to a task: one of those to be searched for, one of those to be found, or neither."""
@@ -46,6 +48,22 @@ class HubTask(_Config):
     """Only these splits; those that mteb evaluates if not given."""
 
 
+_CUTS = (1, 3, 5, 10, 20, 100, 1000)
+_SEARCH_SCORES = (
+    *(
+        f"{m}_at_{k}"
+        for m in ("ndcg", "map", "mrr", "recall", "precision", "hit_rate")
+        for k in _CUTS
+    ),
+    "accuracy",
+    *(
+        f"nauc_{m}_at_{k}_{what}"
+        for m in ("ndcg", "map", "mrr", "recall", "precision")
+        for k in _CUTS
+        for what in ("max", "std", "diff1")
+    ),
+)
+_CORRELATIONS = ("pearson", "spearman")
 _FIELDS = {"pairs": "split", "texts": "split", "candidates": "split"}
 """Which field names the file that holds something, where it is not called the same."""
 
@@ -53,6 +71,8 @@ _FIELDS = {"pairs": "split", "texts": "split", "candidates": "split"}
 class _Local(_Config):
     category: ClassVar[Category]
     default_score: ClassVar[str]
+    scores: ClassVar[tuple[str, ...]]
+    """What the installed mteb computes for tasks of this kind, so that another name is told at once."""
     roles: ClassVar[tuple[Role, ...]] = ("text",)
 
     kind: Literal["local"]
@@ -61,6 +81,19 @@ class _Local(_Config):
     without; columns that are not named may have other usual names."""
     main_score: str | None = None
     """Which of mteb's scores is the result; that of mteb's own tasks of this kind if not given."""
+
+    @field_validator("main_score")
+    @classmethod
+    def _score_is_known(cls, value: str | None) -> str | None:
+        if value is not None and value not in cls.scores:
+            near = get_close_matches(value, cls.scores, 5, 0.4)
+            listed = list(dict.fromkeys((*near, cls.default_score, *cls.scores)))
+            more = f" and {len(listed) - 12} more" if len(listed) > 12 else ""
+            raise ValueError(
+                f"main_score is {quoted(value)}, but tasks of type {cls.category} have "
+                f"{', '.join(listed[:12])}{more}"
+            )
+        return value
 
     @property
     def score(self) -> str:
@@ -98,6 +131,14 @@ class StsTask(_Pairs):
 
     category: ClassVar[Category] = "STS"
     default_score: ClassVar[str] = "cosine_spearman"
+    scores: ClassVar[tuple[str, ...]] = (
+        *_CORRELATIONS,
+        *(
+            f"{s}_{c}"
+            for s in ("cosine", "manhattan", "euclidean")
+            for c in ("pearson", "spearman")
+        ),
+    )
 
     type: Literal["sts"]
     label: str = "score"
@@ -109,6 +150,11 @@ class PairClassificationTask(_Pairs):
 
     category: ClassVar[Category] = "PairClassification"
     default_score: ClassVar[str] = "max_ap"
+    scores: ClassVar[tuple[str, ...]] = tuple(
+        f"{s}_{m}"
+        for s in ("max", "cosine", "dot", "euclidean", "manhattan", "similarity")
+        for m in ("ap", "accuracy", "f1", "precision", "recall")
+    )
 
     type: Literal["pair_classification"]
     label: str = "label"
@@ -119,6 +165,10 @@ class ClassificationTask(_Local):
 
     category: ClassVar[Category] = "Classification"
     default_score: ClassVar[str] = "accuracy"
+    scores: ClassVar[tuple[str, ...]] = (
+        *("accuracy", "f1", "f1_weighted", "precision", "precision_weighted"),
+        *("recall", "recall_weighted", "ap", "ap_weighted"),
+    )
 
     type: Literal["classification"]
     train: str = "train"
@@ -143,6 +193,7 @@ class ClusteringTask(_Local):
 
     category: ClassVar[Category] = "Clustering"
     default_score: ClassVar[str] = "v_measure"
+    scores: ClassVar[tuple[str, ...]] = ("v_measure", "v_measure_std", "ami", "ami_std")
 
     type: Literal["clustering"]
     split: str = "test"
@@ -162,6 +213,7 @@ class RetrievalTask(SearchColumns, _Local):
 
     category: ClassVar[Category] = "Retrieval"
     default_score: ClassVar[str] = "ndcg_at_10"
+    scores: ClassVar[tuple[str, ...]] = _SEARCH_SCORES
     roles: ClassVar[tuple[Role, ...]] = SEARCH_ROLES
 
     type: Literal["retrieval"]
@@ -189,6 +241,7 @@ class RerankingTask(CandidateColumns, _Local):
 
     category: ClassVar[Category] = "Reranking"
     default_score: ClassVar[str] = "map_at_1000"
+    scores: ClassVar[tuple[str, ...]] = _SEARCH_SCORES
     roles: ClassVar[tuple[Role, ...]] = SEARCH_ROLES
 
     type: Literal["reranking"]
@@ -209,6 +262,10 @@ class SummarizationTask(_Local):
 
     category: ClassVar[Category] = "Summarization"
     default_score: ClassVar[str] = "cosine_spearman"
+    scores: ClassVar[tuple[str, ...]] = (
+        *_CORRELATIONS,
+        *(f"{s}_{c}" for s in ("cosine", "dot") for c in ("pearson", "spearman")),
+    )
 
     type: Literal["summarization"]
     documents: str = "docs"

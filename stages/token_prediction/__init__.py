@@ -4,7 +4,7 @@ Source: Value Aggregation, appendix D (the next-token loss of a language model i
 the unembedding as keys) and appendix E (tokens at later offsets, decoded layer by layer).
 """
 
-from stages.token_prediction.lens import LensScores, LogitLensConfig, logit_lens
+from stages.token_prediction.lens import LensScores, LogitLensConfig, logit_lens, require_offsets
 from stages.token_prediction.next_token import (
     LinearNextToken,
     NextTokenConfig,
@@ -14,7 +14,7 @@ from stages.token_prediction.next_token import (
     probe_next_token,
 )
 from stages.token_prediction.prefixes import require_prefixes
-from stages.token_prediction.stored_tokens import require_splits
+from stages.token_prediction.stored_tokens import require_tokens
 
 __all__ = [
     "LensScores",
@@ -26,6 +26,7 @@ __all__ = [
     "TokenFrequencies",
     "logit_lens",
     "probe_next_token",
+    "require_offsets",
     "require_prefixes",
-    "require_splits",
+    "require_tokens",
 ]

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from stages.extraction.backbone import Backbone
 from stages.extraction.recipes import Recipe, encode
+from stages.extraction.target import ExtractTarget
 from stages.extraction.token_budget import batches
 from stages.extraction.unembedding import Unembedding, read_unembedding
 from stages.probes import Point, ProbeCurves
@@ -140,6 +141,31 @@ def logit_lens(
     return _scores(config, sums, counts)
 
 
+def require_offsets(
+    config: LogitLensConfig, target: ExtractTarget, recipe: Recipe, texts: Sequence[str]
+) -> None:
+    """Check that `logit_lens` will find a token at every offset; reads the sample's texts as tokens.
+
+    Raises:
+        InputError: no text long enough, or no token at an offset.
+    """
+    chosen = choose_texts(texts, config)
+    encoded = encode(recipe, target.tokenizer, chosen, target.max_length)
+    targets = following_tokens(
+        encoded.token_ids, encoded.span_start, encoded.span_end, config.offsets
+    )
+    for offset, column in zip(config.offsets, targets.T, strict=True):
+        if (column == NOWHERE).all():
+            raise _too_short(config, offset)
+
+
+def _too_short(config: LogitLensConfig, offset: int) -> InputError:
+    return InputError(
+        f"no text has a token {offset} tokens after another one; raise min_words "
+        f"({config.min_words}) or leave this offset out"
+    )
+
+
 def _ranks(
     backbone: Backbone, unembedding: Unembedding, rows: Tensor, targets: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
@@ -162,10 +188,7 @@ def _scores(
     config: LogitLensConfig, sums: Mapping[_Cell, float], counts: Counter[_Cell]
 ) -> LensScores:
     if without := [offset for (offset, _), n in counts.items() if not n]:
-        raise InputError(
-            f"no text has a token {without[0]} tokens after another one; raise min_words "
-            f"({config.min_words}) or leave this offset out"
-        )
+        raise _too_short(config, without[0])
     cells = sorted(counts)
     columns = {
         "layer": pa.array([layer for _, layer in cells], pa.int64()),

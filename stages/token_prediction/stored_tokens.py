@@ -4,7 +4,7 @@ Axes: N tokens, D columns.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,15 +69,55 @@ def split_tokens(
     """
     chosen: dict[str, SplitTokens] = {}
     for split, members in _texts_by_split(corpus).items():
-        order = sorted(members, key=lambda i: _hash(seed, corpus.digests[i]))[:n_tokens]
+        order = _ordered(members, corpus, n_tokens, seed)
         found = _tokens(features.store, [corpus.digests[i] for i in order], offset, n_tokens)
         if not len(found.targets):
-            raise InputError(
-                f"no text of the split {quoted(split)} has a token {offset} tokens after another one; give "
-                f"longer texts or a smaller offset"
-            )
+            raise _too_short(split, offset)
         chosen[split] = found
     return chosen
+
+
+def require_tokens(
+    corpus: Corpus,
+    bounds: Callable[[Sequence[str]], tuple[NDArray[np.int64], NDArray[np.int64]]],
+    offset: int,
+    n_tokens: int,
+    seed: int,
+) -> None:
+    """Check that `split_tokens` will find a token in every split; most often its first texts tell.
+
+    Args:
+        corpus: the texts.
+        bounds: where texts start in their inputs, and end.
+        offset: of the tokens that are asked for.
+        n_tokens: of a split, at most.
+        seed: decides about the order of the texts.
+
+    Raises:
+        InputError: a split is missing, or has no token that another one follows at the offset.
+    """
+    for split, members in _texts_by_split(corpus).items():
+        order = _ordered(members, corpus, n_tokens, seed)
+        blocks = (order[i : i + _TEXTS_AT_A_TIME] for i in range(0, len(order), _TEXTS_AT_A_TIME))
+        inputs = (bounds([corpus.texts[i] for i in block]) for block in blocks)
+        if not any(_n_asked(start, end, offset).any() for start, end in inputs):
+            raise _too_short(split, offset)
+
+
+def _ordered(members: Sequence[int], corpus: Corpus, n_tokens: int, seed: int) -> list[int]:
+    return sorted(members, key=lambda i: _hash(seed, corpus.digests[i]))[:n_tokens]
+
+
+def _too_short(split: str, offset: int) -> InputError:
+    return InputError(
+        f"no text of the split {quoted(split)} has a token {offset} tokens after another one; give "
+        f"longer texts or a smaller offset"
+    )
+
+
+def _n_asked(start: NDArray[np.int64], end: NDArray[np.int64], offset: int) -> NDArray[np.int64]:
+    """How many tokens of each input another one follows."""
+    return np.maximum(end - offset - np.maximum(start - 1, 0), 0)
 
 
 def require_splits(corpus: Corpus) -> None:
@@ -106,7 +146,7 @@ def _texts_by_split(corpus: Corpus) -> dict[str, list[int]]:
 
 def _tokens(store: FeatureStore, digests: Sequence[str], offset: int, n_tokens: int) -> SplitTokens:
     start, end = _own_tokens(store, digests)
-    n_asked = np.maximum(end - offset - np.maximum(start - 1, 0), 0)
+    n_asked = _n_asked(start, end, offset)
     n_texts = int(np.searchsorted(np.cumsum(n_asked), n_tokens)) + 1
     kept, start, end = tuple(digests[:n_texts]), start[:n_texts], end[:n_texts]
     if not kept:

@@ -22,6 +22,7 @@ from flows.dag import build_dag
 from flows.experiment import load_experiment
 from flows.pipeline import run_dag
 from storage.errors import InputError
+from tests.stages.extraction.tiny_models import save_model
 
 Content = dict[str, Any]
 Change = Callable[[Content, Path], None]
@@ -107,6 +108,24 @@ def pretrained(head: Content, **encoders: int) -> Change:
         content["methods"] = {"method": {**FROZEN, "head": head, "encoders": "ae"}}
 
     return apply
+
+
+def asked(kind: str, model_type: str = "llama", words: str = "snow", **method: Any) -> Change:
+    """A probe of tokens on a decoder: llama's has an unembedding that is not saved, gpt2's is tied."""
+
+    def apply(content: Content, folder: Path) -> None:
+        content["backbone"] = {"source": str(save_model(model_type, folder / "decoder"))}
+        rows = [{"text": f"{words}{i}", "label": i % 3} for i in range(10, 50)]
+        content["tasks"]["probed"] = one_file(folder / "probed", rows)
+        content["methods"]["method"] = {**HEAD, "tasks": ["task"]}
+        content["probes"] = {"p": {"kind": kind, "tasks": ["probed"], "methods": {"curve": method}}}
+
+    return apply
+
+
+def scored(content: Content, folder: Path) -> None:
+    evaluated(content, folder)
+    content["evaluations"]["e"]["tasks"]["sts"]["main_score"] = "spearmann"
 
 
 def evaluated(content: Content, folder: Path) -> None:
@@ -237,6 +256,23 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "next token on an encoder": (probe(classes, "next_token", {}), "use a decoder"),
     "logit lens on an encoder": (probe(classes, "logit_lens", {}), "use a decoder"),
+    "no unembedding": (
+        asked("next_token"),
+        "holds no unembedding .*save the model with its language model head",
+    ),
+    "no unembedding for a lens": (asked("logit_lens", min_words=1), "holds no unembedding"),
+    "too few tokens for an offset": (
+        asked("next_token", "gpt2", offset=6),
+        "no text of the split 'train' has a token 6 tokens after another one",
+    ),
+    "too few tokens for an offset of a lens": (
+        asked("logit_lens", "gpt2", min_words=1, offsets=[1, 40]),
+        "no text has a token 40 tokens after another one",
+    ),
+    "no such score": (
+        scored,
+        "main_score is 'spearmann', but tasks of type STS have spearman, cosine_spearman",
+    ),
     "no text long enough": (
         probe(classes, "sensitivity", {"min_words": 900, "readouts": ["mean"]}),
         "has 900 words or more",
@@ -312,6 +348,7 @@ def test_plan_and_run_refuse_the_same_and_write_nothing(
     change, says = REFUSED[case]
     content = content_of(tiny_bert, tmp_path)
     change(content, tmp_path)
+    capsys.readouterr()  # what saving a model says
     path = write(tmp_path, content)
     before = sorted(tmp_path.rglob("*"))
     said = [
@@ -320,6 +357,13 @@ def test_plan_and_run_refuse_the_same_and_write_nothing(
     assert said[0] == said[1]
     assert re.search(says, said[0]), said[0]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_tokens_that_are_there_are_not_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "probed").mkdir()
+    content = content_of(tiny_bert, tmp_path)
+    asked("next_token", "gpt2", offset=5)(content, tmp_path)
+    check_dag(build_dag(load_experiment(write(tmp_path, content)), tmp_path / "home"))
 
 
 def test_what_is_right_is_not_refused(tiny_bert: Path, tmp_path: Path) -> None:

@@ -122,8 +122,9 @@ def test_probes_run_once_and_a_second_run_loads_nothing(
     first = run_embedded(str(path), str(home), [])
     expected = {"corpus": 2, "extract": 1, "control": 1, "probe": 7, "report": 1}
     assert first.computed == expected
-    # One backbone for the extraction, two lenses and two sensitivities; the rest reads one matrix.
-    assert sorted(loads) == ["float32", *["unembedding"] * 5]
+    # One backbone for the extraction, two lenses and two sensitivities; the rest reads one matrix, and before
+    # anything runs the names of the checkpoint's tensors.
+    assert sorted(loads) == ["float32", *["unembedding"] * 5 * 2]
     dag = build_dag(load_experiment(path), home)
     assert set(dag.stores) == {"default"}, "nothing is stored under htp"
     folders = {
