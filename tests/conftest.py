@@ -1,8 +1,10 @@
 """Hypothesis profiles, chosen by HYPOTHESIS_PROFILE: `default`, `ci` (the same examples every time) and
-`nightly` (many more)."""
+`nightly` (many more); and no waiting for the disk."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # Deadlines measure the machine, not the code; pytest-timeout guards against hanging.
@@ -12,3 +14,12 @@ settings.register_profile("nightly", deadline=None, max_examples=2000)
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") == "true" else "default")
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_fsync() -> Iterator[None]:
+    """It guards against power cuts, which no test can cause, and a finished experiment has waited for some
+    hundred of them. Tests of what is synced, and when, put their own in its place."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: os.fstat(fd))
+        yield

@@ -1,9 +1,7 @@
 """Records of runs: damaged ones are named, and nothing is removed while it is not known what is in use."""
 
 import json
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,8 @@ from tests.damage.small_home import FIT, UNUSED, SmallHome, build, garbage, publ
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallHome]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: os.fstat(fd))
-        yield build(tmp_path_factory.mktemp("runs") / "home")
+def made(tmp_path_factory: pytest.TempPathFactory) -> SmallHome:
+    return build(tmp_path_factory.mktemp("runs") / "home")
 
 
 @pytest.fixture

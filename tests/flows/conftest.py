@@ -1,8 +1,10 @@
-"""A small real experiment on a tiny backbone, and one Prefect server for the session."""
+"""A small real experiment on a tiny backbone, and one Prefect server for all test processes."""
 
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,10 +12,16 @@ from typing import Any
 
 import pytest
 import yaml
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_SERVER_DATABASE_CONNECTION_URL,
+    temporary_settings,
+)
 
+from flows import server_process
 from flows.pipeline import pipeline
+from stages.report import canvas
 from tests.stages.extraction.tiny_models import save_model
 
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]
@@ -21,16 +29,6 @@ MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
-
-
-@pytest.fixture(scope="session")
-def prefect_server() -> Iterator[None]:
-    """A temporary Prefect server and database."""
-    with (
-        prefect_test_harness(server_startup_timeout=120),
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +49,54 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MadeO
         return folder
 
     return made
+
+
+def _database(folder: Path) -> str:
+    return f"sqlite+aiosqlite:///{folder / 'prefect.db'}"
+
+
+_servers: list[subprocess.Popen[bytes]] = []
+"""Kept, as Python warns of a process that nobody can wait for any more."""
+
+
+def _start_server(folder: Path) -> None:
+    """A server that ends when nobody has `alive` open for writing any more."""
+    os.mkfifo(folder / "alive")
+    os.open(folder / "alive", os.O_RDWR)  # never closed: this process needs it to its end
+    with (folder / "alive").open("rb", buffering=0) as alive:
+        process = subprocess.Popen(
+            [sys.executable, "-P", server_process.__file__],
+            stdin=alive,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": _database(folder)},
+            start_new_session=True,
+        )
+    _servers.append(process)
+    assert process.stdout is not None
+    (folder / "address").write_bytes(process.stdout.readline().strip())
+
+
+@pytest.fixture(scope="session")
+def prefect_server(made_once: MadeOnce) -> Iterator[None]:
+    """A temporary Prefect server and database, started by the first process that asks for them."""
+    folder = made_once("prefect", _start_server)
+    os.open(folder / "alive", os.O_WRONLY | os.O_NONBLOCK)
+    here = {
+        PREFECT_API_URL: (folder / "address").read_text(),
+        PREFECT_SERVER_DATABASE_CONNECTION_URL: _database(folder),
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
+    }
+    with temporary_settings(here):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of reports that a test makes are empty: drawing takes longer than most experiments of tests.
+    What a module's fixture runs is drawn, and so is what a test marked `drawn` runs."""
+    if not request.node.get_closest_marker("drawn"):
+        monkeypatch.setattr(canvas, "png", lambda figure: b"\x89PNG\r\n\x1a\n")
+        monkeypatch.setattr(canvas, "svg", lambda *_: canvas.InlineSvg("<svg/>", 1))
 
 
 @pytest.fixture(scope="session")

@@ -254,6 +254,7 @@ def test_nothing_runs_twice_and_a_change_runs_what_it_touches(
     assert not make_plan(build_dag(load_experiment(path), home)).n_tokens
 
 
+@pytest.mark.drawn
 def test_the_report_can_be_made_again(first_run: tuple[Path, Path, PipelineResult]) -> None:
     path, home, result = first_run
     before = result.report.read_bytes()

@@ -55,7 +55,7 @@ def test_ctrl_c_while_a_run_extracts(
     alone: dict[str, str], tiny_bert: Path, tmp_path: Path
 ) -> None:
     content = tiny_experiment(tiny_bert)
-    content["tasks"] = {"long": {**content["tasks"]["ratio 0.2"], "n_train": 40_000}}
+    content["tasks"] = {"long": {**content["tasks"]["ratio 0.2"], "n_train": 6_000}}
     content["report"] = {"title": "Long"}
     content["runtime"]["extract"]["batch_tokens"] = 256
     path = tmp_path / "long.yaml"
@@ -175,7 +175,7 @@ def test_a_lasting_server_knows_that_a_run_was_stopped(
 
 def test_ctrl_c_while_texts_are_extracted(tiny_bert: Path, tmp_path: Path) -> None:
     texts, home = tmp_path / "texts.txt", tmp_path / "home"
-    texts.write_text("".join(f"lake {i} freezes deep and slowly\n" for i in range(60_000)))
+    texts.write_text("".join(f"lake {i} freezes deep and slowly\n" for i in range(10_000)))
     arguments = ["extract", str(texts), "--backbone", str(tiny_bert), "--capture", "hidden=all"]
     arguments += ["--batch-tokens", "128", "--home", str(home)]
     with TerminalSession(*arguments, environment=NO_SERVER) as session:

@@ -16,7 +16,7 @@ from stages.similarity import SimilarityConfig, score_pairs
 from storage.progress import SilentProgress
 from tests.real_files import DATA, MODELS, needs_both
 
-pytestmark = needs_both
+pytestmark = [needs_both, pytest.mark.deep]
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
-"""Stores for the tests of this room: built once per kind, since every fsync counts, and copied for a test
-that writes."""
+"""Stores for the tests of this room: built once per kind, and copied for a test that writes."""
 
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -16,16 +14,8 @@ from tests.storage.small_store import SmallStore, filled_store
 Shared = Callable[[Codec, str], SmallStore]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_fsync() -> Iterator[None]:
-    """It guards against power cuts, which no test can cause, and takes most of the time of these."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: os.fstat(fd))
-        yield
-
-
 @pytest.fixture(scope="session")
-def shared(_no_fsync: None, tmp_path_factory: pytest.TempPathFactory) -> Shared:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     """Twenty texts in several segments, by codec and storage dtype; for reading only."""
 
     @cache

@@ -44,6 +44,7 @@ from storage.artifacts import ArtifactSpec, ArtifactStore
 from storage.errors import IdentityMismatchError, InputError, OverflowRangeError, PermafrostError
 from storage.keys import text_digest
 from storage.progress import SilentProgress
+from tests.diagonal import diagonal
 from tests.stages.encoder.fitted_homes import TEXTS, Home, home_with_features
 from tests.stages.extraction.tiny_models import save_model
 
@@ -66,26 +67,24 @@ def bert_home(model_folder: ModelFolder, tmp_path: Path) -> Home:
     return home_with_features(tmp_path / "home", model_folder("bert"), "hidden=all@tokens")
 
 
-@pytest.mark.parametrize(
-    ("head", "task"),
-    [
-        (MeanHead(), "classification"),
-        (MaxHead(), "similarity"),
-        (GlotHead(hidden=8, tau=0.3), "similarity"),
-        (ScorerHead(hidden=8), "unlabelled"),
-        (AdaPoolHead(heads=4), "classification"),
-        (MlpHead(hidden=8), "similarity"),
-    ],
+@diagonal(
+    {
+        "model_type,recipe,store_dtype": [
+            ("bert", "plain", "float16"),
+            ("roberta", "plain:specials=exclude", "float32"),
+            ("llama", "htp:block=tokens,size=3", "bfloat16"),
+            ("gpt2", "template:template=About {text} :", "float16"),
+        ],
+        "head,task": [
+            (MeanHead(), "classification"),
+            (MaxHead(), "similarity"),
+            (GlotHead(hidden=8, tau=0.3), "similarity"),
+            (ScorerHead(hidden=8), "unlabelled"),
+            (AdaPoolHead(heads=4), "classification"),
+            (MlpHead(hidden=8), "similarity"),
+        ],
+    },
     ids=lambda value: getattr(value, "kind", value),
-)
-@pytest.mark.parametrize(
-    ("model_type", "recipe", "store_dtype"),
-    [
-        ("bert", "plain", "float16"),
-        ("roberta", "plain:specials=exclude", "float32"),
-        ("llama", "htp:block=tokens,size=3", "bfloat16"),
-        ("gpt2", "template:template=About {text} :", "float16"),
-    ],
 )
 def test_a_head_gives_the_vectors_of_the_store(
     model_folder: ModelFolder,
@@ -332,8 +331,13 @@ def by_the_store(
     return finish(config, embed_ensemble(parts, config.combine), members[0].name)
 
 
-@pytest.mark.parametrize("fields", METHODS, ids=lambda f: "-".join(f.values()))
-@pytest.mark.parametrize("recipe", ["plain", 'meta_eol:prompts=["Of {text} :", "On {text} is"]'])
+@diagonal(
+    {
+        "fields": METHODS,
+        "recipe": ["plain", 'meta_eol:prompts=["Of {text} :", "On {text} is"]'],
+    },
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else value,
+)
 def test_a_method_without_training(
     model_folder: ModelFolder, tmp_path: Path, recipe: str, fields: dict[str, str]
 ) -> None:

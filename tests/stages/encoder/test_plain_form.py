@@ -18,6 +18,7 @@ from stages.extraction.recipes import parse_recipe
 from stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead
 from storage.durable import read_json
 from storage.errors import InputError
+from tests.diagonal import diagonal
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
 from tests.stages.extraction.tiny_models import save_model
 
@@ -56,9 +57,13 @@ def by_library(folder: Path, texts: list[str]) -> np.ndarray:
     return model.encode(texts, show_progress_bar=False, batch_size=3)
 
 
-@pytest.mark.parametrize("task", ["classification", "similarity"])
-@pytest.mark.parametrize("kind", list(HEADS))
-@pytest.mark.parametrize("model_type", list(CUT))
+@diagonal(
+    {
+        "model_type": list(CUT),
+        "kind": list(HEADS),
+        "task": ["classification", "similarity"],
+    }
+)
 def test_poolings_of_any_block_of_an_encoder(
     model_folder: ModelFolder, tmp_path: Path, model_type: str, kind: str, task: str
 ) -> None:
@@ -92,6 +97,7 @@ def test_poolings_behind_the_final_norm(
     np.testing.assert_allclose(by_library(done.folder, texts), ours, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.deep
 def test_minilm_at_full_length(tmp_path: Path) -> None:
     home = home_with_features(tmp_path / "home", "minilm", "hidden=4@tokens", store_dtype="float32")
     artifact = home.head(MeanHead(), "hidden/4", "similarity")

@@ -43,6 +43,7 @@ from storage.features.writing import writing
 from storage.keys import text_digest
 from storage.progress import SilentProgress
 from storage.readers import open_reader
+from tests.diagonal import diagonal
 from tests.stages.extraction.tiny_models import TEXTS, save_model
 
 AXES = Axes(segment_tokens=64, segment_texts=16)
@@ -93,8 +94,12 @@ def rows(store: FeatureStore, array: str, text: str) -> np.ndarray:
     return next(reader.in_order(1))[1].data
 
 
-@pytest.mark.parametrize("model_type", ["bert", "llama", "gemma2"])
-@pytest.mark.parametrize("store_dtype", ["float32", "float16", "bfloat16"])
+@diagonal(
+    {
+        "model_type": ["bert", "llama", "gemma2"],
+        "store_dtype": ["float32", "float16", "bfloat16"],
+    }
+)
 def test_stored_rows_equal_one_text_at_a_time(
     extraction: Callable[[str], Extraction], model_type: str, store_dtype: str
 ) -> None:

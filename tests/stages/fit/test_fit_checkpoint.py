@@ -13,6 +13,7 @@ from stages.fit import FitConfig, OptimConfig, fit
 from stages.heads import GlotHead, MeanHead, MlpHead
 from storage.errors import CorruptDataError
 from storage.progress import SilentProgress
+from tests.diagonal import diagonal
 from tests.stages.synthetic_fit import PAIR_TASKS, make_data, make_pairs, same_fit
 
 GRID = {"head.hidden": (4, 6)}
@@ -65,14 +66,18 @@ def _resumed(config, data, path, *stops):
     return result, counts.steps
 
 
-@pytest.mark.parametrize(
-    "head",
-    [GlotHead(hidden=6, tau=0.4), MlpHead(hidden=6), GlotHead(hidden=6, tau=0.4, conv="gin")],
-    ids=["glot", "mlp with batch normalisation", "gin with batch normalisation"],
+# GLOT, and two heads with batch normalisation. Epochs have 6 steps and candidates 3 epochs; a fit stops in a
+# later epoch, in the second candidate, and twice, the second time in the epoch it had resumed.
+@diagonal(
+    {
+        "head": [
+            GlotHead(hidden=6, tau=0.4),
+            MlpHead(hidden=6),
+            GlotHead(hidden=6, tau=0.4, conv="gin"),
+        ],
+        "stops,left": [([8], 30), ([20], 18), ([26], 12), ([8, 3, 20], 12)],
+    }
 )
-# Epochs have 6 steps and candidates 3 epochs; a fit stops in a later epoch, in the second candidate, and
-# twice, the second time in the epoch it had resumed.
-@pytest.mark.parametrize(("stops", "left"), [([8], 30), ([20], 18), ([26], 12), ([8, 3, 20], 12)])
 def test_a_stopped_fit_continues_bit_for_bit(head, stops, left, tmp_path):
     config, data = _config(head, grid=GRID), make_data()
     path = tmp_path / "deep" / "fit.checkpoint"

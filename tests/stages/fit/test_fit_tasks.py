@@ -24,6 +24,7 @@ from storage.errors import InputError, PermafrostError
 from storage.progress import SilentProgress
 from storage.ragged import Ragged
 from storage.readers import InMemoryReader, WindowedReader, open_reader
+from tests.diagonal import diagonal
 from tests.stages.synthetic_fit import PAIR_TASKS, make_pairs, same_fit, with_column
 from tests.storage.small_store import filled_store
 
@@ -63,9 +64,11 @@ def test_a_head_learns_every_task_and_nothing_from_shuffled_answers(task, chance
     assert result.history[-1].train_loss < result.history[0].train_loss
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(
-    "head", [GlotHead(hidden=6, tau=0.4), MlpHead(hidden=6), AdaPoolHead(heads=2)]
+@diagonal(
+    {
+        "task": TASKS,
+        "head": [GlotHead(hidden=6, tau=0.4), MlpHead(hidden=6), AdaPoolHead(heads=2)],
+    }
 )
 def test_other_heads_train_on_pairs_deterministically_and_load_again(task, head, tmp_path):
     config, data = _config(task, head), make_pairs(task)
@@ -164,6 +167,7 @@ def test_windows_of_a_store_train_pairs_as_memory_does(task, tmp_path):
     same_fit(_fit(config, windowed), _fit(config, whole))
 
 
+@pytest.mark.deep
 def test_windows_never_load_more_than_the_budget_or_one_batch(tmp_path, monkeypatch):
     data = _from_store(tmp_path, "similarity", 3000)
     most = []

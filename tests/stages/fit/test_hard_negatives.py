@@ -255,6 +255,7 @@ def twins(n_train=160, n_dev=40):
     return FitData(readers, examples, (), digests, "unlabelled")
 
 
+@pytest.mark.deep
 def test_hard_negatives_teach_what_batches_do_not():
     optim = OptimConfig(lr=1e-2, batch_size=16, max_epochs=15)
     found = {}

@@ -27,6 +27,7 @@ from stages.freeze import (
 )
 from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 from storage.progress import SilentProgress
+from tests.diagonal import diagonal
 from tests.stages.freeze.planted_pairs import make_latents, make_pairs
 
 SIZES = EncoderSizes(early=6, late=8)
@@ -77,8 +78,12 @@ def _unexplained(result):
     return (np.mean(residual**2) if mse else np.var(residual)) / np.var(TEST.labels)
 
 
-@pytest.mark.parametrize("loss", ["mse", "log_variance"])
-@pytest.mark.parametrize("kind", ["siamese", "autoencoder_siamese", "unified_projection"])
+@diagonal(
+    {
+        "kind": ["siamese", "autoencoder_siamese", "unified_projection"],
+        "loss": ["mse", "log_variance"],
+    }
+)
 def test_a_planted_similarity_of_unseen_texts_is_predicted_better_than_by_the_mean(kind, loss):
     result = _fit(_config(kind, loss=loss, max_epochs=20))
     assert _unexplained(result) < 0.6

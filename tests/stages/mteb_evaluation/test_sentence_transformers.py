@@ -37,6 +37,7 @@ from stages.mteb_evaluation.reading import read_local
 from stages.mteb_evaluation.tasks import ROLES
 from storage.features.store import FeatureStore
 from storage.progress import SilentProgress
+from tests.diagonal import diagonal
 from tests.real_files import DATA, needs_data
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_tasks
 
@@ -135,8 +136,7 @@ TEMPLATE = "Instruct: {instruction} Query: "
 """Ends with a space, and `{text}` comes after it."""
 
 
-@pytest.mark.parametrize("pooled", ["exclude", "include"])
-@pytest.mark.parametrize("kind", ["retrieval", "reranking", "classification"])
+@diagonal({"kind": ["retrieval", "reranking", "classification"], "pooled": ["exclude", "include"]})
 def test_instructions_have_the_scores_of_mtebs_own_wrapper(
     folder: Path, tmp_path: Path, kind: str, pooled: Any
 ) -> None:
@@ -207,6 +207,7 @@ def slice_of_data(data: Path, to: Path, name: str) -> None:
 
 
 @needs_data
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "kind", "fields"),
     [

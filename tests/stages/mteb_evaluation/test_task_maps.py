@@ -14,6 +14,7 @@ from stages.mteb_evaluation.maps import task_map
 from stages.mteb_evaluation.reading import read_local
 from stages.vector_map import MAP_TEXTS, principal_components, read_vector_map
 from storage.keys import text_digest
+from tests.diagonal import diagonal
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_task
 from tests.stages.mteb_evaluation.word_vectors import WordStates, embedding, mean_of_words
 
@@ -81,8 +82,7 @@ def test_titles_are_beginnings_on_one_line(tmp_path: Path) -> None:
     assert not any("\n" in title for title in found.names.texts)
 
 
-@pytest.mark.parametrize("names", [("cold", "warm", "mild"), (4, 7, 2), (0, 2, 1)])
-@pytest.mark.parametrize("n_in_test", [2, 3])
+@diagonal({"names": [("cold", "warm", "mild"), (4, 7, 2), (0, 2, 1)], "n_in_test": [2, 3]})
 def test_classes_may_have_any_names_and_test_only_two_of_them(
     tmp_path: Path, names: tuple[str | int, ...], n_in_test: int
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_last_layer_is_the_language_model_and_later_layers_know_more(
     assert mrr[6, 3] < mrr[6, 1] / 2
 
 
+@pytest.mark.deep
 def test_the_last_token_hangs_on_the_end_and_the_mean_on_the_beginning(
     backbone: Backbone, texts: list[str]
 ) -> None:
