@@ -79,6 +79,7 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.drawn
 def test_pairs_of_files_and_of_a_generator_are_trained_and_reused(
     tiny_bert: Path, tmp_path: Path
 ) -> None:

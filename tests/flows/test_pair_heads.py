@@ -108,6 +108,7 @@ def test_a_metric_must_go_with_its_task(
         load_experiment(write(tmp_path / "experiment.yaml", wrong))
 
 
+@pytest.mark.drawn
 def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
     tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from tests.flows.experiments import rows_of, run_in
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
 
+@pytest.mark.drawn
 def test_heads_on_a_stored_readout_are_reported_and_only_tokens_have_weights(tiny_bert, tmp_path):
     content = tiny_experiment(tiny_bert)
     optim = {"lr": 0.01, "batch_size": 8, "max_epochs": 1}

@@ -114,6 +114,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.drawn
 def test_probes_run_once_and_a_second_run_loads_nothing(
     files: dict[str, str], tmp_path: Path, loads: list[str]
 ) -> None:
