@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -55,25 +56,21 @@ def _database(folder: Path) -> str:
     return f"sqlite+aiosqlite:///{folder / 'prefect.db'}"
 
 
-_servers: list[subprocess.Popen[bytes]] = []
-"""Kept, as Python warns of a process that nobody can wait for any more."""
-
-
 def _start_server(folder: Path) -> None:
     """A server that ends when nobody has `alive` open for writing any more."""
+    (folder / "address").touch()
     os.mkfifo(folder / "alive")
     os.open(folder / "alive", os.O_RDWR)  # never closed: this process needs it to its end
-    with (folder / "alive").open("rb", buffering=0) as alive:
-        process = subprocess.Popen(
-            [sys.executable, "-P", server_process.__file__],
-            stdin=alive,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": _database(folder)},
-            start_new_session=True,
-        )
-    _servers.append(process)
-    assert process.stdout is not None
-    (folder / "address").write_bytes(process.stdout.readline().strip())
+    # By a shell that does not wait, as it is no child of this process: it may outlive it.
+    subprocess.run(
+        ["sh", "-c", '"$0" -P "$1" <alive >address &', sys.executable, server_process.__file__],
+        cwd=folder,
+        env={**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": _database(folder)},
+        start_new_session=True,
+        check=True,
+    )
+    while not (folder / "address").read_text().endswith("\n"):
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +79,7 @@ def prefect_server(made_once: MadeOnce) -> Iterator[None]:
     folder = made_once("prefect", _start_server)
     os.open(folder / "alive", os.O_WRONLY | os.O_NONBLOCK)
     here = {
-        PREFECT_API_URL: (folder / "address").read_text(),
+        PREFECT_API_URL: (folder / "address").read_text().strip(),
         PREFECT_SERVER_DATABASE_CONNECTION_URL: _database(folder),
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
     }
