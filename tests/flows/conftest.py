@@ -1,4 +1,4 @@
-"""A small real experiment on a tiny backbone, and one Prefect server for all test processes."""
+"""A small real experiment on a tiny backbone, and one Prefect server for each test process."""
 
 import fcntl
 import os
@@ -57,11 +57,11 @@ def _database(folder: Path) -> str:
 
 
 def _start_server(folder: Path) -> None:
-    """A server that ends when nobody has `alive` open for writing any more."""
+    """A server that ends when this process does, and nobody has `alive` open for writing any more."""
     (folder / "address").touch()
     os.mkfifo(folder / "alive")
     os.open(folder / "alive", os.O_RDWR)  # never closed: this process needs it to its end
-    # By a shell that does not wait, as it is no child of this process: it may outlive it.
+    # By a shell that does not wait: it is no child of this process, which it outlives for a moment.
     subprocess.run(
         ["sh", "-c", '"$0" -P "$1" <alive >address &', sys.executable, server_process.__file__],
         cwd=folder,
@@ -74,10 +74,11 @@ def _start_server(folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def prefect_server(made_once: MadeOnce) -> Iterator[None]:
-    """A temporary Prefect server and database, started by the first process that asks for them."""
-    folder = made_once("prefect", _start_server)
-    os.open(folder / "alive", os.O_WRONLY | os.O_NONBLOCK)
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A temporary Prefect server and database of this process alone: three processes on one SQLite database
+    were once answered 503 on a loaded machine."""
+    folder = tmp_path_factory.mktemp("prefect")
+    _start_server(folder)
     here = {
         PREFECT_API_URL: (folder / "address").read_text().strip(),
         PREFECT_SERVER_DATABASE_CONNECTION_URL: _database(folder),

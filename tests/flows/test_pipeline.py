@@ -245,7 +245,7 @@ def test_method_on_an_array_that_is_not_captured_is_refused(
 
 
 def test_table_report_and_figures_are_prefect_artifacts(experiment_file: Path, home: Path) -> None:
-    # A name of its own: other test processes run the same experiment on the same server.
+    # A name of its own: other tests run the same experiment on the same server.
     result = pipeline(str(experiment_file), str(home), ["name=shown"])
     keys = ["shown-results", "shown-report", "shown-metric"]
     chosen = ArtifactFilter(key=ArtifactFilterKey(any_=keys))
