@@ -4,8 +4,10 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from flows.dag import Dag
-from flows.evaluations import evaluation_cells
+from flows.build import ExperimentGraph
+from flows.context import RunContext
+from flows.preview import Preview
+from flows.stage import stage_of
 from stages.extraction.backbone import choose_device
 from stages.report.config import CurveAxis
 from storage import paths
@@ -13,31 +15,28 @@ from storage.errors import InputError, NotFoundError
 from storage.quoting import quoted
 
 
-def check_dag(dag: Dag) -> None:
+def check(nodes: ExperimentGraph, home: Path) -> RunContext:
     """Refuse an experiment that a run would refuse, as far as its file, its corpora, the backbone's files and
     the home tell: splits, columns, labels, layers, devices.
 
-    Corpora that are not published are read into memory. What is published already is not looked at. Nothing
-    is written.
+    Corpora that are not published are read into memory, and stay in the context that is returned: what was
+    checked is what runs. What is published already is not looked at. Nothing is written.
 
     Raises:
         InputError: the first thing that is wrong, with the stage that would fail.
     """
-    require_writable(dag.home)
-    if not dag.stores:
-        raise InputError(
-            "no method or probe of this experiment reads a backbone; give a method of kind head, embed or "
-            "linear, or name what is extracted anyway in 'capture'"
-        )
-    _check_report(dag)
-    for node in {n.spec.ref: n for n in dag.nodes}.values():
-        if not dag.artifacts.is_done(node.spec.ref):
+    require_writable(home)
+    _check_report(nodes)
+    context = Preview(nodes.graph, home, nodes.experiment.runtime)
+    for node in nodes.graph:
+        if not context.artifacts.is_done(node.ref):
             try:
-                node.check()
+                stage_of(node).check(node, context)
             except (InputError, NotFoundError) as error:
                 error.add_note(f"while checking '{node.label}'")
                 raise
-    choose_device(dag.experiment.runtime.device)
+    choose_device(nodes.experiment.runtime.device)
+    return context
 
 
 def require_writable(home: Path) -> None:
@@ -54,11 +53,10 @@ def require_writable(home: Path) -> None:
     paths.require_writable(home, "the home")
 
 
-def _check_report(dag: Dag) -> None:
+def _check_report(nodes: ExperimentGraph) -> None:
     """What the report refuses, which is built when all else is done."""
-    e = dag.experiment
-    tasks = dict.fromkeys([task for _, task, _, _ in dag.cells])
-    tasks |= dict.fromkeys(cell.task for cell in evaluation_cells(e))
+    e = nodes.experiment
+    tasks = dict.fromkeys([*(c.task for c in e.cells), *(c.task for c in e.evaluation_cells)])
     axis = e.report.x_axis
     if isinstance(axis, CurveAxis) and (unknown := [t for t in axis.values if t not in tasks]):
         raise InputError(
@@ -66,7 +64,7 @@ def _check_report(dag: Dag) -> None:
             f"{', '.join(tasks)}; rename or remove it"
         )
     curves = Counter(
-        (curve, task) for name, curve, task in dag.probe_nodes if e.probes[name].kind == "layers"
+        (curve, task) for name, curve, task in nodes.probes if e.probes[name].kind == "layers"
     )
     if twice := [key for key, n in curves.items() if n > 1]:
         curve, task = twice[0]

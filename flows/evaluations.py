@@ -1,14 +1,13 @@
 """The evaluations of an experiment: methods on tasks of mteb, or on local tasks of the same kinds."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from flows.recipes import DEFAULT_RECIPE
-from stages.embed.config import AUTO
+from flows.methods.evaluating import EvaluatedMethod, roles_of
+from flows.methods.method import Method
 from stages.extraction.recipes import Recipe
-from stages.freeze import UnifiedHead, UnifiedProjectionHead
 from stages.mteb_evaluation import (
     HubTask,
     Instructions,
@@ -21,12 +20,8 @@ from stages.mteb_evaluation import (
     task_instructions,
 )
 from stages.mteb_evaluation.instructions import TEXT
-from stages.mteb_evaluation.tasks import ROLES
 from storage.errors import InputError
 from storage.quoting import quoted
-
-if TYPE_CHECKING:
-    from flows.experiment import EmbedMethod, Experiment, HeadMethod, LayersMethod
 
 
 class Evaluation(BaseModel):
@@ -56,12 +51,28 @@ class Evaluation(BaseModel):
             found.update(suite(name))
         return found | self.tasks
 
+    def method_names(self, methods: Mapping[str, Method]) -> tuple[str, ...]:
+        """Its methods: those given, or all that are never trained."""
+        if self.methods is not None:
+            return self.methods
+        return tuple(
+            n for n, m in methods.items() if isinstance(m, EvaluatedMethod) and not m.is_random
+        )
+
+    def instructed_methods(self, methods: Mapping[str, Method]) -> tuple[str, ...]:
+        """Those of them that read the instructions of tasks."""
+        given = self.instructions
+        if isinstance(given, NoInstructions):
+            return ()
+        return self.method_names(methods) if given.methods is None else given.methods
+
 
 @dataclass(frozen=True)
 class EvaluationCell:
     """One method on one evaluation task."""
 
-    method: str
+    name: str
+    method: EvaluatedMethod
     task: str
     seed: int
     config: MtebTask
@@ -77,97 +88,20 @@ class EvaluationCell:
         """
         return task_instructions(self.instructions, self.task, self.config)
 
+    @property
+    def recipes(self) -> dict[Role, str]:
+        """The recipe under which texts of each role are read: one of the experiment, or that with the
+        instruction of the task, named after both."""
+        found: dict[Role, str] = {}
+        for role in roles_of(self.config):
+            own, instruction = self.method.recipe_for(role), self.instructed.get(role)
+            found[role] = own if instruction is None else f"{own} · {instruction}"
+        return found
 
-def evaluated_methods(experiment: "Experiment", evaluation: Evaluation) -> tuple[str, ...]:
-    """Names of the methods of an evaluation."""
-    return tuple(experiment.embed_methods) if evaluation.methods is None else evaluation.methods
-
-
-def instructed_methods(experiment: "Experiment", evaluation: Evaluation) -> tuple[str, ...]:
-    """Those of them that read the instructions of tasks."""
-    given = evaluation.instructions
-    if isinstance(given, NoInstructions):
-        return ()
-    return evaluated_methods(experiment, evaluation) if given.methods is None else given.methods
-
-
-def evaluation_cells(experiment: "Experiment") -> list[EvaluationCell]:
-    """Every method on every task; a method without randomness has one seed."""
-    return [
-        EvaluationCell(
-            name,
-            task,
-            seed,
-            config,
-            evaluation.fitted_on,
-            evaluation.instructions if name in reading else NoInstructions(),
-        )
-        for evaluation in experiment.evaluations.values()
-        for reading in [instructed_methods(experiment, evaluation)]
-        for task, config in evaluation.all_tasks.items()
-        for name in evaluated_methods(experiment, evaluation)
-        for seed in experiment.seeds_of(experiment.methods[name])
-    ]
-
-
-def whitened_for_evaluations(experiment: "Experiment") -> list[tuple[str, str]]:
-    """Methods whose whitening is fitted on a task that they are not scored on, each with that task."""
-    pairs = {
-        (name, evaluation.fitted_on): None
-        for evaluation in experiment.evaluations.values()
-        for name in evaluated_methods(experiment, evaluation)
-        if (method := experiment.embed_methods.get(name)) is not None
-        and method.whitening is not None
-        and evaluation.fitted_on is not None
-        and evaluation.fitted_on not in experiment.tasks_of(method)
-    }
-    return [(name, task) for name, task in pairs if task is not None]
-
-
-def recipe_of(
-    method: "EmbedMethod | HeadMethod | LayersMethod", role: Role, cell: EvaluationCell
-) -> str:
-    """The recipe under which a method reads texts of a role of an evaluation: one of the experiment, or that
-    with the instruction of the task, named after both."""
-    name = _own_recipe(method, role)
-    instruction = cell.instructed.get(role)
-    return name if instruction is None else f"{name} · {instruction}"
-
-
-def evaluation_recipes(experiment: "Experiment") -> dict[str, Recipe]:
-    """Recipes with an instruction that evaluations read, by name: one per recipe and instruction, whatever
-    tasks share it.
-
-    Raises:
-        InputError: there are no words for a task, or a recipe of the experiment has the name of one of these.
-    """
-    found: dict[str, Recipe] = {}
-    for cell in evaluation_cells(experiment):
-        method = experiment.embed_methods.get(cell.method)
-        if method is None:
-            continue
-        for role in roles_of(cell.config):
-            if (instruction := cell.instructed.get(role)) is None:
-                continue
-            base = experiment.all_recipes[_own_recipe(method, role)]
-            name = recipe_of(method, role, cell)
-            if name in experiment.all_recipes:
-                raise InputError(
-                    f"recipes has the name {quoted(name)}, which a recipe with the instruction of the task "
-                    f"{quoted(cell.task)} gets; rename it"
-                )
-            # Through validation: an instruction comes from outside.
-            fields = base.model_dump() | {"instruction": instruction}
-            found[name] = type(base).model_validate(fields)
-    return found
-
-
-def _own_recipe(method: "EmbedMethod | HeadMethod | LayersMethod", role: Role) -> str:
-    if method.kind == "head":
-        return DEFAULT_RECIPE
-    if method.kind == "layers":
-        return method.recipe
-    return method.recipe if role == "text" else method.prompts.get(role, method.recipe)
+    @property
+    def needs_fit(self) -> bool:
+        """Whether something has to be fitted first."""
+        return self.method.fitted_because() is not None
 
 
 def texts_name(task: str, role: Role) -> str:
@@ -175,48 +109,81 @@ def texts_name(task: str, role: Role) -> str:
     return f"{task} · {role} of evaluation"
 
 
-def roles_of(config: MtebTask) -> tuple[Role, ...]:
-    """Roles in which a task asks for texts; of a task from the hub, all in which it may."""
-    return ROLES if isinstance(config, HubTask) else config.roles
-
-
-def evaluation_texts(experiment: "Experiment") -> dict[str, tuple[LocalTask, Role]]:
+def evaluation_texts(evaluations: Mapping[str, Evaluation]) -> dict[str, tuple[LocalTask, Role]]:
     """Corpora of the texts of local tasks: name to task and role."""
     return {
         texts_name(task, role): (config, role)
-        for evaluation in experiment.evaluations.values()
+        for evaluation in evaluations.values()
         for task, config in evaluation.all_tasks.items()
         if not isinstance(config, HubTask)
         for role in config.roles
     }
 
 
-def check_evaluations(experiment: "Experiment") -> None:
+def instructed_recipes(
+    cells: Sequence[EvaluationCell], recipes: Mapping[str, Recipe]
+) -> dict[str, Recipe]:
+    """Recipes with an instruction that evaluations read, by name: one per recipe and instruction, whatever
+    tasks share it.
+
+    Raises:
+        InputError: there are no words for a task, or a recipe of the experiment has the name of one of these.
+    """
+    found: dict[str, Recipe] = {}
+    for cell in cells:
+        for role, name in cell.recipes.items():
+            if (instruction := cell.instructed.get(role)) is None:
+                continue
+            if name in recipes:
+                raise InputError(
+                    f"recipes has the name {quoted(name)}, which a recipe with the instruction of the task "
+                    f"{quoted(cell.task)} gets; rename it"
+                )
+            base = recipes[cell.method.recipe_for(role)]
+            # Through validation: an instruction comes from outside.
+            found[name] = type(base).model_validate(
+                base.model_dump() | {"instruction": instruction}
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class Named:
+    """What the evaluations of an experiment may name."""
+
+    methods: Mapping[str, Method]
+    recipes: Mapping[str, Recipe]
+    tasks: Mapping[str, tuple[str, ...]]
+    """Methods to the tasks that they are scored on."""
+    task_names: tuple[str, ...]
+
+
+def check_evaluations(evaluations: Mapping[str, Evaluation], named: Named) -> None:
     """Check that names exist and that methods can be used on texts that belong to no corpus.
 
     Raises:
         ValueError: says what is wrong.
     """
     seen = dict[str, str]()
-    for name, evaluation in experiment.evaluations.items():
-        where = f"evaluations.{name}"
+    for name, evaluation in evaluations.items():
+        where, fitted_on = f"evaluations.{name}", evaluation.fitted_on
         if not evaluation.all_tasks:
             raise ValueError(f"{where} has neither tasks nor suites; name at least one")
-        fitted_on = evaluation.fitted_on
-        if fitted_on is not None and fitted_on not in experiment.tasks:
+        if fitted_on is not None and fitted_on not in named.task_names:
             raise ValueError(
                 f"{where}.fitted_on is {quoted(fitted_on)}; there are "
-                f"{', '.join(experiment.tasks) or 'no tasks'}"
+                f"{', '.join(named.task_names) or 'no tasks'}"
             )
-        for method in evaluated_methods(experiment, evaluation):
-            _check_method(experiment, where, method, fitted_on)
-        if not evaluated_methods(experiment, evaluation):
+        methods = evaluation.method_names(named.methods)
+        for method in methods:
+            _check_method(where, method, fitted_on, named)
+        if not methods:
             raise ValueError(
                 f"{where} names no methods, and there is none of kind 'embed'; name heads in 'methods'"
             )
-        _check_instructions(experiment, where, evaluation)
+        _check_instructions(where, evaluation, named)
         for task in evaluation.all_tasks:
-            if task in experiment.tasks:
+            if task in named.task_names:
                 raise ValueError(
                     f"{where}.tasks.{task} has the name of a task of the experiment; rename one of them"
                 )
@@ -227,11 +194,11 @@ def check_evaluations(experiment: "Experiment") -> None:
                 )
 
 
-def _check_instructions(experiment: "Experiment", where: str, evaluation: Evaluation) -> None:
+def _check_instructions(where: str, evaluation: Evaluation, named: Named) -> None:
     given = evaluation.instructions
     if isinstance(given, NoInstructions):
         return
-    evaluated, tasks = evaluated_methods(experiment, evaluation), evaluation.all_tasks
+    evaluated, tasks = evaluation.method_names(named.methods), evaluation.all_tasks
     for field, names, known in (
         ("methods", given.methods or (), evaluated),
         ("tasks", given.tasks, tasks),
@@ -241,16 +208,17 @@ def _check_instructions(experiment: "Experiment", where: str, evaluation: Evalua
                 f"{where}.instructions.{field} names {quoted(unknown[0])}; the evaluation has "
                 f"{', '.join(known)}"
             )
-    for name in instructed_methods(experiment, evaluation):
-        method = experiment.embed_methods.get(name)
-        if method is None or method.whitening is not None:
-            why = "is trained" if method is None else "fits its whitening"
+    for name in evaluation.instructed_methods(named.methods):
+        method = named.methods[name]
+        assert isinstance(method, EvaluatedMethod)
+        if method.learns_from_texts:
+            why = "is trained" if method.is_random else "fits its whitening"
             raise ValueError(
                 f"{where} has instructions for {quoted(name)}, which {why} on texts without them; "
                 f"name the methods that read them in 'instructions.methods'"
             )
-        for recipe in (method.recipe, *method.prompts.values()):
-            own = experiment.all_recipes[recipe].instruction
+        for recipe in method.recipes().values():
+            own = named.recipes[recipe].instruction
             if own != TEXT:
                 raise ValueError(
                     f"{where} has instructions for {quoted(name)}, whose recipe {quoted(recipe)} has "
@@ -258,37 +226,28 @@ def _check_instructions(experiment: "Experiment", where: str, evaluation: Evalua
                 )
 
 
-def _check_method(experiment: "Experiment", where: str, name: str, fitted_on: str | None) -> None:
-    method = experiment.methods.get(name)
+def _check_method(where: str, name: str, fitted_on: str | None, named: Named) -> None:
+    method = named.methods.get(name)
     if method is None:
         raise ValueError(
-            f"{where}.methods names {quoted(name)}; there are {', '.join(experiment.methods)}"
+            f"{where}.methods names {quoted(name)}; there are {', '.join(named.methods)}"
         )
-    if method.kind not in ("embed", "head", "layers"):
+    if not isinstance(method, EvaluatedMethod):
         raise ValueError(
             f"{where}.methods names {quoted(name)}, which is of kind {quoted(method.kind)} and has no "
             f"vector for one text that mteb could use; name methods of kind embed or head"
         )
-    if method.kind == "layers" and not isinstance(method.head, UnifiedHead | UnifiedProjectionHead):
-        kinds = f"{quoted(UnifiedHead().kind)} and {quoted(UnifiedProjectionHead().kind)}"
-        raise ValueError(
-            f"{where}.methods names {quoted(name)}, whose head {quoted(method.head.kind)} scores pairs of "
-            "texts and has "
-            f"no vector for one text that mteb could use; among the heads on every layer only {kinds} have"
-        )
-    why = "is trained"
-    if method.kind == "embed":
-        if method.layers != AUTO and method.whitening is None:
-            return
-        why = "chooses its layers" if method.layers == AUTO else "fits its whitening"
+    if (lack := method.without_vector()) is not None:
+        raise ValueError(f"{where}.methods names {quoted(name)}, {lack}")
+    why = method.fitted_because()
+    if why is None:
+        return
     if fitted_on is None:
         raise ValueError(
             f"{where} evaluates {quoted(name)}, which {why} on a task; say on which with 'fitted_on'"
         )
-    if method.kind == "embed" and method.layers != AUTO:
-        return
-    if fitted_on not in experiment.tasks_of(method):
+    if not method.fitted_on_any_task and fitted_on not in named.tasks[name]:
         raise ValueError(
             f"{where}.fitted_on is {quoted(fitted_on)}, but {quoted(name)}, which {why} on a task, goes with "
-            f"{', '.join(experiment.tasks_of(method)) or 'none'}"
+            f"{', '.join(named.tasks[name]) or 'none'}"
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from flows.stores import SharedBackbone
+from flows.context import SharedBackbone
 from stages.extraction.extract import ExtractReport, extract
 from stages.extraction.recipes import expand_recipe
 from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.runs import latest_runs, run_files, run_problems
+from flows.runs import latest_runs, run_files, run_problems, unfinished_runs
 from storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from storage.durable import DRAFT_PREFIX, remove_tree
 from storage.errors import CorruptDataError, InputError, NotFoundError
@@ -63,7 +63,7 @@ def collect(home: Path, keep: Sequence[str]) -> Garbage:
     artifacts = ArtifactStore(home)
     for problem in (p for path in run_files(home) for p in run_problems(home, path)):
         raise CorruptDataError(f"{problem}. Nothing was removed, as it may be in use")
-    runs = list(latest_runs(home))
+    runs = [*latest_runs(home), *unfinished_runs(home)]
     every = all_stores(home)
     roots = {ref for run in runs for ref in run.artifacts}
     stores = {store for run in runs for store in run.stores}

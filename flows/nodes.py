@@ -1,61 +1,40 @@
-"""What a DAG is made of."""
+"""The nodes of an experiment, and what each of them is in it."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
 
-from storage.artifacts import ArtifactSpec, Draft
-from storage.fingerprint import fingerprint
-from storage.progress import Progress
+from flows.experiment import Experiment
+from flows.graph import Node
+from flows.stores import RecipeStores
 
-PACKAGES = ("stages", "storage")
-"""Packages whose functions count in a code fingerprint; flows only wire."""
-
-Level = Literal["corpus", "extract", "backbone", "pretrain", "fit", "score", "evaluate", "report"]
-LEVELS: tuple[Level, ...] = (
-    "corpus",
-    "extract",
-    "backbone",
-    "pretrain",
-    "fit",
-    "score",
-    "evaluate",
-    "report",
-)
-"""Order of execution; nodes of one level are independent of each other. `backbone` holds probes that need
-what no store keeps, and run the backbone for it. `fit` also holds what is made from features without
-training: controls, vectors and probes."""
-
-
-def _nothing() -> None:
-    """Nothing can be told ahead."""
+CellName = tuple[str, str, int]
+"""Method, task, seed."""
 
 
 @dataclass(frozen=True)
-class Node:
-    """One stage run: what it is, what its key is made of, and how to make it."""
+class ExperimentNodes:
+    """All nodes but that of the report."""
 
-    level: Level
-    label: str
-    spec: ArtifactSpec
-    make: Callable[[Draft, Progress], None]
-    check: Callable[[], None] = _nothing
-    """Raises what `make` would raise of wrong input, as far as configs and corpora tell; writes nothing."""
+    experiment: Experiment
+    stores: dict[str, RecipeStores]
+    """By recipe."""
+    corpora: dict[str, Node]
+    """One per task, and one per role of the texts of local evaluation tasks."""
+    extractions: dict[tuple[str, str, int], Node]
+    """One per recipe, task and prompt of an ensemble."""
+    pretrainings: dict[str, Node]
+    """What several heads start from."""
+    fits: dict[CellName, Node]
+    """Trained heads, vectors without training, and baselines that need no features."""
+    probes: dict[tuple[str, str, str], Node]
+    """By probe, curve and task."""
+    scores: dict[CellName, Node]
+    """Trained heads and vectors, applied to dev and test."""
+    evaluations: dict[CellName, Node]
+    """Methods on evaluation tasks."""
 
-
-def score_summary(metrics: Mapping[str, Any], **names: str | int) -> dict[str, Any]:
-    """What the manifest of a score says: of what it is, the metric, and its value on dev and test."""
-    return {**names, **{k: metrics[k] for k in ("metric", "dev", "test")}}
-
-
-def code_of(*entries: Callable[..., Any]) -> dict[str, str]:
-    """The project functions that a stage reaches, `module:name` to digest.
-
-    Args:
-        entries: the stage's own, and what reads its input where that is handed to it: a reader of features
-            or a file of an earlier stage. It is known to the stage as a protocol only.
-    """
-    found: dict[str, str] = {}
-    for entry in entries:
-        found |= fingerprint(entry, PACKAGES).definitions
-    return dict(sorted(found.items()))
+    @cached_property
+    def results(self) -> dict[CellName, Node]:
+        """For every cell of the grid, the node that holds its metrics."""
+        names = [(c.method, c.task, c.seed) for c in self.experiment.cells]
+        return {name: self.scores.get(name) or self.fits[name] for name in names}

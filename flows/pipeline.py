@@ -2,16 +2,15 @@
 
 import base64
 import datetime
-import threading
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
-import torch
 from prefect import flow
 from prefect.artifacts import (
     create_image_artifact,
@@ -21,29 +20,30 @@ from prefect.artifacts import (
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.sorting import TaskRunSort
-from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run as this_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Crashed
-from prefect.task_runners import ThreadPoolTaskRunner
-from prefect.utilities.annotations import quote
 from rich.console import Console
 from rich.table import Table
 
-from flows.board import Board, StageProgress
-from flows.checks import check_dag
-from flows.dag import Dag, build_dag
+from flows.build import ExperimentGraph, build_graph
+from flows.checks import check
+from flows.engine.display import Display, NodeProgress
+from flows.engine.engine import Engine
+from flows.engine.prefect import PrefectEngine
+from flows.engine.schedule import Outcome
+from flows.engine.serial import SerialEngine
 from flows.experiment import load_experiment
+from flows.gaps import report_with_gaps
 from flows.home import open_home
-from flows.nodes import LEVELS, Node
 from flows.results_table import render, render_fitting
-from flows.run_stage import run_stage
-from flows.runs import RunRecord, write_run
+from flows.runs import RunRecord, begin_run, end_run
 from flows.server import prefect_api
 from flows.stopping import STOP
 from flows.terminal import Terminal
 from storage.drafts import remove_drafts_of_dead_processes
 from storage.durable import read_json
+from storage.errors import InputError
 
 LATEST_FIRST = TaskRunSort.EXPECTED_START_TIME_DESC
 LAST_RECORD_S = 0.6
@@ -93,11 +93,21 @@ def pipeline(
     """
     console = Terminal()
     with STOP.last_act(partial(_record_stop, UUID(this_run.id)), LAST_RECORD_S):
-        with Board(console) as board:
-            folder = open_home(home, StageProgress(board, f"pull {home}"))
+        with Display(console) as display:
+            folder = open_home(home, NodeProgress(display, f"pull {home}"))
         remove_drafts_of_dead_processes(folder)
-        dag = build_dag(load_experiment(Path(experiment), overrides or []), folder)
-        return run_dag(dag, console)
+        nodes = build_graph(load_experiment(Path(experiment), overrides or []))
+        engine = PrefectEngine(nodes.experiment.runtime.n_workers)
+        result = run_graph(nodes, folder, engine, console)
+        _show_in_prefect(nodes.experiment.name, result)
+        return result
+
+
+def run_serially(experiment: Path, home: Path, overrides: Sequence[str] = ()) -> PipelineResult:
+    """Run a whole experiment in this process, node by node: no server, no threads, no Prefect."""
+    remove_drafts_of_dead_processes(home)
+    nodes = build_graph(load_experiment(experiment, overrides))
+    return run_graph(nodes, home, SerialEngine(), Terminal())
 
 
 def _record_stop(run: UUID) -> None:
@@ -132,109 +142,65 @@ def _wait_for_records(flow_run: UUID) -> None:
             time.sleep(0.1)
 
 
-def run_dag(dag: Dag, console: Console) -> PipelineResult:
-    """Run every node inside a flow run, level by level, the nodes of a level side by side.
+def run_graph(
+    nodes: ExperimentGraph, home: Path, engine: Engine, console: Console
+) -> PipelineResult:
+    """Run every node that is not done; a node that fails stops what needs it and nothing else.
 
     Raises:
-        InputError: as of `check_dag`, before anything runs.
-        PermafrostError: a node failed; the others of its level were still run.
+        InputError: what `check` finds, before anything runs.
+        PermafrostError: nodes failed; everything that does not need them was finished and published.
     """
-    check_dag(dag)
-    report = dag.report_node.spec.ref
-    result = PipelineResult(
-        dag.experiment.report.title, dag.artifacts.folder(report) / "report.html"
+    e = nodes.experiment
+    context = check(nodes, home)
+    record = RunRecord(
+        experiment=e.name,
+        finished=_now(),
+        artifacts=tuple(node.id for node in nodes.graph),
+        stores=tuple(t.identity.store_id for s in nodes.stores.values() for t in s.targets),
     )
-    runner = ThreadPoolTaskRunner(max_workers=dag.experiment.runtime.n_workers)
-    with Board(console) as board, runner:
-        for level in LEVELS:
-            nodes = [n for n in dag.nodes if n.level == level]
-            # What runs the backbone, one after the other: it is shared, and so is the device.
-            alone = level in ("extract", "backbone")
-            for together in [[n] for n in nodes] if alone else [nodes]:
-                if together:
-                    _run_level(dag, together, runner, board, result)
-            if level in ("backbone", "evaluate"):
-                dag.backbone.drop()
-    dag.artifacts.open(report)  # fetched, if another machine made it
-    write_run(
-        dag.home,
-        RunRecord(
-            experiment=dag.experiment.name,
-            finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            artifacts=tuple(str(n.spec.ref) for n in dag.nodes),
-            stores=tuple(t.identity.store_id for s in dag.stores.values() for t in s.targets),
-        ),
-    )
-    _show_in_prefect(dag, result)
-    return result
-
-
-def _run_level(
-    dag: Dag,
-    nodes: list[Node],
-    runner: ThreadPoolTaskRunner[Any],
-    board: Board,
-    result: PipelineResult,
-) -> None:
-    workers = dag.experiment.runtime.n_workers
-    threads = max(1, torch.get_num_threads() // min(len(nodes), workers))
-    bar = board.open(nodes[0].level, len(nodes), "stages") if len(nodes) > 1 else None
-    # Equal keys are one artifact: a control may be the same for several methods' names.
-    futures = {
-        node.spec.ref: (
-            node,
-            runner.submit(
-                run_stage,
-                {
-                    "label": node.label,
-                    # quote: Prefect looks for futures inside parameters, and a DAG is large.
-                    "dag": quote(dag),
-                    "node": quote(node),
-                    "board": quote(board),
-                    "threads": threads,
-                },
-            ),
-        )
-        for node in {n.spec.ref: n for n in nodes}.values()
+    begin_run(home, record)
+    with Display(console) as display:
+        outcomes = engine.run(nodes.graph, context, display)
+    failed = [o for o in outcomes.values() if o.state == "failed"]
+    if failed:
+        raise_first(failed, outcomes, report_with_gaps(nodes, context, outcomes))
+    report = context.artifacts.open(nodes.report.ref)  # fetched, if another machine made it
+    end_run(home, record.model_copy(update={"finished": _now()}))
+    counted = {
+        state: Counter(o.node.stage for o in outcomes.values() if o.state == state)
+        for state in ("computed", "reused")
     }
-    failures: list[tuple[Node, BaseException]] = []
-    for node, future in futures.values():
-        _wait_for(future)
-        state = future.state
-        if state.is_completed():
-            outcome = result.reused if state.name == "Cached" else result.computed
-            outcome[node.spec.stage] += 1
-        else:
-            failures.append((node, state.result(raise_on_failure=False)))
-            board.say(f"failed {node.label}", "red")
-        if bar is not None:
-            board.move(bar, 1)
-    if bar is not None:
-        board.close(bar)
-    if failures:
-        raise_first(failures)
+    return PipelineResult(e.report.title, report / "report.html", **counted)
 
 
-def _wait_for(future: PrefectFuture[Any]) -> None:
-    ended = threading.Event()
-    future.add_done_callback(lambda _: ended.set())
-    STOP.wait_for(ended)
-    future.wait()
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def raise_first(failures: list[tuple[Node, BaseException]]) -> None:
-    """Raise the first failure, and say how many there are."""
-    node, error = failures[0]
-    if len(failures) > 1:
-        names = ", ".join(n.label for n, _ in failures[1:4])
-        error.add_note(f"{len(failures) - 1} more failed: {names}")
-    error.add_note(f"while running '{node.label}'")
+def raise_first(
+    failed: Sequence[Outcome], outcomes: Mapping[str, Outcome], report: Path | None
+) -> NoReturn:
+    """Raise the error of a node that failed, one that is not the user's to mend before others, and say how
+    many failed and were skipped, where the report of the rest is, and how to go on."""
+    own = [o for o in failed if not isinstance(o.error, InputError)]
+    first = (own or list(failed))[0]
+    error = first.error
+    assert error is not None, "a failed node has an error"
+    error.add_note(f"while running '{first.node.label}'")
+    if others := [o.node.label for o in failed if o is not first]:
+        error.add_note(f"{len(others)} more failed: {', '.join(others[:3])}")
+    n_skipped = sum(o.state == "skipped" for o in outcomes.values())
+    if n_skipped:
+        error.add_note(f"{n_skipped} skipped, which need what failed")
+    if report is not None:
+        error.add_note(f"everything else is finished; a report with the gaps marked is {report}")
+    error.add_note("the same command goes on from here")
     raise error
 
 
-def _show_in_prefect(dag: Dag, result: PipelineResult) -> None:
-    folder = dag.artifacts.folder(dag.report_node.spec.ref)
-    name = dag.experiment.name
+def _show_in_prefect(name: str, result: PipelineResult) -> None:
+    folder = result.report.parent
     create_markdown_artifact(
         (folder / "results.md").read_text(encoding="utf-8"),
         key=f"{name}-results",

@@ -3,17 +3,22 @@
 import shutil
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from flows.dag import Dag
-from flows.evaluations import evaluation_cells
-from flows.nodes import Node
+from flows.build import ExperimentGraph
+from flows.context import RunContext
+from flows.graph import Graph, Node
+from flows.methods.extraction import Extract, planned
+from flows.preview import Preview
+from flows.stage import stage_of
 from stages.extraction.extract import DISK_MARGIN
-from stages.extraction.planning import ExtractionPlan
+from stages.extraction.planning import ExtractionPlan, plan_extraction
 from stages.mteb_evaluation import HubTask
 from storage.errors import NotFoundError
 from storage.explain import Explanation, explain
 from storage.quoting import quoted
+from storage.texts import each_once
 
 
 @dataclass(frozen=True)
@@ -96,53 +101,79 @@ class Plan:
         }
 
 
-def make_plan(dag: Dag) -> Plan:
+def make_plan(nodes: ExperimentGraph, home: Path) -> Plan:
     """Compare every node with what is published."""
-    extractions = dag.plan_extractions()
-    by_node = dict(zip((n.spec.ref for n in dag.extract_nodes), extractions, strict=True))
+    context = Preview(nodes.graph, home, nodes.experiment.runtime)
+    extractions = {
+        node.id: planned(node, context) for node in nodes.graph if node.stage == Extract.name
+    }
     reuse: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
-    for node in {n.spec.ref: n for n in dag.nodes}.values():
-        stage = node.spec.stage
-        reasons.setdefault(stage, Counter())
-        why = reason(dag, node, by_node.get(node.spec.ref))
+    for node in nodes.graph:
+        reasons.setdefault(node.stage, Counter())
+        why = _reason(node, nodes.graph, context, extractions.get(node.id))
         if why is None:
-            reuse[stage] += 1
+            reuse[node.stage] += 1
         else:
-            reasons[stage][why] += 1
+            reasons[node.stage][why] += 1
     rows: list[PlanRow] = []
     for stage, found in reasons.items():
         if not found:
             rows.append(PlanRow(stage, 0, reuse[stage], "published"))
         for i, (why, n) in enumerate(found.most_common()):
             rows.append(PlanRow(stage, n, 0 if i else reuse[stage], why))
-    existing = next(p for p in (dag.home, *dag.home.absolute().parents) if p.exists())
-    free = shutil.disk_usage(existing).free
-    return Plan(tuple(rows), tuple(extractions), free, _measured_speed(dag), _hub_tasks(dag))
+    existing = next(p for p in (home, *home.absolute().parents) if p.exists())
+    return Plan(
+        rows=tuple(rows),
+        extractions=_by_store(nodes, context),
+        free_bytes=shutil.disk_usage(existing).free,
+        tokens_per_s=_measured_speed(context),
+        hub_tasks=_hub_tasks(nodes, context),
+    )
 
 
-def _hub_tasks(dag: Dag) -> tuple[str, ...]:
+def _by_store(nodes: ExperimentGraph, context: Preview) -> tuple[ExtractionPlan, ...]:
+    """What each feature store lacks for all of its corpora together: a text of two counts once."""
+    found: list[ExtractionPlan] = []
+    for recipe, stores in nodes.stores.items():
+        if not stores.tasks:
+            continue
+        for prompt, target in enumerate(stores.targets):
+            inputs = [
+                nodes.extractions[recipe, task, prompt].input("corpus") for task in stores.tasks
+            ]
+            corpora = [context.corpus(given) for given in inputs]
+            texts, digests = each_once([c.texts for c in corpora], [c.digests for c in corpora])
+            found.append(plan_extraction(target, context.home, texts, digests))
+    return tuple(found)
+
+
+def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:
     waiting = (
         cell.task
-        for cell in evaluation_cells(dag.experiment)
+        for cell in nodes.experiment.evaluation_cells
         if isinstance(cell.config, HubTask)
-        and not dag.is_done(dag.evaluation_nodes[cell.method, cell.task, cell.seed])
+        and not context.artifacts.is_done(nodes.evaluations[cell.name, cell.task, cell.seed].ref)
     )
     return tuple(dict.fromkeys(waiting))
 
 
-def reason(dag: Dag, node: Node, extraction: ExtractionPlan | None) -> str | None:
+def _reason(
+    node: Node, graph: Graph, context: Preview, extraction: ExtractionPlan | None
+) -> str | None:
     """Why a node would run (with its plan, if it extracts); None if it would be reused."""
-    published = dag.artifacts.is_done(node.spec.ref)
+    published = context.artifacts.is_done(node.ref)
     if published and extraction is not None and not extraction.nothing_to_do:
         n_cells = sum(map(len, extraction.cells.values()))
         return f"{extraction.n_new_texts} texts and {n_cells} cells are not in the feature store (any more)"
-    return None if published else explain(dag.artifacts, node.spec, planned=dag.specs).headline
+    return (
+        None if published else explain(context.artifacts, node.spec, planned=graph.specs).headline
+    )
 
 
-def _measured_speed(dag: Dag) -> float | None:
+def _measured_speed(context: RunContext) -> float | None:
     """Tokens per second of the latest extraction that computed something."""
-    for manifest in reversed(list(dag.artifacts.all("extract"))):
+    for manifest in reversed(list(context.artifacts.all(Extract.name))):
         tokens = manifest.summary.get("n_tokens_computed", 0)
         seconds = manifest.provenance.get("seconds", 0)
         if tokens and seconds:
@@ -150,20 +181,22 @@ def _measured_speed(dag: Dag) -> float | None:
     return None
 
 
-def why_stage(dag: Dag, stage: str) -> list[tuple[str, Explanation]]:
+def why_stage(nodes: ExperimentGraph, home: Path, stage: str) -> list[tuple[str, Explanation]]:
     """For every node of a stage that would run: its label and how it differs from what is published.
 
     Raises:
         NotFoundError: the experiment has no such stage, or all of it is published.
     """
-    stages = {n.spec.stage for n in dag.nodes}
+    stages = {n.stage for n in nodes.graph}
     if stage not in stages:
         raise NotFoundError(
             f"there is no stage {quoted(stage)} in this experiment; it has {', '.join(sorted(stages))}"
         )
-    nodes = [n for n in dag.nodes if n.spec.stage == stage and not dag.is_done(n)]
-    if not nodes:
+    context = Preview(nodes.graph, home, nodes.experiment.runtime)
+    waiting = [n for n in nodes.graph if n.stage == stage and not stage_of(n).is_done(n, context)]
+    if not waiting:
         raise NotFoundError(
             f"every {stage} of this experiment is published; nothing of it would run"
         )
-    return [(n.label, explain(dag.artifacts, n.spec, planned=dag.specs)) for n in nodes]
+    specs = nodes.graph.specs
+    return [(n.label, explain(context.artifacts, n.spec, planned=specs)) for n in waiting]

@@ -2,28 +2,28 @@
 
 from pathlib import Path
 
-from flows.dag import Dag
-from flows.provenance import provenance
+from flows.build import ExperimentGraph
+from flows.context import RunContext
+from flows.engine.engine import make
 from storage.errors import NotFoundError
 from storage.progress import SilentProgress
 
 
-def rebuild_report(dag: Dag) -> Path:
+def rebuild_report(nodes: ExperimentGraph, home: Path) -> Path:
     """Make the report of finished results anew and return its path.
 
     Raises:
         NotFoundError: a result is not there yet.
     """
-    results = [*dag.result_nodes.values(), *dag.evaluation_nodes.values()]
-    missing = [n.label for n in results if not dag.artifacts.is_done(n.spec.ref)]
+    context, node = RunContext(home, nodes.experiment.runtime), nodes.report
+    results = [*nodes.results.values(), *nodes.evaluations.values()]
+    missing = [n.label for n in results if not context.artifacts.is_done(n.ref)]
     if missing:
         raise NotFoundError(
             f"{len(missing)} of {len(results)} results are not there yet (first: {missing[0]}); run "
             f"'permafrost run' on this experiment first"
         )
-    node = dag.report_node
-    if dag.artifacts.is_done(node.spec.ref):
-        dag.artifacts.remove(node.spec.ref)
-    with dag.artifacts.publishing(node.spec, provenance()) as draft:
-        node.make(draft, SilentProgress())
-    return dag.artifacts.folder(node.spec.ref) / "report.html"
+    if context.artifacts.is_done(node.ref):
+        context.artifacts.remove(node.ref)
+    make(node, context, SilentProgress())
+    return context.artifacts.folder(node.ref) / "report.html"

@@ -1,6 +1,7 @@
 """Which artifacts the latest run of each experiment used: the roots of garbage collection."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,30 @@ def write_run(home: Path, record: RunRecord) -> None:
     rewrite(run_path(home, record.experiment), sealed_bytes(record.model_dump(mode="json")))
 
 
+def unfinished_path(home: Path, experiment: str) -> Path:
+    """Where the record of a run lies that has not finished."""
+    return home / "runs" / "unfinished" / f"{experiment}.json"
+
+
+def gaps_folder(home: Path, experiment: str) -> Path:
+    """Where a run that did not finish leaves a report of what there is."""
+    return home / "runs" / "unfinished" / experiment
+
+
+def begin_run(home: Path, record: RunRecord) -> None:
+    """Record what a run will use before anything of it is made, so that `gc` keeps it whatever happens."""
+    path = unfinished_path(home, record.experiment)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rewrite(path, sealed_bytes(record.model_dump(mode="json")))
+
+
+def end_run(home: Path, record: RunRecord) -> None:
+    """The run has finished: its record is the experiment's, and what an unfinished run left is removed."""
+    write_run(home, record)
+    unfinished_path(home, record.experiment).unlink(missing_ok=True)
+    shutil.rmtree(gaps_folder(home, record.experiment), ignore_errors=True)
+
+
 def run_files(home: Path) -> list[Path]:
     """The record of every experiment under `home`, also damaged ones."""
     return sorted(home.glob("runs/*.json"))
@@ -67,6 +92,15 @@ def latest_runs(home: Path) -> Iterator[RunRecord]:
         CorruptDataError: a record is damaged (garbage collection must not guess what it kept).
     """
     return (read_run(path) for path in run_files(home))
+
+
+def unfinished_runs(home: Path) -> Iterator[RunRecord]:
+    """Runs that have begun and not finished, or are under way.
+
+    Raises:
+        CorruptDataError: a record is damaged.
+    """
+    return (read_run(path) for path in sorted(home.glob("runs/unfinished/*.json")))
 
 
 def run_problems(home: Path, path: Path) -> list[str]:

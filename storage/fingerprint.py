@@ -47,7 +47,7 @@ class CodeFingerprint:
 
 
 def fingerprint(entry: Callable[..., object], packages: Sequence[str]) -> CodeFingerprint:
-    """Fingerprint the code that `entry` reaches inside `packages` (top-level package names)."""
+    """Fingerprint the code that `entry` reaches inside `packages` (dotted names, what is below included)."""
     found = _fingerprint(entry.__module__, entry.__qualname__.split(".")[0], tuple(packages))
     assert found.definitions, f"{entry!r} is not defined at the top level of a module of {packages}"
     return found
@@ -175,7 +175,7 @@ def _bind(statement: ast.stmt, found: _Module) -> None:
 
 
 def _is_project(module: str, packages: tuple[str, ...]) -> bool:
-    return module.split(".")[0] in packages
+    return any(module == p or module.startswith(f"{p}.") for p in packages)
 
 
 @cache

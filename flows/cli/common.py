@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from flows.board import Board, StageProgress
+from flows.engine.display import Display, NodeProgress
 from flows.home import open_home
 from flows.terminal import Terminal
 from storage.quoting import visible
@@ -37,8 +37,8 @@ def home_folder(home: str) -> Path:
     Raises:
         InputError: the home is a file, or a URL that cannot be used.
     """
-    with Board(console) as board:
-        return open_home(home, StageProgress(board, f"pull {home}"))
+    with Display(console) as display:
+        return open_home(home, NodeProgress(display, f"pull {home}"))
 
 
 def emit(value: Any) -> None:

@@ -40,14 +40,14 @@ def run(
 ) -> None:
     """Run the whole DAG; whatever is published already is reused."""
     # Imported here: Prefect and torch take seconds, and the listings need neither.
-    from flows.checks import check_dag
-    from flows.dag import build_dag
+    from flows.build import build_graph
+    from flows.checks import check
     from flows.experiment import load_experiment
     from flows.pipeline import run_embedded
 
     started = time.monotonic()
     # Before a server starts: wrong input is told at once.
-    check_dag(build_dag(load_experiment(experiment, set_ or []), home_folder(home)))
+    check(build_graph(load_experiment(experiment, set_ or [])), home_folder(home))
     result = run_embedded(str(experiment), home, set_ or [])
     seconds = time.monotonic() - started
     if json:
@@ -81,14 +81,14 @@ def plan(
     json: JsonFlag = False,  # typer reads the default
 ) -> None:
     """Say what would run and why, tokens, bytes, time and free disk; writes nothing."""
-    from flows.checks import check_dag
-    from flows.dag import build_dag
+    from flows.build import build_graph
+    from flows.checks import check
     from flows.experiment import load_experiment
     from flows.plan import make_plan
 
-    dag = build_dag(load_experiment(experiment, set_ or []), home_folder(home))
-    check_dag(dag)
-    planned = make_plan(dag)
+    nodes, folder = build_graph(load_experiment(experiment, set_ or [])), home_folder(home)
+    check(nodes, folder)
+    planned = make_plan(nodes, folder)
     if json:
         emit(planned.as_json())
         return
@@ -130,8 +130,9 @@ def report(
     home: HomeFlag = DEFAULT_HOME,  # typer reads the default
 ) -> None:
     """Build the HTML report again from finished results, and print its path."""
-    from flows.dag import build_dag
+    from flows.build import build_graph
     from flows.experiment import load_experiment
     from flows.rebuild_report import rebuild_report
 
-    say_path(rebuild_report(build_dag(load_experiment(experiment, set_ or []), home_folder(home))))
+    nodes = build_graph(load_experiment(experiment, set_ or []))
+    say_path(rebuild_report(nodes, home_folder(home)))

@@ -147,11 +147,11 @@ def why(
     artifacts = ArtifactStore(root)
     if experiment is not None:
         # Imported here: an experiment needs torch, a plain look at two manifests does not.
-        from flows.dag import build_dag
+        from flows.build import build_graph
         from flows.experiment import load_experiment
         from flows.plan import why_stage
 
-        rows = why_stage(build_dag(load_experiment(experiment, set_ or []), root), name)
+        rows = why_stage(build_graph(load_experiment(experiment, set_ or [])), root, name)
     else:
         manifest = _manifest_or_latest(artifacts, name)
         rows = [

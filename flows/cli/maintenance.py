@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from flows.board import Board, StageProgress
 from flows.checking import store_problems
 from flows.cli.common import (
     DEFAULT_HOME,
@@ -18,6 +17,7 @@ from flows.cli.common import (
     table,
 )
 from flows.cli.inspection import find_store_folder
+from flows.engine.display import Display, NodeProgress
 from flows.garbage import collect
 from flows.runs import run_files, run_problems
 from storage.artifacts import ArtifactRef, ArtifactStore
@@ -66,15 +66,15 @@ def verify(
     artifacts = ArtifactStore(root)
     problems: list[dict[str, str]] = []
     differences: list[dict[str, object]] = []
-    with Board(console) as board:
+    with Display(console) as display:
         for folder in folders:
             label = f"features/{folder.name[:12]}"
-            found = store_problems(folder, StageProgress(board, f"verify {label}"))
+            found = store_problems(folder, NodeProgress(display, f"verify {label}"))
             problems += [{"where": label, "problem": problem} for problem in found]
             if recompute and not problems:
                 store = FeatureStore.open(folder)
                 differences += _recompute(
-                    store, recompute, backbone, StageProgress(board, f"recompute {label}")
+                    store, recompute, backbone, NodeProgress(display, f"recompute {label}")
                 )
         for ref in refs:
             problems += [{"where": str(ref), "problem": p} for p in artifacts.problems(ref)]
@@ -91,7 +91,7 @@ def verify(
 
 
 def _recompute(
-    store: FeatureStore, n_texts: int, source: str | None, progress: StageProgress
+    store: FeatureStore, n_texts: int, source: str | None, progress: NodeProgress
 ) -> list[dict[str, object]]:
     from stages.extraction.backbone import load_backbone
     from stages.extraction.recompute import recompute
@@ -157,21 +157,21 @@ def _repair_store(folder: Path, source: str | None) -> None:
     from stages.extraction.repair import compute_again
 
     label = f"features/{folder.name[:12]}"
-    with Board(console) as board:
-        mended = mend(folder, StageProgress(board, f"verify {label}"))
+    with Display(console) as display:
+        mended = mend(folder, NodeProgress(display, f"verify {label}"))
         for problem in mended.problems:
-            board.say(f"{label}: {problem}")
+            display.say(f"{label}: {problem}")
         if n := len(mended.restored_tables):
-            board.say(f"{label}: {n} segment table(s) restored from their copies")
+            display.say(f"{label}: {n} segment table(s) restored from their copies")
         if n := len(mended.dropped_segments):
-            board.say(
+            display.say(
                 f"{label}: dropped {n} segment(s) whose table was damaged and had no copy; the next "
                 f"extraction of their corpus computes their texts again"
             )
         if not mended.cells and not mended.projections:
-            board.say(f"{label}: {len(mended.problems)} problem(s), no cell to compute again")
+            display.say(f"{label}: {len(mended.problems)} problem(s), no cell to compute again")
             return
-        done = compute_again(mended, source, StageProgress(board, f"repair {label}"))
+        done = compute_again(mended, source, NodeProgress(display, f"repair {label}"))
     console.print(f"{label}: {done}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from flows.board import Board, StageProgress
 from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder, say_path
+from flows.engine.display import Display, NodeProgress
 from storage.errors import InputError
 from storage.quoting import quoted
 from storage.replica import public_name
@@ -82,8 +82,8 @@ def extract(
         max_length=max_length,
     )
     runtime = _runtime(device, batch_tokens, too_long)
-    with Board(console) as board:
-        reports = extract_texts(config, rows, root, runtime, lambda x: StageProgress(board, x))
+    with Display(console) as display:
+        reports = extract_texts(config, rows, root, runtime, lambda x: NodeProgress(display, x))
     stores = [
         {"store_id": r.store.store_id, "path": public_name(r.store.zarr_path)} for r in reports
     ]
@@ -246,8 +246,8 @@ def embed(
         )
     root = home_folder(home)
     runtime = _runtime(device, batch_tokens, too_long)
-    with Board(console) as board:
-        place = Workplace(root, runtime, lambda label: StageProgress(board, label))
+    with Display(console) as display:
+        place = Workplace(root, runtime, lambda label: NodeProgress(display, label))
         done = embed_texts(how, read_texts(texts), output, place)
     if json:
         emit(done)

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,6 +59,7 @@ def write_report(
     pretrainings: Sequence[PretrainingRun] = (),
     extractions: Sequence[Extraction] = (),
     attention: AttentionRows | None = None,
+    gaps: Sequence[str] = (),
 ) -> None:
     """Write report.html, results.parquet, results.md, results.tex, summary.json and figures/*.png.
 
@@ -80,6 +82,7 @@ def write_report(
         pretrainings: what encoders were pretrained, drawn.
         extractions: what the backbone took, tabulated.
         attention: stored attention rows, shown for a few texts.
+        gaps: what is missing, a sentence each; the first of the notes.
 
     Raises:
         InputError: no cells, a cell given twice, a task without a corpus, a task on the axis that no
@@ -92,6 +95,7 @@ def write_report(
     _check_tasks(config, results, texts)
     curves = learning_curves(results)
     table = annotated(tabulate(results), results, config, curves)
+    table = replace(table, notes=(*gaps, *table.notes))
     by_layer = () if layer_curves is None else read_layer_curves(layer_curves)
     probed = {} if probes is None else {p.figure: p for p in read_probes(probes)}
     pretrained = read_pretrainings(pretrainings)

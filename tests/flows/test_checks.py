@@ -17,10 +17,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from flows.checks import check_dag, require_writable
-from flows.dag import build_dag
+from flows.build import build_graph
+from flows.checks import check, require_writable
+from flows.engine.serial import SerialEngine
 from flows.experiment import load_experiment
-from flows.pipeline import run_dag
+from flows.pipeline import run_graph
 from storage.errors import InputError
 from tests.stages.extraction.tiny_models import save_model
 
@@ -363,21 +364,21 @@ def test_tokens_that_are_there_are_not_refused(tiny_bert: Path, tmp_path: Path) 
     (tmp_path / "probed").mkdir()
     content = content_of(tiny_bert, tmp_path)
     asked("next_token", "gpt2", offset=5)(content, tmp_path)
-    check_dag(build_dag(load_experiment(write(tmp_path, content)), tmp_path / "home"))
+    check(build_graph(load_experiment(write(tmp_path, content))), tmp_path / "home")
 
 
 def test_what_is_right_is_not_refused(tiny_bert: Path, tmp_path: Path) -> None:
     path = write(tmp_path, content_of(tiny_bert, tmp_path))
-    check_dag(build_dag(load_experiment(path), tmp_path / "home"))
+    check(build_graph(load_experiment(path)), tmp_path / "home")
     assert not (tmp_path / "home").exists()
 
 
 def test_a_run_without_the_command_line_checks_too(tiny_bert: Path, tmp_path: Path) -> None:
     content = content_of(tiny_bert, tmp_path)
     tasks(classes, test={"kind": "given"})(content, tmp_path)
-    dag = build_dag(load_experiment(write(tmp_path, content)), tmp_path / "home")
+    nodes = build_graph(load_experiment(write(tmp_path, content)))
     with pytest.raises(InputError, match="has no test examples"):
-        run_dag(dag, Console())
+        run_graph(nodes, tmp_path / "home", SerialEngine(), Console())
     assert not (tmp_path / "home").exists()
 
 

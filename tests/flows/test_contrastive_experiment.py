@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flows.dag import build_dag
 from flows.experiment import load_experiment
 from flows.pipeline import run_embedded
 from storage.errors import InputError
 from storage.features.store import all_stores
 from tests.flows.experiments import write
+from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -86,7 +86,7 @@ def test_pairs_of_files_and_of_a_generator_are_trained_and_reused(
     path = write(tmp_path / "experiment.yaml", experiment(tmp_path, tiny_bert))
     home = tmp_path / "home"
     result = run_embedded(str(path), str(home), [])
-    assert result.computed == {"corpus": 2, "extract": 1, "fit": 3, "score": 3, "report": 1}
+    assert result.computed == {"corpus": 2, "extract": 2, "fit": 3, "score": 3, "report": 1}
     rows = pq.read_table(result.report.with_name("results.parquet")).to_pylist()
     found = {(r["method"], r["task"]): r for r in rows}
     assert found.keys() == {
@@ -96,14 +96,14 @@ def test_pairs_of_files_and_of_a_generator_are_trained_and_reused(
     }
     assert {r["metric"] for r in rows} == {"mrr"}
     assert all(0 < r["test"] <= 1 for r in rows)
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     corpus = dag.corpus("triplets")
     n_negatives = sum(map(len, corpus.examples["negatives"].to_pylist()))
     assert n_negatives == 3 * 19
     (store,) = all_stores(home)
     assert (store.locate(corpus.digests).segment >= 0).all(), "negatives are extracted too"
     histories = [
-        (dag.artifacts.open(dag.fit_nodes[m, "triplets", 0].spec.ref) / "log.csv").read_text()
+        (dag.artifacts.open(dag.nodes.fits[m, "triplets", 0].spec.ref) / "log.csv").read_text()
         for m in ("batch only", "hard negatives")
     ]
     assert histories[0] != histories[1]

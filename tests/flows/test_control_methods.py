@@ -1,13 +1,15 @@
 """Bag of words and length are baselines, unless the task or the experiment says that they are controls."""
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pydantic import ValidationError
 
-from flows.control_methods import BagOfWordsMethod, LengthMethod
-from flows.dag import build_dag
+from flows.build import build_graph
 from flows.experiment import Experiment
+from flows.methods.method import Cell, Upstream
+from flows.methods.surface import BagOfWordsMethod, LengthMethod
 from stages.controls import BagOfWordsControl, LengthControl
 from stages.corpus.dilution import DilutionCorpus
 from stages.corpus.files import FilesCorpus
@@ -36,8 +38,9 @@ def test_the_task_decides_unless_the_experiment_does(kind, role, on_made, on_fou
 
 def test_the_role_is_no_part_of_what_is_computed():
     words = BagOfWordsMethod(role="control", c=(0.5,), metric="mcc")
-    assert words.config == BagOfWordsControl(c=(0.5,), metric="mcc")
-    assert LengthMethod(role="baseline").config == LengthControl()
+    on_f1 = Cell("words", "task", 0, MADE, "f1", cast(Upstream, None))
+    assert words.control_config(on_f1) == BagOfWordsControl(c=(0.5,), metric="mcc")
+    assert LengthMethod(role="baseline").control_config(on_f1) == LengthControl(metric="f1")
     with pytest.raises(ValidationError, match="by_task"):
         LengthMethod.model_validate({"role": "yes"})
 
@@ -45,11 +48,9 @@ def test_the_role_is_no_part_of_what_is_computed():
 def test_another_role_is_another_report_of_the_same_results(tiny_bert: Path, tmp_path: Path):
     content = tiny_experiment(tiny_bert)
     before, after = (
-        build_dag(Experiment.model_validate(content | {"methods": methods}), tmp_path)
+        build_graph(Experiment.model_validate(content | {"methods": methods}))
         for words in ({}, {"role": "baseline"})
         for methods in [content["methods"] | {"words": {"kind": "bag_of_words", **words}}]
     )
-    assert after.report_node.spec.ref != before.report_node.spec.ref
-    assert [n.spec for n in after.result_nodes.values()] == [
-        n.spec for n in before.result_nodes.values()
-    ]
+    assert after.report.ref != before.report.ref
+    assert [n.ref for n in after.results.values()] == [n.ref for n in before.results.values()]

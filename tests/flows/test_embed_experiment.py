@@ -9,15 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import spearmanr
 
-from flows import stores
-from flows.dag import build_dag
-from flows.experiment import load_experiment
+from flows import context
 from flows.pipeline import PipelineResult, run_embedded
-from flows.plan import make_plan
 from stages.extraction import extract as extract_module
 from storage.errors import InputError
 from storage.features.store import all_stores
 from tests.flows.experiments import pairs, run_in, write
+from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS, save_model
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -93,7 +91,7 @@ def test_every_method_is_scored_and_every_layer_drawn(
     _, home, result = first_run
     assert result.computed == {
         "corpus": 2,
-        "extract": 5,
+        "extract": 6,
         "embed": 5,
         "probe": 4,
         "score": 5,
@@ -121,11 +119,11 @@ def test_the_scores_are_those_of_the_vectors(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, result = first_run
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     corpus = dag.corpus("pairs")
     rows = pq.read_table(result.report.with_name("results.parquet")).to_pylist()
     for name in ("mean", "VA"):
-        node = dag.fit_nodes[name, "pairs", 0]
+        node = dag.nodes.fits[name, "pairs", 0]
         vectors = np.load(dag.artifacts.open(node.spec.ref) / "vectors.npy").astype(np.float64)
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         test = corpus.split("test")
@@ -141,7 +139,7 @@ def test_one_load_one_forward_per_text_and_recipe_and_then_nothing(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads, seen = 0, list[int]()
-    load, forward = stores.load_backbone, extract_module.forward
+    load, forward = context.load_backbone, extract_module.forward
 
     def counted_load(*args: Any, **kwargs: Any) -> Any:
         nonlocal loads
@@ -152,12 +150,12 @@ def test_one_load_one_forward_per_text_and_recipe_and_then_nothing(
         seen.append(len(encoded))
         return forward(backbone, encoded, *rest)
 
-    monkeypatch.setattr(stores, "load_backbone", counted_load)
+    monkeypatch.setattr(context, "load_backbone", counted_load)
     monkeypatch.setattr(extract_module, "forward", counted_forward)
     path = write(tmp_path / "experiment.yaml", experiment(files))
     home = tmp_path / "home"
     run_embedded(str(path), str(home), [])
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     n_pairs = len(dag.corpus("pairs").texts)
     n_halves = len(dag.corpus("halves").texts)
     assert loads == 1
@@ -174,7 +172,7 @@ def test_one_load_one_forward_per_text_and_recipe_and_then_nothing(
 
 def test_plan_counts_every_store(files: dict[str, str], tmp_path: Path) -> None:
     path = write(tmp_path / "experiment.yaml", experiment(files))
-    plan = make_plan(build_dag(load_experiment(path), tmp_path / "home"))
+    plan = look(path, tmp_path / "home").plan()
     assert len(plan.extractions) == 5
     assert plan.n_tokens == sum(e.n_tokens for e in plan.extractions) > 0
     assert plan.as_json()["n_new_texts"] == sum(e.n_new_texts for e in plan.extractions)
@@ -209,7 +207,7 @@ def test_wrong_experiments_say_what_is_wrong(
         content[name] = {**content[name], **value}
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError) as caught:
-        build_dag(load_experiment(path), tmp_path / "home")
+        look(path, tmp_path / "home")
     assert says in str(caught.value)
 
 
@@ -220,4 +218,4 @@ def test_an_encoder_refuses_recipes_that_need_a_decoder(
     content["backbone"] = {"source": str(save_model("bert", tmp_path / "bert"))}
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError, match=r"htp.*encoder|encoder.*htp"):
-        build_dag(load_experiment(path), tmp_path / "home")
+        look(path, tmp_path / "home")

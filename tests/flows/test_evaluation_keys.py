@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.dag import Dag, build_dag
-from flows.experiment import load_experiment
 from flows.pipeline import run_embedded
 from stages.extraction import extract as extract_module
 from storage.features.store import all_stores
 from tests.flows.experiments import pairs, write
+from tests.flows.looked import Looked, look
 from tests.flows.test_evaluations import experiment
 from tests.stages.extraction.tiny_models import save_model
 from tests.stages.mteb_evaluation.small_tasks import write_tasks
@@ -43,9 +42,9 @@ def other_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def keys(dag: Dag) -> dict[tuple[str, str], str]:
+def keys(dag: Looked) -> dict[tuple[str, str], str]:
     """Key of every evaluation with seed 0, by method and task."""
-    return {(m, t): str(n.spec.ref) for (m, t, s), n in dag.evaluation_nodes.items() if s == 0}
+    return {(m, t): str(n.spec.ref) for (m, t, s), n in dag.nodes.evaluations.items() if s == 0}
 
 
 ALL = {(m, t) for m in ("mean", "asked", "VA auto", "head") for t in ("sts", "retrieval")}
@@ -90,9 +89,7 @@ def test_a_key_changes_with_the_embedding_and_the_task_and_nothing_else(
     path = write(tmp_path / "experiment.yaml", content)
     override = change.replace("OTHER_PAIRS", str(pairs(tmp_path / "other.parquet", 24, 9)))
     override = override.replace("OTHER", str(other_bert))
-    before, after = (
-        keys(build_dag(load_experiment(path, more), tmp_path / "home")) for more in ([], [override])
-    )
+    before, after = (keys(look(path, tmp_path / "home", more)) for more in ([], [override]))
     assert {cell for cell in before if before[cell] != after[cell]} == touched
     assert before.keys() == ALL
 
@@ -103,7 +100,7 @@ def test_a_prompt_that_is_the_recipe_anyway_has_the_key_of_none(
     content = experiment(folder, tiny_bert)
     content["methods"]["asked"]["prompts"] = {"query": "default"}
     path = write(tmp_path / "experiment.yaml", content)
-    found = keys(build_dag(load_experiment(path), tmp_path / "home"))
+    found = keys(look(path, tmp_path / "home"))
     assert found["asked", "retrieval"] == found["mean", "retrieval"]
 
 
@@ -127,7 +124,7 @@ def test_stored_texts_are_read_and_new_ones_are_added_to_the_same_store(
     path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
     run_embedded(str(path), str(home), [])
     (store,) = all_stores(home)
-    first = build_dag(load_experiment(path), home).corpus("sts · text of evaluation")
+    first = look(path, home).corpus("sts · text of evaluation")
     assert n_computed == len(first.texts) > 0
     shards = {p: p.read_bytes() for p in (home / "features").rglob("c/*/0") if p.is_file()}
     # Another method on the same layer reads what is there.
@@ -138,7 +135,7 @@ def test_stored_texts_are_read_and_new_ones_are_added_to_the_same_store(
     # Another task adds the texts that are new, in a segment of their own.
     content["evaluations"]["local"]["tasks"]["classification"] = tasks["classification"]
     run_embedded(str(write(path, content)), str(home), [])
-    second = build_dag(load_experiment(path), home).corpus("classification · text of evaluation")
+    second = look(path, home).corpus("classification · text of evaluation")
     new = set(second.digests) - set(first.digests)
     assert n_computed == len(first.texts) + len(new)
     (after,) = all_stores(home)

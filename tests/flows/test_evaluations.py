@@ -8,11 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from flows import stores
-from flows.dag import build_dag
+from flows import context
 from flows.experiment import load_experiment
 from flows.pipeline import PipelineResult, run_embedded
-from flows.plan import make_plan
 from flows.rebuild_report import rebuild_report
 from stages.extraction import extract as extract_module
 from stages.mteb_evaluation import texts as texts_module
@@ -20,6 +18,7 @@ from storage.durable import read_json
 from storage.errors import InputError
 from storage.features.store import FeatureStore, all_stores, store_folder
 from tests.flows.experiments import pairs, rows_of, run_in, write
+from tests.flows.looked import look
 from tests.stages.mteb_evaluation.small_tasks import write_rows, write_tasks
 
 pytestmark = [
@@ -92,7 +91,7 @@ def test_every_method_is_scored_on_every_task(
     # but for searches, so only there it runs.
     assert result.computed == {
         "corpus": 5,
-        "extract": 2,
+        "extract": 6,
         "embed": 2,
         "fit": 2,
         "score": 4,
@@ -135,9 +134,9 @@ def test_a_prompt_of_queries_changes_searches_only(
     rows = {(r["method"], r["task"]): r["test"] for r in rows_of(result) if r["seed"] == 0}
     for task in ("sts", "classification"):
         assert rows["mean", task] == rows["asked", task]
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     folders = {
-        m: dag.artifacts.open(dag.evaluation_nodes[m, "retrieval", 0].spec.ref)
+        m: dag.artifacts.open(dag.nodes.evaluations[m, "retrieval", 0].spec.ref)
         for m in ("mean", "asked")
     }
     scores = {m: read_json(f / "scores.json")["test"][0] for m, f in folders.items()}
@@ -158,14 +157,14 @@ def test_layers_and_heads_come_from_the_task_that_is_named(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, _ = first_run
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     for name, seed, stage in (("VA auto", 0, "embed"), ("head", 1, "fit")):
-        node = dag.evaluation_nodes[name, "sts", seed]
-        made = dag.fit_nodes[name, "pairs", seed].spec.ref
-        assert node.spec.inputs[-1] == str(made)
+        node = dag.nodes.evaluations[name, "sts", seed]
+        made = dag.nodes.fits[name, "pairs", seed].spec.ref
+        assert node.input("fitted").ref == str(made)
         assert made.stage == stage
     chosen = read_json(
-        dag.artifacts.open(dag.fit_nodes["VA auto", "pairs", 0].spec.ref) / "vectors.json"
+        dag.artifacts.open(dag.nodes.fits["VA auto", "pairs", 0].spec.ref) / "vectors.json"
     )
     layers = ",".join(map(str, chosen["layers"]))
     fixed = [f"methods.VA={{kind: embed, method: va, layers: '{layers}'}}"]
@@ -173,7 +172,7 @@ def test_layers_and_heads_come_from_the_task_that_is_named(
     again = run_embedded(str(path), str(home), fixed)
     rows = {(r["method"], r["task"]): r["test"] for r in rows_of(again)}
     before = read_json(
-        dag.artifacts.open(dag.evaluation_nodes["VA auto", "sts", 0].spec.ref) / "metrics.json"
+        dag.artifacts.open(dag.nodes.evaluations["VA auto", "sts", 0].spec.ref) / "metrics.json"
     )
     assert rows["VA", "sts"] == before["test"]
 
@@ -182,8 +181,8 @@ def test_a_key_holds_the_code_of_mteb_tasks_and_of_the_method(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, _ = first_run
-    dag = build_dag(load_experiment(path), home)
-    mean, head = (dag.evaluation_nodes[m, "sts", 0].spec.code for m in ("mean", "head"))
+    dag = look(path, home)
+    mean, head = (dag.nodes.evaluations[m, "sts", 0].spec.code for m in ("mean", "head"))
     for code in (mean, head):
         assert code is not None
         assert "stages.mteb_evaluation.build:build_task" in code
@@ -198,25 +197,23 @@ def test_a_key_holds_the_code_that_reads_what_a_stage_is_handed(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, _ = first_run
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     fitted, scored, vectors = (
         nodes[method, "pairs", 0].spec.code
         for nodes, method in (
-            (dag.fit_nodes, "head"),
-            (dag.score_nodes, "head"),
-            (dag.fit_nodes, "mean"),
+            (dag.nodes.fits, "head"),
+            (dag.nodes.scores, "head"),
+            (dag.nodes.fits, "mean"),
         )
     )
-    evaluated = {m: dag.evaluation_nodes[m, "sts", 0].spec.code for m in EVALUATED}
-    for code in (fitted, scored, vectors, dag.report_node.spec.code, *evaluated.values()):
+    evaluated = {m: dag.nodes.evaluations[m, "sts", 0].spec.code for m in EVALUATED}
+    for code in (fitted, scored, vectors, dag.nodes.report.code, *evaluated.values()):
         assert code is not None
         assert "storage.readers:open_reader" in code
     assert "stages.fit.trained:load_head" in scored
     assert "stages.fit.trained:load_head" in evaluated["head"]
     assert "stages.embed.corpus:CorpusVectors" in evaluated["VA auto"]
     assert "stages.corpus.overlap:train_texts" in evaluated["head"]
-    # Nothing was fitted for a plain mean.
-    assert "stages.corpus.overlap:train_texts" not in evaluated["mean"]
     assert "stages.embed.finish:finish" in evaluated["mean"]
 
 
@@ -245,20 +242,20 @@ def test_nothing_runs_twice_and_a_change_runs_what_it_touches(
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a backbone was loaded")
 
-    monkeypatch.setattr(stores, "load_backbone", refuse)
+    monkeypatch.setattr(context, "load_backbone", refuse)
     assert not run_embedded(str(path), str(home), []).computed
     more = ["evaluations.mteb.tasks.classification.samples_per_label=4"]
     changed = run_embedded(str(path), str(home), more)
     # The rows that are drawn are others, but among those drawn before.
     assert changed.computed == {"corpus": 1, "extract": 1, "evaluate": 4, "report": 1}
-    assert not make_plan(build_dag(load_experiment(path), home)).n_tokens
+    assert not look(path, home).plan().n_tokens
 
 
 @pytest.mark.drawn
 def test_the_report_can_be_made_again(first_run: tuple[Path, Path, PipelineResult]) -> None:
     path, home, result = first_run
     before = result.report.read_bytes()
-    assert rebuild_report(build_dag(load_experiment(path), home)) == result.report
+    assert rebuild_report(look(path, home).nodes, home) == result.report
     assert result.report.read_bytes() == before
 
 
@@ -291,14 +288,14 @@ def test_texts_that_no_plan_knows_are_extracted_once_when_they_are_asked_for(
     local = content["evaluations"]["mteb"]["tasks"]["sts"]
     content["evaluations"] = {"hub": {"tasks": {"STS12": {"kind": "mteb", "name": "STS12"}}}}
     path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
-    before = make_plan(build_dag(load_experiment(path), home))
+    before = look(path, home).plan()
     assert (before.n_tokens, before.hub_tasks) == (0, ("STS12",))
     first = run_embedded(str(path), str(home), [])
     assert first.computed == {"evaluate": 2, "report": 1}
     texts = {t for c in ("sentence1", "sentence2") for t in rows.column(c).to_pylist()}
     assert n_texts == len(texts)
     assert not run_embedded(str(path), str(home), []).computed
-    assert make_plan(build_dag(load_experiment(path), home)).hub_tasks == ()
+    assert look(path, home).plan().hub_tasks == ()
     found = {r["method"]: r["test"] for r in rows_of(first)}
     # The same data as a local task: no text is extracted again, and the scores are the same.
     content["evaluations"] = {"local": {"tasks": {"mine": local}}}
@@ -361,7 +358,7 @@ def test_wrong_evaluations_say_what_is_wrong(
     content["evaluations"]["mteb"] |= change
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError, match=says):
-        build_dag(load_experiment(path), tmp_path / "home").nodes  # noqa: B018
+        look(path, tmp_path / "home").nodes  # noqa: B018
 
 
 @pytest.mark.parametrize(

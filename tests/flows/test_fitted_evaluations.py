@@ -10,7 +10,6 @@ import pytrec_eval
 import torch
 from scipy.stats import spearmanr
 
-from flows.dag import Dag, build_dag
 from flows.experiment import load_experiment
 from flows.pipeline import PipelineResult, run_embedded
 from stages.freeze import load_pair_fit
@@ -19,6 +18,7 @@ from storage.durable import read_json
 from storage.errors import InputError
 from storage.readers import open_reader
 from tests.flows.experiments import pairs, rows_of, run_in, write
+from tests.flows.looked import Looked, look
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_task
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -90,7 +90,7 @@ def first_run(
     return run_in(tmp_path_factory.mktemp("run"), experiment(folder, tiny_bert))
 
 
-def rows(dag: Dag, array: str, corpus: str) -> tuple[list[np.ndarray], tuple[str, ...]]:
+def rows(dag: Looked, array: str, corpus: str) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """What is stored of the texts of a corpus, one block per text."""
     (store,) = dag.open_stores()
     found = dag.corpus(corpus)
@@ -99,13 +99,13 @@ def rows(dag: Dag, array: str, corpus: str) -> tuple[list[np.ndarray], tuple[str
     return list(batch), found.texts
 
 
-def means(dag: Dag, corpus: str) -> dict[str, np.ndarray]:
+def means(dag: Looked, corpus: str) -> dict[str, np.ndarray]:
     """Mean of layer 2 by text."""
     blocks, texts = rows(dag, "hidden/2", corpus)
     return {t: b.mean(axis=0, dtype=np.float64) for t, b in zip(texts, blocks, strict=True)}
 
 
-def latents(dag: Dag, corpus: str) -> dict[str, np.ndarray]:
+def latents(dag: Looked, corpus: str) -> dict[str, np.ndarray]:
     """All pooled layers by text, `[l, d]`."""
     layers = [rows(dag, f"pooled/hidden_mean/{k}", corpus) for k in (1, 2, 3)]
     return {
@@ -114,7 +114,7 @@ def latents(dag: Dag, corpus: str) -> dict[str, np.ndarray]:
     }
 
 
-def whitened(dag: Dag, corpus: str) -> dict[str, np.ndarray]:
+def whitened(dag: Looked, corpus: str) -> dict[str, np.ndarray]:
     """By text, whitened on the texts of train with a singular value decomposition."""
     train = dag.corpus("pairs").split("train")
     columns = [train.column(c).to_pylist() for c in ("text", "text_pair")]
@@ -127,9 +127,9 @@ def whitened(dag: Dag, corpus: str) -> dict[str, np.ndarray]:
     return {t: v / np.linalg.norm(v) for t, v in found.items()}
 
 
-def unified(dag: Dag, method: str, seed: int, corpus: str) -> dict[str, np.ndarray]:
+def unified(dag: Looked, method: str, seed: int, corpus: str) -> dict[str, np.ndarray]:
     """By text, as the trained head embeds it."""
-    head = load_pair_fit(dag.artifacts.open(dag.fit_nodes[method, "pairs", seed].spec.ref)).head()
+    head = load_pair_fit(dag.artifacts.open(dag.nodes.fits[method, "pairs", seed].spec.ref)).head()
     given = latents(dag, corpus)
     with torch.no_grad():
         vectors = head.embed(torch.from_numpy(np.stack(list(given.values()))))
@@ -137,7 +137,7 @@ def unified(dag: Dag, method: str, seed: int, corpus: str) -> dict[str, np.ndarr
     return dict(zip(given, found, strict=True))
 
 
-def made(dag: Dag, method: str, seed: int, corpus: str) -> dict[str, np.ndarray]:
+def made(dag: Looked, method: str, seed: int, corpus: str) -> dict[str, np.ndarray]:
     return whitened(dag, corpus) if method == "whitened" else unified(dag, method, seed, corpus)
 
 
@@ -166,7 +166,7 @@ def test_scores_are_those_of_the_same_vectors_made_by_hand(
     first_run: tuple[Path, Path, PipelineResult], folder: Path, method: str, seed: int
 ) -> None:
     path, home, result = first_run
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     scores = {
         r["task"]: r["test"]
         for r in rows_of(result)
@@ -197,11 +197,11 @@ def test_what_was_fitted_is_part_of_the_key_and_trained_numbers_are_counted(
     first_run: tuple[Path, Path, PipelineResult], folder: Path, tmp_path: Path
 ) -> None:
     path, home, _ = first_run
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     for method, seed in CELLS:
-        node = dag.evaluation_nodes[method, "sts", seed]
-        fitted = dag.fit_nodes[method, "pairs", seed].spec.ref
-        assert node.spec.inputs[-1] == str(fitted)
+        node = dag.nodes.evaluations[method, "sts", seed]
+        fitted = dag.nodes.fits[method, "pairs", seed].spec.ref
+        assert node.input("fitted").ref == str(fitted)
         metrics = read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")
         assert (metrics["n_parameters"] > 0) == (method != "whitened")
     # Other train texts, another whitening: whatever reads it has another key.
@@ -210,9 +210,9 @@ def test_what_was_fitted_is_part_of_the_key_and_trained_numbers_are_counted(
     files = {split: str(tmp_path / f"{split}.parquet") for split in ("train", "dev", "test")}
     content = experiment(folder, Path(load_experiment(path).backbone.source))
     content["tasks"]["pairs"]["files"] = files
-    other = build_dag(load_experiment(write(tmp_path / "other.yaml", content)), home)
-    for cell in dag.evaluation_nodes:
-        assert other.evaluation_nodes[cell].spec.ref != dag.evaluation_nodes[cell].spec.ref
+    other = look(write(tmp_path / "other.yaml", content), home)
+    for cell in dag.nodes.evaluations:
+        assert other.nodes.evaluations[cell].spec.ref != dag.nodes.evaluations[cell].spec.ref
     assert not run_embedded(str(path), str(home), []).computed
 
 
@@ -237,12 +237,12 @@ def test_texts_of_a_pretraining_count_as_learnt_from(
         "methods": ["scratch", "pretrained"],
     }
     path, home, _ = run_in(tmp_path, content)
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     documents = set(dag.corpus("retrieval · document of evaluation").texts)
     learnt = {"scratch": set(), "pretrained": set(dag.corpus("texts").texts)}
     assert documents & learnt["pretrained"]
     for method, texts in learnt.items():
-        node = dag.evaluation_nodes[method, "retrieval", 0]
+        node = dag.nodes.evaluations[method, "retrieval", 0]
         counts = read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")["texts_in_train"]
         assert counts["document"]["n_in_train"] == len(documents & texts)
 
@@ -263,11 +263,11 @@ def test_whitening_can_be_fitted_on_texts_that_nothing_is_scored_on(
     content["evaluations"]["mteb"] |= {"methods": ["whitened", "mean"], "fitted_on": "texts"}
     path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
     result = run_embedded(str(path), str(home), [])
-    assert result.computed == {"corpus": 4, "extract": 1, "embed": 1, "evaluate": 4, "report": 1}
-    dag = build_dag(load_experiment(path), home)
+    assert result.computed == {"corpus": 4, "extract": 4, "embed": 1, "evaluate": 4, "report": 1}
+    dag = look(path, home)
     found = {
         (m, t): read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")["texts_in_train"]
-        for (m, t, _), node in dag.evaluation_nodes.items()
+        for (m, t, _), node in dag.nodes.evaluations.items()
     }
     assert found["mean", "sts"] is found["mean", "retrieval"] is None
     # The first document has no title, so it alone is a text of train as it stands.

@@ -7,10 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from flows.dag import build_dag
-from flows.experiment import Experiment, HeadMethod, load_experiment
+from flows.experiment import Experiment, load_experiment
+from flows.methods.head import HeadMethod
+from stages.corpus.config import task_kind
 from stages.fit import FitConfig
 from stages.heads import GlotHead, build_head
+from tests.flows.looked import Looked
 from tests.stages.extraction.tiny_models import WORDS
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -40,7 +42,10 @@ def read(name: str, backbone: Path) -> tuple[Experiment, tuple[FitConfig, ...]]:
     )
     method = experiment.methods["GLOT"]
     assert isinstance(method, HeadMethod)
-    return experiment, experiment.fit_config(method, "MRPC", experiment.seeds[0]).candidates()
+    cell = experiment.cell("GLOT", "MRPC", experiment.seeds[0])
+    assert cell.named_metric is not None
+    config = method.fit_config(task_kind(cell.task_config), cell.named_metric, cell.seed)
+    return experiment, config.candidates()
 
 
 @pytest.mark.parametrize(
@@ -52,9 +57,9 @@ def test_the_graph_of_a_grid_is_built(
 ) -> None:
     experiment, candidates = read(name, tiny_bert)
     assert len(set(map(str, candidates))) == n_candidates
-    dag = build_dag(experiment, tmp_path / "home")
-    assert len(dag.fit_nodes) == len(dag.score_nodes) == n_fits
-    assert len(dag.specs) == len(dag.nodes)
+    dag = Looked(experiment, tmp_path / "home")
+    assert len(dag.nodes.fits) == len(dag.nodes.scores) == n_fits
+    assert len(dag.nodes.graph) == 3 + 2 * n_fits, "each fit and each score is a node of its own"
 
 
 def test_the_papers_grid_has_the_values_of_its_table_6(data: Path, tiny_bert: Path) -> None:

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from flows.dag import Dag, build_dag
-from flows.evaluations import evaluation_recipes
-from flows.experiment import load_experiment
+from flows.evaluations import instructed_recipes
 from flows.pipeline import run_embedded
 from storage.durable import read_json, write_json
 from storage.errors import InputError
 from storage.features.store import FeatureStore, store_folder
 from tests.flows.conftest import MadeOnce
 from tests.flows.experiments import pairs, rows_of, write
+from tests.flows.looked import Looked, look
 from tests.stages.extraction.tiny_models import save_model
 from tests.stages.mteb_evaluation.small_tasks import write_tasks
 
@@ -68,14 +67,14 @@ def twin(folder: Path, backbone: Path, *more: str) -> list[str]:
     ]
 
 
-def general(folder: Path, backbone: Path, home: Path, *more: str) -> Dag:
+def general(folder: Path, backbone: Path, home: Path, *more: str) -> Looked:
     path = EXPERIMENTS / "htp_general.yaml"
-    return build_dag(load_experiment(path, twin(folder, backbone, *more)), home)
+    return look(path, home, twin(folder, backbone, *more))
 
 
-def instructions(dag: Dag, method: str, task: str) -> dict[str, str | None]:
+def instructions(dag: Looked, method: str, task: str) -> dict[str, str | None]:
     """What the key of an evaluation says of each role."""
-    stores: Any = dag.evaluation_nodes[method, task, 0].spec.config["embedding"]["stores"]  # type: ignore[index]
+    stores: Any = dag.nodes.evaluations[method, task, 0].spec.config["embedding"]["stores"]  # type: ignore[index]
     return {role: ids[0]["recipe"].get("instruction") for role, ids in stores.items()}
 
 
@@ -83,8 +82,8 @@ def instructions(dag: Dag, method: str, task: str) -> dict[str, str | None]:
 def test_htps_tables_are_laid_out_from_names_alone(
     tiny_llama: Path, tmp_path: Path, name: str, n_cells: int
 ) -> None:
-    dag = build_dag(load_experiment(EXPERIMENTS / name, small(name, tiny_llama)), tmp_path / "home")
-    nodes = dag.evaluation_nodes
+    dag = look(EXPERIMENTS / name, tmp_path / "home", small(name, tiny_llama))
+    nodes = dag.nodes.evaluations
     assert len({str(node.spec.ref) for node in nodes.values()}) == len(nodes) == n_cells
     told = {
         method: instructions(dag, method, task) for method, task, _ in nodes if task[:3] != "STS"
@@ -93,9 +92,11 @@ def test_htps_tables_are_laid_out_from_names_alone(
     assert silent == {"PromptEOL", "TP"} if name == FILES[0] else {"PromptEOL", "TP + PromptEOL"}
     if name == FILES[0]:
         assert not any(instructions(dag, "HTP", "STS14").values())
+        e = dag.experiment
+        instructed = instructed_recipes(e.evaluation_cells, e.all_recipes)
         # Tasks with the same words share a store per recipe.
         words = {t.partition(" · ")[2] for t in dag.stores} - {""}
-        assert len(words) == len(evaluation_recipes(dag.experiment)) / 3
+        assert len(words) == len(instructed) / 3
         assert len(words) < 25
     else:
         assert instructions(dag, "HTP", "SciFact") == {
@@ -113,7 +114,7 @@ def test_the_instruction_of_a_task_is_in_the_keys_of_what_reads_it_and_nowhere_e
 ) -> None:
     def keys(*more: str) -> dict[tuple[str, str, int], str]:
         dag = general(folder, tiny_llama, tmp_path, *more)
-        return {cell: str(node.spec.ref) for cell, node in dag.evaluation_nodes.items()}
+        return {cell: str(node.spec.ref) for cell, node in dag.nodes.evaluations.items()}
 
     def touched(before: dict[Any, str], after: dict[Any, str]) -> set[tuple[str, str]]:
         return {cell[:2] for cell in before if before[cell] != after[cell]}
@@ -239,4 +240,4 @@ def test_instructions_that_cannot_be_given_are_refused(
     }
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError, match=says):
-        build_dag(load_experiment(path), tmp_path / "home")
+        look(path, tmp_path / "home")

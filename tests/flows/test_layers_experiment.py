@@ -8,10 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from flows.dag import build_dag
-from flows.experiment import load_experiment
+from flows.methods.reporting import extractions, pretraining_runs, report_cells
 from flows.pipeline import PipelineResult, run_embedded
-from flows.report_inputs import extractions, pretraining_runs, report_cells
 from stages.freeze import load_pair_fit
 from stages.report.cells import read_results
 from stages.report.history import learning_curves
@@ -19,6 +17,7 @@ from stages.report.pretraining import read_pretrainings
 from storage.durable import read_json
 from storage.errors import InputError
 from tests.flows.experiments import pairs, run_in, write
+from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.report.test_report import Page
 
@@ -91,18 +90,18 @@ def test_pretraining_runs_once_and_is_used_by_the_heads_that_name_it(
     path, home, result = first_run
     assert result.computed == {
         "corpus": 2,
-        "extract": 1,
+        "extract": 2,
         "pretrain": 1,
         "fit": 6,
         "score": 6,
         "report": 1,
     }
-    dag = build_dag(load_experiment(path), home)
-    encoders = str(dag.pretrain_nodes["encoders"].spec.ref)
-    for (name, _, _), node in dag.fit_nodes.items():
+    dag = look(path, home)
+    encoders = str(dag.nodes.pretrainings["encoders"].spec.ref)
+    for (name, _, _), node in dag.nodes.fits.items():
         assert (encoders in node.spec.inputs) == (name == "pretrained")
     trained, fresh = (
-        load_pair_fit(dag.artifacts.open(dag.fit_nodes[name, "pairs", 0].spec.ref)).state
+        load_pair_fit(dag.artifacts.open(dag.nodes.fits[name, "pairs", 0].spec.ref)).state
         for name in ("pretrained", "from scratch")
     )
     assert trained.keys() == fresh.keys()
@@ -113,7 +112,7 @@ def test_scores_tell_the_clean_part_of_test(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, result = first_run
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     corpus = dag.corpus("pairs")
     sides = ("text", "text_pair")
     seen = {t for side in sides for t in corpus.split("train").column(side).to_pylist()}
@@ -121,7 +120,7 @@ def test_scores_tell_the_clean_part_of_test(
     clean = sum(a not in seen and b not in seen for a, b in zip(*test, strict=True))
     rows = pq.read_table(result.report.with_name("results.parquet")).to_pylist()
     assert len(rows) == 6
-    for node in dag.score_nodes.values():
+    for node in dag.nodes.scores.values():
         metrics = read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")
         assert metrics["n_clean_test"] == clean
         assert -1 <= metrics["test_pearson"] <= 1
@@ -131,8 +130,8 @@ def test_the_report_shows_how_encoders_and_heads_were_trained(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, result = first_run
-    dag = build_dag(load_experiment(path), home)
-    cells = read_results(report_cells(dag))
+    dag = look(path, home)
+    cells = read_results(report_cells(dag.nodes.report, dag.context))
     curves = learning_curves(cells)
     assert [(c.method, c.loss, len(c.runs)) for c in curves] == [
         (name, "log_variance", 2) for name in ("cosine MLP", "from scratch", "pretrained")
@@ -142,7 +141,7 @@ def test_the_report_shows_how_encoders_and_heads_were_trained(
     for curve in curves:
         assert curve.series("train_loss").epochs.tolist() == [1, 2, 3, 4]
         assert curve.series("dev_metric").epochs.tolist() == [2, 4]
-    (run,) = pretraining_runs(dag)
+    (run,) = pretraining_runs(dag.nodes.report, dag.context)
     assert run.layers == ("1", "2", "3")
     (pretraining,) = read_pretrainings([run])
     assert pretraining.epochs.tolist() == [1, 2, 3]
@@ -158,20 +157,23 @@ def test_the_report_says_what_was_recorded_of_costs(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, result = first_run
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     seconds: list[float] = []
-    for cell in report_cells(dag):
-        node = dag.fit_nodes[cell.method, cell.task, cell.seed]
+    for cell in report_cells(dag.nodes.report, dag.context):
+        node = dag.nodes.fits[cell.method, cell.task, cell.seed]
         manifest = read_json(dag.artifacts.folder(node.spec.ref) / "artifact.json")
         seconds.append(manifest["provenance"]["seconds"])
         assert cell.costs.fit_seconds == seconds[-1] > 0
         assert cell.costs.score_seconds is not None
         assert cell.costs.n_pooling_parameters is None, "a pair head has no pooling"
-    (extraction,) = extractions(dag)
-    (node,) = dag.extract_nodes
-    assert extraction.n_tokens == dag.artifacts.manifest(node.spec.ref).summary["n_tokens_computed"]
-    row = next(row for row in Page(result.report).rows if row[0] == extraction.label)
-    assert row[1] == f"{extraction.n_tokens:,}"
+    nodes = dag.nodes.extractions.values()
+    found = extractions(dag.nodes.report, dag.context)
+    assert len(found) == len(nodes) > 0
+    for extraction, node in zip(found, nodes, strict=True):
+        summary = dag.artifacts.manifest(node.ref).summary
+        assert extraction.n_tokens == summary["n_tokens_computed"]
+        row = next(row for row in Page(result.report).rows if row[0] == extraction.label)
+        assert row[1] == f"{extraction.n_tokens:,}"
 
 
 def test_a_change_of_one_head_leaves_the_pretraining_alone(
@@ -205,5 +207,5 @@ def test_wrong_experiments_say_what_is_wrong(
     path = write(tmp_path / "experiment.yaml", experiment(files))
     overrides = [f"{field}={value}" for field, value in change.items()]
     with pytest.raises(InputError) as caught:
-        build_dag(load_experiment(path, overrides), tmp_path / "home")
+        look(path, tmp_path / "home", overrides)
     assert says in str(caught.value)

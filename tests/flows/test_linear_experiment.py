@@ -10,16 +10,14 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from flows.dag import build_dag
-from flows.experiment import load_experiment
 from flows.pipeline import run_embedded
-from flows.plan import make_plan
 from stages.embed import embed_corpus
 from stages.linear import load_linear
 from storage.durable import read_json
 from storage.errors import InputError
 from storage.progress import SilentProgress
 from tests.flows.experiments import pairs, write
+from tests.flows.looked import look
 from tests.flows.test_pair_heads import entailed
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -81,12 +79,12 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
 def test_linear_methods_are_scored_reported_and_reused(tiny_bert: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "experiment.yaml", experiment(tmp_path, tiny_bert))
     home = tmp_path / "home"
-    plan = make_plan(build_dag(load_experiment(path), home))
+    plan = look(path, home).plan()
     assert {r.stage: r.n_run for r in plan.rows}["linear"] == 5
     result = run_embedded(str(path), str(home), [])
     assert result.computed == {
         "corpus": 3,
-        "extract": 2,
+        "extract": 4,
         "linear": 5,
         "embed": 1,
         "score": 1,
@@ -121,8 +119,8 @@ def test_the_artifact_holds_the_classifier_of_these_vectors(
     path = write(tmp_path / "experiment.yaml", experiment(tmp_path, tiny_bert))
     home = tmp_path / "home"
     run_embedded(str(path), str(home), [])
-    dag = build_dag(load_experiment(path), home)
-    folder = dag.artifacts.open(dag.fit_nodes["probe", "single", 3].spec.ref)
+    dag = look(path, home)
+    folder = dag.artifacts.open(dag.nodes.fits["probe", "single", 3].spec.ref)
     model, metrics = load_linear(folder), read_json(folder / "metrics.json")
     corpus = dag.corpus("single")
     made = embed_corpus(model.vectors, dag.members("default", "single"), corpus, SilentProgress())
@@ -135,7 +133,7 @@ def test_the_artifact_holds_the_classifier_of_these_vectors(
     assert model.predict(tested).tolist() == expected.tolist()
     assert metrics["test"] == np.mean(expected == test["label"].to_numpy())
     assert metrics["converged"] is True
-    manifest = dag.artifacts.manifest(dag.fit_nodes["shuffled", "single", 4].spec.ref)
+    manifest = dag.artifacts.manifest(dag.nodes.fits["shuffled", "single", 4].spec.ref)
     assert manifest.spec.config["seed"] == 4
     assert manifest.summary["seed"] == 4
 
@@ -161,4 +159,4 @@ def test_wrong_linear_methods_say_what_is_wrong(
     content["methods"]["probe"] |= change
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError, match=re.escape(says)):
-        build_dag(load_experiment(path), tmp_path / "home")
+        look(path, tmp_path / "home")

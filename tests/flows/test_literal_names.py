@@ -9,9 +9,9 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 from rich.table import Table
 
-from flows.board import Board
 from flows.comparing import Side
 from flows.comparison_table import as_markdown, as_text
+from flows.engine.display import Display
 from flows.results_table import render
 from flows.terminal import Terminal
 from stages.comparison import Comparison
@@ -90,7 +90,7 @@ def test_strings_are_literal_in_lines_and_in_tables(text: str) -> None:
 
 def test_progress_and_failures_are_literal() -> None:
     terminal = Terminal(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
-    with Board(terminal) as board:
+    with Display(terminal) as board:
         board.say("failed fit m[/b] \x1b]0;x", "red")
         bar = board.open("fit m[/b] GLOT [k=2]", 3, "steps")
         board.move(bar, 1, "loss [/x]")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows import stores
+from flows import context
 from flows.pipeline import run_embedded
 from storage import replica
 from tests.flows.test_cli import TEXTS, Cli
@@ -70,7 +70,7 @@ def test_what_one_machine_extracted_another_one_reads(
     def no_loading(*_: object) -> None:
         raise AssertionError("the backbone was loaded")
 
-    monkeypatch.setattr(stores, "load_backbone", no_loading)
+    monkeypatch.setattr(context, "load_backbone", no_loading)
     assert "nothing was missing" in second("extract", *arguments, *what)
     out = tmp_path / "out.parquet"
     second("embed", *arguments, "--method", "mean", "-o", str(out))

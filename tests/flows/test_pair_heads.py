@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from flows.dag import Dag, build_dag
 from flows.experiment import load_experiment
+from flows.methods.reporting import text_tokens
 from flows.pipeline import run_embedded
-from flows.report_inputs import text_tokens
 from storage.durable import read_json
 from storage.errors import InputError
 from tests.flows.experiments import pairs, write
+from tests.flows.looked import Looked, look
 from tests.stages.extraction.tiny_models import WORDS
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -117,7 +117,7 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
     result = run_embedded(str(path), str(home), [])
     assert result.computed == {
         "corpus": 2,
-        "extract": 1,
+        "extract": 2,
         "fit": 4,
         "control": 2,
         "embed": 1,
@@ -135,9 +135,9 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
         ("words", "classes"): "accuracy",
         ("MLP", "graded"): "spearman_pearson",
     }
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     metrics = read_json(
-        dag.artifacts.open(dag.score_nodes["GLOT on classes", "classes", 0].spec.ref)
+        dag.artifacts.open(dag.nodes.scores["GLOT on classes", "classes", 0].spec.ref)
         / "metrics.json"
     )
     assert {"clean_test", "n_clean_test", "overlap"} <= metrics.keys()
@@ -146,11 +146,11 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
     assert not run_embedded(str(path), str(home), []).computed
 
 
-def _check_token_weights(dag: Dag, report: Path) -> None:
+def _check_token_weights(dag: Looked, report: Path) -> None:
     """The report's tokens and shares are those that the tokenizer and the scores give."""
     tokenizer = AutoTokenizer.from_pretrained(dag.experiment.backbone.source)
     corpus = dag.corpus("graded")
-    found = text_tokens(dag, corpus.digests)
+    found = text_tokens(dag.nodes.report, dag.context, corpus.digests)
     for digest, text in zip(corpus.digests, corpus.texts, strict=True):
         ids = tokenizer(text)["input_ids"]
         assert [t.text for t in found[digest]] == tokenizer.convert_ids_to_tokens(ids)
@@ -158,7 +158,7 @@ def _check_token_weights(dag: Dag, report: Path) -> None:
         assert [t.is_special for t in found[digest]] == [bool(s) for s in specials]
     rows = pq.read_table(report.with_name("token_summary.parquet")).to_pylist()
     (row,) = [r for r in rows if (r["method"], r["task"]) == ("GLOT", "graded")]
-    folder = dag.artifacts.open(dag.score_nodes["GLOT", "graded", 0].spec.ref)
+    folder = dag.artifacts.open(dag.nodes.scores["GLOT", "graded", 0].spec.ref)
     texts = pq.read_table(folder / "token_weights.parquet").to_pylist()
     assert row["n_texts"] == len(texts) > 30
     outer = [t["weights"][0] + t["weights"][-1] for t in texts]

@@ -10,17 +10,17 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from flows import stores
-from flows.dag import build_dag
+from flows import context
 from flows.experiment import load_experiment
 from flows.garbage import collect
 from flows.pipeline import pipeline
-from flows.plan import make_plan, why_stage
+from flows.plan import why_stage
 from flows.rebuild_report import rebuild_report
 from stages.extraction import extract as extract_module
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, PermafrostError
 from storage.features.store import all_stores
+from tests.flows.looked import Looked, look
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -30,7 +30,7 @@ class Backbones:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loads = self.forwards = 0
-        load, forward = stores.load_backbone, extract_module.forward
+        load, forward = context.load_backbone, extract_module.forward
 
         def counted_load(*args: object, **kwargs: object) -> object:
             self.loads += 1
@@ -40,7 +40,7 @@ class Backbones:
             self.forwards += 1
             return forward(*args, **kwargs)
 
-        monkeypatch.setattr(stores, "load_backbone", counted_load)
+        monkeypatch.setattr(context, "load_backbone", counted_load)
         monkeypatch.setattr(extract_module, "forward", counted_forward)
 
 
@@ -64,7 +64,7 @@ def test_first_run_computes_everything_once(
     assert backbones.forwards > 0
     assert result.computed == {
         "corpus": 2,
-        "extract": 1,
+        "extract": 2,
         "fit": 12,
         "control": 4,
         "score": 12,
@@ -98,7 +98,7 @@ def test_second_run_computes_nothing(
 ) -> None:
     result = pipeline(str(experiment_file), str(home))
     assert not result.computed
-    assert sum(result.reused.values()) == 32
+    assert sum(result.reused.values()) == 33
     assert (backbones.loads, backbones.forwards) == (0, 0)
 
 
@@ -108,7 +108,7 @@ def test_second_run_computes_nothing(
         # A head's setting: that head, its scores, the report.
         ("methods.GLOT.head.tau=0.5", {"fit": 4, "score": 4, "report": 1}),
         # A wider capture touches nothing downstream.
-        ("capture=hidden=all@tokens", {"extract": 1}),
+        ("capture=hidden=all@tokens", {"extract": 2}),
         pytest.param("report.title=Another", {"report": 1}, marks=pytest.mark.deep),
         ("runtime.workers=1", {}),
         pytest.param("seeds=[0]", {"report": 1}, marks=pytest.mark.deep),
@@ -133,7 +133,7 @@ def test_lost_features_are_computed_again_and_nothing_else(
     store = all_stores(home)[0]
     shutil.rmtree(store.root)
     result = pipeline(str(experiment_file), str(home))
-    assert result.computed == {"extract": 1}
+    assert result.computed == {"extract": 2}
     assert backbones.loads == 1
 
 
@@ -141,10 +141,10 @@ def test_lost_features_are_computed_again_and_nothing_else(
 def test_same_seed_gives_the_same_results_in_another_home(
     experiment_file: Path, finished_home: Path, tmp_path: Path
 ) -> None:
-    dag = build_dag(load_experiment(experiment_file), finished_home)
+    dag = look(experiment_file, finished_home)
     pipeline(str(experiment_file), str(tmp_path / "home"))
     other = ArtifactStore(tmp_path / "home")
-    for node in dag.score_nodes.values():
+    for node in dag.nodes.scores.values():
         here = (dag.artifacts.folder(node.spec.ref) / "metrics.json").read_text()
         assert (other.folder(node.spec.ref) / "metrics.json").read_text() == here
 
@@ -165,14 +165,22 @@ def test_failing_stage_fails_the_run_and_keeps_the_rest(
         m.spec.config["head"]["kind"] for m in ArtifactStore(tmp_path / "home").all("fit")
     )
     assert kinds == {"mean": 4, "glot": 4}
+    artifacts = ArtifactStore(tmp_path / "home")
+    assert sum(1 for _ in artifacts.all("score")) == 8, "what the failed fits do not stop is scored"
+    assert "5 skipped, which need what failed" in notes, "four scores and the report"
+    assert not list(artifacts.all("report")), "published, a report with gaps would count as done"
+    page = (tmp_path / "home" / "runs" / "unfinished" / "tiny" / "report.html").read_text()
+    assert "Missing: score shuffled · ratio 0.2 · seed 0, which needs fit shuffled" in page
+    assert str(tmp_path / "home" / "runs" / "unfinished" / "tiny" / "report.html") in notes
+    assert collect(tmp_path / "home", []).folders == [], "gc keeps what an unfinished run made"
 
 
 def test_plan_says_what_will_run_and_writes_nothing(experiment_file: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    plan = make_plan(build_dag(load_experiment(experiment_file), home))
+    plan = look(experiment_file, home).plan()
     assert {r.stage: r.n_run for r in plan.rows} == {
         "corpus": 2,
-        "extract": 1,
+        "extract": 2,
         "fit": 12,
         "control": 4,
         "score": 12,
@@ -185,13 +193,13 @@ def test_plan_says_what_will_run_and_writes_nothing(experiment_file: Path, tmp_p
 
 
 def test_plan_and_why_name_the_changed_field(experiment_file: Path, home: Path) -> None:
-    dag = build_dag(load_experiment(experiment_file, ["methods.GLOT.head.tau=0.5"]), home)
-    plan = make_plan(dag)
+    dag = look(experiment_file, home, ["methods.GLOT.head.tau=0.5"])
+    plan = dag.plan()
     fits = [r for r in plan.rows if r.stage == "fit"]
     assert [(r.n_run, r.n_reuse, r.why) for r in fits] == [
         (4, 8, "config.head.tau: was 0.3, now 0.5")
     ]
-    label, found = why_stage(dag, "score")[0]
+    label, found = why_stage(dag.nodes, dag.home, "score")[0]
     assert label.startswith("score GLOT")
     assert str(found.differences[0]) == "inputs[0] -> config.head.tau: was 0.3, now 0.5"
     assert plan.seconds == 0 or plan.tokens_per_s
@@ -201,8 +209,8 @@ def test_plan_and_why_name_the_changed_field(experiment_file: Path, home: Path) 
 def test_why_names_the_identity_field_of_another_store(experiment_file: Path, home: Path) -> None:
     changed = load_experiment(experiment_file, ["store_dtype=float32"])
     pipeline(str(experiment_file), str(home), ["store_dtype=float32", "seeds=[0]"])
-    dag = build_dag(changed.model_copy(update={"seeds": (1,)}), home)
-    plan = make_plan(dag)
+    dag = Looked(changed.model_copy(update={"seeds": (1,)}), home)
+    plan = dag.plan()
     assert all(e.nothing_to_do for e in plan.extractions)
     fits = [r for r in plan.rows if r.stage == "fit"]
     assert any("storage_dtype" in r.why or "seed" in r.why for r in fits)
@@ -210,9 +218,9 @@ def test_why_names_the_identity_field_of_another_store(experiment_file: Path, ho
 
 @pytest.mark.drawn
 def test_report_is_rebuilt_from_results(experiment_file: Path, home: Path) -> None:
-    dag = build_dag(load_experiment(experiment_file), home)
-    before = (dag.artifacts.folder(dag.report_node.spec.ref) / "report.html").read_text()
-    path = rebuild_report(dag)
+    dag = look(experiment_file, home)
+    before = (dag.artifacts.folder(dag.nodes.report.spec.ref) / "report.html").read_text()
+    path = rebuild_report(dag.nodes, home)
     assert path.read_text() == before
 
 
@@ -241,7 +249,7 @@ def test_method_on_an_array_that_is_not_captured_is_refused(
     with pytest.raises(
         InputError, match=r"'mean' reads hidden/3.*captures only hidden/1, hidden/2"
     ):
-        build_dag(experiment, tmp_path)
+        Looked(experiment, tmp_path)
 
 
 def test_table_report_and_figures_are_prefect_artifacts(experiment_file: Path, home: Path) -> None:

@@ -7,14 +7,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from flows import stores
-from flows.dag import build_dag
-from flows.experiment import load_experiment
+from flows import context
 from flows.pipeline import PipelineResult, run_embedded
 from stages.probes.geometry import geometry
 from storage.errors import InputError
 from storage.ragged import Ragged
 from tests.flows.experiments import pairs, run_in, write
+from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import save_model
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -88,13 +87,13 @@ def test_every_probe_is_a_stage_with_a_table_and_a_figure(
     path, home, result = first_run
     assert result.computed == {
         "corpus": 3,
-        "extract": 1,
+        "extract": 3,
         "embed": 2,
         "probe": 9,
         "score": 2,
         "report": 1,
     }
-    n_layers = build_dag(load_experiment(path), home).sizes.n_layers
+    n_layers = look(path, home).sizes.n_layers
     rows = pq.read_table(result.report.with_name("probes.parquet")).to_pylist()
     at: dict[tuple[str, str, str], set[str]] = {}
     for row in rows:
@@ -127,7 +126,7 @@ def test_geometry_is_that_of_the_stored_rows(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, result = first_run
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     (features,) = dag.members("default", "pairs")
     _, rows = next(features.reader("hidden/2", "span").in_order(features.n_texts))
     expected = geometry([Ragged(rows.data, rows.offsets)])
@@ -150,13 +149,13 @@ def test_what_was_chosen_is_in_the_manifest(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, result = first_run
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     rows = pq.read_table(result.report.with_name("probes.parquet")).to_pylist()
     chosen = {
         (r["method"], r["task"]): r["at"] for r in rows if r["chosen"] and r["axis"] == "layer"
     }
     for method in ("means", "values"):
-        ref = dag.probe_nodes["task scores", method, "dilution"].spec.ref
+        ref = dag.nodes.probes["task scores", method, "dilution"].spec.ref
         summary = dag.artifacts.manifest(ref).summary
         assert summary["layer"] == chosen[method, "dilution"]
         assert 0 <= summary["test accuracy"] <= 1
@@ -176,7 +175,7 @@ def test_a_second_run_reuses_and_a_change_runs_one_curve_without_the_backbone(
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("the backbone was loaded")
 
-    monkeypatch.setattr(stores, "load_backbone", refuse)
+    monkeypatch.setattr(context, "load_backbone", refuse)
     assert not run_embedded(str(path), str(home), []).computed
     change = ["probes.task scores.methods.means.c=[0.1, 1.0]"]
     assert run_embedded(str(path), str(home), change).computed == {"probe": 2, "report": 1}
@@ -191,7 +190,7 @@ def test_names_in_the_report_are_part_of_its_key(files: dict[str, str], tmp_path
 
     def report(name: str) -> str:
         path = write(tmp_path / f"{name}.yaml", content)
-        return str(build_dag(load_experiment(path), tmp_path / "home").report_node.spec.ref)
+        return str(look(path, tmp_path / "home").nodes.report.ref)
 
     first = report("first")
     assert report("again") == first
@@ -208,13 +207,13 @@ def test_names_in_the_report_are_part_of_its_key(files: dict[str, str], tmp_path
 def test_a_probe_without_a_kind_keeps_its_config(files: dict[str, str], tmp_path: Path) -> None:
     """The first kind is the default, and has no `kind` in its keys."""
     content = experiment(files)
-    dag = build_dag(load_experiment(write(tmp_path / "a.yaml", content)), tmp_path / "home")
+    dag = look(write(tmp_path / "a.yaml", content), tmp_path / "home")
     content["probes"]["similarity"]["kind"] = "layers"
-    named = build_dag(load_experiment(write(tmp_path / "b.yaml", content)), tmp_path / "home")
+    named = look(write(tmp_path / "b.yaml", content), tmp_path / "home")
     key = ("similarity", "states", "pairs")
-    assert dag.probe_nodes[key].spec == named.probe_nodes[key].spec
-    assert dag.probe_nodes[key].spec.config == {"method": "hs", "of": "hidden", "layers": "all"}
-    assert dag.probe_nodes["graph", "layer 1", "dilution"].spec.config["kind"] == "token_graph"
+    assert dag.nodes.probes[key].spec == named.nodes.probes[key].spec
+    assert dag.nodes.probes[key].spec.config == {"method": "hs", "of": "hidden", "layers": "all"}
+    assert dag.nodes.probes["graph", "layer 1", "dilution"].spec.config["kind"] == "token_graph"
 
 
 @pytest.mark.parametrize(
@@ -246,5 +245,5 @@ def test_wrong_probes_say_what_is_wrong(
     }
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError) as caught:
-        build_dag(load_experiment(path, [change]), tmp_path / "home")
+        look(path, tmp_path / "home", [change])
     assert says in str(caught.value)

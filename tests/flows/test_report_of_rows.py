@@ -10,13 +10,12 @@ import zarr
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from flows.dag import Dag, build_dag
-from flows.experiment import load_experiment
+from flows.methods.reporting import attention_rows
 from flows.pipeline import pipeline
-from flows.report_inputs import attention_rows
 from stages.vector_map import read_vector_map
 from storage.keys import text_digest
 from tests.flows.conftest import tiny_experiment
+from tests.flows.looked import Looked, look
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("prefect_server")
 @pytest.fixture(scope="module")
 def made(
     prefect_server: None, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Dag, Path]:
+) -> tuple[Looked, Path]:
     """A finished experiment that captured attention rows, and the folder of its report."""
     folder = tmp_path_factory.mktemp("rows")
     content = tiny_experiment(tiny_bert)
@@ -33,12 +32,12 @@ def made(
     path = folder / "rows.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     report = pipeline(str(path), str(folder / "home")).report.parent
-    return build_dag(load_experiment(path), folder / "home"), report
+    return look(path, folder / "home"), report
 
 
-def test_rows_of_a_text_are_those_of_the_store(made: tuple[Dag, Path]) -> None:
+def test_rows_of_a_text_are_those_of_the_store(made: tuple[Looked, Path]) -> None:
     dag, _ = made
-    stored = attention_rows(dag)
+    stored = attention_rows(dag.nodes.report, dag.context)
     assert stored is not None
     assert (stored.recipe, stored.blocks) == ("plain", (1, 2, 3))
     text = dag.corpus("ratio 0.5").texts[-1]
@@ -58,7 +57,7 @@ def test_rows_of_a_text_are_those_of_the_store(made: tuple[Dag, Path]) -> None:
     assert found[text_digest(text)].tokens[0].is_special
 
 
-def test_the_page_shows_every_block_and_a_map_of_every_method(made: tuple[Dag, Path]) -> None:
+def test_the_page_shows_every_block_and_a_map_of_every_method(made: tuple[Looked, Path]) -> None:
     dag, report = made
     page = (report / "report.html").read_text()
     section = page[page.index('id="attention"') : page.index('id="errors"')]
@@ -68,7 +67,7 @@ def test_the_page_shows_every_block_and_a_map_of_every_method(made: tuple[Dag, P
     maps = page[page.index('id="maps"') : page.index('id="tokens"')]
     n_test = 12
     assert maps.count("<title>") == 2 * 2 * n_test, "two tasks, two trained methods"
-    for cell, node in dag.score_nodes.items():
+    for cell, node in dag.nodes.scores.items():
         found = read_vector_map(dag.artifacts.folder(node.spec.ref))
         assert found is not None
         test = dag.corpus(cell[1]).split("test")
@@ -77,21 +76,21 @@ def test_the_page_shows_every_block_and_a_map_of_every_method(made: tuple[Dag, P
 
 
 def test_without_captured_rows_there_are_none(finished_home: Path) -> None:
-    dag = build_dag(load_experiment(finished_home.parent / "tiny.yaml"), finished_home)
-    assert attention_rows(dag) is None
+    dag = look(finished_home.parent / "tiny.yaml", finished_home)
+    assert attention_rows(dag.nodes.report, dag.context) is None
     (report,) = (finished_home / "artifacts" / "report").glob("*/report.html")
     assert 'id="attention"' not in report.read_text()
 
 
-def test_captured_rows_are_inputs_of_the_report(made: tuple[Dag, Path]) -> None:
+def test_captured_rows_are_inputs_of_the_report(made: tuple[Looked, Path]) -> None:
     dag, _ = made
-    inputs = dag.report_node.spec.inputs
+    inputs = dag.nodes.report.spec.inputs
     assert [i.split("/", 2)[2] for i in inputs if "attention_rows" in i] == [
         f"attention_rows/{block}" for block in (1, 2, 3)
     ]
 
 
-def test_all_tables_and_figures_are_prefect_artifacts(made: tuple[Dag, Path]) -> None:
+def test_all_tables_and_figures_are_prefect_artifacts(made: tuple[Looked, Path]) -> None:
     _, report = made
     pictures = {p.stem for p in (report / "figures").glob("*.png")}
     assert {"map_1", "map_2", "attention_rows", "token_weights", "metric"} <= pictures

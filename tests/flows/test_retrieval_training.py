@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from flows.dag import Dag, build_dag
-from flows.experiment import load_experiment
 from flows.pipeline import PipelineResult, run_embedded
 from stages.encoder import load_encoder
 from stages.mteb_evaluation.reading import read_local
 from storage.durable import read_json
 from storage.features.store import all_stores
 from tests.flows.experiments import rows_of, write
+from tests.flows.looked import Looked, look
 from tests.stages.extraction.tiny_models import WORDS
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_task
 
@@ -101,20 +100,20 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def run(
     folder: Path, tiny_bert: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Dag, PipelineResult]:
+) -> tuple[Looked, PipelineResult]:
     place = tmp_path_factory.mktemp("run")
     path = write(place / "experiment.yaml", experiment(folder, tiny_bert))
     result = run_embedded(str(path), str(place / "home"), [])
-    return build_dag(load_experiment(path), place / "home"), result
+    return look(path, place / "home"), result
 
 
 def test_documents_of_pairs_and_of_searches_are_stored_once(
-    run: tuple[Dag, PipelineResult],
+    run: tuple[Looked, PipelineResult],
 ) -> None:
     dag, result = run
     assert result.computed == {
         "corpus": 7,
-        "extract": 1,
+        "extract": 7,
         "fit": 2,
         "score": 2,
         "evaluate": 9,
@@ -123,14 +122,14 @@ def test_documents_of_pairs_and_of_searches_are_stored_once(
     pairs, searched = dag.corpus("pairs"), dag.corpus("in domain · document of evaluation")
     assert set(searched.texts) < set(pairs.texts)
     (store,) = all_stores(dag.home)
-    texts = {d for name in dag.corpus_nodes for d in dag.corpus(name).digests}
+    texts = {d for name in dag.nodes.corpora for d in dag.corpus(name).digests}
     assert sum(len(store.segment(s).table) for s in store.segments()) == len(texts)
 
 
 @pytest.mark.parametrize("name", ["in domain", "zero-shot"])
 @pytest.mark.parametrize("method", ["scorer", "GLOT"])
 def test_a_score_is_that_of_the_trained_head_loaded_as_an_encoder(
-    run: tuple[Dag, PipelineResult], folder: Path, method: str, name: str
+    run: tuple[Looked, PipelineResult], folder: Path, method: str, name: str
 ) -> None:
     dag, result = run
     data = read_local(
@@ -138,7 +137,7 @@ def test_a_score_is_that_of_the_trained_head_loaded_as_an_encoder(
     )
     corpus, queries = data.tables["corpus"], data.tables["queries"]
     texts = [f"{a} {b}".strip() for a, b in zip(corpus["title"], corpus["text"], strict=True)]
-    fitted = dag.fit_nodes[method, "pairs", 1].spec.ref
+    fitted = dag.nodes.fits[method, "pairs", 1].spec.ref
     encoder = load_encoder(dag.home, str(fitted), device="cpu")
     asked, there = (encoder.encode(side).astype(np.float64) for side in (queries["text"], texts))
     asked /= np.linalg.norm(asked, axis=1, keepdims=True)
@@ -153,11 +152,11 @@ def test_a_score_is_that_of_the_trained_head_loaded_as_an_encoder(
     assert found == pytest.approx(expected, abs=1e-4)
 
 
-def test_texts_that_a_head_was_trained_on_are_counted(run: tuple[Dag, PipelineResult]) -> None:
+def test_texts_that_a_head_was_trained_on_are_counted(run: tuple[Looked, PipelineResult]) -> None:
     dag, _ = run
     counted = {
         cell: read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")["texts_in_train"]
-        for cell, node in dag.evaluation_nodes.items()
+        for cell, node in dag.nodes.evaluations.items()
     }
     corpus = dag.corpus("pairs")
     rows = [r for r in corpus.examples.to_pylist() if r["split"] == "train"]

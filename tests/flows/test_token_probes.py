@@ -8,9 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows import stores, token_probe_nodes
-from flows.dag import build_dag
-from flows.experiment import load_experiment
+from flows import context
 from flows.pipeline import run_embedded
 from stages.extraction import unembedding as unembedding_module
 from stages.extraction.backbone import Backbone, load_backbone
@@ -19,6 +17,7 @@ from stages.sensitivity import SensitivityProfile
 from stages.token_prediction import LensScores, NextTokenScores
 from storage.errors import InputError
 from tests.flows.experiments import write
+from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS
 from tests.stages.token_prediction.causal_models import save_causal
 
@@ -108,8 +107,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append("unembedding")
         return real(folder)
 
-    monkeypatch.setattr(stores, "load_backbone", counted)
-    monkeypatch.setattr(token_probe_nodes, "load_backbone", counted)
+    monkeypatch.setattr(context, "load_backbone", counted)
     monkeypatch.setattr(unembedding_module, "weight_files", counted_files)
     return found
 
@@ -126,11 +124,11 @@ def test_probes_run_once_and_a_second_run_loads_nothing(
     # One backbone for the extraction, two lenses and two sensitivities; the rest reads one matrix, and before
     # anything runs the names of the checkpoint's tensors.
     assert sorted(loads) == ["float32", *["unembedding"] * 5 * 2]
-    dag = build_dag(load_experiment(path), home)
+    dag = look(path, home)
     assert set(dag.stores) == {"default"}, "nothing is stored under htp"
     folders = {
         (probe, curve): dag.artifacts.open(node.spec.ref)
-        for (probe, curve, _), node in dag.probe_nodes.items()
+        for (probe, curve, _), node in dag.nodes.probes.items()
     }
     assert len(NextTokenScores.load(folders["next token", "hidden"]).table) == 2
     assert len(LensScores.load(folders["lens", "AlignedWVA"]).table) == 6
@@ -164,8 +162,8 @@ def test_what_a_probe_is_made_of_is_in_its_key(files: dict[str, str], tmp_path: 
     path = write(tmp_path / "experiment.yaml", content)
 
     def keys(overrides: list[str]) -> dict[tuple[str, str, str], str]:
-        dag = build_dag(load_experiment(path, overrides), tmp_path / "home")
-        return {name: str(node.spec.ref) for name, node in dag.probe_nodes.items()}
+        dag = look(path, tmp_path / "home", overrides)
+        return {name: str(node.spec.ref) for name, node in dag.nodes.probes.items()}
 
     before = keys([])
     lens, sensitivity = ("lens", "hidden states", "texts"), ("sensitivity", "plain", "texts")
@@ -223,5 +221,5 @@ def test_wrong_probes_say_what_is_wrong(
     content["probes"] = {"p": {"tasks": ["texts"], **probe}}
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError) as caught:
-        _ = build_dag(load_experiment(path), tmp_path / "home").nodes
+        _ = look(path, tmp_path / "home").nodes
     assert says in str(caught.value)

@@ -1,4 +1,4 @@
-"""Linear methods of an experiment: a linear probe or a linear SVM on frozen vectors."""
+"""Linear classifiers on frozen vectors: `kind: linear`."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,14 +11,33 @@ from pydantic import (
     model_validator,
 )
 
+from flows.context import RunContext
+from flows.graph import Node
+from flows.methods.method import CLASSES, Cell, Method
+from flows.methods.reading import features
 from flows.recipes import DEFAULT_RECIPE
+from flows.stage import Stage
 from stages.bounds import MAX_STEPS
-from stages.embed import EmbedConfig, Method
+from stages.corpus.columns import TaskKind
+from stages.corpus.config import CorpusConfig
+from stages.embed import EmbedConfig, required_arrays
+from stages.embed import Method as EmbedName
 from stages.embed.config import Combine
 from stages.extraction.capture import index_as_text
+from stages.extraction.sizes import BackboneSizes
 from stages.fit import Metric
-from stages.linear import Classifier, ClassMetric, LinearConfig, PairFeatures
+from stages.linear import (
+    Classifier,
+    ClassMetric,
+    LinearConfig,
+    PairFeatures,
+    linear_examples,
+    run_linear,
+)
 from stages.linear.config import Strengths
+from stages.report.cells import Role
+from storage.artifacts import Draft
+from storage.progress import Progress
 
 
 def _several(value: Any) -> Any:
@@ -27,7 +46,7 @@ def _several(value: Any) -> Any:
     return tuple(map(index_as_text, given))
 
 
-class LinearMethod(BaseModel):
+class LinearMethod(Method, BaseModel):
     """A linear classifier on vectors from cached features, once per task with classes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,8 +54,8 @@ class LinearMethod(BaseModel):
     kind: Literal["linear"] = "linear"
     recipe: str = DEFAULT_RECIPE
     """Its name in the experiment."""
-    method: Method = "mean"
-    """How the vectors are made; this and the next four as of methods of kind `embed`."""
+    method: EmbedName = "mean"
+    """How the vectors are made; this and the next four are as in methods of kind `embed`."""
     layers: Annotated[tuple[str, ...], BeforeValidator(_several)] = Field(
         default=("default",), min_length=1
     )
@@ -81,6 +100,64 @@ class LinearMethod(BaseModel):
         return LinearConfig(**fields, vectors=self.vectors, seed=seed if self.is_random else 0)
 
     @property
+    def task_kinds(self) -> tuple[TaskKind, ...]:
+        """Classes."""
+        return CLASSES
+
+    @property
+    def named_tasks(self) -> tuple[str, ...] | None:
+        """As given."""
+        return self.tasks
+
+    @property
     def is_random(self) -> bool:
         """Whether the seed plays a role: that of the permutation of the labels."""
         return self.labels == "shuffled"
+
+    def recipes(self) -> dict[str, str]:
+        """Its own."""
+        return {"": self.recipe}
+
+    def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
+        """What any candidate needs."""
+        arrays = dict.fromkeys(a for v in self.vectors for a in required_arrays(v, sizes))
+        return {self.recipe: tuple(arrays)}
+
+    def role_on(self, task: CorpusConfig | None) -> Role:
+        """A control if it is fitted on shuffled labels."""
+        return "control" if self.labels == "shuffled" else "method"
+
+    def fit_node(self, cell: Cell) -> Node:
+        """A linear classifier, fitted and scored on a task."""
+        arrays = self.reads(cell.upstream.sizes)[self.recipe]
+        read = cell.upstream.reading(self.recipe, arrays, cell.task)
+        names = {k: v for k, v in cell.names.items() if k != "seed" or self.is_random}
+        seeded = f" · seed {cell.seed}" if self.is_random else ""
+        return RunLinear.node(
+            f"linear {cell.method} · {cell.task}{seeded}",
+            self.linear_config(cell.metric, cell.seed),
+            (cell.corpus, *read.inputs),
+            run_facts={**read.run_facts, "names": names},
+            after=read.after,
+        )
+
+
+class RunLinear(Stage):
+    """Fits a linear classifier on train, chooses on dev, scores test once."""
+
+    name = "linear"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        config = LinearConfig.model_validate(node.config)
+        corpus = context.corpus(node.input("corpus"))
+        result = run_linear(config, features(node, context), corpus, progress)
+        result.save(draft.folder)
+        kept = ("metric", "dev", "test", "converged")
+        metrics = result.scores.metrics
+        draft.summary = {**node.run_facts["names"], **{k: metrics[k] for k in kept}}
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        config = LinearConfig.model_validate(node.config)
+        linear_examples(config, context.corpus(node.input("corpus")))

@@ -41,7 +41,7 @@ class _RateColumn(ProgressColumn):
         return Text(f"{shown} {unit}/s", style="progress.data.speed")
 
 
-class Board:
+class Display:
     """One live display that every running stage draws on; plain lines when there is no terminal."""
 
     def __init__(self, console: Console) -> None:
@@ -60,10 +60,11 @@ class Board:
             transient=True,
             disable=not console.is_terminal,
         )
+        self._nodes: TaskID | None = None
         self.artifacts = ProgressArtifacts()
         self._open = contextlib.ExitStack()
 
-    def __enter__(self) -> "Board":
+    def __enter__(self) -> "Display":
         self._open.enter_context(STOP.orderly())
         self._open.enter_context(STOP.last_act(self._bars.stop))
         self._open.enter_context(self.artifacts)
@@ -83,6 +84,15 @@ class Board:
         """Print a line above the bars; as it is, since names in it may hold brackets."""
         self._bars.console.print(Text(visible(text), style), highlight=False)
 
+    def begin(self, n_nodes: int) -> None:
+        """Show how many of `n_nodes` have ended."""
+        self._nodes = self.open("stages", n_nodes, "stages")
+
+    def ended(self, n_nodes: int) -> None:
+        """`n_nodes` more have ended."""
+        if self._nodes is not None:
+            self.move(self._nodes, n_nodes)
+
     def open(self, description: str, total: float, unit: str) -> TaskID:
         """Add a bar."""
         return self._bars.add_task(visible(description), total=total, unit=unit, note="")
@@ -96,14 +106,14 @@ class Board:
         self._bars.remove_task(bar)
 
 
-class StageProgress:
+class NodeProgress:
     """Progress of one stage run (storage.progress.Progress), shown once it proves to be slow.
 
     `start` and `advance` raise `Stopped` once the process was asked to stop: this is where stages end then.
     """
 
-    def __init__(self, board: Board, label: str) -> None:
-        self._board, self._label = board, label
+    def __init__(self, display: Display, label: str) -> None:
+        self._display, self._label = display, label
         self._bar: TaskID | None = None
         self._in_prefect = False
         self._lock = threading.Lock()
@@ -121,10 +131,10 @@ class StageProgress:
             self._done += amount
             now = time.monotonic()
             if self._bar is None and now - self._started > SLOW_S:
-                self._bar = self._board.open(self._label, self._total, self._unit)
+                self._bar = self._display.open(self._label, self._total, self._unit)
                 amount = self._done
             if self._bar is not None:
-                self._board.move(self._bar, amount, note)
+                self._display.move(self._bar, amount, note)
                 self._report(now)
 
     def _report(self, now: float) -> None:
@@ -132,23 +142,23 @@ class StageProgress:
         if now - self._reported > ARTIFACT_EVERY_S:
             self._reported = now
             self._show_in_prefect(round(100 * share, 1))
-        if not self._board.console.is_terminal and now - self._printed > 2 * ARTIFACT_EVERY_S:
+        if not self._display.console.is_terminal and now - self._printed > 2 * ARTIFACT_EVERY_S:
             self._printed = now
             rate = self._done / (now - self._started)
             left = (self._total - self._done) / max(rate, 1e-9)
-            self._board.say(
+            self._display.say(
                 f"  {self._label}: {100 * share:.0f}% ({rate:,.0f} {self._unit}/s, {left:.0f} s left)"
             )
 
     def _show_in_prefect(self, percent: float) -> None:
         self._in_prefect = True
-        self._board.artifacts.show(self, self._label, percent)
+        self._display.artifacts.show(self, self._label, percent)
 
     def finish(self) -> None:
         """Remove the bar."""
         with self._lock:
             if self._bar is not None:
-                self._board.close(self._bar)
+                self._display.close(self._bar)
                 self._bar = None
             if self._in_prefect:
                 self._show_in_prefect(100.0)

@@ -1,0 +1,229 @@
+"""From an experiment to its graph: every key is known before anything runs.
+
+A node's key is made of its config, the keys of its inputs and the code it reaches, so the whole graph
+can be drawn, explained and checked against the artifact store without loading a backbone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from flows.evaluations import EvaluationCell, evaluation_texts, texts_name
+from flows.experiment import Experiment
+from flows.graph import Graph, Input, Node
+from flows.methods.corpora import corpus_node, texts_node
+from flows.methods.evaluating import EvaluationSite, RoleStores
+from flows.methods.extraction import extract_node, source_of
+from flows.methods.method import BackboneUse, Cell
+from flows.methods.reading import Reading, corpus_input, reading
+from flows.nodes import CellName, ExperimentNodes
+from flows.report import report_node
+from flows.stores import RecipeStores, resolve_stores
+from stages.extraction.recipes import expand_recipe, recipe_identity
+from stages.extraction.sizes import BackboneSizes
+from stages.extraction.target import Foundation, lay_foundation
+from stages.mteb_evaluation import LocalTask, MtebTask, Role, TaskFacts, task_facts
+from storage.errors import InputError
+from storage.features.layout import TOKEN_IDS
+from storage.keys import to_plain
+from storage.quoting import quoted
+
+
+@dataclass(frozen=True)
+class ExperimentGraph(ExperimentNodes):
+    """All nodes, in one graph."""
+
+    report: Node
+    """Everything together."""
+
+    @cached_property
+    def graph(self) -> Graph:
+        """All nodes, in the order of a reader."""
+        groups = (
+            *(self.corpora, self.extractions, self.pretrainings, self.fits),
+            *(self.probes, self.scores, self.evaluations),
+        )
+        return Graph([*(node for group in groups for node in group.values()), self.report])
+
+
+def build_graph(experiment: Experiment) -> ExperimentGraph:
+    """Resolve the experiment's names to facts and lay out its graph.
+
+    Raises:
+        InputError: the backbone, a recipe, the capture or a task's files are wrong, or a method reads an
+            array that is not captured.
+    """
+    return _Builder(experiment).build()
+
+
+@dataclass
+class _Builder:
+    """Makes nodes when the first one asks for them."""
+
+    experiment: Experiment
+    _corpora: dict[str, Node] = field(default_factory=dict)
+    _extractions: dict[tuple[str, str, int], Node] = field(default_factory=dict)
+    _pretrainings: dict[str, Node] = field(default_factory=dict)
+
+    def build(self) -> ExperimentGraph:
+        e = self.experiment
+        if not self.stores:
+            raise InputError(
+                "no method or probe of this experiment reads a backbone; give a method of kind head, embed "
+                "or linear, or name what is extracted anyway in 'capture'"
+            )
+        corpora = {task: self.corpus_node(task) for task in (*e.tasks, *self._texts)}
+        extractions = {
+            (recipe, task, i): self.extraction(recipe, task, i)
+            for recipe, stores in self.stores.items()
+            for task in stores.tasks
+            for i in range(len(stores.targets))
+        }
+        cells = {(c.method, c.task, c.seed): Cell(**vars(c), upstream=self) for c in e.cells}
+        fits = {name: e.methods[cell.method].fit_node(cell) for name, cell in cells.items()}
+        scores = {
+            name: node
+            for name, cell in cells.items()
+            if (node := e.methods[cell.method].score_node(cell, fits[name])) is not None
+        }
+        for name, task in e.fitted_elsewhere:
+            fits[name, task, e.seeds[0]] = e.methods[name].fit_node(
+                Cell(**vars(e.cell(name, task, e.seeds[0])), upstream=self)
+            )
+        probes = {
+            (name, curve, task): probe.node(curve, task, self)
+            for name, probe in e.probes.items()
+            for curve in probe.methods
+            for task in probe.tasks
+        }
+        evaluations = {
+            (c.name, c.task, c.seed): self._evaluation(c, fits) for c in e.evaluation_cells
+        }
+        nodes = ExperimentNodes(
+            experiment=e,
+            stores=self.stores,
+            corpora=corpora,
+            extractions=extractions,
+            pretrainings={name: self.pretraining(name) for name in e.pretrainings},
+            fits=fits,
+            probes=probes,
+            scores=scores,
+            evaluations=evaluations,
+        )
+        return ExperimentGraph(**vars(nodes), report=report_node(nodes))
+
+    @cached_property
+    def _base(self) -> Foundation:
+        e = self.experiment
+        return lay_foundation(e.backbone, e.store_dtype, e.codec)
+
+    @cached_property
+    def stores(self) -> dict[str, RecipeStores]:
+        """By recipe."""
+        return resolve_stores(self.experiment, self._base)
+
+    @property
+    def sizes(self) -> BackboneSizes:
+        """Of the experiment's backbone."""
+        return self._base.sizes
+
+    @cached_property
+    def _texts(self) -> dict[str, tuple[LocalTask, Role]]:
+        return evaluation_texts(self.experiment.evaluations)
+
+    @cached_property
+    def _facts(self) -> dict[MtebTask, TaskFacts]:
+        return {c.config: task_facts(c.config) for c in self.experiment.evaluation_cells}
+
+    def corpus_node(self, task: str) -> Node:
+        """The node of a task's corpus, or of the texts of an evaluation task in a role."""
+        if task not in self._corpora:
+            if task in self._texts:
+                config, role = self._texts[task]
+                node = texts_node(task, config, role, self._facts[config])
+            else:
+                node = corpus_node(task, self.experiment.tasks[task])
+            self._corpora[task] = node
+        return self._corpora[task]
+
+    def corpus(self, task: str) -> Input:
+        """The corpus of a task."""
+        return corpus_input(self.corpus_node(task))
+
+    def extraction(self, recipe: str, task: str, prompt: int) -> Node:
+        """The extraction of a task's texts under one prompt of a recipe."""
+        name = (recipe, task, prompt)
+        if name not in self._extractions:
+            stores = self.stores[recipe]
+            label = stores.labels(task)[prompt]
+            self._extractions[name] = extract_node(stores.targets[prompt], self.corpus(task), label)
+        return self._extractions[name]
+
+    def reading(self, recipe: str, arrays: Sequence[str], task: str) -> Reading:
+        """Features of a task's texts under a recipe."""
+        return self._reading(recipe, arrays, (task,))
+
+    def _reading(self, recipe: str, arrays: Sequence[str], tasks: Sequence[str]) -> Reading:
+        targets = self.stores[recipe].targets
+        after = [self.extraction(recipe, t, i).id for t in tasks for i in range(len(targets))]
+        ids = [t.identity.store_id for t in targets]
+        return reading(ids, arrays, self.sizes, after)
+
+    def pretraining(self, name: str) -> Node:
+        """What several heads start from."""
+        if name not in self._pretrainings:
+            self._pretrainings[name] = self.experiment.pretrainings[name].node(name, self)
+        return self._pretrainings[name]
+
+    def backbone(self, recipe: str) -> BackboneUse:
+        """The experiment's backbone under one recipe.
+
+        Raises:
+            InputError: the recipe is an ensemble of prompts.
+        """
+        first, *others = expand_recipe(self.experiment.all_recipes[recipe])
+        if others:
+            raise InputError(
+                f"the recipe {quoted(recipe)} is an ensemble of {len(others) + 1} prompts, which a probe "
+                f"that runs the backbone cannot read; take one prompt of it"
+            )
+        target = self._base.target(first, (TOKEN_IDS.name,))
+        identity = target.identity
+        key = {
+            "weights_digest": identity.weights_digest,
+            "tokenizer_digest": identity.tokenizer_digest,
+            "compute_dtype": identity.compute_dtype,
+            "max_length": identity.max_length,
+            "recipe": recipe_identity(target.recipe),
+        }
+        return BackboneUse(key, {"identity": to_plain(identity), "backbone": source_of(target)})
+
+    def _evaluation(self, cell: EvaluationCell, fits: dict[CellName, Node]) -> Node:
+        e, method = self.experiment, cell.method
+        arrays = method.vector_arrays(self.sizes)
+        readings: dict[str, Reading] = {}
+        roles: dict[Role, RoleStores] = {}
+        for role, recipe in cell.recipes.items():
+            if recipe not in readings:
+                texts = [texts_name(cell.task, r) for r, n in cell.recipes.items() if n == recipe]
+                known = [t for t in texts if t in self._texts]
+                readings[recipe] = self._reading(recipe, arrays, known)
+            targets = self.stores[recipe].targets
+            identities = tuple(t.identity for t in targets)
+            roles[role] = RoleStores(identities, targets[0].arrays, readings[recipe])
+        fitted, made = None, None
+        if cell.needs_fit:
+            assert cell.fitted_on is not None, "the experiment was checked for it"
+            fitted = Cell(**vars(e.cell(cell.name, cell.fitted_on, cell.seed)), upstream=self)
+            made = fits[cell.name, cell.fitted_on, cell.seed]
+        first = next(iter(self.stores.values())).targets[0]
+        site = EvaluationSite(
+            task=cell.task,
+            config=cell.config,
+            facts=self._facts[cell.config],
+            roles=roles,
+            instructed=cell.instructed,
+            backbone=source_of(first),
+            fitted=fitted,
+        )
+        return method.evaluation_node(cell.name, cell.seed, site, made)

@@ -1,0 +1,172 @@
+"""What running a node needs beside the node: the home, the device, and what nodes of one process share."""
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.graph import Input, Node, resolve
+from stages.bounds import MAX_BYTES, MAX_LAYERS
+from stages.corpus.corpus import Corpus
+from stages.extraction.backbone import Backbone, choose_device, load_backbone
+from stages.extraction.extract import extract
+from stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_identity
+from storage.artifacts import ArtifactStore, parse_ref
+from storage.features.identity import FloatName, StoreIdentity
+from storage.features.layout import Codec
+from storage.features.store import FeatureStore
+from storage.progress import Progress
+
+
+class RunRuntime(BaseModel):
+    """How an experiment runs; nothing here is part of any key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workers: int = Field(default=0, ge=0, le=MAX_LAYERS)
+    """Stages side by side; 0 means one per CPU core."""
+    memory_bytes: int = Field(default=1 << 30, ge=1, le=MAX_BYTES)
+    """Features of one reader held in memory, at most; beyond, windows of segments are streamed."""
+    device: str = "auto"
+    """Where heads are trained and scored: auto, cpu, cuda, cuda:1, ..."""
+    extract: ExtractRuntime = ExtractRuntime()
+
+    @property
+    def n_workers(self) -> int:
+        """Stages side by side."""
+        return self.workers or len(os.sched_getaffinity(0))
+
+
+class SharedBackbone:
+    """A backbone that nodes of one process use one after the other, loaded when the first one needs it."""
+
+    def __init__(self) -> None:
+        self.extracting = threading.Lock()
+        """Held while texts that an evaluation asks for are extracted: a store has one writer."""
+        self._loaded: tuple[tuple[str, str, str], Backbone] | None = None
+        self._lock = threading.Lock()
+
+    def load(self, target: ExtractTarget, device: str, dtype: FloatName | None = None) -> Backbone:
+        """The backbone of `target`, in its own precision unless another is given; the last one is kept."""
+        dtype = dtype or target.identity.compute_dtype
+        wanted = (target.files.weights_digest, dtype, device)
+        with self._lock:
+            if self._loaded is None or self._loaded[0] != wanted:
+                self._loaded = None  # freed before another one is loaded
+                self._loaded = wanted, load_backbone(target.files, dtype, device)
+            return self._loaded[1]
+
+    def drop(self) -> None:
+        """Free its memory."""
+        with self._lock:
+            self._loaded = None
+
+
+class BackboneSource(BaseModel):
+    """Where the backbone of a recorded identity is found: running needs it, and a key must not hold it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    revision: str
+    codec: Codec
+    """Of a store that is made anew."""
+
+
+class RunContext:
+    """The home and the device of a run, and what its nodes share in this process."""
+
+    def __init__(self, home: Path, runtime: RunRuntime) -> None:
+        self.home, self.runtime = home, runtime
+        self.artifacts = ArtifactStore(home)
+        self.backbone = SharedBackbone()
+        self.built: dict[str, Corpus] = {}
+        """Corpora that were built before they were published, by node."""
+        self._corpora: dict[str, Corpus] = {}
+        self._targets: dict[str, ExtractTarget] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def device(self) -> str:
+        """Where heads are trained and scored."""
+        return str(choose_device(self.runtime.device))
+
+    def open(self, given: Input) -> Path:
+        """The verified folder of an artifact.
+
+        Raises:
+            NotFoundError: it is not published.
+            CorruptDataError: a file of it is damaged.
+        """
+        return self.artifacts.open(parse_ref(given.ref))
+
+    def load(self, given: Input) -> Any:
+        """An artifact as its loader reads it; raises as `open`."""
+        return resolve(given.loader)(self.open(given))
+
+    def corpus(self, given: Input) -> Corpus:
+        """A corpus, which is kept: many nodes read the same one. Raises as `open`."""
+        with self._lock:
+            found = self._corpora.get(given.ref)
+        if found is None:
+            found = self.load_corpus(given)
+            with self._lock:
+                self._corpora[given.ref] = found
+        return found
+
+    def load_corpus(self, given: Input) -> Corpus:
+        """A corpus from its artifact."""
+        return self.load(given)
+
+    def target(
+        self, identity: StoreIdentity, arrays: tuple[str, ...], where: BackboneSource
+    ) -> ExtractTarget:
+        """What an extraction into the store of `identity` is for; the backbone's files are hashed once.
+
+        Raises:
+            IdentityMismatchError: the backbone found at its source is another one; names both digests.
+        """
+        key = f"{identity.store_id} {where.model_dump_json()}"
+        with self._lock:
+            if key not in self._targets:
+                self._targets[key] = target_of_identity(
+                    identity,
+                    arrays,
+                    where.source,
+                    where.revision,
+                    where.codec,
+                    f"{identity.store_id[:12]} (backbone looked for at {where.source})",
+                )
+        return replace(self._targets[key], arrays=arrays)
+
+    def stored(
+        self,
+        identity: StoreIdentity,
+        arrays: tuple[str, ...],
+        where: BackboneSource,
+        texts: Mapping[str, str],
+        progress: Progress,
+    ) -> tuple[FeatureStore, int]:
+        """The store of `identity` with these arrays of these texts (digest to text); what is missing is
+        extracted, one thread at a time. Also returns the tokens that were computed.
+
+        Raises: see `extract`.
+        """
+        target, runtime = self.target(identity, arrays, where), self.runtime.extract
+        load = partial(self.backbone.load, target, runtime.device)
+        with self.backbone.extracting:
+            report = extract(
+                *(target, self.home, list(texts.values()), list(texts), runtime, progress),
+                load=load,
+            )
+        return report.store, report.n_tokens
+
+    def bare_target(self, node: Node) -> ExtractTarget:
+        """The backbone and recipe that a node names, for work that no store is read or written for."""
+        identity = StoreIdentity.model_validate(node.run_facts["identity"])
+        return self.target(identity, (), BackboneSource.model_validate(node.run_facts["backbone"]))

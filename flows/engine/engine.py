@@ -1,0 +1,65 @@
+"""The contract of an engine, and what all of them do with one node."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from flows.context import RunContext
+from flows.engine.display import Display, NodeProgress
+from flows.engine.schedule import Outcome, Schedule, State
+from flows.graph import Graph, Node
+from flows.provenance import provenance
+from flows.stage import stage_of
+from flows.stopping import STOP
+from storage.progress import Progress
+
+
+class Engine(Protocol):
+    """Runs every node of a graph of which all that it needs is done.
+
+    Whatever the engine: the same nodes with the same keys, and the same payloads at the same number of
+    threads. A node that is done already is reused.
+    """
+
+    def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
+        """How each node ended, by id.
+
+        Raises:
+            Stopped: the process was asked to stop.
+        """
+        ...
+
+
+def make(node: Node, context: RunContext, progress: Progress) -> None:
+    """Compute a node and publish it."""
+    with context.artifacts.publishing(node.spec, provenance()) as draft:
+        stage_of(node).run(node, context, draft, progress)
+
+
+def reuse_or_make(node: Node, context: RunContext, display: Display, threads: int) -> bool:
+    """See that a node is done; True if it was already."""
+    STOP.check()
+    if stage_of(node).is_done(node, context):
+        return True
+    torch.set_num_threads(threads)
+    make(node, context, NodeProgress(display, node.label))
+    return False
+
+
+def end(
+    schedule: Schedule,
+    node: Node,
+    state: State,
+    error: BaseException | None,
+    context: RunContext,
+    display: Display,
+) -> None:
+    """A node has ended: say so if it failed, and free the backbone after the last one that runs it."""
+    first, *skipped = schedule.end(node, state, error)
+    if state == "failed":
+        more = f"; {len(skipped)} more need it and are skipped" if skipped else ""
+        display.say(f"failed {first.node.label}{more}", "red")
+    display.ended(1 + len(skipped))
+    if node.resources.backbone and not schedule.needs_backbone:
+        context.backbone.drop()

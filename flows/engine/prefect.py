@@ -1,0 +1,120 @@
+"""Every node is a task run of Prefect, named by what it is, with the nodes it needs as its inputs.
+
+Nodes run in threads of this process. Prefect's runners would wait for what a task needs inside a worker
+thread, so a node is submitted when it is ready, with futures that have ended: they are what the graph in
+Prefect's UI is drawn from.
+"""
+
+import queue
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.futures import PrefectFuture
+from prefect.states import Completed
+from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.utilities.annotations import quote
+
+from flows.context import RunContext
+from flows.engine.display import Display
+from flows.engine.engine import end, reuse_or_make
+from flows.engine.schedule import Outcome, Schedule
+from flows.graph import Graph, Node
+from flows.stopping import STOP
+from storage.errors import ObjectStoreError, StoreBusyError
+
+CURABLE = (
+    StoreBusyError,
+    ObjectStoreError,
+    OSError,
+    torch.OutOfMemoryError,
+    torch.AcceleratorError,
+)
+"""What another try can cure: a busy store, a flaky file system, a lost device, memory of a device that
+another program had for the moment. Not wrong input, not damaged data, not our own bugs. An extraction splits
+its batches itself, and a text that does not fit alone is not tried again."""
+_POLL_S = 0.1
+
+
+def _may_help(task: Any, run: Any, state: Any) -> bool:
+    return isinstance(state.result(raise_on_failure=False), CURABLE)
+
+
+@task(
+    name="stage",
+    task_run_name="{label}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=2,
+    retry_delay_seconds=[2, 10],
+    retry_condition_fn=_may_help,
+)
+def run_node(label: str, node: Node, context: RunContext, display: Display, threads: int) -> Any:
+    """Run one node; its state is named `Cached` when the artifact was there already.
+
+    Prefect's own result cache is off: the artifact store alone says what is done.
+    """
+    if reuse_or_make(node, context, display, threads):
+        return Completed(name="Cached", message=f"reused {node.id}")
+    return Completed(message=f"published {node.id}")
+
+
+class PrefectEngine:
+    """For use inside a flow run.
+
+    Args:
+        n_workers: nodes side by side, at most.
+    """
+
+    def __init__(self, n_workers: int) -> None:
+        self._n_workers = n_workers
+
+    def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
+        """How each node ended, by id."""
+        schedule, n_threads = Schedule(graph), torch.get_num_threads()
+        futures: dict[str, PrefectFuture[Any]] = {}
+        ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
+        display.begin(len(graph))
+        with ThreadPoolTaskRunner(max_workers=self._n_workers) as runner:
+            while not schedule.finished:
+                while schedule.n_running < self._n_workers and (node := schedule.next()):
+                    schedule.start(node)
+                    futures[node.id] = runner.submit(
+                        run_node,
+                        {
+                            "label": node.label,
+                            # quote: Prefect looks for futures inside parameters.
+                            "node": quote(node),
+                            "context": quote(context),
+                            "display": quote(display),
+                            "threads": max(1, n_threads // self._side_by_side(schedule)),
+                        },
+                        wait_for=[futures[ref] for ref in node.upstream],
+                    )
+                    futures[node.id].add_done_callback(lambda _, node=node: ended.put(node))
+                node = _wait(ended)
+                futures[node.id].wait()  # only this brings its final state here
+                state = futures[node.id].state
+                if state.is_completed():
+                    how = "reused" if state.name == "Cached" else "computed"
+                    end(schedule, node, how, None, context, display)
+                else:
+                    error = state.result(raise_on_failure=False)
+                    end(schedule, node, "failed", error, context, display)
+        return schedule.outcomes
+
+    def _side_by_side(self, schedule: Schedule) -> int:
+        """Nodes that run, or could, at the same time: they share the processor's threads."""
+        n_running = schedule.n_running
+        return n_running + schedule.n_startable(self._n_workers - n_running)
+
+
+def _wait(ended: "queue.SimpleQueue[Node]") -> Node:
+    while True:
+        STOP.check()
+        try:
+            return ended.get(timeout=_POLL_S)
+        except queue.Empty:
+            continue

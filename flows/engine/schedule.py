@@ -1,0 +1,104 @@
+"""What may run next. Shared by all engines; it runs nothing itself."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from flows.graph import Graph, Node
+
+State = Literal["computed", "reused", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a node ended."""
+
+    node: Node
+    state: State
+    error: BaseException | None = None
+    """Of a node that failed."""
+    because: Node | None = None
+    """The failed node that a skipped one needs."""
+
+
+class Schedule:
+    """A node is ready when all that it needs is done and nobody uses what it needs for itself.
+
+    A failed node stops what needs it, directly or not, and nothing else.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._missing = {node.id: set(node.upstream) for node in graph}
+        self._downstream: dict[str, list[str]] = {node.id: [] for node in graph}
+        for node in graph:
+            for ref in node.upstream:
+                self._downstream[ref].append(node.id)
+        self._waiting = {node.id: node for node in graph.ordered()}
+        self._running: dict[str, Node] = {}
+        self.outcomes: dict[str, Outcome] = {}
+        """By node, in the order in which they ended."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every node has ended."""
+        return not self._waiting and not self._running
+
+    @property
+    def n_running(self) -> int:
+        """Nodes that were started and have not ended."""
+        return len(self._running)
+
+    @property
+    def needs_backbone(self) -> bool:
+        """Whether a node that has not ended runs the backbone."""
+        left = (*self._waiting.values(), *self._running.values())
+        return any(node.resources.backbone for node in left)
+
+    def next(self) -> Node | None:
+        """The first node of the graph that could be started now."""
+        return next(self._ready(), None)
+
+    def n_startable(self, at_most: int) -> int:
+        """Nodes that could be started now, each for itself; counted up to `at_most`."""
+        return sum(1 for _ in islice(self._ready(), at_most))
+
+    def _ready(self) -> Iterator[Node]:
+        for node in self._waiting.values():
+            if not self._missing[node.id] and not self._is_blocked(node):
+                yield node
+
+    def _is_blocked(self, node: Node) -> bool:
+        return any(_block_each_other(node, other) for other in self._running.values())
+
+    def start(self, node: Node) -> None:
+        """A node runs from now on."""
+        self._running[node.id] = self._waiting.pop(node.id)
+
+    def end(self, node: Node, state: State, error: BaseException | None = None) -> list[Outcome]:
+        """A node has ended; returns its outcome, and those of the nodes that are skipped for it."""
+        del self._running[node.id]
+        ended = [Outcome(node, state, error)]
+        if state == "failed":
+            ended += self._skip(node)
+        else:
+            for ref in self._downstream[node.id]:
+                self._missing[ref].discard(node.id)
+        self.outcomes |= {o.node.id: o for o in ended}
+        return ended
+
+    def _skip(self, cause: Node) -> list[Outcome]:
+        found: list[Outcome] = []
+        queue = list(self._downstream[cause.id])
+        while queue:
+            if (node := self._waiting.pop(queue.pop(0), None)) is not None:
+                found.append(Outcome(node, "skipped", because=cause))
+                queue += self._downstream[node.id]
+        return found
+
+
+def _block_each_other(one: Node, other: Node) -> bool:
+    """Whether two nodes cannot run side by side."""
+    both_run_it = one.resources.backbone and other.resources.backbone
+    return both_run_it or not set(one.resources.stores).isdisjoint(other.resources.stores)

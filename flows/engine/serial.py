@@ -1,0 +1,30 @@
+"""One node after the other, in this process: for notebooks, tests and small runs."""
+
+from collections.abc import Mapping
+
+import torch
+
+from flows.context import RunContext
+from flows.engine.display import Display
+from flows.engine.engine import end, reuse_or_make
+from flows.engine.schedule import Outcome, Schedule
+from flows.graph import Graph
+
+
+class SerialEngine:
+    """Needs no server and no threads."""
+
+    def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
+        """How each node ended, by id."""
+        schedule, threads = Schedule(graph), torch.get_num_threads()
+        display.begin(len(graph))
+        while (node := schedule.next()) is not None:
+            schedule.start(node)
+            try:
+                reused = reuse_or_make(node, context, display, threads)
+            except Exception as error:
+                end(schedule, node, "failed", error, context, display)
+            else:
+                end(schedule, node, "reused" if reused else "computed", None, context, display)
+        assert schedule.finished, "a node never became ready"
+        return schedule.outcomes

@@ -1,0 +1,46 @@
+"""What a run leaves when some of its nodes failed: a report of the rest, with the gaps marked."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from flows.build import ExperimentGraph
+from flows.context import RunContext
+from flows.engine.schedule import Outcome
+from flows.methods.reporting import write
+from flows.runs import gaps_folder
+
+
+def report_with_gaps(
+    nodes: ExperimentGraph, context: RunContext, outcomes: Mapping[str, Outcome]
+) -> Path | None:
+    """Write it and return its path; None if there is not one result.
+
+    It lies beside the run records and is not published: published, it would count as done for ever.
+    """
+    results = [*nodes.results.values(), *nodes.evaluations.values()]
+    if not any(context.artifacts.is_done(node.ref) for node in results):
+        return None
+    folder = gaps_folder(context.home, nodes.experiment.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write(nodes.report, context, folder, _sentences(nodes, outcomes))
+    return folder / "report.html"
+
+
+def _sentences(nodes: ExperimentGraph, outcomes: Mapping[str, Outcome]) -> list[str]:
+    failed = [o for o in outcomes.values() if o.state == "failed"]
+    skipped = [o for o in outcomes.values() if o.state == "skipped" and o.node is not nodes.report]
+    sentences = [
+        f"This run did not finish: {len(failed)} stages failed, {len(skipped)} were skipped."
+    ]
+    sentences += [f"Failed: {o.node.label} ({_first_line(o.error)})." for o in failed]
+    for outcome in skipped:
+        assert outcome.because is not None, "a skipped node has a cause"
+        sentences.append(f"Missing: {outcome.node.label}, which needs {outcome.because.label}.")
+    return sentences
+
+
+def _first_line(error: BaseException | None) -> str:
+    lines = str(error).splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

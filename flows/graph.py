@@ -1,0 +1,161 @@
+"""The graph of an experiment: nodes are data, edges are references.
+
+Everything here is strings and JSON. A node names the class that runs it by its import path, so that it can be
+sent to another process, and running it needs the node and the home and nothing else.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cache, cached_property
+from importlib import import_module
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from storage.artifacts import ArtifactRef, ArtifactSpec
+
+FEATURES = "features/"
+"""How a reference to cached features begins: `features/<store_id>/<array>`."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Input(_Data):
+    """One thing that a node is made from."""
+
+    name: str
+    """What it is to the node: `corpus`, `features`, `head`, ..."""
+    ref: str
+    """`<stage>/<key>` of an artifact, or `features/<store_id>/<array>`."""
+    loader: str
+    """Import path of what reads it, `module:name`. Its code is part of the node's key."""
+
+
+class Resources(_Data):
+    """What a node needs for itself while it runs."""
+
+    backbone: bool = False
+    """It runs the backbone: one such node at a time on a device."""
+    stores: tuple[str, ...] = ()
+    """Ids of the feature stores it may write; a store has one writer."""
+
+
+class Node(_Data):
+    """One artifact to be made: what its key is made of, how it is made, and what must be there before."""
+
+    kind: str
+    """Import path of its `Stage`, `module:name`."""
+    label: str
+    """For people, e.g. `fit GLOT · ratio 0.9 · seed 2`."""
+    stage: str
+    """Name of the stage in the artifact store."""
+    config: dict[str, Any]
+    """The whole validated config in plain JSON types."""
+    inputs: tuple[Input, ...] = ()
+    code: dict[str, str] = {}
+    """Project functions that run inside the node, `module:name` to digest."""
+    run_facts: dict[str, Any] = {}
+    """What running needs and the key must not hold: paths beside hashed facts, devices, names."""
+    after: tuple[str, ...] = ()
+    """Nodes that have to be done first although the key does not hold them: the extraction of features."""
+    resources: Resources = Resources()
+
+    @cached_property
+    def spec(self) -> ArtifactSpec:
+        """What the key is made of."""
+        return ArtifactSpec(
+            stage=self.stage,
+            config=self.config,
+            inputs=tuple(i.ref for i in self.inputs),
+            code=self.code,
+        )
+
+    @cached_property
+    def ref(self) -> ArtifactRef:
+        """Stage and key."""
+        return self.spec.ref
+
+    @cached_property
+    def id(self) -> str:
+        """`<stage>/<key>`."""
+        return str(self.ref)
+
+    @cached_property
+    def upstream(self) -> tuple[str, ...]:
+        """Ids of the nodes that have to be done first."""
+        made = (i.ref for i in self.inputs if not i.ref.startswith(FEATURES))
+        return tuple(dict.fromkeys((*made, *self.after)))
+
+    def input(self, name: str) -> Input:
+        """The one input of this name."""
+        (found,) = self.inputs_named(name)
+        return found
+
+    def inputs_named(self, name: str) -> tuple[Input, ...]:
+        """All inputs of this name, in their order."""
+        return tuple(i for i in self.inputs if i.name == name)
+
+
+class Graph:
+    """Nodes by id. Nodes with equal keys are one: the first one's label stays."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._nodes: dict[str, Node] = {}
+        for node in nodes:
+            known = self._nodes.setdefault(node.id, node)
+            if known is not node and (new := set(node.after).difference(known.after)):
+                fields = {name: getattr(known, name) for name in Node.model_fields}
+                # Not model_copy: it would take over what was computed from the old fields.
+                self._nodes[node.id] = Node(**{**fields, "after": (*known.after, *sorted(new))})
+        for node in self:
+            missing = [ref for ref in node.upstream if ref not in self._nodes]
+            assert not missing, f"'{node.label}' needs {missing[0]}, which is no node of the graph"
+
+    def __iter__(self) -> Iterator[Node]:
+        """In the order in which they were given."""
+        return iter(self._nodes.values())
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._nodes
+
+    def __getitem__(self, id: str) -> Node:
+        return self._nodes[id]
+
+    def ordered(self) -> list[Node]:
+        """Every node after all that it needs; where that leaves a choice, in the given order."""
+        placed: dict[str, Node] = {}
+        for node in self:
+            self._place(node, placed, ())
+        return list(placed.values())
+
+    def _place(self, node: Node, placed: dict[str, Node], path: tuple[str, ...]) -> None:
+        if node.id in placed:
+            return
+        assert node.id not in path, f"the graph has a circle through '{node.label}'"
+        for ref in node.upstream:
+            self._place(self[ref], placed, (*path, node.id))
+        placed[node.id] = node
+
+    @cached_property
+    def specs(self) -> dict[str, ArtifactSpec]:
+        """Every node's spec by id."""
+        return {node.id: node.spec for node in self}
+
+
+def import_path(entry: Any) -> str:
+    """Where a class or function is found again: `module:name`."""
+    return f"{entry.__module__}:{entry.__qualname__}"
+
+
+@cache
+def resolve(path: str) -> Any:
+    """The class or function of an import path."""
+    module, _, name = path.partition(":")
+    found: Any = import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,96 @@
+"""Corpora of tasks, and of the texts that local evaluation tasks ask for."""
+
+from abc import abstractmethod
+
+from pydantic import TypeAdapter
+
+from flows.context import RunContext
+from flows.graph import Node
+from flows.methods.reading import corpus_input
+from flows.stage import Stage
+from stages.corpus.config import CorpusConfig, corpus_facts
+from stages.corpus.corpus import Corpus, build_corpus
+from stages.mteb_evaluation import LocalTask, Role, TaskFacts, task_corpus, task_facts
+from storage.artifacts import Draft
+from storage.errors import InputError
+from storage.keys import to_plain
+from storage.progress import Progress
+
+_CONFIG = TypeAdapter[CorpusConfig](CorpusConfig)
+_TASK = TypeAdapter[LocalTask](LocalTask)
+
+
+def corpus_node(task: str, config: CorpusConfig) -> Node:
+    """The corpus of a task; names of files and branches are replaced by what they stand for."""
+    facts = {"task": task, "config": config.model_dump(mode="json")}
+    return BuildCorpus.node(f"corpus {task}", corpus_facts(config), (), run_facts=facts)
+
+
+def texts_node(name: str, config: LocalTask, role: Role, facts: TaskFacts) -> Node:
+    """The texts that a local task asks for in one role, so that they are extracted with all others."""
+    return BuildTexts.node(
+        f"corpus {name}",
+        {"kind": "mteb_texts", "role": role, "task": facts.key},
+        (),
+        run_facts={"task": name, "config": config.model_dump(mode="json"), "role": role},
+    )
+
+
+class CorpusStage(Stage):
+    """Makes a corpus, which others may also look at before it is published."""
+
+    name = "corpus"
+
+    @classmethod
+    @abstractmethod
+    def build(cls, node: Node) -> Corpus:
+        """The corpus in memory.
+
+        Raises:
+            InputError: its source is wrong, or is no longer what the key was made of.
+        """
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        corpus = context.built.pop(node.id, None) or cls.build(node)
+        corpus.save(draft.folder)
+        draft.summary = {
+            "task": node.run_facts["task"],
+            "kind": corpus.task,
+            "n_texts": len(corpus.texts),
+            "n_examples": corpus.examples.num_rows,
+        }
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        context.corpus(corpus_input(node))
+
+
+class BuildCorpus(CorpusStage):
+    """Reads or generates the texts and examples of a task."""
+
+    @classmethod
+    def build(cls, node: Node) -> Corpus:
+        config = _CONFIG.validate_python(node.run_facts["config"])
+        found = build_corpus(config)
+        _require_unchanged(node, to_plain(corpus_facts(config)))
+        return found
+
+
+class BuildTexts(CorpusStage):
+    """Reads the texts of a local evaluation task in one role."""
+
+    @classmethod
+    def build(cls, node: Node) -> Corpus:
+        config = _TASK.validate_python(node.run_facts["config"])
+        found = task_corpus(config, node.run_facts["role"])
+        _require_unchanged(node, {**node.config, "task": to_plain(task_facts(config).key)})
+        return found
+
+
+def _require_unchanged(node: Node, now: object) -> None:
+    """A key stands for the bytes that were hashed; others must not be published under it."""
+    if now != node.config:
+        raise InputError(
+            f"the source of '{node.label}' changed while it was read; leave it alone and run again"
+        )

@@ -1,0 +1,178 @@
+"""Vectors without training: `kind: embed`."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from flows.context import RunContext
+from flows.graph import Input, Node, import_path
+from flows.methods.evaluating import Evaluate, EvaluatedMethod, n_members
+from flows.methods.method import Cell
+from flows.methods.reading import features, sizes_of
+from flows.methods.summaries import score_summary
+from flows.recipes import DEFAULT_RECIPE
+from flows.stage import Stage
+from stages.corpus.columns import TaskKind
+from stages.embed import (
+    CorpusVectors,
+    EmbedConfig,
+    embed_corpus,
+    require_embeddable,
+    required_arrays,
+    with_layers,
+)
+from stages.embed.config import AUTO
+from stages.encoder.vectors import MethodVectors
+from stages.extraction.sizes import BackboneSizes
+from stages.mteb_evaluation import Role
+from stages.similarity import SimilarityConfig, require_graded, score_vectors
+from storage.artifacts import Draft
+from storage.progress import Progress
+
+
+class EmbedMethod(EvaluatedMethod, EmbedConfig):
+    """Vectors from cached features without training, compared by their cosine."""
+
+    kind: Literal["embed"] = "embed"
+    recipe: str = DEFAULT_RECIPE
+    """Its name in the experiment."""
+    tasks: tuple[str, ...] | None = None
+    """Only these tasks; every task with graded pairs if not given."""
+    metric: Literal["spearman", "pearson"] = "spearman"
+    prompts: dict[Literal["query", "document"], str] = Field(default_factory=dict)
+    """Recipes, by name, for queries and documents of evaluations that search; `recipe` for other texts."""
+
+    @property
+    def config(self) -> EmbedConfig:
+        """How the vectors are made."""
+        return EmbedConfig(**{name: getattr(self, name) for name in EmbedConfig.model_fields})
+
+    @property
+    def task_kinds(self) -> tuple[TaskKind, ...]:
+        """Graded pairs."""
+        return ("similarity",)
+
+    @property
+    def named_tasks(self) -> tuple[str, ...] | None:
+        """As given."""
+        return self.tasks
+
+    def recipes(self) -> dict[str, str]:
+        """Its own, and those of queries and documents."""
+        return {"": self.recipe, **{f".prompts.{role}": r for role, r in self.prompts.items()}}
+
+    def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
+        """What the method needs of its own recipe."""
+        return {self.recipe: required_arrays(self.config, sizes)}
+
+    def fit_node(self, cell: Cell) -> Node:
+        """Vectors of a task's texts."""
+        upstream = cell.upstream
+        arrays = required_arrays(self.config, upstream.sizes)
+        read = upstream.reading(self.recipe, arrays, cell.task)
+        return EmbedCorpus.node(
+            f"embed {cell.method} · {cell.task}",
+            self.config,
+            (cell.corpus, *read.inputs),
+            run_facts={**read.run_facts, "method": cell.method, "task": cell.task},
+            after=read.after,
+        )
+
+    def score_node(self, cell: Cell, fitted: Node) -> Node:
+        """Vectors against the grades of dev and test."""
+        vectors = Input(name="vectors", ref=fitted.id, loader=import_path(CorpusVectors.load))
+        return ScoreVectors.node(
+            f"score {cell.method} · {cell.task}",
+            SimilarityConfig(metric=self.metric),
+            (vectors, cell.corpus),
+            run_facts={"method": cell.method, "task": cell.task},
+        )
+
+    def evaluated_by(self) -> type[Evaluate]:
+        """With what was fitted, if anything was."""
+        return EvaluateEmbed
+
+    def fitted_because(self) -> str | None:
+        """Layers may be chosen on a task, and whitening is fitted on one."""
+        if self.layers == AUTO:
+            return "chooses its layers"
+        return None if self.whitening is None else "fits its whitening"
+
+    @property
+    def fitted_on_any_task(self) -> bool:
+        """Whitening needs texts only."""
+        return self.layers != AUTO
+
+    @property
+    def learns_from_texts(self) -> bool:
+        """Whitening does."""
+        return self.whitening is not None
+
+    def recipe_for(self, role: Role) -> str:
+        """Queries and documents may have one of their own."""
+        return self.recipe if role == "text" else self.prompts.get(role, self.recipe)
+
+    def vector_arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """What the method needs."""
+        return required_arrays(self.config, sizes)
+
+    def vector_identity(self) -> EmbedConfig:
+        """How the vectors are made."""
+        return self.config
+
+    def fitted_loader(self) -> object:
+        """Reads the layers that were chosen and the whitening that was fitted."""
+        return CorpusVectors.load
+
+
+class EmbedCorpus(Stage):
+    """Makes one vector per text of a corpus."""
+
+    name = "embed"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        corpus = context.corpus(node.input("corpus"))
+        config = EmbedConfig.model_validate(node.config)
+        made = embed_corpus(config, features(node, context), corpus, progress)
+        made.save(draft.folder)
+        names = {n: node.run_facts[n] for n in ("method", "task")}
+        draft.summary = {**names, **made.choice}
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        config = EmbedConfig.model_validate(node.config)
+        require_embeddable(config, sizes_of(node), context.corpus(node.input("corpus")))
+
+
+class ScoreVectors(Stage):
+    """Holds the cosines of vectors against the grades of dev and test."""
+
+    name = "score"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        config = SimilarityConfig.model_validate(node.config)
+        corpus = context.corpus(node.input("corpus"))
+        result = score_vectors(config, context.open(node.input("vectors")), corpus)
+        result.save(draft.folder)
+        draft.summary = score_summary(result.metrics, node)
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        require_graded(context.corpus(node.input("corpus")))
+
+
+class EvaluateEmbed(Evaluate):
+    """Scores vectors without training on an evaluation task."""
+
+    @classmethod
+    def vectors(cls, node: Node, context: RunContext) -> MethodVectors:
+        config = EmbedConfig.model_validate(node.config["embedding"]["method"])
+        sizes, n = sizes_of(node), n_members(node)
+        fitted = [context.load(given) for given in node.inputs_named("fitted")]
+        if not fitted:
+            return MethodVectors(config, sizes, n)
+        if config.layers == AUTO:
+            config = with_layers(config, tuple(k for k in fitted[0].layers if k != "final"))
+        return MethodVectors(config, sizes, n, fitted[0].whitening)

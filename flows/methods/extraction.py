@@ -1,0 +1,91 @@
+"""Runs of the backbone over the texts of one corpus, into one feature store."""
+
+from functools import partial
+
+from flows.context import BackboneSource, RunContext
+from flows.graph import Input, Node, Resources
+from flows.stage import Stage
+from stages.extraction.backbone import choose_device
+from stages.extraction.extract import extract
+from stages.extraction.planning import ExtractionPlan, plan_extraction
+from stages.extraction.target import ExtractTarget
+from stages.extraction.too_long import refuse_too_long
+from storage.artifacts import Draft
+from storage.durable import write_json
+from storage.features.identity import StoreIdentity
+from storage.keys import to_plain
+from storage.progress import Progress
+
+
+def source_of(target: ExtractTarget) -> BackboneSource:
+    """Where the backbone of a target lies."""
+    files = target.files
+    return BackboneSource(
+        source=files.source, revision=files.revision or "main", codec=target.codec
+    )
+
+
+def extract_node(target: ExtractTarget, corpus: Input, label: str) -> Node:
+    """The extraction of the texts of a corpus."""
+    return Extract.node(
+        label,
+        {"store": to_plain(target.identity), "arrays": target.arrays},
+        (corpus,),
+        run_facts={"backbone": source_of(target)},
+        resources=Resources(backbone=True, stores=(target.identity.store_id,)),
+    )
+
+
+class Extract(Stage):
+    """Runs the backbone over exactly the cells that are missing."""
+
+    name = "extract"
+
+    @classmethod
+    def code(cls, inputs: object) -> dict[str, str]:
+        """None: hours of compute are not lost to a refactor; `verify --recompute` guards it instead."""
+        return {}
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        corpus, target = context.corpus(node.input("corpus")), target_of(node, context)
+        runtime = context.runtime.extract
+        load = partial(context.backbone.load, target, runtime.device)
+        report = extract(
+            target, context.home, corpus.texts, corpus.digests, runtime, progress, load=load
+        )
+        draft.summary = {
+            "store_id": report.store.store_id,
+            "n_texts": len(corpus.texts),
+            "n_tokens_computed": report.n_tokens,
+            "n_cells_computed": report.n_cells,
+            "n_truncated": report.n_truncated,
+            "split_from": report.split_from,
+        }
+        write_json(draft.folder / "view.json", draft.summary)
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        runtime = context.runtime.extract
+        choose_device(runtime.device)
+        if runtime.too_long == "refuse":
+            corpus, target = context.corpus(node.input("corpus")), target_of(node, context)
+            refuse_too_long(target, context.home, corpus.texts, corpus.digests, runtime.block_texts)
+
+    @classmethod
+    def is_done(cls, node: Node, context: RunContext) -> bool:
+        """Published, and the feature store still holds every cell."""
+        return context.artifacts.is_done(node.ref) and planned(node, context).nothing_to_do
+
+
+def target_of(node: Node, context: RunContext) -> ExtractTarget:
+    """What a node extracts."""
+    identity = StoreIdentity.model_validate(node.config["store"])
+    where = BackboneSource.model_validate(node.run_facts["backbone"])
+    return context.target(identity, tuple(node.config["arrays"]), where)
+
+
+def planned(node: Node, context: RunContext) -> ExtractionPlan:
+    """What the feature store lacks for a node."""
+    corpus = context.corpus(node.input("corpus"))
+    return plan_extraction(target_of(node, context), context.home, corpus.texts, corpus.digests)

@@ -1,0 +1,295 @@
+"""Heads on the latents of every layer (FREEZE!): `kind: layers`, and the pretrainings they start from."""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.context import RunContext
+from flows.graph import Input, Node, import_path
+from flows.methods.evaluating import Evaluate, EvaluatedMethod
+from flows.methods.method import Cell, Upstream
+from flows.methods.reading import arrays_of, readers
+from flows.methods.summaries import score_summary
+from flows.recipes import DEFAULT_RECIPE
+from flows.stage import Stage
+from stages.bounds import MAX_STEPS
+from stages.corpus.columns import TaskKind
+from stages.encoder.fitted import load_latent_head
+from stages.encoder.vectors import LatentVectors
+from stages.extraction.capture import CaptureItem, LayersText, in_order
+from stages.extraction.sizes import BackboneSizes
+from stages.freeze import (
+    AutoencoderConfig,
+    PairFitConfig,
+    PairHeadConfig,
+    UnifiedHead,
+    UnifiedProjectionHead,
+    fit_corpus,
+    load_autoencoders,
+    pretrain,
+    read_latents,
+    require_encoders,
+    require_pairs,
+    require_texts,
+    score_corpus,
+)
+from stages.similarity import SimilarityConfig
+from storage.artifacts import Draft
+from storage.keys import to_plain
+from storage.progress import Progress
+from storage.quoting import quoted
+
+
+class Latents(BaseModel):
+    """One row per text and layer: what the layer-wise heads of FREEZE! read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    recipe: str = DEFAULT_RECIPE
+    layers: LayersText = "all"
+    """Hidden states: `all` (blocks 1..L), `half`, indices and ranges."""
+    at: Literal["last", "readout", "mean"] = "last"
+    """FREEZE! reads the last token."""
+
+    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """Pooled arrays, one per layer.
+
+        Raises:
+            InputError: a layer that the backbone does not have.
+        """
+        layers = f"1-{sizes.n_layers}" if self.layers == "all" else self.layers
+        item = CaptureItem(what="hidden", layers=layers, at=self.at)
+        return in_order(name.text for name in item.names(sizes))
+
+
+class Pretraining(BaseModel):
+    """Layer autoencoders, trained once on generic texts and used by every head that names them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str
+    latents: Latents = Latents()
+    autoencoder: AutoencoderConfig = AutoencoderConfig(seed=0)
+
+    def node(self, name: str, upstream: Upstream) -> Node:
+        """Layer autoencoders trained on the texts of a task."""
+        arrays = self.latents.arrays(upstream.sizes)
+        read = upstream.reading(self.latents.recipe, arrays, self.task)
+        return Pretrain.node(
+            f"pretrain {name}",
+            self.autoencoder,
+            (upstream.corpus(self.task), *read.inputs),
+            run_facts={**read.run_facts, "pretraining": name, "task": self.task},
+            after=read.after,
+        )
+
+
+class LayersMethod(EvaluatedMethod, BaseModel):
+    """A pair head on the latents of every layer (FREEZE!), once per task and seed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["layers"] = "layers"
+    head: PairHeadConfig
+    latents: Latents = Latents()
+    encoders: str | None = None
+    """Name of a pretraining whose encoders the head starts from."""
+    label_range: tuple[float, float] = (0.0, 5.0)
+    """Lowest and highest label; predictions lie between 0 and 1."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    batch_size: int = Field(default=128, ge=2, le=MAX_STEPS)
+    max_epochs: int = Field(default=150, ge=1, le=MAX_STEPS)
+    loss: Literal["mse", "log_variance"] = "log_variance"
+    metric: Literal["pearson", "spearman"] = "pearson"
+    evaluate_every: int = Field(default=10, ge=1, le=MAX_STEPS)
+
+    @property
+    def task_kinds(self) -> tuple[TaskKind, ...]:
+        """Graded pairs."""
+        return ("similarity",)
+
+    @property
+    def is_random(self) -> bool:
+        """Weights and batches are drawn."""
+        return True
+
+    def recipes(self) -> dict[str, str]:
+        """That of its latents."""
+        return {"": self.latents.recipe}
+
+    def single_store_recipes(self) -> tuple[str, ...]:
+        """It reads the latents of one store."""
+        return (self.latents.recipe,)
+
+    def pretraining(self) -> str | None:
+        """Whose encoders it starts from."""
+        return self.encoders
+
+    def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
+        """Its latents."""
+        return {self.latents.recipe: self.latents.arrays(sizes)}
+
+    def loss_on(self, kind: TaskKind) -> str:
+        """As given."""
+        return self.loss
+
+    def fit_config(self, seed: int) -> PairFitConfig:
+        """The complete config of one fit."""
+        fields = {n: getattr(self, n) for n in PairFitConfig.model_fields if n != "seed"}
+        return PairFitConfig(**fields, seed=seed)
+
+    def fit_node(self, cell: Cell) -> Node:
+        """A pair head trained on the train pairs of a task."""
+        upstream = cell.upstream
+        arrays = self.latents.arrays(upstream.sizes)
+        read = upstream.reading(self.latents.recipe, arrays, cell.task)
+        inputs, run_facts = [cell.corpus, *read.inputs], dict(read.run_facts)
+        if self.encoders is not None:
+            node = upstream.pretraining(self.encoders)
+            inputs.append(
+                Input(name="encoders", ref=node.id, loader=import_path(load_autoencoders))
+            )
+            run_facts["encoders"] = {"config": node.config, "n_layers": len(arrays_of(node))}
+        config = to_plain(self.fit_config(cell.seed))
+        return FitLayers.node(
+            f"fit {cell.method} · {cell.task} · seed {cell.seed}",
+            {"kind": "layers", **config, "label_range": self.label_range},
+            inputs,
+            run_facts=run_facts,
+            after=read.after,
+        )
+
+    def score_node(self, cell: Cell, fitted: Node) -> Node:
+        """A trained pair head on dev and test."""
+        arrays = self.latents.arrays(cell.upstream.sizes)
+        read = cell.upstream.reading(self.latents.recipe, arrays, cell.task)
+        head = Input(name="head", ref=fitted.id, loader=import_path(score_corpus))
+        return ScoreLayers.node(
+            f"score {cell.method} · {cell.task} · seed {cell.seed}",
+            SimilarityConfig(metric=self.metric),
+            (head, cell.corpus, *read.inputs),
+            run_facts={**read.run_facts, **cell.names},
+            after=read.after,
+        )
+
+    def without_vector(self) -> str | None:
+        """Only unified heads have one."""
+        if isinstance(self.head, UnifiedHead | UnifiedProjectionHead):
+            return None
+        kinds = f"{quoted(UnifiedHead().kind)} and {quoted(UnifiedProjectionHead().kind)}"
+        return (
+            f"whose head {quoted(self.head.kind)} scores pairs of texts and has no vector for one text that "
+            f"mteb could use; among the heads on every layer only {kinds} have"
+        )
+
+    def evaluated_by(self) -> type[Evaluate]:
+        """With what was fitted, if anything was."""
+        return EvaluateLayers
+
+    def fitted_because(self) -> str:
+        """It is trained."""
+        return "is trained"
+
+    def vector_arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """Its latents."""
+        return self.latents.arrays(sizes)
+
+    def vector_identity(self) -> str:
+        """What was fitted says it all."""
+        return "head"
+
+    def fitted_loader(self) -> object:
+        """Reads a trained head that has a vector for a text."""
+        return load_latent_head
+
+    def fitted_corpora(self, fitted: Cell) -> tuple[Input, ...]:
+        """Its autoencoders saw every text of theirs."""
+        if self.encoders is None:
+            return ()
+        return (fitted.upstream.pretraining(self.encoders).input("corpus"),)
+
+
+class Pretrain(Stage):
+    """Trains the autoencoders of every layer."""
+
+    name = "pretrain"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        config = AutoencoderConfig.model_validate(node.config)
+        result = pretrain(config, latents(node, context), progress, context.device)
+        result.save(draft.folder)
+        draft.summary = {n: node.run_facts[n] for n in ("pretraining", "task")}
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        require_texts(len(context.corpus(node.input("corpus")).texts))
+
+
+class FitLayers(Stage):
+    """Trains a pair head."""
+
+    name = "fit"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        config, label_range = _fit_config(node)
+        encoders = [context.load(given) for given in node.inputs_named("encoders")]
+        result = fit_corpus(
+            config,
+            latents(node, context),
+            context.corpus(node.input("corpus")),
+            label_range,
+            encoders[0] if encoders else None,
+            progress,
+            context.device,
+        )
+        result.save(draft.folder)
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        config, label_range = _fit_config(node)
+        require_pairs(context.corpus(node.input("corpus")), label_range)
+        if (given := node.run_facts.get("encoders")) is not None:
+            encoders = AutoencoderConfig.model_validate(given["config"]).encoders
+            require_encoders(config.head, len(arrays_of(node)), encoders, given["n_layers"])
+
+
+def _fit_config(node: Node) -> tuple[PairFitConfig, tuple[float, float]]:
+    fields = {k: v for k, v in node.config.items() if k not in ("kind", "label_range")}
+    low, high = node.config["label_range"]
+    return PairFitConfig.model_validate(fields), (float(low), float(high))
+
+
+class ScoreLayers(Stage):
+    """Applies a trained pair head to dev and test."""
+
+    name = "score"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        config = SimilarityConfig.model_validate(node.config)
+        folder, corpus = context.open(node.input("head")), context.corpus(node.input("corpus"))
+        result = score_corpus(config, folder, latents(node, context), corpus)
+        result.save(draft.folder)
+        draft.summary = score_summary(result.metrics, node)
+
+
+class EvaluateLayers(Evaluate):
+    """Scores a unified head on an evaluation task."""
+
+    @classmethod
+    def vectors(cls, node: Node, context: RunContext) -> LatentVectors:
+        given = node.input("fitted")
+        vectors = load_latent_head(context.open(given), arrays_of(node), given.ref)
+        vectors.module.to(context.device)
+        return vectors
+
+
+def latents(node: Node, context: RunContext) -> np.ndarray:
+    """Latents of the texts of a node's corpus `[n_texts, n_layers, d_model]`."""
+    opened = readers(node, context)
+    return read_latents([opened[array] for array in arrays_of(node)])

@@ -1,0 +1,72 @@
+"""Ranks of later tokens by the backbone's own unembedding: `kind: logit_lens`."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from flows.context import RunContext
+from flows.graph import Node, Resources
+from flows.methods.method import Upstream
+from flows.methods.probes.probe import ANY_TASK, Probe, own_config
+from flows.stage import Stage
+from stages.extraction.sizes import BackboneSizes
+from stages.extraction.unembedding import require_unembedding
+from stages.token_prediction import (
+    LogitLensConfig,
+    logit_lens,
+    require_offsets,
+    require_prefixes,
+)
+from storage.artifacts import Draft
+from storage.keys import to_plain
+from storage.progress import Progress
+
+
+class LogitLensProbe(Probe):
+    """Ranks of later tokens by the backbone's own unembedding. Runs the backbone."""
+
+    task_kinds = ANY_TASK
+    single_store = False
+
+    kind: Literal["logit_lens"] = "logit_lens"
+    methods: dict[str, LogitLensConfig] = Field(min_length=1)
+
+    def curve_arrays(self, curve: str, sizes: BackboneSizes) -> tuple[str, ...]:
+        """None: a store keeps the attention row of the readout token only."""
+        return ()
+
+    def node(self, curve: str, task: str, upstream: Upstream) -> Node:
+        """One curve on one task."""
+        use = upstream.backbone(self.recipe)
+        return ProbeLogitLens.node(
+            f"probe {curve} · {task}",
+            {"kind": self.kind, **to_plain(self.methods[curve]), "backbone": use.key},
+            (upstream.corpus(task),),
+            run_facts={**use.run_facts, "curve": curve, "task": task},
+            resources=Resources(backbone=True),
+        )
+
+
+class ProbeLogitLens(Stage):
+    """Runs the backbone."""
+
+    name = "probe"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        target, texts = context.bare_target(node), context.corpus(node.input("corpus")).texts
+        method = LogitLensConfig.model_validate(own_config(node))
+        backbone = context.backbone.load(target, context.runtime.extract.device)
+        found = logit_lens(method, backbone, target.recipe, target.max_length, texts, progress)
+        found.save(draft.folder)
+        best = {f"best layer for +{o}": found.best(o)[0] for o in method.offsets}
+        draft.summary = {**{n: node.run_facts[n] for n in ("curve", "task")}, **best}
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        target = context.bare_target(node)
+        require_prefixes(target.recipe, target.sizes)
+        require_unembedding(target.files)
+        method = LogitLensConfig.model_validate(own_config(node))
+        texts = context.corpus(node.input("corpus")).texts
+        require_offsets(method, target, target.recipe, texts)

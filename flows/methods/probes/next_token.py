@@ -1,0 +1,96 @@
+"""How well the next token is predicted from each layer: `kind: next_token`."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, TypeAdapter
+
+from flows.context import RunContext
+from flows.graph import Node
+from flows.methods.method import Upstream
+from flows.methods.probes.probe import ANY_TASK, Probe, own_config
+from flows.methods.reading import features
+from flows.stage import Stage
+from stages.extraction.recipes import encode
+from stages.extraction.unembedding import require_unembedding
+from stages.token_prediction import (
+    NextTokenConfig,
+    probe_next_token,
+    require_prefixes,
+    require_tokens,
+)
+from storage.artifacts import Draft
+from storage.features.layout import TOKEN_IDS
+from storage.keys import to_plain
+from storage.progress import Progress
+
+
+def _default_predictor(value: Any) -> Any:
+    is_open = isinstance(value, dict) and "predictor" not in value
+    return {"predictor": "linear", **value} if is_open else value
+
+
+class NextTokenProbe(Probe):
+    """How well the next token is predicted: by a linear map of each layer, or by one of two baselines."""
+
+    task_kinds = ANY_TASK
+    single_store = True
+
+    kind: Literal["next_token"] = "next_token"
+    methods: dict[str, Annotated[NextTokenConfig, BeforeValidator(_default_predictor)]] = Field(
+        min_length=1
+    )
+
+    def node(self, curve: str, task: str, upstream: Upstream) -> Node:
+        """One curve on one task."""
+        method = self.methods[curve]
+        arrays = (TOKEN_IDS.name, *method.arrays(upstream.sizes))
+        read = upstream.reading(self.recipe, arrays, task)
+        return ProbeNextToken.node(
+            f"probe {curve} · {task}",
+            {"kind": self.kind, **to_plain(method)},
+            (upstream.corpus(task), *read.inputs),
+            run_facts={
+                **read.run_facts,
+                **upstream.backbone(self.recipe).run_facts,
+                "curve": curve,
+                "task": task,
+            },
+            after=read.after,
+        )
+
+
+class ProbeNextToken(Stage):
+    """Reads stored features, and the unembedding from the weight files; loads no backbone."""
+
+    name = "probe"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        (members,), target = features(node, context), context.bare_target(node)
+        corpus = context.corpus(node.input("corpus"))
+        found = probe_next_token(
+            *(_config(node), members, target.recipe, target.files, corpus, progress),
+            device=context.device,
+        )
+        found.save(draft.folder)
+        draft.summary = {n: node.run_facts[n] for n in ("curve", "task")}
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        method, target = _config(node), context.bare_target(node)
+        require_prefixes(target.recipe, target.sizes)
+        require_unembedding(target.files)
+
+        def bounds(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+            found = encode(target.recipe, target.tokenizer, texts, target.max_length)
+            return found.span_start, found.span_end
+
+        sample = method.offset, method.n_tokens, method.seed
+        require_tokens(context.corpus(node.input("corpus")), bounds, *sample)
+
+
+def _config(node: Node) -> NextTokenConfig:
+    return TypeAdapter[NextTokenConfig](NextTokenConfig).validate_python(own_config(node))

@@ -1,0 +1,91 @@
+"""How much a text's vector depends on each of its tokens: `kind: sensitivity`."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from flows.context import RunContext
+from flows.graph import Node, Resources
+from flows.methods.method import Upstream
+from flows.methods.probes.probe import ANY_TASK, Probe, own_config
+from flows.stage import Stage
+from stages.extraction.sizes import BackboneSizes
+from stages.sensitivity import SensitivityConfig, measure_sensitivity, require_differentiable
+from stages.text_sample import choose_texts
+from storage.artifacts import Draft
+from storage.keys import to_plain
+from storage.progress import Progress
+
+
+class SensitivityMethod(SensitivityConfig):
+    """One curve, perhaps under a recipe of its own."""
+
+    recipe: str | None = None
+    """Its name in the experiment; the probe's if not given."""
+
+    @property
+    def config(self) -> SensitivityConfig:
+        """What is measured."""
+        fields = {name: getattr(self, name) for name in SensitivityConfig.model_fields}
+        return SensitivityConfig(**fields)
+
+
+class SensitivityProbe(Probe):
+    """How much a text's vector depends on each of its tokens. Runs the backbone, with gradients."""
+
+    task_kinds = ANY_TASK
+    single_store = False
+
+    kind: Literal["sensitivity"] = "sensitivity"
+    methods: dict[str, SensitivityMethod] = Field(min_length=1)
+
+    def recipes(self) -> tuple[str, ...]:
+        """Curves may have one each."""
+        return tuple(dict.fromkeys(m.recipe or self.recipe for m in self.methods.values()))
+
+    def curve_arrays(self, curve: str, sizes: BackboneSizes) -> tuple[str, ...]:
+        """None: gradients cannot be had from stored features."""
+        return ()
+
+    def node(self, curve: str, task: str, upstream: Upstream) -> Node:
+        """One curve on one task."""
+        method = self.methods[curve]
+        use = upstream.backbone(method.recipe or self.recipe)
+        return ProbeSensitivity.node(
+            f"probe {curve} · {task}",
+            {
+                "kind": self.kind,
+                **to_plain(method.config),
+                "backbone": {**use.key, "compute_dtype": "float32"},
+            },
+            (upstream.corpus(task),),
+            run_facts={**use.run_facts, "curve": curve, "task": task},
+            resources=Resources(backbone=True),
+        )
+
+
+class ProbeSensitivity(Stage):
+    """Runs the backbone in float32, with gradients."""
+
+    name = "probe"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        target, texts = context.bare_target(node), context.corpus(node.input("corpus")).texts
+        config = SensitivityConfig.model_validate(own_config(node))
+        backbone = context.backbone.load(target, context.runtime.extract.device, "float32")
+        found = measure_sensitivity(
+            config, backbone, target.recipe, target.max_length, texts, progress
+        )
+        found.save(draft.folder)
+        draft.summary = {**{n: node.run_facts[n] for n in ("curve", "task")}, **found.summary}
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        target, config = (
+            context.bare_target(node),
+            SensitivityConfig.model_validate(own_config(node)),
+        )
+        require_differentiable(target.recipe)
+        config.read_layer(target.sizes)
+        choose_texts(context.corpus(node.input("corpus")).texts, config)

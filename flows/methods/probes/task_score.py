@@ -1,0 +1,43 @@
+"""Score of every layer on labelled tasks, and the layer that dev would choose: `kind: task_score`."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from flows.methods.probes.probe import LABELLED, FeatureProbe, MeasureFeatures
+from stages.corpus.corpus import Corpus
+from stages.embed import StoredFeatures
+from stages.probes import ProbeCurves, TaskScoreConfig, probe_task, require_scorable
+from storage.progress import Progress
+
+
+class TaskScoreProbe(FeatureProbe):
+    """Score of every layer on labelled tasks, and the layer that dev would choose."""
+
+    task_kinds = LABELLED
+    single_store = False
+
+    kind: Literal["task_score"] = "task_score"
+    methods: dict[str, TaskScoreConfig] = Field(min_length=1)
+
+    def stage(self) -> type[MeasureFeatures]:
+        """As its kind says."""
+        return ProbeTaskScore
+
+
+class ProbeTaskScore(MeasureFeatures):
+    """Score of every layer on labelled tasks, and the layer that dev would choose."""
+
+    @classmethod
+    def measure(
+        cls,
+        config: dict[str, Any],
+        members: list[StoredFeatures],
+        corpus: Corpus,
+        progress: Progress,
+    ) -> ProbeCurves:
+        return probe_task(TaskScoreConfig.model_validate(config), members, corpus, progress)
+
+    @classmethod
+    def require(cls, config: dict[str, Any], corpus: Corpus) -> None:
+        require_scorable(TaskScoreConfig.model_validate(config), corpus)

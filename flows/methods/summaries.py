@@ -1,0 +1,14 @@
+"""What the manifest of a score says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flows.graph import Node
+
+NAMES = ("method", "task", "seed")
+
+
+def score_summary(metrics: Mapping[str, Any], node: Node) -> dict[str, Any]:
+    """Of what it is, the metric, and its value on dev and test."""
+    names = {n: node.run_facts[n] for n in NAMES if n in node.run_facts}
+    return {**names, **{k: metrics[k] for k in ("metric", "dev", "test")}}

@@ -1,0 +1,28 @@
+"""Looking at a graph before anything of it is made."""
+
+from pathlib import Path
+
+from flows.context import RunContext, RunRuntime
+from flows.graph import Graph, Input
+from flows.methods.corpora import CorpusStage
+from flows.stage import stage_of
+from stages.corpus.corpus import Corpus
+from storage.artifacts import parse_ref
+
+
+class Preview(RunContext):
+    """The context of plans and checks: corpora that are not published are built in memory, nothing is
+    written."""
+
+    def __init__(self, graph: Graph, home: Path, runtime: RunRuntime) -> None:
+        super().__init__(home, runtime)
+        self._graph = graph
+
+    def load_corpus(self, given: Input) -> Corpus:
+        """From its artifact, or from its source."""
+        if self.artifacts.is_done(parse_ref(given.ref)):
+            return super().load_corpus(given)
+        stage = stage_of(node := self._graph[given.ref])
+        assert issubclass(stage, CorpusStage), f"'{node.label}' makes no corpus"
+        self.built[node.id] = stage.build(node)
+        return self.built[node.id]

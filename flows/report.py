@@ -1,0 +1,154 @@
+"""The node of the report, which everything else goes into."""
+
+from flows.graph import Input, Node, import_path
+from flows.methods.extraction import source_of
+from flows.methods.reading import corpus_input, reading
+from flows.methods.reporting import (
+    AttentionSource,
+    CellEntry,
+    ExtractionEntry,
+    PretrainingEntry,
+    ProbeEntry,
+    Report,
+    StoreEntry,
+    TokenSource,
+)
+from flows.nodes import ExperimentNodes
+from flows.recipes import DEFAULT_RECIPE
+from stages.corpus.config import task_kind
+from stages.extraction.recipes import recipe_identity
+from stages.layer_probe import LayerScores
+from stages.mteb_evaluation import task_facts
+from stages.probes import ProbeCurves
+from stages.report.cells import read_results
+from stages.report.html import page_digest
+from stages.report.pretraining import read_pretrainings
+from storage.features.layout import TOKEN_IDS
+
+
+def report_node(nodes: ExperimentNodes) -> Node:
+    """Everything together. Names are shown, so each is in the key, beside what it names."""
+    e = nodes.experiment
+    cells = [*_grid_cells(nodes), *_evaluation_cells(nodes)]
+    probes = [
+        ProbeEntry(probe=name, kind=e.probes[name].kind, curve=curve, task=task, ref=node.id)
+        for (name, curve, task), node in nodes.probes.items()
+    ]
+    pretrainings = [
+        PretrainingEntry(
+            name=name,
+            task=e.pretrainings[name].task,
+            layers=tuple(i.ref.rpartition("/")[2] for i in node.inputs if i.name == "features"),
+            ref=node.id,
+        )
+        for name, node in nodes.pretrainings.items()
+    ]
+    stores = [
+        StoreEntry(
+            recipe=name,
+            identities=tuple(t.identity for t in s.targets),
+            recipes=tuple(recipe_identity(t.recipe) for t in s.targets),
+        )
+        for name, s in nodes.stores.items()
+    ]
+    results = dict.fromkeys([c.result for c in cells])
+    first = next(iter(nodes.stores.values())).targets[0]
+    tokens = reading([first.identity.store_id], [TOKEN_IDS.name], first.sizes, ())
+    attention = _attention(nodes)
+    inputs = [
+        *(Input(name="result", ref=r, loader=import_path(read_results)) for r in results),
+        *(corpus_input(n).model_copy(update={"name": t}) for t, n in nodes.corpora.items()),
+        *(Input(name="probe", ref=p.ref, loader=_loader(p)) for p in probes),
+        *(
+            Input(name="pretraining", ref=p.ref, loader=import_path(read_pretrainings))
+            for p in pretrainings
+        ),
+        *tokens.inputs,
+        *(() if attention is None else attention[1]),
+    ]
+    default = nodes.stores.get(DEFAULT_RECIPE)
+    return Report.node(
+        "report",
+        {
+            "name": e.name,
+            "report": e.report,
+            # The page's template and style are not Python, so no code fingerprint sees them.
+            "page": page_digest(),
+            "cells": cells,
+            "tasks": [[task, nodes.corpora[task].id] for task in e.tasks],
+            "probes": probes,
+            "pretrainings": pretrainings,
+            "stores": stores,
+        },
+        inputs,
+        run_facts={
+            "backbone": source_of(first),
+            "tokens": None if default is None else TokenSource.of(default.targets[0]),
+            "attention": None if attention is None else attention[0],
+            "extractions": [
+                ExtractionEntry(label=n.label, ref=n.id) for n in nodes.extractions.values()
+            ],
+        },
+        after=[n.id for n in nodes.extractions.values()],
+    )
+
+
+def _loader(entry: ProbeEntry) -> str:
+    return import_path(LayerScores.load if entry.kind == "layers" else ProbeCurves.load)
+
+
+def _grid_cells(nodes: ExperimentNodes) -> list[CellEntry]:
+    found: list[CellEntry] = []
+    for cell in nodes.experiment.cells:
+        name = (cell.method, cell.task, cell.seed)
+        method, scored = nodes.experiment.methods[cell.method], nodes.scores.get(name)
+        kind = task_kind(cell.task_config)
+        found.append(
+            CellEntry(
+                method=cell.method,
+                task=cell.task,
+                seed=cell.seed,
+                role=method.role_on(cell.task_config),
+                category=kind,
+                loss=method.loss_on(kind),
+                result=nodes.results[name].id,
+                fit=nodes.fits[name].id,
+                score=None if scored is None else scored.id,
+            )
+        )
+    return found
+
+
+def _evaluation_cells(nodes: ExperimentNodes) -> list[CellEntry]:
+    return [
+        CellEntry(
+            method=cell.name,
+            task=cell.task,
+            seed=cell.seed,
+            role=cell.method.role_on(None),
+            category=task_facts(cell.config).category,
+            loss=None,
+            result=nodes.evaluations[cell.name, cell.task, cell.seed].id,
+            fit=None,
+            score=nodes.evaluations[cell.name, cell.task, cell.seed].id,
+        )
+        for cell in nodes.experiment.evaluation_cells
+    ]
+
+
+def _attention(nodes: ExperimentNodes) -> tuple[AttentionSource, tuple[Input, ...]] | None:
+    """The attention rows of the first recipe that has some."""
+    for recipe, stores in nodes.stores.items():
+        target = stores.targets[0]
+        arrays = tuple(a for a in target.arrays if a.startswith("attention_rows/"))
+        if arrays and len(stores.targets) == 1 and stores.tasks:
+            name = target.recipe.kind if recipe == DEFAULT_RECIPE else recipe
+            source = AttentionSource(
+                recipe=name,
+                arrays=arrays,
+                tokens=TokenSource.of(target),
+                corpora=tuple(nodes.corpora[task].id for task in stores.tasks),
+            )
+            read = reading([target.identity.store_id], arrays, target.sizes, ())
+            return source, read.inputs
+    return None

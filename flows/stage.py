@@ -1,0 +1,94 @@
+"""What runs nodes: one `Stage` per kind of node, found by its import path."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from flows.context import RunContext
+from flows.graph import Input, Node, Resources, import_path, resolve
+from storage.artifacts import Draft
+from storage.fingerprint import fingerprint
+from storage.keys import to_plain
+from storage.progress import Progress
+
+PACKAGES = ("flows.methods", "stages", "storage")
+"""Where code counts in a key. The graph and the engines only wire."""
+
+
+class Stage(ABC):
+    """How nodes of one kind run. Never instantiated: all that varies is in the node."""
+
+    name: ClassVar[str]
+    """Of the stage, as in keys and in folders of the artifact store."""
+
+    @classmethod
+    @abstractmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        """Make the artifact of `node` in the folder of `draft`; its inputs are there."""
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        """Raise what `run` would raise of wrong input, as far as the node and its corpora tell.
+
+        Writes nothing. The default knows nothing ahead.
+        """
+        return
+
+    @classmethod
+    def is_done(cls, node: Node, context: RunContext) -> bool:
+        """Whether nothing is left to do; published, unless a stage knows better."""
+        return context.artifacts.is_done(node.ref)
+
+    @classmethod
+    def code(cls, inputs: Sequence[Input]) -> dict[str, str]:
+        """Project functions that a node reaches: those of its stage, and of what loads its inputs."""
+        return code_of(cls, *(resolve(i.loader) for i in inputs))
+
+    @classmethod
+    def node(
+        cls,
+        label: str,
+        config: object,
+        inputs: Sequence[Input],
+        *,
+        run_facts: Mapping[str, object] | None = None,
+        after: Sequence[str] = (),
+        resources: Resources | None = None,
+    ) -> Node:
+        """A node of this kind.
+
+        Args:
+            label: for people.
+            config: a validated config, or plain JSON.
+            inputs: what it is made from, in order.
+            run_facts: what running needs and the key must not hold.
+            after: ids of nodes to be done first.
+            resources: what it needs for itself.
+        """
+        return Node(
+            kind=import_path(cls),
+            label=label,
+            stage=cls.name,
+            config=to_plain(config),
+            inputs=tuple(inputs),
+            code=cls.code(inputs),
+            run_facts=to_plain(run_facts or {}),
+            after=tuple(dict.fromkeys(after)),
+            resources=resources or Resources(),
+        )
+
+
+def stage_of(node: Node) -> type[Stage]:
+    """What runs a node."""
+    found = resolve(node.kind)
+    assert isinstance(found, type), f"{node.kind} is no class"
+    assert issubclass(found, Stage), f"{node.kind} is no stage"
+    return found
+
+
+def code_of(*entries: Callable[..., Any]) -> dict[str, str]:
+    """The project functions that these reach, `module:name` to digest."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        found |= fingerprint(entry, PACKAGES).definitions
+    return dict(sorted(found.items()))

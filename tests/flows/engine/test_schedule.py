@@ -1,0 +1,77 @@
+"""What may run next: when its needs are met, when nobody is in its way, and never after a failure."""
+
+from flows.engine.schedule import Schedule
+from flows.graph import Graph, Node
+from tests.flows.engine.sums import total
+
+
+def drain(schedule: Schedule) -> list[str]:
+    """Labels of everything that could be started now, and is."""
+    labels: list[str] = []
+    while (node := schedule.next()) is not None:
+        schedule.start(node)
+        labels.append(node.label)
+    return labels
+
+
+def test_a_node_is_ready_when_all_that_it_needs_has_ended() -> None:
+    a, b = total("a", 1), total("b", 2)
+    c = total("c", 3, a, after=(b,))
+    schedule = Schedule(Graph([c, a, b]))
+    assert drain(schedule) == ["a", "b"]
+    schedule.end(a, "computed")
+    assert drain(schedule) == []
+    schedule.end(b, "reused")
+    assert drain(schedule) == ["c"]
+    assert not schedule.finished
+    schedule.end(c, "computed")
+    assert schedule.finished
+
+
+def test_a_store_has_one_writer() -> None:
+    a, b = total("a", 1, stores=("s",)), total("b", 2, stores=("s", "t"))
+    c = total("c", 3, stores=("u",))
+    schedule = Schedule(Graph([a, b, c]))
+    assert drain(schedule) == ["a", "c"]
+    schedule.end(a, "computed")
+    assert drain(schedule) == ["b"]
+
+
+def test_a_failure_skips_what_needs_it_and_nothing_else() -> None:
+    bad, good = total("bad", -1), total("good", 1)
+    below = total("below", 2, bad)
+    deep = total("deep", 3, below, good)
+    other = total("other", 4, good)
+    schedule = Schedule(Graph([bad, good, below, deep, other]))
+    assert drain(schedule) == ["bad", "good"]
+    error = ValueError("no")
+    ended = schedule.end(bad, "failed", error)
+    assert [(o.node.label, o.state, _label(o.because)) for o in ended] == [
+        ("bad", "failed", None),
+        ("below", "skipped", "bad"),
+        ("deep", "skipped", "bad"),
+    ]
+    assert ended[0].error is error
+    schedule.end(good, "computed")
+    assert drain(schedule) == ["other"]
+    schedule.end(other, "computed")
+    assert schedule.finished
+    assert {o.node.label: o.state for o in schedule.outcomes.values()} == {
+        "bad": "failed",
+        "below": "skipped",
+        "deep": "skipped",
+        "good": "computed",
+        "other": "computed",
+    }
+
+
+def _label(node: Node | None) -> str | None:
+    return None if node is None else node.label
+
+
+def test_nodes_that_could_run_side_by_side_are_counted() -> None:
+    nodes = [total(str(i), i) for i in range(5)]
+    schedule = Schedule(Graph(nodes))
+    assert schedule.n_startable(3) == 3
+    schedule.start(nodes[0])
+    assert (schedule.n_running, schedule.n_startable(9)) == (1, 4)

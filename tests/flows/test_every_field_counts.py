@@ -1,0 +1,136 @@
+"""Every field of every kind reaches the key, and every config comes back from a node as it went in."""
+
+import contextlib
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from flows.methods.layers import Latents
+from stages.controls import ControlConfig
+from stages.corpus.dilution import DilutionCorpus
+from stages.embed import EmbedConfig
+from stages.extraction.recipes import Recipe
+from stages.fit import FitConfig, LossConfig, OptimConfig
+from stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
+from stages.heads import HeadConfig
+from stages.layer_probe import LayerProbeConfig
+from stages.linear import LinearConfig
+from stages.probes import GeometryConfig, GraphTimeConfig, TaskScoreConfig, TokenGraphConfig
+from stages.score import ScoreConfig
+from stages.sensitivity import SensitivityConfig
+from stages.similarity import SimilarityConfig
+from stages.token_prediction import LogitLensConfig, NextTokenConfig
+from storage.keys import digest, to_plain
+
+UNIONS = (HeadConfig, PairHeadConfig, Recipe, LossConfig, ControlConfig, NextTokenConfig)
+PLAIN = (
+    *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig, GraphTimeConfig),
+    *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),
+    *(ScoreConfig, SensitivityConfig, SimilarityConfig, TaskScoreConfig, TokenGraphConfig),
+)
+NEEDED: dict[str, Any] = {
+    "seed": 0,
+    "ratio": 0.5,
+    "head": {"kind": "mean"},
+    "template": "say {text} again",
+    "vectors": [{"method": "mean"}],
+    "layer": "hidden/2",
+}
+"""Values of fields without a default."""
+
+
+def members(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Classes of a tagged union, however deep."""
+    if get_origin(annotation) is Annotated:
+        yield from members(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from members(part)
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+
+
+KINDS = [*PLAIN, *(kind for union in UNIONS for kind in members(union))]
+
+
+def made(kind: type[BaseModel]) -> BaseModel:
+    """One of a kind, its fields at their defaults."""
+    required = [name for name, field in kind.model_fields.items() if field.is_required()]
+    if kind is PairFitConfig:
+        return kind.model_validate({"seed": 0, "head": {"kind": "cosine_mlp"}})
+    return kind.model_validate({name: NEEDED[name] for name in required})
+
+
+def others(value: Any, annotation: Any) -> Iterator[Any]:
+    """Values that a field might also have."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated or origin in (Union, types.UnionType):
+        for part in parts:
+            yield from others(value, part)
+    elif origin is Literal:
+        yield from (part for part in parts if part != value)
+    elif annotation is int:
+        yield from (n for n in (0, 1, 2, 3, 4, 8, 64) if n != value)
+    elif annotation is float:
+        yield from (x for x in (0.25, 0.75, 1e-3, 2.0, 4.0) if x != value)
+    elif annotation is str:
+        yield from (
+            s
+            for s in (
+                "2",
+                "1-2",
+                "hidden/1",
+                "half",
+                "say {text} twice",
+                "{first} and {text}",
+                "{placeholder} {text} in a word:",
+            )
+            if s != value
+        )
+    elif origin in (tuple, list):
+        for part in parts:
+            yield from ((other,) for other in others(None, part))
+            yield from ((a, b) for a in others(None, part) for b in others(a, part))
+    elif origin is dict:
+        yield {"layer": ["hidden/1"]}
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from changed(value if isinstance(value, annotation) else made(annotation))
+        if value is not None and not isinstance(value, annotation):
+            yield made(annotation)
+
+
+def changed(config: BaseModel) -> Iterator[BaseModel]:
+    """The same config with one field changed, all that are valid."""
+    for name in type(config).model_fields:
+        yield from with_other(config, name)
+
+
+def with_other(config: BaseModel, name: str) -> Iterator[BaseModel]:
+    """The same config with another value of one field, all that are valid."""
+    field = type(config).model_fields[name]
+    for value in others(getattr(config, name), field.annotation):
+        # Some values of a field ask for one of another.
+        for beside in ({}, {"encoders": {"early": 256, "late": 256}}):
+            fields = {**dict(config), **beside, name: value}
+            with contextlib.suppress(ValidationError):
+                yield type(config).model_validate({k: fields[k] for k in type(config).model_fields})
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_field_of_a_kind_changes_its_key(kind: type[BaseModel]) -> None:
+    config = made(kind)
+    assert kind.model_validate(to_plain(config)) == config
+    keys = {digest(config)}
+    for name in kind.model_fields:
+        if name == "kind" or get_args(kind.model_fields[name].annotation) == (
+            getattr(config, name),
+        ):
+            continue
+        other = next(with_other(config, name), None)
+        assert other is not None, f"no other value of {name} is known to this test"
+        assert kind.model_validate(to_plain(other)) == other, name
+        assert digest(other) not in keys, f"{name} is not in the key"
+        keys.add(digest(other))

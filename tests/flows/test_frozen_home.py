@@ -1,0 +1,87 @@
+"""A home that an earlier version left goes on working: it verifies, its heads give the vectors they gave, its
+exports load, and a run of the same experiment computes no token."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from flows.embedding import ByHead, Workplace, embed_texts
+from flows.garbage import collect
+from flows.pipeline import run_serially
+from flows.runs import run_files, run_problems
+from stages.extraction.target import ExtractRuntime
+from storage.artifacts import ArtifactStore
+from storage.features.store import all_stores
+from storage.features.verification import verify
+from storage.progress import SilentProgress
+from tests.flows.frozen_home import TEXTS, trained, unpack
+
+QUIET = ExtractRuntime(device="cpu")
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(tmp_path_factory.mktemp("frozen"))
+
+
+def test_nothing_in_it_is_called_damaged(frozen: Path) -> None:
+    home = frozen / "home"
+    artifacts = ArtifactStore(home)
+    refs = artifacts.refs()
+    assert len(refs) == 36
+    assert [p for ref in refs for p in artifacts.problems(ref)] == []
+    assert [p for store in all_stores(home) for p in verify(store, SilentProgress())] == []
+    assert [p for path in run_files(home) for p in run_problems(home, path)] == []
+    assert collect(home, []).folders == [], "its run is a root, whatever version made it"
+
+
+def test_every_head_gives_the_vectors_it_gave(frozen: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(frozen / "home", tmp_path / "home")
+    place = Workplace(home, QUIET, lambda _: SilentProgress())
+    heads = trained(home)
+    assert len(heads) == 11
+    for key in heads:
+        how = ByHead(key, str(frozen / "backbone"))
+        embed_texts(how, TEXTS, tmp_path / "now.parquet", place)
+        now, then = (
+            np.stack(pq.read_table(path).column("embedding").to_numpy())
+            for path in (
+                tmp_path / "now.parquet",
+                frozen / "vectors" / f"{key.partition('/')[2]}.parquet",
+            )
+        )
+        # Other processors round otherwise.
+        np.testing.assert_allclose(now, then, rtol=1e-4, atol=1e-5, err_msg=heads[key])
+
+
+@pytest.mark.parametrize("form", ["plain", "module"])
+def test_its_exports_still_load(frozen: Path, form: str) -> None:
+    kind = {"plain": "mean", "module": "glot"}[form]
+    *_, key = (k for k, v in trained(frozen / "home").items() if v == kind)
+    then = pq.read_table(frozen / "vectors" / f"{key.partition('/')[2]}.parquet")
+    model = SentenceTransformer(
+        str(frozen / form), device="cpu", trust_remote_code=form == "module"
+    )
+    # The vectors are from features in float16, these are not.
+    np.testing.assert_allclose(
+        model.encode(TEXTS),
+        np.stack(then.column("embedding").to_numpy()),
+        rtol=2**-10,
+        atol=2**-12,
+    )
+
+
+def test_the_same_experiment_computes_no_token(
+    frozen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = shutil.copytree(frozen, tmp_path / "here")
+    monkeypatch.chdir(here)
+    result = run_serially(Path("experiment.yaml"), here / "home")
+    extractions = list(ArtifactStore(here / "home").all("extract"))
+    assert sum(m.summary["n_tokens_computed"] for m in extractions) > 0, "once, then"
+    made = result.computed["extract"]
+    assert [m.summary["n_tokens_computed"] for m in extractions[-made:]] == [0] * made
