@@ -96,6 +96,10 @@ class RunContext:
         """Where heads are trained and scored."""
         return str(choose_device(self.runtime.device))
 
+    def wants_the_machine(self, node: Node) -> bool:
+        """Whether a node uses all processors by itself: whatever runs the backbone without a GPU."""
+        return node.resources.backbone and choose_device(self.runtime.extract.device).type == "cpu"
+
     def open(self, given: Input) -> Path:
         """The verified folder of an artifact.
 

@@ -1,6 +1,5 @@
 """What a run leaves when some of its nodes failed: a report of the rest, with the gaps marked."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from flows.build import ExperimentGraph
 from flows.context import RunContext
 from flows.engine.schedule import Outcome
 from flows.methods.reporting import write
-from flows.runs import gaps_folder
+from flows.runs import gaps_folder, remove_gaps
 
 
 def report_with_gaps(
@@ -22,7 +21,7 @@ def report_with_gaps(
     if not any(context.artifacts.is_done(node.ref) for node in results):
         return None
     folder = gaps_folder(context.home, nodes.experiment.name)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_gaps(context.home, nodes.experiment.name)
     folder.mkdir(parents=True)
     write(nodes.report, context, folder, _sentences(nodes, outcomes))
     return folder / "report.html"

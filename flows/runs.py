@@ -1,14 +1,13 @@
 """Which artifacts the latest run of each experiment used: the roots of garbage collection."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.artifacts import ArtifactStore, parse_ref
-from storage.durable import rewrite
+from storage.durable import is_there, remove, remove_tree, rewrite
 from storage.errors import CorruptDataError
 from storage.features.record import has_record
 from storage.features.store import store_folder
@@ -59,8 +58,14 @@ def begin_run(home: Path, record: RunRecord) -> None:
 def end_run(home: Path, record: RunRecord) -> None:
     """The run has finished: its record is the experiment's, and what an unfinished run left is removed."""
     write_run(home, record)
-    unfinished_path(home, record.experiment).unlink(missing_ok=True)
-    shutil.rmtree(gaps_folder(home, record.experiment), ignore_errors=True)
+    remove(unfinished_path(home, record.experiment))
+    remove_gaps(home, record.experiment)
+
+
+def remove_gaps(home: Path, experiment: str) -> None:
+    """Remove the report that a run which did not finish left."""
+    if is_there(folder := gaps_folder(home, experiment)):
+        remove_tree(folder, first="report.html")
 
 
 def run_files(home: Path) -> list[Path]:

@@ -73,7 +73,7 @@ class PrefectEngine:
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
         """How each node ended, by id."""
-        schedule, n_threads = Schedule(graph), torch.get_num_threads()
+        schedule, n_threads = Schedule(graph, context.wants_the_machine), torch.get_num_threads()
         futures: dict[str, PrefectFuture[Any]] = {}
         ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
         display.begin(len(graph))

@@ -1,6 +1,6 @@
 """What may run next. Shared by all engines; it runs nothing itself."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -26,10 +26,14 @@ class Schedule:
     """A node is ready when all that it needs is done and nobody uses what it needs for itself.
 
     A failed node stops what needs it, directly or not, and nothing else.
+
+    Args:
+        graph: all nodes.
+        alone: whether a node wants the whole machine, so that nothing runs beside it.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, alone: Callable[[Node], bool]) -> None:
+        self._alone = alone
         self._missing = {node.id: set(node.upstream) for node in graph}
         self._downstream: dict[str, list[str]] = {node.id: [] for node in graph}
         for node in graph:
@@ -70,7 +74,13 @@ class Schedule:
                 yield node
 
     def _is_blocked(self, node: Node) -> bool:
-        return any(_block_each_other(node, other) for other in self._running.values())
+        return any(self._block_each_other(node, other) for other in self._running.values())
+
+    def _block_each_other(self, one: Node, other: Node) -> bool:
+        if self._alone(one) or self._alone(other):
+            return True
+        both_run_it = one.resources.backbone and other.resources.backbone
+        return both_run_it or not set(one.resources.stores).isdisjoint(other.resources.stores)
 
     def start(self, node: Node) -> None:
         """A node runs from now on."""
@@ -96,9 +106,3 @@ class Schedule:
                 found.append(Outcome(node, "skipped", because=cause))
                 queue += self._downstream[node.id]
         return found
-
-
-def _block_each_other(one: Node, other: Node) -> bool:
-    """Whether two nodes cannot run side by side."""
-    both_run_it = one.resources.backbone and other.resources.backbone
-    return both_run_it or not set(one.resources.stores).isdisjoint(other.resources.stores)

@@ -16,7 +16,7 @@ class SerialEngine:
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
         """How each node ended, by id."""
-        schedule, threads = Schedule(graph), torch.get_num_threads()
+        schedule, threads = Schedule(graph, context.wants_the_machine), torch.get_num_threads()
         display.begin(len(graph))
         while (node := schedule.next()) is not None:
             schedule.start(node)

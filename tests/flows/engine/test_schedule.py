@@ -5,6 +5,11 @@ from flows.graph import Graph, Node
 from tests.flows.engine.sums import total
 
 
+def planned(graph: Graph) -> Schedule:
+    """Where nothing wants the machine for itself."""
+    return Schedule(graph, lambda _: False)
+
+
 def drain(schedule: Schedule) -> list[str]:
     """Labels of everything that could be started now, and is."""
     labels: list[str] = []
@@ -17,7 +22,7 @@ def drain(schedule: Schedule) -> list[str]:
 def test_a_node_is_ready_when_all_that_it_needs_has_ended() -> None:
     a, b = total("a", 1), total("b", 2)
     c = total("c", 3, a, after=(b,))
-    schedule = Schedule(Graph([c, a, b]))
+    schedule = planned(Graph([c, a, b]))
     assert drain(schedule) == ["a", "b"]
     schedule.end(a, "computed")
     assert drain(schedule) == []
@@ -31,7 +36,7 @@ def test_a_node_is_ready_when_all_that_it_needs_has_ended() -> None:
 def test_a_store_has_one_writer() -> None:
     a, b = total("a", 1, stores=("s",)), total("b", 2, stores=("s", "t"))
     c = total("c", 3, stores=("u",))
-    schedule = Schedule(Graph([a, b, c]))
+    schedule = planned(Graph([a, b, c]))
     assert drain(schedule) == ["a", "c"]
     schedule.end(a, "computed")
     assert drain(schedule) == ["b"]
@@ -42,7 +47,7 @@ def test_a_failure_skips_what_needs_it_and_nothing_else() -> None:
     below = total("below", 2, bad)
     deep = total("deep", 3, below, good)
     other = total("other", 4, good)
-    schedule = Schedule(Graph([bad, good, below, deep, other]))
+    schedule = planned(Graph([bad, good, below, deep, other]))
     assert drain(schedule) == ["bad", "good"]
     error = ValueError("no")
     ended = schedule.end(bad, "failed", error)
@@ -71,7 +76,21 @@ def _label(node: Node | None) -> str | None:
 
 def test_nodes_that_could_run_side_by_side_are_counted() -> None:
     nodes = [total(str(i), i) for i in range(5)]
-    schedule = Schedule(Graph(nodes))
+    schedule = planned(Graph(nodes))
     assert schedule.n_startable(3) == 3
     schedule.start(nodes[0])
     assert (schedule.n_running, schedule.n_startable(9)) == (1, 4)
+
+
+def test_what_wants_the_machine_runs_alone_and_comes_first() -> None:
+    first, second = total("first", 1), total("second", 2)
+    fit, other = total("fit", 3, first), total("other", 4)
+    schedule = Schedule(Graph([first, second, fit, other]), lambda n: n in (first, second))
+    assert drain(schedule) == ["first"]
+    assert schedule.n_startable(9) == 0, "so it gets all threads"
+    schedule.end(first, "computed")
+    assert drain(schedule) == ["second"], (
+        "fits wait, as they would only share the processors with it"
+    )
+    schedule.end(second, "computed")
+    assert drain(schedule) == ["fit", "other"]

@@ -1,0 +1,52 @@
+"""What a run with failures says and leaves."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.engine.schedule import Outcome
+from flows.garbage import collect
+from flows.pipeline import raise_first
+from flows.runs import RunRecord, begin_run, end_run, gaps_folder, run_files, unfinished_runs
+from storage.errors import CorruptDataError, InputError, PermafrostError
+from tests.flows.engine.sums import total
+
+A, B, C = total("a", 1), total("b", 2), total("c", 3)
+WRONG = Outcome(A, "failed", InputError("yours"))
+BROKEN = Outcome(B, "failed", CorruptDataError("not yours"))
+SKIPPED = Outcome(C, "skipped", because=A)
+
+
+def notes(failed: list[Outcome], error: type[PermafrostError], report: Path | None = None) -> str:
+    outcomes = {o.node.id: o for o in (*failed, SKIPPED)}
+    with pytest.raises(error) as caught:
+        raise_first(failed, outcomes, report)
+    assert type(caught.value) is error
+    return " | ".join(caught.value.__notes__)
+
+
+def test_the_users_input_is_to_blame_only_if_all_that_failed_was_theirs() -> None:
+    WRONG.error.__notes__ = []  # type: ignore[union-attr]
+    assert "while running 'a'" in notes([WRONG], InputError)
+    told = notes([WRONG, BROKEN], CorruptDataError, Path("there.html"))
+    assert "while running 'b'" in told, "exit code 2 would say that nothing but the input is wrong"
+    assert "1 more failed: a" in told
+    assert "1 skipped" in told
+    assert "there.html" in told
+    assert told.endswith("the same command goes on from here")
+
+
+def test_a_run_is_a_root_of_garbage_collection_from_its_beginning_to_its_end(
+    tmp_path: Path,
+) -> None:
+    record = RunRecord(experiment="x", finished="", artifacts=(), stores=("s",))
+    begin_run(tmp_path, record)
+    assert [r.stores for r in unfinished_runs(tmp_path)] == [("s",)]
+    assert run_files(tmp_path) == [], "it has not finished"
+    gaps_folder(tmp_path, "x").mkdir()
+    (gaps_folder(tmp_path, "x") / "report.html").touch()
+    assert collect(tmp_path, []).folders == []
+    end_run(tmp_path, record)
+    assert list(unfinished_runs(tmp_path)) == []
+    assert [p.name for p in run_files(tmp_path)] == ["x.json"]
+    assert not gaps_folder(tmp_path, "x").exists()
