@@ -3,7 +3,6 @@
 import shutil
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from flows.context import RunContext
@@ -30,7 +29,7 @@ from stages.fit import (
     require_trainable,
 )
 from stages.fit.losses import LOSS_OF
-from stages.heads import AdaPoolHead, HeadConfig, build_head
+from stages.heads import HeadConfig, require_width
 from stages.report.cells import Role
 from stages.score import ScoreConfig, score, scored_examples
 from storage.artifacts import Draft
@@ -170,8 +169,7 @@ class FitHead(Stage):
     def check(cls, node: Node, context: RunContext) -> None:
         config = FitConfig.model_validate(node.config)
         for candidate in config.candidates():
-            if isinstance(candidate.head, AdaPoolHead):  # the only one whose sizes may not fit
-                build_head(candidate.head, width_of(node, candidate.layer), torch.Generator())
+            require_width(candidate.head, width_of(node, candidate.layer))
         data = fit_data(node, context, {})
         require_trainable(config, data)
         scored_examples(data)

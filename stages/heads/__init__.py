@@ -1,6 +1,6 @@
 """Heads: small trained modules on stored token states, and the poolings they are compared with."""
 
-from stages.heads.build import Classifier, build_head
+from stages.heads.build import Classifier, build_head, require_width
 from stages.heads.config import (
     AdaPoolHead,
     FirstHead,
@@ -14,6 +14,8 @@ from stages.heads.config import (
 )
 from stages.heads.mlp import matched_hidden
 from stages.heads.pooling import Pooling
+from stages.heads.pyg_conv import PygConv
+from stages.heads.pyg_pool import PygPoolHead
 
 __all__ = [
     "AdaPoolHead",
@@ -26,7 +28,10 @@ __all__ = [
     "MeanHead",
     "MlpHead",
     "Pooling",
+    "PygConv",
+    "PygPoolHead",
     "ScorerHead",
     "build_head",
     "matched_hidden",
+    "require_width",
 ]

@@ -21,6 +21,8 @@ from stages.heads.initialise import linear
 from stages.heads.mlp import MlpPooling
 from stages.heads.pooling import Pooling
 from stages.heads.poolings import MaxPooling, MeanPooling, SingleTokenPooling
+from stages.heads.pyg_conv import PygConv
+from stages.heads.pyg_pool import PygPoolHead, PygPooling
 from stages.heads.scorer import ScorerPooling
 
 
@@ -28,7 +30,8 @@ def build_head(config: HeadConfig, d_in: int, generator: torch.Generator) -> Poo
     """A head for tokens `d_in` wide, its weights drawn from `generator` (on the CPU).
 
     Raises:
-        InputError: the attention heads of an AdaPool do not divide `d_in`.
+        InputError: the attention heads of an AdaPool do not divide `d_in`, or a class of torch-geometric does
+            not go with it.
     """
     match config:
         case FirstHead():
@@ -47,6 +50,19 @@ def build_head(config: HeadConfig, d_in: int, generator: torch.Generator) -> Poo
             return MlpPooling(config, d_in, generator)
         case AdaPoolHead():
             return AdaPooling(config, d_in, generator)
+        case PygPoolHead():
+            return PygPooling(config, d_in, generator)
+
+
+def require_width(config: HeadConfig, d_in: int) -> None:
+    """Check that a head goes with tokens `d_in` wide, where that depends on the head.
+
+    Raises:
+        InputError: as `build_head`.
+    """
+    by_name = isinstance(config, GlotHead) and isinstance(config.conv, PygConv)
+    if by_name or isinstance(config, AdaPoolHead | PygPoolHead):
+        build_head(config, d_in, torch.Generator())
 
 
 class Classifier(nn.Module):

@@ -2,9 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from stages.bounds import MAX_LAYERS, MAX_WIDTH
+from stages.heads.pyg_conv import PygConv
+from stages.heads.pyg_pool import PygPoolHead
 from storage.quoting import quoted
 
 
@@ -45,17 +47,27 @@ class ScorerHead(_Config):
     d_model 4096 are a width of 512."""
 
 
+def _conv_of(value: object) -> str:
+    return "pyg" if isinstance(value, dict | PygConv) else "ours"
+
+
 class GlotHead(_Config):
     """Graph convolutions over the cosine graph of the tokens, then a scorer (GLOT)."""
 
     kind: Literal["glot"] = "glot"
-    conv: Literal["gat", "gcn", "gin", "gin_plain"] = "gat"
+    conv: Annotated[
+        Annotated[Literal["gat", "gcn", "gin", "gin_plain"], Tag("ours")]
+        | Annotated[PygConv, Tag("pyg")],
+        Discriminator(_conv_of),
+    ] = "gat"
     """Graph convolution; the paper's main results use graph attention. `gin` is that of the released code: a
-    perceptron with batch normalisation, and a token among its own neighbours. `gin_plain` has neither."""
+    perceptron with batch normalisation, and a token among its own neighbours. `gin_plain` has neither.
+    Others are torch-geometric's, by name."""
     n_convs: int = Field(default=2, ge=0, le=MAX_LAYERS)
     """Graph convolutions, K in the paper (appendix B: 2)."""
     hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
-    """Width of a convolution (appendix B: 128; the 8.92M parameters of table 5 are 64 and K = 1)."""
+    """Width of a convolution, where it has one to choose (appendix B: 128; the 8.92M parameters of table 5
+    are 64 and K = 1)."""
     tau: float = Field(default=0.6, allow_inf_nan=False)
     """Tokens with a cosine strictly above this are neighbours (appendix B: 0.6). At 1 or more
     nothing is connected, below -1 everything is."""
@@ -71,6 +83,11 @@ class GlotHead(_Config):
     @model_validator(mode="after")
     def _heads_that_fit(self) -> "GlotHead":
         if self.heads > 1 and self.conv != "gat":
+            if isinstance(self.conv, PygConv):
+                raise ValueError(
+                    f"heads is {self.heads} and conv is torch-geometric's {self.conv.name}; leave heads at 1 "
+                    "and give those of the convolution in conv.args"
+                )
             raise ValueError(
                 f"heads is {self.heads} and conv is {quoted(self.conv)}, which has no attention heads; "
                 "leave heads at 1 or use conv 'gat'"
@@ -79,6 +96,21 @@ class GlotHead(_Config):
             raise ValueError(
                 f"hidden is {self.hidden} and heads is {self.heads}; attention heads are "
                 "concatenated, so hidden has to be a multiple of heads"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _weights_that_normalise(self) -> "GlotHead":
+        conv = self.conv
+        if (
+            isinstance(conv, PygConv)
+            and conv.edges == "cosine"
+            and conv.takes_weights
+            and self.tau < 0
+        ):
+            raise ValueError(
+                f"tau is {self.tau} and {conv.name} takes cosines as weights of edges, which it may add up "
+                "and take the root of; use a tau of 0 or more, or edges 'one'"
             )
         return self
 
@@ -123,6 +155,14 @@ class AdaPoolHead(_Config):
 
 
 HeadConfig = Annotated[
-    FirstHead | LastHead | MeanHead | MaxHead | ScorerHead | GlotHead | MlpHead | AdaPoolHead,
+    FirstHead
+    | LastHead
+    | MeanHead
+    | MaxHead
+    | ScorerHead
+    | GlotHead
+    | MlpHead
+    | AdaPoolHead
+    | PygPoolHead,
     Field(discriminator="kind"),
 ]

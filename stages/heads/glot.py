@@ -5,7 +5,7 @@ differ we follow the code: torch-geometric's graph attention, GCN and GIN instea
 update of equation 2, and the readout pools the fused vectors, not the input. Not in the code, and off
 unless asked for: several attention heads, the input projection W_in (section 3.2, table 6), GIN without
 batch normalisation, and `jumping="none"` (table 6), which here pools the last convolution. In the code,
-and not here: GINE, which its tables do not have.
+and not here under a name of ours: GINE, which its tables do not have.
 """
 
 import torch
@@ -18,12 +18,15 @@ from stages.heads.graph_convolution import GraphConvolution
 from stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
 from stages.heads.initialise import projection
 from stages.heads.pooling import Pooling
+from stages.heads.pyg_conv import PygConv, PygConvolution, PygGraph, pyg_graph
 from stages.heads.scorer import Readout
-from stages.heads.token_graph import build_graph
+from stages.heads.token_graph import Graph, build_graph
 
 
 def _convolution(config: GlotHead, d_in: int, generator: torch.Generator) -> nn.Module:
     match config.conv:
+        case PygConv():
+            return PygConvolution(config.conv, d_in, config.hidden, generator)
         case "gat":
             return GraphAttention(d_in, config.hidden, generator, config.heads)
         case "gcn":
@@ -52,19 +55,33 @@ class GlotPooling(Pooling):
         self.projection = None
         if config.project is not None:
             self.projection = projection(d_in, config.project, generator)
-        widths = [config.project or d_in] + [config.hidden] * config.n_convs
-        self.convs = nn.ModuleList(_convolution(config, width, generator) for width in widths[:-1])
-        self.d_out = sum(widths) if config.jumping == "cat" else config.hidden
+        widths = [config.project or d_in]
+        self.convs = nn.ModuleList()
+        for _ in range(config.n_convs):
+            conv = _convolution(config, widths[-1], generator)
+            self.convs.append(conv)
+            widths.append(conv.d_out if isinstance(conv, PygConvolution) else config.hidden)
+        self.d_out = sum(widths) if config.jumping == "cat" else widths[-1]
         self.readout = Readout(self.d_out, max(128, self.d_out // 2), generator)
+
+    def _graph(self, tokens: Tensor, offsets: Tensor, first: Tensor) -> Graph | PygGraph:
+        if not len(self.convs):
+            return []
+        conv, tau = self.config.conv, self.config.tau
+        if isinstance(conv, PygConv):
+            return pyg_graph(tokens, offsets, tau, first, conv.edges)
+        return build_graph(tokens, offsets, tau)
 
     def token_vectors(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> list[Float[Tensor, "t _"]]:
         """The fused token vectors u, as blocks of columns."""
-        graph = build_graph(tokens, offsets, self.config.tau) if len(self.convs) else []
         layers = [tokens if self.projection is None else self.projection(tokens)]
+        graph = self._graph(tokens, offsets, layers[0])
         for conv in self.convs:
-            layers.append(torch.relu_(conv(layers[-1], graph)))
+            # A library's layer may have kept its output for the backward pass.
+            relu = torch.relu if isinstance(conv, PygConvolution) else torch.relu_
+            layers.append(relu(conv(layers[-1], graph)))
         match self.config.jumping:
             case "cat":
                 return layers

@@ -20,7 +20,17 @@ from stages.encoder.sentence_transformers_module import FrozenBackboneHead
 from stages.extraction.recipes import parse_recipe
 from stages.extraction.recompute import COMPUTE_NOISE
 from stages.freeze import EncoderSizes, PairFitConfig, UnifiedHead
-from stages.heads import AdaPoolHead, FirstHead, GlotHead, LastHead, MeanHead, MlpHead, ScorerHead
+from stages.heads import (
+    AdaPoolHead,
+    FirstHead,
+    GlotHead,
+    LastHead,
+    MeanHead,
+    MlpHead,
+    PygConv,
+    PygPoolHead,
+    ScorerHead,
+)
 from storage.drafts import owner
 from storage.durable import read_json
 from storage.errors import CorruptDataError, InputError
@@ -64,6 +74,8 @@ def exported(home: Home, tmp_path: Path) -> Path:
         ("llama", "htp:block=tokens,size=3", MlpHead(hidden=8)),
         ("gpt2", "echo", FirstHead()),
         ("bert", "plain", GlotHead(hidden=8, tau=0.3, conv="gin")),
+        ("bert", "plain", GlotHead(hidden=8, tau=0.3, conv=PygConv(name="GATv2Conv"))),
+        ("bert", "plain", PygPoolHead(name="Set2Set", args={"processing_steps": 2})),
     ],
 )
 def test_any_head_and_recipe(

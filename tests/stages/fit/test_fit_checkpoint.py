@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stages.fit import FitConfig, OptimConfig, fit
-from stages.heads import GlotHead, MeanHead, MlpHead
+from stages.heads import GlotHead, MeanHead, MlpHead, PygConv
 from storage.errors import CorruptDataError
 from storage.progress import SilentProgress
 from tests.diagonal import diagonal
@@ -66,14 +66,15 @@ def _resumed(config, data, path, *stops):
     return result, counts.steps
 
 
-# GLOT, and two heads with batch normalisation. Epochs have 6 steps and candidates 3 epochs; a fit stops in a
-# later epoch, in the second candidate, and twice, the second time in the epoch it had resumed.
+# GLOT, two heads with batch normalisation, and one with dropout. Epochs have 6 steps and candidates 3 epochs;
+# a fit stops in a later epoch, in the second candidate, and twice, the second time in the epoch it resumed.
 @diagonal(
     {
         "head": [
             GlotHead(hidden=6, tau=0.4),
             MlpHead(hidden=6),
             GlotHead(hidden=6, tau=0.4, conv="gin"),
+            GlotHead(hidden=6, tau=0.4, conv=PygConv(name="GATv2Conv", args={"dropout": 0.4})),
         ],
         "stops,left": [([8], 30), ([20], 18), ([26], 12), ([8, 3, 20], 12)],
     }

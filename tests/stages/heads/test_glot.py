@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from stages.heads import Classifier, GlotHead, ScorerHead, build_head
+from stages.heads import Classifier, GlotHead, PygConv, ScorerHead, build_head
 from stages.heads.token_graph import edges
 from tests.stages.heads.batches import make_batch, shift_normalisation
 from tests.stages.heads.pyg_reference import pool_texts, pyg_layer, sentences, weights
@@ -198,3 +198,27 @@ def test_training_never_needs_the_gradient_of_the_tokens(conv):
     head(tokens, offsets).sum().backward()
     assert tokens.grad is None
     assert all(parameter.grad is not None for parameter in head.parameters())
+
+
+@pytest.mark.parametrize(
+    ("conv", "heads", "name", "args"),
+    [("gat", 2, "GATConv", {"edge_dim": 1, "heads": 2}), ("gcn", 1, "GCNConv", {})],
+)
+@pytest.mark.parametrize("tau", [0.3, 1.1])
+def test_a_convolution_of_ours_equals_torch_geometrics_by_name(conv, heads, name, args, tau):
+    tokens, offsets = make_batch([9, 1, 14, 30], 6)
+    draw = torch.Generator().manual_seed(2)
+    settings = {"hidden": 8, "tau": tau, "jumping": "cat"}
+    ours = build_head(GlotHead(conv=conv, heads=heads, **settings), 6, draw).double()
+    by_name = PygConv(name=name, args=args)
+    theirs = build_head(GlotHead(conv=by_name, **settings), 6, draw).double()
+    theirs.readout.load_state_dict(ours.readout.state_dict())
+    for mine, yours in zip(ours.convs, theirs.convs, strict=True):
+        yours.layer.layer.load_state_dict(pyg_layer(mine).state_dict())
+    assert ours.n_parameters == theirs.n_parameters
+    rows = [tokens.clone().requires_grad_() for _ in range(2)]
+    found, expected = ours(rows[0], offsets), theirs(rows[1], offsets)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    for vectors in (found, expected):
+        vectors.square().sum().backward()
+    torch.testing.assert_close(rows[0].grad, rows[1].grad, rtol=1e-9, atol=1e-9)

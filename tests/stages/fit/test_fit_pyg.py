@@ -1,0 +1,105 @@
+"""Fits of heads with torch-geometric's layers: by seed, whatever runs beside them, and back from files."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from stages.fit import Contrastive, FitConfig, OptimConfig, fit, load_head, to_tensors
+from stages.heads import GlotHead, PygConv, PygPoolHead
+from storage.errors import InputError
+from storage.progress import SilentProgress
+from tests.stages.synthetic_fit import make_data, make_pairs, same_fit
+
+HEADS = {
+    "gatv2 with dropout": GlotHead(
+        conv=PygConv(name="GATv2Conv", args={"heads": 2, "dropout": 0.4}), hidden=8, tau=0.4
+    ),
+    "transformer on cosines": GlotHead(
+        conv=PygConv(name="TransformerConv", args={"dropout": 0.2}, edges="cosine"),
+        hidden=8,
+        tau=0.4,
+        jumping="max",
+    ),
+    "set2set": PygPoolHead(name="Set2Set", args={"processing_steps": 2}),
+    "lstm": PygPoolHead(name="LSTMAggregation", args={"out_channels": 7}),
+}
+
+
+def _config(head, seed=3, **settings):
+    optim = OptimConfig(lr=1e-2, batch_size=16, max_epochs=2, **settings)
+    return FitConfig(head=head, optim=optim, seed=seed)
+
+
+def _fit(config):
+    return fit(config, make_data(n_train=48, n_dev=16, n_test=1), SilentProgress())
+
+
+def test_fits_side_by_side_in_threads_equal_fits_alone():
+    configs = [_config(HEADS["gatv2 with dropout"], seed) for seed in range(4)]
+    configs += [_config(head) for head in HEADS.values()]
+    alone = [_fit(config) for config in configs]
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(_fit, configs))
+    assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
+    for one, other in zip(alone, together, strict=True):
+        same_fit(one, other)
+    assert alone[0].log != alone[1].log, "the seed counts"
+
+
+def test_dropout_counts_and_ends_with_training():
+    wet, dry = (
+        GlotHead(conv=PygConv(name="GATv2Conv", args={"dropout": p}), hidden=8, tau=0.4)
+        for p in (0.5, 0.0)
+    )
+    one, other = (_fit(_config(head)) for head in (wet, dry))
+    assert one.log[0].loss != other.log[0].loss
+    head = one.head()
+    features = to_tensors(make_data().readers["hidden/6"].features, torch.device("cpu"))
+    assert torch.equal(head.embed(*features), head.embed(*features))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_saved_head_gives_the_same_vectors(name, tmp_path):
+    result = _fit(_config(HEADS[name]))
+    result.save(tmp_path)
+    features = to_tensors(make_data().readers["hidden/6"].features, torch.device("cpu"))
+    head, loaded = result.head(), load_head(tmp_path)
+    assert loaded.config == head.config
+    assert torch.equal(loaded.embed(*features), head.embed(*features))
+    record = json.loads((tmp_path / "head.json").read_text())
+    trained = [p for n, p in result.state.items() if n in dict(head.model.named_parameters())]
+    assert record["n_parameters"] == sum(p.numel() for p in trained)
+    assert record["n_pooling_parameters"] == record["n_parameters"] - 2 * (head.pooling.d_out + 1)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_training_in_bfloat16_learns(name):
+    result = _fit(_config(HEADS[name], precision="bfloat16"))
+    assert result.log[-1].loss < result.log[0].loss
+
+
+def test_a_grid_ranges_over_classes_and_their_arguments():
+    config = _config(HEADS["gatv2 with dropout"]).model_copy(
+        update={
+            "grid": {"head.conv.name": ("GATv2Conv", "GATConv"), "head.conv.args.heads": (1, 2)}
+        }
+    )
+    names = [(c.head.conv.name, c.head.conv.args["heads"]) for c in config.candidates()]
+    assert names == [("GATv2Conv", 1), ("GATConv", 1), ("GATv2Conv", 2), ("GATConv", 2)]
+    assert config.candidates()[0].choice()["head.conv.name"] == "GATv2Conv"
+
+
+def test_an_aggregation_without_parameters_has_nothing_to_train_on_pairs_without_labels():
+    config = FitConfig(
+        head=PygPoolHead(name="SumAggregation"),
+        optim=OptimConfig(max_epochs=1),
+        loss=Contrastive(similarity="cosine", temperature=0.2),
+        metric="mrr",
+        seed=1,
+    )
+    with pytest.raises(InputError, match="nothing to train"):
+        fit(config, make_pairs("unlabelled"), SilentProgress())
