@@ -44,6 +44,7 @@ CONVOLUTIONS = Family(
     given=frozenset({"in_channels", "channels", "out_channels", "nn"}),
     filled=frozenset({"edge_dim", "in_edge_channels", "dim"}),
     inner=frozenset({"conv", "phi"}),
+    passed_on=frozenset({"aggr", "aggr_kwargs", "decomposed_layers", "flow"}),
     refused={
         "MessagePassing": "it is what the others are built on, and convolves nothing by itself",
         "CuGraphSAGEConv": _CUDA,

@@ -43,6 +43,8 @@ class Family:
     """Parameters that the head sets where a config does not."""
     inner: frozenset[str]
     """Parameters that are of this family themselves, written as `{name: ..., args: ...}`."""
+    passed_on: frozenset[str] | None
+    """What a class may hand to the one it is built on; None where that differs, and building it tells."""
     refused: Mapping[str, str]
     """Why a class cannot stand there, by name."""
 
@@ -79,7 +81,8 @@ class Family:
         hints = _hints(layer)
         for argument, value in args.items():
             parameter = parameters.get(argument)
-            if parameter is None and not further:
+            handed = further and (self.passed_on is None or argument in self.passed_on)
+            if parameter is None and not handed:
                 raise InputError(f"{name} has no argument {argument}; {takes(layer)}")
             if parameter is not None and argument in self.given and _required(parameter):
                 raise InputError(

@@ -26,6 +26,7 @@ AGGREGATIONS = Family(
     given=frozenset({"in_channels", "channels", "gate_nn"}),
     filled=frozenset({"out_channels"}),
     inner=frozenset(),
+    passed_on=None,
     refused={
         "Aggregation": "it is what the others are built on, and aggregates nothing by itself",
         "EquilibriumAggregation": "it minimises a mean over the texts of a batch, so a text's vector would "

@@ -212,14 +212,16 @@ def test_cosines_change_what_a_convolution_that_is_given_them_says():
     [
         (PygConv, "GATv2", {}, "no convolution 'GATv2'; the closest are GATv2Conv"),
         (PygConv, "GATv2Conv", {"in_channels": 3}, "gets its argument in_channels from the head"),
-        (PygConv, "SAGEConv", {"nodes": 3, "heads": 2}, "does not run"),
+        (PygConv, "GATv2Conv", {"head": 3}, "GATv2Conv has no argument head; GATv2Conv takes in_"),
+        (PygConv, "GPSConv", {"heads": 4}, "needs conv in args"),
+        (PygConv, "GPSConv", {"heads": 4, "conv": None}, "does not run"),
         (
             PygConv,
             "FeaStConv",
             {"heads": "two"},
             "wants heads to be int, not 'two'; FeaStConv takes",
         ),
-        (PygConv, "WLConvContinuous", {"cached": True}, "with cached would use"),
+        (PygConv, "GCNConv", {"cached": True}, "with cached would use"),
         (PygConv, "ChebConv", {}, "ChebConv needs K in args; ChebConv takes in_channels"),
         (PygConv, "AntiSymmetricConv", {"phy": 1}, "AntiSymmetricConv has no argument phy"),
         (PygConv, "GINConv", {"nn": 3}, "gets its argument nn from the head"),
