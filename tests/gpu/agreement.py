@@ -17,6 +17,8 @@ from stages.heads.config import (
     MlpHead,
     ScorerHead,
 )
+from stages.heads.pyg_conv import PygConv
+from stages.heads.pyg_pool import PygPoolHead
 
 WIDTH = 24
 LENGTHS = [7, 1, 40, 3, 90]
@@ -40,6 +42,8 @@ HEADS: list[HeadConfig] = [
         for tau in (0.3, 2)
     ),
     GlotHead(hidden=16, heads=4, tau=0.5, project=12, jumping="max"),
+    GlotHead(hidden=16, tau=0.5, conv=PygConv(name="GATv2Conv", edges="cosine")),
+    PygPoolHead(name="LSTMAggregation"),
 ]
 
 
