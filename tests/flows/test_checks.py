@@ -201,6 +201,20 @@ REFUSED: dict[str, tuple[Change, str]] = {
         tasks(classes, {**HEAD, "head": {"kind": "adapool", "heads": 5}}),
         "5",
     ),
+    "a class of torch-geometric that does not go with the width": (
+        tasks(
+            classes,
+            {
+                **HEAD,
+                "head": {
+                    "kind": "pyg_pool",
+                    "name": "SetTransformerAggregation",
+                    "args": {"heads": 5},
+                },
+            },
+        ),
+        "SetTransformerAggregation takes channels",
+    ),
     "a layer that is not captured": (
         tasks(classes, {**HEAD, "layer": "hidden/3"}),
         "reads hidden/3, but the experiment captures only",
