@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=2 python -m benchmarks.token_graph [--tokens 30 256 512] [--groups 4 16] [--json]
 
 A step is forward, backward and Adam on 32 texts of the given mean length, each within a quarter of it.
-Four versions with the same weights are measured against ours; all of them, and ours, build their graphs in
+Five versions with the same weights are measured against ours; all of them, and ours, build their graphs in
 every step. GLOT's released code (`build_pyg_graphs` and `GLOT.forward` in its main.py, revision 7452e5d)
 makes the cosines of a text by `cosine_similarity` on broadcast copies `[n, n, d]` and its edges by
 `dense_to_sparse`, text by text, then convolves all graphs as one torch-geometric batch.
@@ -14,6 +14,7 @@ makes the cosines of a text by `cosine_similarity` on broadcast copies `[n, n, d
 | `released` | as released | one batch |
 | `sentence` | one product of matrices | text by text |
 | `batched` | one product of matrices | one batch |
+| `by_name` | as ours | one batch, by `conv: {kind: pyg, name: GATConv}`; our readout |
 
 The tokens lie around `--groups` directions, so that one pair in as many is connected: 4 is the density of
 MiniLM's states at tau 0.6 (0.06 to 0.27 measured), 16 the lower end of it, 2 that of its last layer at
@@ -38,9 +39,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
-from stages.heads import Classifier, GlotHead, build_head
+from stages.heads import Classifier, GlotHead, PygConv, build_head
 from stages.heads.glot import GlotPooling
 from stages.heads.products import product
+from stages.heads.pyg_conv import PygConvolution
 from stages.heads.token_graph import edges
 from tests.stages.heads.pyg_reference import convolve, edge_index, gat_conv, pool_sentence
 
@@ -51,7 +53,7 @@ with warnings.catch_warnings():
     from torch_geometric.utils import dense_to_sparse, softmax
 
 TEXTS, WIDTH, TAU = 32, 384, 0.6
-VERSIONS = ("literal", "released", "sentence", "batched")
+VERSIONS = ("literal", "released", "sentence", "batched", "by_name")
 TARGETS = {"literal": ">= 5", "sentence": ">= 5"}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 PARTS = ("products", "steps", "peaks")
@@ -86,6 +88,14 @@ class Case:
         self.head = head
         self.classifier = Classifier(head.d_out, 2, draw).to(device)
         self.layers = [gat_conv(conv).to(device) for conv in head.convs]  # pyright: ignore[reportArgumentType] # a ModuleList
+        conv = PygConv(name="GATConv", args={"edge_dim": 1})
+        named = build_head(GlotHead(hidden=hidden, tau=TAU, conv=conv), WIDTH, draw).to(device)
+        assert isinstance(named, GlotPooling)
+        named.readout = head.readout
+        for layer, theirs in zip(named.convs, self.layers, strict=True):
+            assert isinstance(layer, PygConvolution)
+            layer.layer.layer = theirs
+        self.named = named
         rest = [*head.readout.parameters(), *self.classifier.parameters()]
         self.parameters = {
             "ours": [*head.convs.parameters(), *rest],
@@ -132,6 +142,10 @@ class Case:
         starts = self.offsets[:-1].tolist()
         found = [edge_index(s, TAU) + at for s, at in zip(self.texts(), starts, strict=True)]
         return self._of_one_graph(torch.cat(found, dim=1))
+
+    def by_name(self) -> Tensor:
+        """The same by our head with a layer of torch-geometric."""
+        return self.named(self.tokens, self.offsets)
 
     def _of_one_graph(self, graph: Tensor) -> Tensor:
         hidden = [self.tokens]
