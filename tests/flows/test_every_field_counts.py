@@ -15,7 +15,7 @@ from stages.embed import EmbedConfig
 from stages.extraction.recipes import Recipe
 from stages.fit import FitConfig, LossConfig, OptimConfig
 from stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
-from stages.heads import HeadConfig
+from stages.heads import HeadConfig, PygConv, PygPoolHead
 from stages.layer_probe import LayerProbeConfig
 from stages.linear import LinearConfig
 from stages.probes import GeometryConfig, GraphTimeConfig, TaskScoreConfig, TokenGraphConfig
@@ -29,7 +29,7 @@ UNIONS = (HeadConfig, PairHeadConfig, Recipe, LossConfig, ControlConfig, NextTok
 PLAIN = (
     *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig, GraphTimeConfig),
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),
-    *(ScoreConfig, SensitivityConfig, SimilarityConfig, TaskScoreConfig, TokenGraphConfig),
+    *(PygConv, ScoreConfig, SensitivityConfig, SimilarityConfig, TaskScoreConfig, TokenGraphConfig),
 )
 NEEDED: dict[str, Any] = {
     "seed": 0,
@@ -40,6 +40,8 @@ NEEDED: dict[str, Any] = {
     "layer": "hidden/2",
 }
 """Values of fields without a default."""
+CLASSES = {PygConv: "GATv2Conv", PygPoolHead: "SoftmaxAggregation"}
+"""Of torch-geometric, where `name` is one."""
 
 
 def members(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -61,7 +63,8 @@ def made(kind: type[BaseModel]) -> BaseModel:
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
     if kind is PairFitConfig:
         return kind.model_validate({"seed": 0, "head": {"kind": "cosine_mlp"}})
-    return kind.model_validate({name: NEEDED[name] for name in required})
+    needed = NEEDED | {"name": CLASSES.get(kind)}
+    return kind.model_validate({name: needed[name] for name in required})
 
 
 def others(value: Any, annotation: Any) -> Iterator[Any]:
@@ -87,6 +90,8 @@ def others(value: Any, annotation: Any) -> Iterator[Any]:
                 "say {text} twice",
                 "{first} and {text}",
                 "{placeholder} {text} in a word:",
+                "GATConv",
+                "MeanAggregation",
             )
             if s != value
         )
@@ -95,7 +100,7 @@ def others(value: Any, annotation: Any) -> Iterator[Any]:
             yield from ((other,) for other in others(None, part))
             yield from ((a, b) for a in others(None, part) for b in others(a, part))
     elif origin is dict:
-        yield {"layer": ["hidden/1"]}
+        yield from ({"layer": ["hidden/1"]}, {"learn": True}, {"heads": 2})
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield from changed(value if isinstance(value, annotation) else made(annotation))
         if value is not None and not isinstance(value, annotation):
