@@ -17,6 +17,7 @@ import torch
 from pydantic import ConfigDict, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
+from stages.bounds import MAX_TEXTS, MAX_WIDTH
 from stages.heads.directed_draws import DirectedDraws, require_directed
 from storage.errors import InputError
 from storage.quoting import quoted
@@ -94,6 +95,7 @@ class Family:
                     f"{name} with cached would use the token graph of its first batch for every other; "
                     "leave cached out"
                 )
+            _require_bounded(name, argument, value)
             if argument in _AGGREGATIONS:
                 _require_no_padding(name, argument, value)
             if argument in self.inner and isinstance(value, dict):
@@ -204,6 +206,15 @@ def _hints(layer: type[nn.Module]) -> dict[str, Any]:
         return get_type_hints(layer.__init__)
     except (NameError, TypeError):  # annotated with names that the module lacks
         return {}
+
+
+def _require_bounded(name: str, argument: str, value: JsonValue) -> None:
+    most = MAX_TEXTS if argument == "deg" else MAX_WIDTH  # `deg` counts tokens
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, int | float) and not abs(one) <= most:
+            raise InputError(
+                f"{name} has {quoted(one)} in {argument}; a number here is {most:,} at most"
+            )
 
 
 def _require_no_padding(name: str, argument: str, value: JsonValue) -> None:

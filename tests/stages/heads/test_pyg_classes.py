@@ -222,6 +222,8 @@ def test_cosines_change_what_a_convolution_that_is_given_them_says():
             "wants heads to be int, not 'two'; FeaStConv takes",
         ),
         (PygConv, "GCNConv", {"cached": True}, "with cached would use"),
+        (PygConv, "GATv2Conv", {"heads": 10**9}, "has 1000000000 in heads; a number here is"),
+        (PygPoolHead, "QuantileAggregation", {"q": [0.5, float("nan")]}, "has nan in q"),
         (PygConv, "ChebConv", {}, "ChebConv needs K in args; ChebConv takes in_channels"),
         (PygConv, "AntiSymmetricConv", {"phy": 1}, "AntiSymmetricConv has no argument phy"),
         (PygConv, "GINConv", {"nn": 3}, "gets its argument nn from the head"),
