@@ -62,9 +62,13 @@ class ArtifactSpec(BaseModel):
 
     @property
     def ref(self) -> ArtifactRef:
-        """Stage and key."""
+        """Stage and key, as they are made today."""
+        return self.ref_of(KEY_VERSION)
+
+    def ref_of(self, key_version: int) -> ArtifactRef:
+        """Stage and key, as they were made under a version of keys."""
         document = {
-            "key_version": KEY_VERSION,
+            "key_version": key_version,
             "stage": self.stage,
             "config": self.config,
             "inputs": list(self.inputs),
@@ -138,9 +142,11 @@ class ArtifactStore:
             manifest = Manifest.model_validate(read_sealed(path)[0])
         except (CorruptDataError, ValidationError) as error:
             raise CorruptDataError(f"{path} is damaged; {_remake(ref)}") from error
-        if manifest.ref != ref or manifest.spec.ref != ref:
+        # By its own version: an older artifact is not reused, but it is no less whole for that.
+        described = manifest.spec.ref_of(manifest.key_version)
+        if manifest.ref != ref or described != ref:
             raise CorruptDataError(
-                f"{path} describes {manifest.spec.ref}, expected {ref}; changed by hand? {_remake(ref)}"
+                f"{path} describes {described}, expected {ref}; changed by hand? {_remake(ref)}"
             )
         return manifest
 

@@ -13,6 +13,7 @@ from storage.artifacts import (
     parse_ref,
 )
 from storage.errors import CorruptDataError, DiskFullError, InputError, NotFoundError
+from storage.sealed import sealed_bytes
 from tests.storage.small_store import flip, snapshot
 
 SPEC = ArtifactSpec(stage="fit", config={"lr": 0.1}, inputs=(), code={"a:b": "1"})
@@ -50,6 +51,23 @@ def test_a_published_artifact_is_found_with_all_it_was_given(store: ArtifactStor
     assert manifest.provenance["device"] == "cpu"
     assert set(manifest.files) == {"head.bin", "sub/x.json"}
     assert store.problems(ref) == []
+
+
+def test_an_artifact_of_an_older_version_of_keys_is_whole_but_not_reused(
+    store: ArtifactStore,
+) -> None:
+    folder = store.folder(_publish(store))
+    manifest = store.manifest(SPEC.ref)
+    old = SPEC.ref_of(manifest.key_version - 1)
+    assert old != SPEC.ref
+    older = manifest.model_copy(update={"key": old.key, "key_version": manifest.key_version - 1})
+    (folder / "artifact.json").write_bytes(sealed_bytes(older.model_dump(mode="json")))
+    folder.rename(store.folder(old))
+    assert store.manifest(old) == older
+    assert store.problems(old) == []
+    assert (store.open(old) / "head.bin").read_bytes() == b"weights"
+    assert [m.ref for m in store.all()] == [old]
+    assert not store.is_done(SPEC.ref), "what a key is made of has changed since"
 
 
 def test_a_stage_that_fails_publishes_nothing_and_leaves_nothing(store: ArtifactStore) -> None:
