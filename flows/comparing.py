@@ -37,7 +37,7 @@ def compare_sources(
     """Read both sides and compare b with a.
 
     Raises:
-        InputError: no such report, file or experiment, a file of something else, or as of `compare`.
+        InputError: no such report, file or experiment, a file of something else; see also `compare`.
         CorruptDataError: an artifact is damaged.
     """
     sides = read_side(a, home_a), read_side(b, home_b)

@@ -68,7 +68,7 @@ class ByHead:
 
 
 @dataclass(frozen=True)
-class Workplace:
+class ExtractContext:
     """Where and how features are made."""
 
     home: Path
@@ -98,7 +98,7 @@ def embed_config(**fields: str) -> EmbedConfig:
 
 
 def embed_texts(
-    how: ByMethod | ByHead, texts: Sequence[str], output: Path, place: Workplace
+    how: ByMethod | ByHead, texts: Sequence[str], output: Path, context: ExtractContext
 ) -> dict[str, Any]:
     """Write the embeddings of `texts` to `output` and return a few figures.
 
@@ -113,9 +113,9 @@ def embed_texts(
     digests = texts.map(text_digest)
     unique = _Unique(*each_once([texts], [digests]))
     made = (
-        _by_method(how, unique, place)
+        _by_method(how, unique, context)
         if isinstance(how, ByMethod)
-        else _by_head(how, unique, place)
+        else _by_head(how, unique, context)
     )
     facts = made.facts | {"store_ids": [r.store.store_id for r in made.reports]}
     vectors = made.vectors[numbered(digests)]
@@ -148,7 +148,7 @@ class _Made:
     n_tokens_computed: int
 
 
-def _by_method(how: ByMethod, unique: _Unique, place: Workplace) -> _Made:
+def _by_method(how: ByMethod, unique: _Unique, context: ExtractContext) -> _Made:
     targets = [
         resolve_target(how.extract.model_copy(update={"recipe": member}))
         for member in expand_recipe(how.extract.recipe)
@@ -156,9 +156,9 @@ def _by_method(how: ByMethod, unique: _Unique, place: Workplace) -> _Made:
     first = targets[0]
     # The members of an ensemble share the backbone, which is loaded at most once.
     load = cache(
-        partial(load_backbone, first.files, first.identity.compute_dtype, place.runtime.device)
+        partial(load_backbone, first.files, first.identity.compute_dtype, context.runtime.device)
     )
-    work = _Extractions(targets, place, load)
+    work = _Extractions(targets, context, load)
     config, dev_tokens = how.config, 0
     # A layer that is not there is told before anything runs.
     layers = layers_of(config, first.sizes)
@@ -171,7 +171,7 @@ def _by_method(how: ByMethod, unique: _Unique, place: Workplace) -> _Made:
         )
     members, reports = work.run(config, unique)
     vectors = embed_ensemble(
-        (combined_layers(config, m, place.progress("embed")) for m in members), config.combine
+        (combined_layers(config, m, context.progress("embed")) for m in members), config.combine
     )
     identities = [to_plain(t.identity) for t in targets]
     facts = {
@@ -192,7 +192,7 @@ class _Extractions:
     """The stores of all members of an ensemble."""
 
     targets: list[ExtractTarget]
-    place: Workplace
+    context: ExtractContext
     load: Callable[[], Backbone]
 
     def run(
@@ -202,7 +202,7 @@ class _Extractions:
         members, reports = list[StoredFeatures](), list[ExtractReport]()
         for target in self.targets:
             arrays = required_arrays(config, target.sizes)
-            report = _extract(replace(target, arrays=arrays), texts, self.place, self.load)
+            report = _extract(replace(target, arrays=arrays), texts, self.context, self.load)
             members.append(StoredFeatures(report.store, target.sizes, texts.digests))
             reports.append(report)
         return members, reports
@@ -217,7 +217,7 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
         )
     corpus = build_corpus(FilesCorpus(files={"dev": dev}, task=DEV_COLUMNS))
     members, reports = work.run(config, _Unique(corpus.texts, corpus.digests))
-    per_member = [embed_layers(config, m, work.place.progress("choose layers")) for m in members]
+    per_member = [embed_layers(config, m, work.context.progress("choose layers")) for m in members]
     vectors = {
         int(layer): embed_ensemble((found[layer] for found in per_member), config.combine)
         for layer in per_member[0]
@@ -228,12 +228,12 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
     return with_layers(config, chosen), sum(r.n_tokens for r in reports)
 
 
-def _by_head(how: ByHead, unique: _Unique, place: Workplace) -> _Made:
-    fitted = find_fitted(place.home, how.artifact, how.backbone)
+def _by_head(how: ByHead, unique: _Unique, context: ExtractContext) -> _Made:
+    fitted = find_fitted(context.home, how.artifact, how.backbone)
     target = fitted.target
-    report = _extract(target, unique, place, None)
+    report = _extract(target, unique, context, None)
     features = StoredFeatures(report.store, target.sizes, unique.digests)
-    made = fitted.vectors.of(features, place.progress("embed"))
+    made = fitted.vectors.of(features, context.progress("embed"))
     facts = {
         "store": to_plain(target.identity),
         "arrays": list(target.arrays),
@@ -246,15 +246,15 @@ def _by_head(how: ByHead, unique: _Unique, place: Workplace) -> _Made:
 def _extract(
     target: ExtractTarget,
     texts: _Unique,
-    place: Workplace,
+    context: ExtractContext,
     load: Callable[[], Backbone] | None,
 ) -> ExtractReport:
     return extract(
         target,
-        place.home,
+        context.home,
         texts.texts,
         texts.digests,
-        place.runtime,
-        place.progress("extract"),
+        context.runtime,
+        context.progress("extract"),
         load=load,
     )

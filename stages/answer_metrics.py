@@ -32,7 +32,7 @@ Found = Mapping[str, tuple[Examples, Predictions]]
 
 
 def answers_table(found: Found) -> pa.Table:
-    """The answers, one row per example, as of `predictions_table`."""
+    """The answers, one row per example; see `predictions_table`."""
     return pa.concat_tables(
         predictions_table(s.split, s.sides, s.labels, p.values, p.scores) for s, p in found.values()
     )
@@ -48,7 +48,7 @@ def answer_metrics(metric: Metric, data: FitData, found: Found) -> dict[str, Any
 
     Returns:
         metric, dev, test, n_dev, n_test; majority and class_balance of test, None where labels are no
-        classes; overlap, n_clean_test and clean_test as of `overlap_metrics`; `{dev,test}_{metric}` for
+        classes; overlap, n_clean_test and clean_test (see `overlap_metrics`); `{dev,test}_{metric}` for
         every metric of the task.
     """
     test, answers = found["test"]

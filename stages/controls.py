@@ -65,9 +65,9 @@ class ControlResult:
 
     metrics: dict[str, object]
     """metric, dev, test, n_dev, n_test, majority, class_balance, choice, n_parameters; overlap, n_clean_test
-    and clean_test as of `overlap_metrics`."""
+    and clean_test (see `overlap_metrics`)."""
     predictions: pa.Table
-    """As of `predictions_table`, the score being the probability of class 1 of two."""
+    """See `predictions_table`, the score being the probability of class 1 of two."""
 
     def save(self, folder: Path) -> None:
         """Write metrics.json and predictions.parquet."""
@@ -125,7 +125,7 @@ def require_control(config: ControlConfig, corpus: Corpus) -> None:
     """Check everything about a control before it is fitted.
 
     Raises:
-        InputError: as of `run_control`.
+        InputError: see `run_control`.
     """
     _labels(corpus)
     if config.metric == "f1" and len(corpus.label_names) != 2:

@@ -54,16 +54,16 @@ class ScoreResult:
     """Metrics, one prediction per example, and token weights of a few texts."""
 
     metrics: dict[str, Any]
-    """As of `answer_metrics`, and choice and n_parameters."""
+    """Those of `answer_metrics`, choice and n_parameters."""
     predictions: pa.Table
-    """As of `predictions_table`.
+    """See `predictions_table`.
 
     By task: the class and, of two, the probability of class 1; the cosine, without a score; the rank of
     the partner (the label is the 1 that is wanted) and its similarity."""
     token_weights: pa.Table | None
     """text, digest, weights: None for a head that has none, or that reads one row per text."""
     vectors: pa.Table | None = None
-    """As of `vector_map`: vectors of test texts; None where single texts have no classes."""
+    """See `vector_map`: vectors of test texts; None where single texts have no classes."""
 
     def save(self, folder: Path) -> None:
         """Write metrics.json, predictions.parquet and, if made, token_weights.parquet and map.parquet."""

@@ -88,7 +88,7 @@ def match(
     """`recall@k` for every k, and `mrr`, of finding the own suffix by cosine; row i belongs to row i.
 
     Raises:
-        InputError: as of `suffix_ranks`.
+        InputError: see `suffix_ranks`.
     """
     ranks = suffix_ranks(prefixes, suffixes)
     return {
@@ -135,14 +135,14 @@ def layer_curve(
     Args:
         what: names the vectors, for example the method.
         layers: (layer, vectors of prefixes, vectors of suffixes); one is held at a time.
-        k: as of `match`.
+        k: see `match`.
 
     Returns:
         what, layer, recall@k for every k, mrr: one row per layer. The paper's final figure of a method
         is its best layer.
 
     Raises:
-        InputError: no layers, or as of `suffix_ranks`.
+        InputError: no layers; see also `suffix_ranks`.
     """
     found = [(layer, match(prefixes, suffixes, k)) for layer, prefixes, suffixes in layers]
     if not found:

@@ -114,7 +114,7 @@ def bootstrap_interval(
         level: coverage.
 
     Raises:
-        InputError: as of `resample`.
+        InputError: see `resample`.
     """
     found = resample(metric, labels, np.atleast_2d(predictions), n_resamples, seed)
     return interval(estimate(metric, *found), level, seed)
@@ -130,10 +130,10 @@ def paired_bootstrap(
     seed: int = 0,
     level: float = 0.95,
 ) -> Difference:
-    """Metric of a less metric of b, both on the same resamples; arguments as of `bootstrap_interval`.
+    """Metric of a less metric of b, both on the same resamples; for the arguments see `bootstrap_interval`.
 
     Raises:
-        InputError: as of `resample`.
+        InputError: see `resample`.
     """
     a, b = (
         estimate(metric, *resample(metric, labels, np.atleast_2d(predictions), n_resamples, seed))
@@ -148,7 +148,7 @@ def resample(
     """A metric of k predictions on the test set, and on resamples that all of them share.
 
     Args:
-        metric: as of `stages.resampled_metrics.resampled`.
+        metric: see `stages.resampled_metrics.resampled`.
         labels: `[n]`.
         predictions: `[k, n]`.
         n_resamples: how many resamples.
@@ -156,7 +156,7 @@ def resample(
 
     Raises:
         InputError: fewer than two examples, another number of predictions than labels, a value that is
-            not finite, or as of `stages.resampled_metrics.resampled`.
+            not finite; see also `stages.resampled_metrics.resampled`.
     """
     truth, answers_KN = labels.astype(np.float64), predictions.astype(np.float64)
     n = len(truth)

@@ -51,7 +51,7 @@ class SimilarityResult:
     """metric, dev, test, n_dev, n_test, choice, n_parameters; overlap, n_clean_test and clean_test as of
     `overlap_metrics`; `{dev,test}_{spearman,pearson}`; null for a split that is not there."""
     predictions: pa.Table
-    """As of `predictions_table`, the prediction being the cosine; without scores."""
+    """See `predictions_table`, the prediction being the cosine; without scores."""
 
     def save(self, folder: Path) -> None:
         """Write metrics.json and predictions.parquet."""
@@ -133,7 +133,7 @@ def require_graded(corpus: Corpus) -> None:
 def overlap_of_pairs(
     config: SimilarityConfig, test: pa.Table, corpus: Corpus
 ) -> dict[str, float | int | None]:
-    """As of `overlap_metrics`, for the predictions of the test pairs.
+    """See `overlap_metrics`, for the predictions of the test pairs.
 
     The clean part has no score where its predictions or its labels are all equal.
     """

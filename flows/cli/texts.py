@@ -217,7 +217,7 @@ def embed(
     json: JsonFlag = False,
 ) -> None:
     """Write one embedding per text, in input order, from cached features (extracted if missing)."""
-    from flows.embedding import ByHead, ByMethod, Workplace, embed_config, embed_texts
+    from flows.embedding import ByHead, ByMethod, ExtractContext, embed_config, embed_texts
     from stages.corpus.texts import read_texts
 
     if head is not None:
@@ -247,8 +247,8 @@ def embed(
     root = home_folder(home)
     runtime = _runtime(device, batch_tokens, too_long)
     with Display(console) as display:
-        place = Workplace(root, runtime, lambda label: NodeProgress(display, label))
-        done = embed_texts(how, read_texts(texts), output, place)
+        context = ExtractContext(root, runtime, lambda label: NodeProgress(display, label))
+        done = embed_texts(how, read_texts(texts), output, context)
     if json:
         emit(done)
     else:

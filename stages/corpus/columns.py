@@ -149,7 +149,7 @@ class TestFromTrainQueries(_Config):
 
     kind: Literal["from_train_queries"] = "from_train_queries"
     fraction: float = Field(gt=0, lt=1)
-    """As of `from_train`."""
+    """See `from_train`."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Another seed, another choice."""
 

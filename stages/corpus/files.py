@@ -91,7 +91,7 @@ def file_format(path: Path) -> str:
     """The format by extension, of one file or of several of one format.
 
     Raises:
-        InputError: no such file, an empty one, an unknown extension, or as of `data_files`.
+        InputError: no such file, an empty one, an unknown extension; see also `data_files`.
     """
     checked_path(path, "the file")
     first, *_ = [_format_of_one(part) for part in data_files(path)]

@@ -154,7 +154,7 @@ def read_split(
     """Some columns of one split, and the names of declared classes by column.
 
     Raises:
-        InputError: as of `open_split` and `select_columns`.
+        InputError: see `open_split` and `select_columns`.
     """
     loaded = open_split(path, config, revision, split)
     return select_columns(loaded, columns, f"split {quoted(split)} of {path}")

@@ -101,7 +101,7 @@ def find_pair(
     """The columns of the two texts of a pair; names that are not given must belong together.
 
     Raises:
-        InputError: as of `find_column`.
+        InputError: see `find_column`.
     """
     if given != default or all(name in available for name in default):
         first = _one_side(fields[0], given[0], default[0], FIRST, available, where)

@@ -45,7 +45,7 @@ def list_rows(
         ids: columns with one id in each row.
 
     Raises:
-        InputError: as of `read_columns`, or a value that is no list.
+        InputError: a value that is no list; see also `read_columns`.
     """
     table = read_columns(path, single, [], texts, ids=ids, lists=others)
     return table, {name: _lists(table, name, str(path)) for name in (*texts, *others)}
@@ -55,7 +55,7 @@ def unnested(path: Path, texts: Sequence[str], others: Sequence[str]) -> pa.Tabl
     """The columns with one row per element of their lists, which are equally long in every row.
 
     Raises:
-        InputError: as of `list_rows`, lists of different lengths, or elements of different types.
+        InputError: see `list_rows`, lists of different lengths, or elements of different types.
     """
     _, lists = list_rows(path, texts, others)
     require_equal_lengths(lists, str(path))

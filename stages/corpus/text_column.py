@@ -49,7 +49,7 @@ def checked_texts(
 def decoded(
     column: pa.ChunkedArray, name: str, where: str, rows: NDArray[np.int64] | None = None
 ) -> pa.ChunkedArray:
-    """Text or bytes as `large_string`, missing ones kept; arguments as of `checked_texts`.
+    """Text or bytes as `large_string`, missing ones kept; for the arguments see `checked_texts`.
 
     Raises:
         InputError: invalid UTF-8; with its row number.

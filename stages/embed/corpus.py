@@ -119,7 +119,7 @@ def embed_corpus(
         progress: told the texts done.
 
     Raises:
-        InputError: `auto` without graded dev pairs, whitening without a train split, and as of `embed`.
+        InputError: `auto` without graded dev pairs, whitening without a train split; see also `embed`.
     """
     if config.layers == AUTO:
         config = with_layers(config, _chosen(config, members, corpus, progress))

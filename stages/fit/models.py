@@ -178,7 +178,7 @@ class GradedPairs(TaskModel):
         return Predictions(np.concatenate(parts), None)
 
 
-class PartnerSearch(TaskModel):
+class InBatchContrastive(TaskModel):
     """Pairs without labels: the second text is to be found from the first."""
 
     def __init__(self, pooling: Pooling, config: Contrastive) -> None:
@@ -225,4 +225,4 @@ def build_model(config: FitConfig, facts: TaskFacts, d_in: int) -> TaskModel:
                     f"head {config.head.kind} has no parameters with these settings and loss "
                     f"{config.loss.kind} adds none, so there is nothing to train; use another head"
                 )
-            return PartnerSearch(pooling, config.loss)
+            return InBatchContrastive(pooling, config.loss)

@@ -46,7 +46,7 @@ def require_trainable(config: FitConfig, data: FitData) -> None:
     """Check everything about a fit that a corpus tells without its features.
 
     Raises:
-        InputError: as of `require_fitting`, `splits` and `require_negatives`, for any candidate.
+        InputError: for any candidate; see `require_fitting`, `splits` and `require_negatives`.
     """
     found: dict[tuple[int, str], Splits] = {}
     for candidate in config.candidates():

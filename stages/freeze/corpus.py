@@ -63,7 +63,7 @@ def fit_corpus(
     """Train a pair head on train, its epoch chosen on dev; test is not read.
 
     Raises:
-        InputError: no graded pairs, or as of `fit_pairs`.
+        InputError: no graded pairs; see also `fit_pairs`.
     """
     train, dev = (graded_pairs(corpus, split, label_range) for split in ("train", "dev"))
     return fit_pairs(config, latents, train, dev, autoencoders, progress, device)

@@ -68,7 +68,7 @@ def run_linear(
 
     Raises:
         InputError: a task without classes, a split that is missing, one class only in train, f1 of more
-            than two classes, or as of `embed_corpus`.
+            than two classes; see also `embed_corpus`.
     """
     data, (train, dev), scored = linear_examples(config, corpus)
     best: _Fitted | None = None

@@ -75,7 +75,7 @@ class LinearModel:
             sides: one vector per text; of pairs, those of the first and those of the second texts.
 
         Raises:
-            InputError: as of `decide`.
+            InputError: see `decide`.
         """
         values = self.decide(*sides)
         best = values[:, 0] > 0 if values.shape[1] == 1 else values.argmax(axis=1)

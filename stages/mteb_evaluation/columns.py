@@ -62,7 +62,7 @@ class LocalFile:
         """As `read`; rows whose columns all hold lists are one row per element.
 
         Raises:
-            InputError: as of `read`, or lists that do not belong together.
+            InputError: lists that do not belong together; see also `read`.
         """
         if not holds_lists(self.path, [*texts, *labels]):
             return self.read(texts, labels=labels)

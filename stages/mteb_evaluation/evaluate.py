@@ -59,7 +59,7 @@ class EvaluationResult:
     examples: ExampleScores | None
     """What each example adds to the score; None where the kind of task has no such thing."""
     map: pa.Table | None = None
-    """As of `vector_map`: vectors of labelled texts; None where texts have no classes."""
+    """See `vector_map`: vectors of labelled texts; None where texts have no classes."""
 
     def save(self, folder: Path) -> None:
         """Write metrics.json, scores.json and, of tasks that have them, example_scores.parquet and

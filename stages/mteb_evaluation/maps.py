@@ -28,7 +28,7 @@ class _Labelled:
 def task_map(
     task: AbsTask, embedding: Embedding, asked: Collection[str], class_names: Sequence[str] = ()
 ) -> pa.Table | None:
-    """As of `vector_map`, of `MAP_TEXTS` texts at most, evenly from the task's data.
+    """See `vector_map`, of `MAP_TEXTS` texts at most, evenly from the task's data.
 
     None for other kinds of task, mteb's clustering before 2024, several splits, subsets or columns of text,
     and labels that are not one class each.

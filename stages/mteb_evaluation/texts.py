@@ -22,7 +22,7 @@ def task_corpus(config: LocalTask, role: Role) -> Corpus:
     """The texts that a task asks for in one role, as a corpus of kind `unlabelled`; blank ones are left out.
 
     Raises:
-        InputError: as of `read_local`, or all texts are blank.
+        InputError: all texts are blank; see also `read_local`.
     """
     asked = dict.fromkeys(asked_texts(config, read_local(config))[role])
     texts = tuple(text for text in asked if text.strip())

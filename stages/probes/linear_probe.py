@@ -33,7 +33,7 @@ class LinearProbe(BaseModel):
     metric: ClassMetric = "accuracy"
     """Of classes; what is compared on dev and reported."""
     pair_features: PairFeatures = "full"
-    """What the model sees of two vectors, as of `LinearConfig`."""
+    """What the model sees of two vectors; see `LinearConfig`."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from flows.embedding import ByHead, Workplace, embed_texts
+from flows.embedding import ByHead, ExtractContext, embed_texts
 from flows.garbage import collect
 from flows.pipeline import run_serially
 from flows.runs import run_files, run_problems
@@ -41,12 +41,12 @@ def test_nothing_in_it_is_called_damaged(frozen: Path) -> None:
 
 def test_every_head_gives_the_vectors_it_gave(frozen: Path, tmp_path: Path) -> None:
     home = shutil.copytree(frozen / "home", tmp_path / "home")
-    place = Workplace(home, QUIET, lambda _: SilentProgress())
+    context = ExtractContext(home, QUIET, lambda _: SilentProgress())
     heads = trained(home)
     assert len(heads) == 11
     for key in heads:
         how = ByHead(key, str(frozen / "backbone"))
-        embed_texts(how, TEXTS, tmp_path / "now.parquet", place)
+        embed_texts(how, TEXTS, tmp_path / "now.parquet", context)
         now, then = (
             np.stack(pq.read_table(path).column("embedding").to_numpy())
             for path in (

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows import embedding, extraction
-from flows.embedding import ByMethod, Workplace, embed_config, embed_texts
+from flows.embedding import ByMethod, ExtractContext, embed_config, embed_texts
 from stages.corpus.texts import read_texts
 from stages.extraction.backbone import BackboneConfig
 from stages.extraction.capture import parse_capture
@@ -60,7 +60,7 @@ def test_embed(texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(embedding, "_by_method", made)
     config = embed_config(method="mean", layers="last", of="hidden")
     output = tmp_path / "out.parquet"
-    place = Workplace(tmp_path, ExtractRuntime(), lambda label: SilentProgress())
+    place = ExtractContext(tmp_path, ExtractRuntime(), lambda label: SilentProgress())
     embed_texts(ByMethod(CONFIG, config, None), texts, output, place)
     table = pq.read_table(output)
     assert table.schema.field("text").type == pa.string()
