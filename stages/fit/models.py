@@ -27,7 +27,6 @@ from stages.fit.losses import Contrastive, contrastive, cosine_mse
 from stages.fit.ranks import partner_ranks
 from stages.heads import Classifier, Pooling, build_head
 from stages.heads.initialise import linear
-from storage.errors import InputError
 
 PARAMETERLESS = ("first", "last", "mean", "max")
 """Heads with nothing to train, so that a text can be pooled once."""
@@ -207,7 +206,7 @@ def build_model(config: FitConfig, facts: TaskFacts, d_in: int) -> TaskModel:
     """A fresh model on the CPU; the same seed gives the same weights.
 
     Raises:
-        InputError: widths that do not go together, or nothing to train.
+        InputError: widths that do not go together.
     """
     draw = torch.Generator().manual_seed(config.seed)
     pooling = build_head(config.head, d_in, draw)
@@ -220,9 +219,4 @@ def build_model(config: FitConfig, facts: TaskFacts, d_in: int) -> TaskModel:
             return GradedPairs(pooling, facts.label_range, draw)
         case "unlabelled":
             assert isinstance(config.loss, Contrastive), "checked with the splits"
-            if pooling.n_parameters == 0:  # of the fixed ones, the splits have said so
-                raise InputError(
-                    f"head {config.head.kind} has no parameters with these settings and loss "
-                    f"{config.loss.kind} adds none, so there is nothing to train; use another head"
-                )
             return InBatchContrastive(pooling, config.loss)

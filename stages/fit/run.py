@@ -18,7 +18,7 @@ from stages.fit.config import FitConfig
 from stages.fit.models import Predictions, TaskFacts, TaskModel, build_model
 from stages.fit.optim import make_optimizer, rate
 from stages.fit.sources import Source
-from storage.errors import PermafrostError
+from storage.errors import InputError, PermafrostError
 
 
 class Step(NamedTuple):
@@ -42,8 +42,19 @@ class Run:
 
 
 def start_run(config: FitConfig, facts: TaskFacts, d_in: int, device: torch.device) -> Run:
-    """A fresh model of a candidate; the same seed gives the same weights on every device."""
+    """A fresh model of a candidate; the same seed gives the same weights on every device.
+
+    Raises:
+        InputError: it has nothing to train.
+    """
     model = build_model(config, facts, d_in).to(device)
+    if not any(
+        p.requires_grad for p in model.parameters()
+    ):  # of fixed heads, the splits have said so
+        raise InputError(
+            f"head {config.head.kind} has no parameters with these settings and loss {config.loss.kind} "
+            "adds none, so there is nothing to train; use another head"
+        )
     return Run(model, make_optimizer(config.optim, model.parameters()))
 
 
