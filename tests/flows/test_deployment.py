@@ -167,8 +167,8 @@ def test_scheduled_run_completes_and_the_next_one_reuses_everything(
 
         return until(states, f"{wanted} recorded stages", box)
 
-    assert stage_states(first, 32) == {"Completed": 32}
-    assert stage_states(second, 32) == {"Cached": 32}
+    assert stage_states(first, 33) == {"Completed": 33}
+    assert stage_states(second, 33) == {"Cached": 33}
     upcoming = box.post(
         "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     )
