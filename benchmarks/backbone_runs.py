@@ -9,13 +9,18 @@ import numpy as np
 import torch
 from transformers import AutoModel
 
-from stages.extraction.backbone import Backbone, BackboneConfig
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import extract
-from stages.extraction.target import ExtractConfig, ExtractRuntime, ExtractTarget, resolve_target
-from storage.features.store import FeatureStore
-from storage.keys import text_digest
-from storage.progress import SilentProgress
+from permafrost.stages.extraction.backbone import Backbone, BackboneConfig
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.target import (
+    ExtractConfig,
+    ExtractRuntime,
+    ExtractTarget,
+    resolve_target,
+)
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
 
 WORDS = (  # noqa: SIM905 # a hundred quoted words read worse
     "the of and to in a is that for it as was with be by on not he his but at are this have from or "

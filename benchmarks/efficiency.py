@@ -31,14 +31,19 @@ from torch.nn import functional
 
 from benchmarks.backbone_runs import QUIET, synthetic
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
-from stages.extraction.backbone import Backbone, BackboneConfig, load_backbone
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import extract
-from stages.extraction.forward import forward
-from stages.extraction.recipes import Encoded, encode
-from stages.extraction.target import ExtractConfig, ExtractRuntime, ExtractTarget, resolve_target
-from stages.fit import to_tensors
-from stages.heads import (
+from permafrost.stages.extraction.backbone import Backbone, BackboneConfig, load_backbone
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import Encoded, encode
+from permafrost.stages.extraction.target import (
+    ExtractConfig,
+    ExtractRuntime,
+    ExtractTarget,
+    resolve_target,
+)
+from permafrost.stages.fit import to_tensors
+from permafrost.stages.heads import (
     Classifier,
     GlotHead,
     HeadConfig,
@@ -47,11 +52,11 @@ from stages.heads import (
     ScorerHead,
     build_head,
 )
-from stages.heads.token_graph import build_graph
-from storage.features.store import FeatureStore, store_folder
-from storage.keys import text_digest
-from storage.ragged import Ragged, offsets_of
-from storage.readers import FeatureReader, open_reader
+from permafrost.stages.heads.token_graph import build_graph
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.keys import text_digest
+from permafrost.storage.ragged import Ragged, offsets_of
+from permafrost.storage.readers import FeatureReader, open_reader
 
 BATCH, N_BATCHES, LONG_BATCH = 32, 4, 8
 CPU = torch.device("cpu")

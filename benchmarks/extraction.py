@@ -39,17 +39,17 @@ from benchmarks.backbone_runs import (
     target_of,
 )
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
-from stages.embed import EmbedConfig, StoredFeatures, embed_layers
-from stages.extraction.backbone import load_backbone
-from stages.extraction.forward import forward
-from stages.extraction.planning import plan_extraction
-from stages.extraction.recipes import Encoded
-from stages.extraction.target import ExtractRuntime, ExtractTarget
-from storage.features.segments import build_table
-from storage.features.store import FeatureStore
-from storage.features.writing import writing
-from storage.keys import text_digest
-from storage.ragged import Ragged
+from permafrost.stages.embed import EmbedConfig, StoredFeatures, embed_layers
+from permafrost.stages.extraction.backbone import load_backbone
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.planning import plan_extraction
+from permafrost.stages.extraction.recipes import Encoded
+from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
+from permafrost.storage.features.segments import build_table
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import writing
+from permafrost.storage.keys import text_digest
+from permafrost.storage.ragged import Ragged
 
 LONG, LONG_SIZES = 2048, {"n_layers": 4, "d_model": 256, "n_heads": 8}
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import Finding, show
-from stages.fit import FitConfig, OptimConfig
-from stages.fit.models import TaskFacts
-from stages.fit.run import start_run, train_epoch
-from stages.fit.sources import Singles
-from stages.heads import GlotHead, HeadConfig, MlpHead, ScorerHead
-from storage.ragged import Ragged, offsets_of
-from storage.readers import InMemoryReader
+from permafrost.stages.fit import FitConfig, OptimConfig
+from permafrost.stages.fit.models import TaskFacts
+from permafrost.stages.fit.run import start_run, train_epoch
+from permafrost.stages.fit.sources import Singles
+from permafrost.stages.heads import GlotHead, HeadConfig, MlpHead, ScorerHead
+from permafrost.storage.ragged import Ragged, offsets_of
+from permafrost.storage.readers import InMemoryReader
 
 WIDTH = 384
 CPU = torch.device("cpu")

@@ -24,7 +24,7 @@ import transformers
 
 from benchmarks import extraction, token_graph
 from benchmarks.measuring import Finding, markdown
-from stages.extraction.target import ExtractRuntime
+from permafrost.stages.extraction.target import ExtractRuntime
 
 RESULTS = Path(__file__).with_name("results")
 WIDE = {"n_layers": 12, "d_model": 1024, "n_heads": 16}

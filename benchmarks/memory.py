@@ -27,14 +27,14 @@ import pyarrow as pa
 from benchmarks.backbone_runs import QUIET, run_ours, synthetic, target_of
 from benchmarks.measuring import Finding, show, watched_memory
 from benchmarks.reading import drain, write_case
-from stages.extraction.backbone import BackboneConfig, load_backbone
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import extract
-from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
-from storage.features.places import PLACE, Places
-from storage.features.segments import SCHEMA
-from storage.keys import text_digest
-from storage.texts import Texts
+from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from permafrost.storage.features.places import PLACE, Places
+from permafrost.storage.features.segments import SCHEMA
+from permafrost.storage.keys import text_digest
+from permafrost.storage.texts import Texts
 
 MIB = 1 << 20
 SEGMENT_TEXTS = 1 << 15

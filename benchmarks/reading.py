@@ -32,15 +32,15 @@ from benchmarks.measuring import (
     spread,
     watched_memory,
 )
-from storage.features.identity import StoreIdentity
-from storage.features.layout import StoreSizes
-from storage.features.receipts import measure
-from storage.features.segments import build_table, pack
-from storage.features.store import FeatureStore
-from storage.features.writing import writing
-from storage.keys import text_digest
-from storage.ragged import offsets_of, ranges
-from storage.readers import InMemoryReader, WindowedReader, open_reader
+from permafrost.storage.features.identity import StoreIdentity
+from permafrost.storage.features.layout import StoreSizes
+from permafrost.storage.features.receipts import measure
+from permafrost.storage.features.segments import build_table, pack
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import writing
+from permafrost.storage.keys import text_digest
+from permafrost.storage.ragged import offsets_of, ranges
+from permafrost.storage.readers import InMemoryReader, WindowedReader, open_reader
 
 ARRAY, BATCH = "hidden/1", 32
 MEDIAN_TOKENS, SPREAD, MAX_LENGTH = 30, 0.7, 512

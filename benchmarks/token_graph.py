@@ -39,11 +39,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
-from stages.heads import Classifier, GlotHead, PygConv, build_head
-from stages.heads.glot import GlotPooling
-from stages.heads.products import product
-from stages.heads.pyg_conv import PygConvolution
-from stages.heads.token_graph import edges
+from permafrost.stages.heads import Classifier, GlotHead, PygConv, build_head
+from permafrost.stages.heads.glot import GlotPooling
+from permafrost.stages.heads.products import product
+from permafrost.stages.heads.pyg_conv import PygConvolution
+from permafrost.stages.heads.token_graph import edges
 from tests.stages.heads.pyg_reference import convolve, edge_index, gat_conv, pool_sentence
 
 with warnings.catch_warnings():

@@ -39,10 +39,15 @@ from benchmarks.backbone_runs import (
     target_of,
 )
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
-from stages.embed import EmbedConfig, Method, StoredFeatures, embed_layers
-from stages.extraction.backbone import Backbone, BackboneConfig, load_backbone, resolve_backbone
-from stages.extraction.forward import forward
-from stages.extraction.recipes import (
+from permafrost.stages.embed import EmbedConfig, Method, StoredFeatures, embed_layers
+from permafrost.stages.extraction.backbone import (
+    Backbone,
+    BackboneConfig,
+    load_backbone,
+    resolve_backbone,
+)
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import (
     ContrastiveRecipe,
     EchoRecipe,
     Encoded,
@@ -53,12 +58,12 @@ from stages.extraction.recipes import (
     encode,
     resolve_recipe,
 )
-from stages.extraction.recipes.tokenising import tokenise
-from stages.extraction.sizes import BackboneSizes
-from stages.extraction.target import ExtractRuntime
-from storage.features.store import FeatureStore
-from storage.keys import text_digest
-from storage.ragged import Ragged
+from permafrost.stages.extraction.recipes.tokenising import tokenise
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.extraction.target import ExtractRuntime
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.keys import text_digest
+from permafrost.storage.ragged import Ragged
 
 DECODER = "mixed6m-gqa"
 OF_STATES: tuple[Method, ...] = ("hs", "last", "max", "weighted_mean")

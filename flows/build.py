@@ -8,25 +8,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from flows.evaluations import EvaluationCell, evaluation_texts, texts_name
-from flows.experiment import Experiment
-from flows.graph import Graph, Input, Node
-from flows.methods.corpora import corpus_node, texts_node
-from flows.methods.evaluating import EvaluationSite, RoleStores
-from flows.methods.extraction import extract_node, source_of
-from flows.methods.method import BackboneUse, Cell
-from flows.methods.reading import Reading, corpus_input, reading
-from flows.nodes import CellName, ExperimentNodes
-from flows.report import report_node
-from flows.stores import RecipeStores, resolve_stores
-from stages.extraction.recipes import expand_recipe, recipe_identity
-from stages.extraction.sizes import BackboneSizes
-from stages.extraction.target import Foundation, lay_foundation
-from stages.mteb_evaluation import LocalTask, MtebTask, Role, TaskFacts, task_facts
-from storage.errors import InputError
-from storage.features.layout import TOKEN_IDS
-from storage.keys import to_plain
-from storage.quoting import quoted
+from permafrost.flows.evaluations import EvaluationCell, evaluation_texts, texts_name
+from permafrost.flows.experiment import Experiment
+from permafrost.flows.graph import Graph, Input, Node
+from permafrost.flows.methods.corpora import corpus_node, texts_node
+from permafrost.flows.methods.evaluating import EvaluationSite, RoleStores
+from permafrost.flows.methods.extraction import extract_node, source_of
+from permafrost.flows.methods.method import BackboneUse, Cell
+from permafrost.flows.methods.reading import Reading, corpus_input, reading
+from permafrost.flows.nodes import CellName, ExperimentNodes
+from permafrost.flows.report import report_node
+from permafrost.flows.stores import RecipeStores, resolve_stores
+from permafrost.stages.extraction.recipes import expand_recipe, recipe_identity
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.extraction.target import Foundation, lay_foundation
+from permafrost.stages.mteb_evaluation import LocalTask, MtebTask, Role, TaskFacts, task_facts
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.layout import TOKEN_IDS
+from permafrost.storage.keys import to_plain
+from permafrost.storage.quoting import quoted
 
 
 @dataclass(frozen=True)

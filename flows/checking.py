@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from storage.errors import PermafrostError
-from storage.features.store import FeatureStore
-from storage.features.verification import verify
-from storage.progress import Progress
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.verification import verify
+from permafrost.storage.progress import Progress
 
 
 def store_problems(folder: Path, progress: Progress) -> list[str]:

@@ -4,15 +4,15 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from flows.build import ExperimentGraph
-from flows.context import RunContext
-from flows.preview import Preview
-from flows.stage import stage_of
-from stages.extraction.backbone import choose_device
-from stages.report.config import CurveAxis
-from storage import paths
-from storage.errors import InputError, NotFoundError
-from storage.quoting import quoted
+from permafrost.flows.build import ExperimentGraph
+from permafrost.flows.context import RunContext
+from permafrost.flows.preview import Preview
+from permafrost.flows.stage import stage_of
+from permafrost.stages.extraction.backbone import choose_device
+from permafrost.stages.report.config import CurveAxis
+from permafrost.storage import paths
+from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.quoting import quoted
 
 
 def check(nodes: ExperimentGraph, home: Path) -> RunContext:

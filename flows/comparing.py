@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flows.runs import latest_runs
-from stages.comparison import Comparison, NamedAnswers, ScoredMethod, compare, named
-from stages.example_scores import ExampleScores, read_example_scores
-from stages.predictions import read_answers
-from stages.significance import BootstrapConfig
-from storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
-from storage.errors import InputError, NotFoundError
-from storage.keys import KEY_LENGTH
-from storage.quoting import quoted
+from permafrost.flows.runs import latest_runs
+from permafrost.stages.comparison import Comparison, NamedAnswers, ScoredMethod, compare, named
+from permafrost.stages.example_scores import ExampleScores, read_example_scores
+from permafrost.stages.predictions import read_answers
+from permafrost.stages.significance import BootstrapConfig
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
+from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.keys import KEY_LENGTH
+from permafrost.storage.quoting import quoted
 
 RESULTS = "results.parquet"
 _COLUMNS = ("method", "task", "seed", "role", "metric", "test", "key")

@@ -8,12 +8,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from flows.comparing import Side
-from stages.comparison import VERDICTS, Basis, Change, Comparison
-from stages.report.entries import DASH, hundredths, p_text, signed
-from stages.report.latex import escaped, floating, tabular
-from stages.report.markdown import literal
-from storage.quoting import visible
+from permafrost.flows.comparing import Side
+from permafrost.stages.comparison import VERDICTS, Basis, Change, Comparison
+from permafrost.stages.report.entries import DASH, hundredths, p_text, signed
+from permafrost.stages.report.latex import escaped, floating, tabular
+from permafrost.stages.report.markdown import literal
+from permafrost.storage.quoting import visible
 
 HEADINGS = ("task", "method", "metric", "A", "B", "B − A", "interval", "p", "over", "verdict")
 _EXPLAINED: dict[Basis, tuple[str, str]] = {

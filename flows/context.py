@@ -10,17 +10,17 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.graph import Input, Node, resolve
-from stages.bounds import MAX_BYTES, MAX_LAYERS
-from stages.corpus.corpus import Corpus
-from stages.extraction.backbone import Backbone, choose_device, load_backbone
-from stages.extraction.extract import extract
-from stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_identity
-from storage.artifacts import ArtifactStore, parse_ref
-from storage.features.identity import FloatName, StoreIdentity
-from storage.features.layout import Codec
-from storage.features.store import FeatureStore
-from storage.progress import Progress
+from permafrost.flows.graph import Input, Node, resolve
+from permafrost.stages.bounds import MAX_BYTES, MAX_LAYERS
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.extraction.backbone import Backbone, choose_device, load_backbone
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_identity
+from permafrost.storage.artifacts import ArtifactStore, parse_ref
+from permafrost.storage.features.identity import FloatName, StoreIdentity
+from permafrost.storage.features.layout import Codec
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.progress import Progress
 
 
 class RunRuntime(BaseModel):

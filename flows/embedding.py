@@ -9,10 +9,10 @@ from typing import Any, get_args
 import numpy as np
 from pydantic import ValidationError
 
-from stages.corpus.columns import Similarity
-from stages.corpus.corpus import build_corpus
-from stages.corpus.files import FilesCorpus
-from stages.embed import (
+from permafrost.stages.corpus.columns import Similarity
+from permafrost.stages.corpus.corpus import build_corpus
+from permafrost.stages.corpus.files import FilesCorpus
+from permafrost.stages.embed import (
     EmbedConfig,
     Method,
     StoredFeatures,
@@ -27,21 +27,21 @@ from stages.embed import (
     with_layers,
     write_embeddings,
 )
-from stages.encoder import find_fitted
-from stages.extraction.backbone import Backbone, load_backbone
-from stages.extraction.extract import ExtractReport, extract
-from stages.extraction.recipes import expand_recipe
-from stages.extraction.target import (
+from permafrost.stages.encoder import find_fitted
+from permafrost.stages.extraction.backbone import Backbone, load_backbone
+from permafrost.stages.extraction.extract import ExtractReport, extract
+from permafrost.stages.extraction.recipes import expand_recipe
+from permafrost.stages.extraction.target import (
     ExtractConfig,
     ExtractRuntime,
     ExtractTarget,
     resolve_target,
 )
-from storage.errors import InputError
-from storage.keys import text_digest, to_plain
-from storage.progress import Progress
-from storage.quoting import quoted
-from storage.texts import Texts, each_once, numbered
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import text_digest, to_plain
+from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
+from permafrost.storage.texts import Texts, each_once, numbered
 
 DEV_COLUMNS = Similarity(text="text_a", text_pair="text_b", label="score")
 """Columns of a file of development pairs."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from flows.methods.evaluating import EvaluatedMethod, roles_of
-from flows.methods.method import Method
-from stages.extraction.recipes import Recipe
-from stages.mteb_evaluation import (
+from permafrost.flows.methods.evaluating import EvaluatedMethod, roles_of
+from permafrost.flows.methods.method import Method
+from permafrost.stages.extraction.recipes import Recipe
+from permafrost.stages.mteb_evaluation import (
     HubTask,
     Instructions,
     LocalTask,
@@ -19,9 +19,9 @@ from stages.mteb_evaluation import (
     suite,
     task_instructions,
 )
-from stages.mteb_evaluation.instructions import TEXT
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.mteb_evaluation.instructions import TEXT
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class Evaluation(BaseModel):

@@ -16,29 +16,29 @@ from pydantic import (
     model_validator,
 )
 
-from flows.context import RunRuntime
-from flows.evaluations import Evaluation, EvaluationCell, Named, check_evaluations
-from flows.methods import MethodConfig
-from flows.methods.evaluating import EvaluatedMethod
-from flows.methods.layers import Pretraining
-from flows.methods.probes import ProbeConfig
-from flows.recipes import DEFAULT_RECIPE, RecipeField
-from flows.wrong_fields import wrong_fields
-from flows.yaml_reader import MAX_FILE_BYTES, MAX_NESTING, read_yaml
-from stages.bounds import MAX_SEED
-from stages.corpus.config import CorpusConfig, task_kind
-from stages.extraction.backbone import BackboneConfig
-from stages.extraction.capture import Capture
-from stages.extraction.recipes import PlainRecipe, Recipe
-from stages.fit import Metric
-from stages.fit.metrics import METRICS
-from stages.mteb_evaluation import NoInstructions
-from stages.report.config import ReportConfig
-from storage.errors import InputError
-from storage.features.identity import FloatName
-from storage.features.layout import Codec
-from storage.paths import checked_path
-from storage.quoting import LIMIT, quoted
+from permafrost.flows.context import RunRuntime
+from permafrost.flows.evaluations import Evaluation, EvaluationCell, Named, check_evaluations
+from permafrost.flows.methods import MethodConfig
+from permafrost.flows.methods.evaluating import EvaluatedMethod
+from permafrost.flows.methods.layers import Pretraining
+from permafrost.flows.methods.probes import ProbeConfig
+from permafrost.flows.recipes import DEFAULT_RECIPE, RecipeField
+from permafrost.flows.wrong_fields import wrong_fields
+from permafrost.flows.yaml_reader import MAX_FILE_BYTES, MAX_NESTING, read_yaml
+from permafrost.stages.bounds import MAX_SEED
+from permafrost.stages.corpus.config import CorpusConfig, task_kind
+from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.extraction.capture import Capture
+from permafrost.stages.extraction.recipes import PlainRecipe, Recipe
+from permafrost.stages.fit import Metric
+from permafrost.stages.fit.metrics import METRICS
+from permafrost.stages.mteb_evaluation import NoInstructions
+from permafrost.stages.report.config import ReportConfig
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.identity import FloatName
+from permafrost.storage.features.layout import Codec
+from permafrost.storage.paths import checked_path
+from permafrost.storage.quoting import LIMIT, quoted
 
 
 @dataclass(frozen=True)

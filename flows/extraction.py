@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from flows.context import SharedBackbone
-from stages.extraction.extract import ExtractReport, extract
-from stages.extraction.recipes import expand_recipe
-from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
-from storage.keys import text_digest
-from storage.progress import Progress
-from storage.texts import Texts, each_once
+from permafrost.flows.context import SharedBackbone
+from permafrost.stages.extraction.extract import ExtractReport, extract
+from permafrost.stages.extraction.recipes import expand_recipe
+from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import Progress
+from permafrost.storage.texts import Texts, each_once
 
 
 def extract_texts(

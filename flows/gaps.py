@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from flows.build import ExperimentGraph
-from flows.context import RunContext
-from flows.engine.schedule import Outcome
-from flows.methods.reporting import write
-from flows.runs import gaps_folder, remove_gaps
+from permafrost.flows.build import ExperimentGraph
+from permafrost.flows.context import RunContext
+from permafrost.flows.engine.schedule import Outcome
+from permafrost.flows.methods.reporting import write
+from permafrost.flows.runs import gaps_folder, remove_gaps
 
 
 def report_with_gaps(

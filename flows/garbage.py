@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.runs import latest_runs, run_files, run_problems, unfinished_runs
-from storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
-from storage.durable import DRAFT_PREFIX, remove_tree
-from storage.errors import CorruptDataError, InputError, NotFoundError
-from storage.features.store import FeatureStore, all_stores
-from storage.features.writing import writing
+from permafrost.flows.runs import latest_runs, run_files, run_problems, unfinished_runs
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
+from permafrost.storage.durable import DRAFT_PREFIX, remove_tree
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.features.store import FeatureStore, all_stores
+from permafrost.storage.features.writing import writing
 
 
 @dataclass(frozen=True)

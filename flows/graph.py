@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from storage.artifacts import ArtifactRef, ArtifactSpec
+from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec
 
 FEATURES = "features/"
 """How a reference to cached features begins: `features/<store_id>/<array>`."""

@@ -5,10 +5,10 @@ import os
 import re
 from pathlib import Path
 
-from storage.errors import InputError
-from storage.paths import HOME_BYTES, checked_path
-from storage.progress import Progress
-from storage.replica import attach
+from permafrost.storage.errors import InputError
+from permafrost.storage.paths import HOME_BYTES, checked_path
+from permafrost.storage.progress import Progress
+from permafrost.storage.replica import attach
 
 
 def open_home(home: str, progress: Progress) -> Path:

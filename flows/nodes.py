@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from flows.experiment import Experiment
-from flows.graph import Node
-from flows.stores import RecipeStores
+from permafrost.flows.experiment import Experiment
+from permafrost.flows.graph import Node
+from permafrost.flows.stores import RecipeStores
 
 CellName = tuple[str, str, int]
 """Method, task, seed."""

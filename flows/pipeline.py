@@ -26,24 +26,24 @@ from prefect.states import Crashed
 from rich.console import Console
 from rich.table import Table
 
-from flows.build import ExperimentGraph, build_graph
-from flows.checks import check
-from flows.engine.display import Display, NodeProgress
-from flows.engine.engine import Engine
-from flows.engine.prefect import PrefectEngine
-from flows.engine.schedule import Outcome
-from flows.engine.serial import SerialEngine
-from flows.experiment import load_experiment
-from flows.gaps import report_with_gaps
-from flows.home import open_home
-from flows.results_table import render, render_fitting
-from flows.runs import RunRecord, begin_run, end_run
-from flows.server import prefect_api
-from flows.stopping import STOP
-from flows.terminal import Terminal
-from storage.drafts import remove_drafts_of_dead_processes
-from storage.durable import read_json
-from storage.errors import InputError
+from permafrost.flows.build import ExperimentGraph, build_graph
+from permafrost.flows.checks import check
+from permafrost.flows.engine.display import Display, NodeProgress
+from permafrost.flows.engine.engine import Engine
+from permafrost.flows.engine.prefect import PrefectEngine
+from permafrost.flows.engine.schedule import Outcome
+from permafrost.flows.engine.serial import SerialEngine
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.gaps import report_with_gaps
+from permafrost.flows.home import open_home
+from permafrost.flows.results_table import render, render_fitting
+from permafrost.flows.runs import RunRecord, begin_run, end_run
+from permafrost.flows.server import prefect_api
+from permafrost.flows.stopping import STOP
+from permafrost.flows.terminal import Terminal
+from permafrost.storage.drafts import remove_drafts_of_dead_processes
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
 
 LATEST_FIRST = TaskRunSort.EXPECTED_START_TIME_DESC
 LAST_RECORD_S = 0.6

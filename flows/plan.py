@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.build import ExperimentGraph
-from flows.context import RunContext
-from flows.graph import Graph, Node
-from flows.methods.extraction import Extract, planned
-from flows.preview import Preview
-from flows.stage import stage_of
-from stages.extraction.extract import DISK_MARGIN
-from stages.extraction.planning import ExtractionPlan, plan_extraction
-from stages.mteb_evaluation import HubTask
-from storage.errors import NotFoundError
-from storage.explain import Explanation, explain
-from storage.quoting import quoted
-from storage.texts import each_once
+from permafrost.flows.build import ExperimentGraph
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Graph, Node
+from permafrost.flows.methods.extraction import Extract, planned
+from permafrost.flows.preview import Preview
+from permafrost.flows.stage import stage_of
+from permafrost.stages.extraction.extract import DISK_MARGIN
+from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
+from permafrost.stages.mteb_evaluation import HubTask
+from permafrost.storage.errors import NotFoundError
+from permafrost.storage.explain import Explanation, explain
+from permafrost.storage.quoting import quoted
+from permafrost.storage.texts import each_once
 
 
 @dataclass(frozen=True)

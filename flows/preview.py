@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from flows.context import RunContext, RunRuntime
-from flows.graph import Graph, Input
-from flows.methods.corpora import CorpusStage
-from flows.stage import stage_of
-from stages.corpus.corpus import Corpus
-from storage.artifacts import parse_ref
+from permafrost.flows.context import RunContext, RunRuntime
+from permafrost.flows.graph import Graph, Input
+from permafrost.flows.methods.corpora import CorpusStage
+from permafrost.flows.stage import stage_of
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.storage.artifacts import parse_ref
 
 
 class Preview(RunContext):

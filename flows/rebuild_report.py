@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from flows.build import ExperimentGraph
-from flows.context import RunContext
-from flows.engine.engine import make
-from storage.errors import NotFoundError
-from storage.progress import SilentProgress
+from permafrost.flows.build import ExperimentGraph
+from permafrost.flows.context import RunContext
+from permafrost.flows.engine.engine import make
+from permafrost.storage.errors import NotFoundError
+from permafrost.storage.progress import SilentProgress
 
 
 def rebuild_report(nodes: ExperimentGraph, home: Path) -> Path:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from stages.extraction.recipes import Recipe, parse_recipe
+from permafrost.stages.extraction.recipes import Recipe, parse_recipe
 
 DEFAULT_RECIPE = "default"
 """Name of the experiment's own `recipe` beside those in `recipes`."""

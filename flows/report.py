@@ -1,9 +1,9 @@
 """The node of the report, which everything else goes into."""
 
-from flows.graph import Input, Node, import_path
-from flows.methods.extraction import source_of
-from flows.methods.reading import corpus_input, reading
-from flows.methods.reporting import (
+from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.methods.extraction import source_of
+from permafrost.flows.methods.reading import corpus_input, reading
+from permafrost.flows.methods.reporting import (
     AttentionSource,
     CellEntry,
     ExtractionEntry,
@@ -13,17 +13,17 @@ from flows.methods.reporting import (
     StoreEntry,
     TokenSource,
 )
-from flows.nodes import ExperimentNodes
-from flows.recipes import DEFAULT_RECIPE
-from stages.corpus.config import task_kind
-from stages.extraction.recipes import recipe_identity
-from stages.layer_probe import LayerScores
-from stages.mteb_evaluation import task_facts
-from stages.probes import ProbeCurves
-from stages.report.cells import read_results
-from stages.report.html import page_digest
-from stages.report.pretraining import read_pretrainings
-from storage.features.layout import TOKEN_IDS
+from permafrost.flows.nodes import ExperimentNodes
+from permafrost.flows.recipes import DEFAULT_RECIPE
+from permafrost.stages.corpus.config import task_kind
+from permafrost.stages.extraction.recipes import recipe_identity
+from permafrost.stages.layer_probe import LayerScores
+from permafrost.stages.mteb_evaluation import task_facts
+from permafrost.stages.probes import ProbeCurves
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.html import page_digest
+from permafrost.stages.report.pretraining import read_pretrainings
+from permafrost.storage.features.layout import TOKEN_IDS
 
 
 def report_node(nodes: ExperimentNodes) -> Node:

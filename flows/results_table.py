@@ -8,9 +8,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from stages.report.entries import DASH
-from stages.report.tables import TIED
-from storage.quoting import visible
+from permafrost.stages.report.entries import DASH
+from permafrost.stages.report.tables import TIED
+from permafrost.storage.quoting import visible
 
 NAME_WIDTH = 21
 """Longer names are broken, so that four columns of numbers fit a terminal of 80 columns."""

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.artifacts import ArtifactStore, parse_ref
-from storage.durable import is_there, remove, remove_tree, rewrite
-from storage.errors import CorruptDataError
-from storage.features.record import has_record
-from storage.features.store import store_folder
-from storage.keys import KEY_LENGTH
-from storage.sealed import read_sealed, sealed_bytes
+from permafrost.storage.artifacts import ArtifactStore, parse_ref
+from permafrost.storage.durable import is_there, remove, remove_tree, rewrite
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.record import has_record
+from permafrost.storage.features.store import store_folder
+from permafrost.storage.keys import KEY_LENGTH
+from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 _REF = re.compile(rf"[^/]+/[0-9a-f]{{{KEY_LENGTH}}}")
 

@@ -15,9 +15,9 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from flows import server_process
-from flows.stopping import STOP
-from storage.errors import PermafrostError
+from permafrost.flows import server_process
+from permafrost.flows.stopping import STOP
+from permafrost.storage.errors import PermafrostError
 
 ENDING_S = 5.0
 """How long our server may take to end by itself."""

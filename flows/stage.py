@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from flows.context import RunContext
-from flows.graph import Input, Node, Resources, import_path, resolve
-from storage.artifacts import Draft
-from storage.fingerprint import fingerprint
-from storage.keys import to_plain
-from storage.progress import Progress
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Input, Node, Resources, import_path, resolve
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.fingerprint import fingerprint
+from permafrost.storage.keys import to_plain
+from permafrost.storage.progress import Progress
 
-PACKAGES = ("flows.methods", "stages", "storage")
+PACKAGES = ("permafrost.flows.methods", "permafrost.stages", "permafrost.storage")
 """Where code counts in a key. The graph and the engines only wire."""
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flows.evaluations import evaluation_texts, instructed_recipes, texts_name
-from flows.experiment import DEFAULT_RECIPE, Experiment
-from stages.extraction.capture import in_order
-from stages.extraction.recipes import Recipe, expand_recipe
-from stages.extraction.target import ExtractTarget, Foundation
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.flows.evaluations import evaluation_texts, instructed_recipes, texts_name
+from permafrost.flows.experiment import DEFAULT_RECIPE, Experiment
+from permafrost.stages.extraction.capture import in_order
+from permafrost.stages.extraction.recipes import Recipe, expand_recipe
+from permafrost.stages.extraction.target import ExtractTarget, Foundation
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _LABEL = 60
 """Characters of a recipe's name in a label, at most."""

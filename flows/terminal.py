@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from storage.quoting import visible
+from permafrost.storage.quoting import visible
 
 
 class Terminal(Console):

@@ -2,7 +2,7 @@
 
 from pydantic import ValidationError
 
-from storage.quoting import LIMIT, quoted, visible
+from permafrost.storage.quoting import LIMIT, quoted, visible
 
 _LISTED = 10
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 import yaml
 from yaml.constructor import ConstructorError
 
-from storage.errors import InputError
-from storage.quoting import LIMIT, quoted, visible
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import LIMIT, quoted, visible
 
 MAX_FILE_BYTES = 1 << 20
 """Of a file. Data belongs into files of its own."""

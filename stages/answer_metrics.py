@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stages.corpus.overlap import overlap_metrics
-from stages.fit import (
+from permafrost.stages.corpus.overlap import overlap_metrics
+from permafrost.stages.fit import (
     METRICS,
     Examples,
     FitData,
@@ -22,7 +22,7 @@ from stages.fit import (
     evaluate,
     majority_rate,
 )
-from stages.predictions import predictions_table
+from permafrost.stages.predictions import predictions_table
 
 SPLITS = ("dev", "test")
 """What is scored."""

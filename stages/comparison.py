@@ -14,12 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from stages.example_scores import ROUNDED, ExampleScores
-from stages.predictions import Answers
-from stages.report.cells import Role
-from stages.resampled_metrics import METRICS
-from stages.significance import BootstrapConfig, Difference, difference, estimate, resample
-from storage.errors import InputError
+from permafrost.stages.example_scores import ROUNDED, ExampleScores
+from permafrost.stages.predictions import Answers
+from permafrost.stages.report.cells import Role
+from permafrost.stages.resampled_metrics import METRICS
+from permafrost.stages.significance import (
+    BootstrapConfig,
+    Difference,
+    difference,
+    estimate,
+    resample,
+)
+from permafrost.storage.errors import InputError
 
 Verdict = Literal["better", "worse", "within noise", "cannot tell"]
 VERDICTS: tuple[Verdict, ...] = ("better", "worse", "within noise", "cannot tell")

@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 
-from stages.corpus.columns import advice_on_splits
-from stages.corpus.corpus import Corpus
-from stages.corpus.overlap import overlap_metrics
-from stages.fit.metrics import class_balance, evaluate, majority_rate
-from stages.predictions import PREDICTIONS, predictions_table
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.columns import advice_on_splits
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.overlap import overlap_metrics
+from permafrost.stages.fit.metrics import class_balance, evaluate, majority_rate
+from permafrost.stages.predictions import PREDICTIONS, predictions_table
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 SPLITS = ("train", "dev", "test")
 

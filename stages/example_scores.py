@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float64
 
-from storage.errors import CorruptDataError
-from storage.quoting import quoted
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.quoting import quoted
 
 EXAMPLE_SCORES = "example_scores.parquet"
 

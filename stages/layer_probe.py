@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
-from stages.corpus.corpus import Corpus
-from stages.embed import EmbedConfig, Features, Method, embed_ensemble
-from stages.embed.aggregate import Vectors
-from stages.embed.layers import layer_vectors
-from stages.extraction.capture import Index, LayersText
-from stages.segment_matching import match
-from stages.similarity import SimilarityConfig, require_graded, score_pairs
-from storage.errors import InputError
-from storage.progress import Progress
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import EmbedConfig, Features, Method, embed_ensemble
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.layers import layer_vectors
+from permafrost.stages.extraction.capture import Index, LayersText
+from permafrost.stages.segment_matching import match
+from permafrost.stages.similarity import SimilarityConfig, require_graded, score_pairs
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
 
 
 class LayerProbeConfig(BaseModel):

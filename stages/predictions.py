@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from storage.errors import CorruptDataError
+from permafrost.storage.errors import CorruptDataError
 
 PREDICTIONS = "predictions.parquet"
 

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 Counts = Float64[np.ndarray, "n b"]
 """How often each example is drawn, whole numbers; each resample sums to n."""

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from stages.answer_metrics import SPLITS, answer_metrics, answers_table
-from stages.bounds import MAX_STEPS, MAX_TEXTS
-from stages.fit import (
+from permafrost.stages.answer_metrics import SPLITS, answer_metrics, answers_table
+from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
+from permafrost.stages.fit import (
     Examples,
     FitData,
     LoadedHead,
@@ -29,10 +29,10 @@ from stages.fit import (
     source_of,
     to_tensors,
 )
-from stages.predictions import PREDICTIONS
-from stages.vector_map import MAP_TEXTS, VECTOR_MAP, spread_evenly, vector_map
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.predictions import PREDICTIONS
+from permafrost.stages.vector_map import MAP_TEXTS, VECTOR_MAP, spread_evenly, vector_map
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class ScoreConfig(BaseModel):

@@ -17,9 +17,9 @@ from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from stages.bounds import MAX_SEED, MAX_TEXTS
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.bounds import MAX_SEED, MAX_TEXTS
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 RECALL_AT = (1, 5, 10)
 

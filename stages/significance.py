@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from scipy.special import stdtrit
 
-from stages.bounds import MAX_SEED, MAX_STEPS
-from stages.resampled_metrics import CORRELATIONS, draws, resampled
-from storage.errors import InputError
+from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
+from permafrost.stages.resampled_metrics import CORRELATIONS, draws, resampled
+from permafrost.storage.errors import InputError
 
 _ROUNDING = 1e-12
 """Differences of a metric below this are rounding."""

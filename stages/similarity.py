@@ -18,14 +18,14 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from stages.corpus.columns import advice_on_splits
-from stages.corpus.corpus import Corpus
-from stages.corpus.overlap import overlap_metrics
-from stages.correlations import pearson, spearman
-from stages.embed.corpus import CorpusVectors
-from stages.predictions import PREDICTIONS, predictions_table
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.columns import advice_on_splits
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.overlap import overlap_metrics
+from permafrost.stages.correlations import pearson, spearman
+from permafrost.stages.embed.corpus import CorpusVectors
+from permafrost.stages.predictions import PREDICTIONS, predictions_table
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _SPLITS = ("dev", "test")
 _PAIRS_AT_A_TIME = 1024

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from stages.bounds import MAX_SEED, MAX_TEXTS
-from storage.errors import InputError
+from permafrost.stages.bounds import MAX_SEED, MAX_TEXTS
+from permafrost.storage.errors import InputError
 
 
 class TextSample(BaseModel):

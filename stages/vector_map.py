@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
-from storage.errors import CorruptDataError
+from permafrost.storage.errors import CorruptDataError
 
 VECTOR_MAP = "map.parquet"
 MAP_TEXTS = 300

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.drafts import DRAFT_PREFIX, is_of_dead_process
-from storage.durable import (
+from permafrost.storage.drafts import DRAFT_PREFIX, is_of_dead_process
+from permafrost.storage.durable import (
     disk_errors_named,
     draft_path,
     is_there,
@@ -22,11 +22,11 @@ from storage.durable import (
     sync_folder,
     write_durably,
 )
-from storage.errors import CorruptDataError, InputError, NotFoundError
-from storage.keys import KEY_LENGTH, KEY_VERSION, digest
-from storage.quoting import quoted
-from storage.replica import fetch_missing, replica_of
-from storage.sealed import read_sealed, sealed_bytes
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.keys import KEY_LENGTH, KEY_VERSION, digest
+from permafrost.storage.quoting import quoted
+from permafrost.storage.replica import fetch_missing, replica_of
+from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 ARTIFACT_FORMAT = 1
 MANIFEST = "artifact.json"

@@ -14,9 +14,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from storage.drafts import DRAFT_PREFIX, owner
-from storage.errors import CorruptDataError, DiskFullError, PermafrostError
-from storage.replica import replica_of
+from permafrost.storage.drafts import DRAFT_PREFIX, owner
+from permafrost.storage.errors import CorruptDataError, DiskFullError, PermafrostError
+from permafrost.storage.replica import replica_of
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PROBE_BYTES = 1 << 20

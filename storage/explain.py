@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from storage.artifacts import ArtifactSpec, ArtifactStore, Manifest, parse_ref
-from storage.durable import read_json
-from storage.errors import CorruptDataError, NotFoundError
-from storage.features.identity import differences
-from storage.keys import to_plain
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore, Manifest, parse_ref
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.features.identity import differences
+from permafrost.storage.keys import to_plain
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-from storage.keys import digest
+from permafrost.storage.keys import digest
 
 Definition = tuple[str, str]
 """Module and top-level name."""

@@ -13,7 +13,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import ObjectStore
 
-from storage.errors import ObjectStoreError, StoreBusyError
+from permafrost.storage.errors import ObjectStoreError, StoreBusyError
 
 TTL_S = 180.0
 """A lease that was not renewed for this long belongs to nobody. Much more than clocks differ."""

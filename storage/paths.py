@@ -4,8 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 NAME_BYTES = 255
 """Of one name in a path; the limit of the file systems of Linux and macOS."""

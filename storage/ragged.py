@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.quoting import quoted
+from permafrost.storage.quoting import quoted
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import NotFoundError
-from storage.features.layout import SPAN, ArraySpec, widen
-from storage.features.places import Locations
-from storage.features.shard import ShardRows
-from storage.features.store import FeatureStore
-from storage.ragged import Ragged, offsets_of, ranges
+from permafrost.storage.errors import NotFoundError
+from permafrost.storage.features.layout import SPAN, ArraySpec, widen
+from permafrost.storage.features.places import Locations
+from permafrost.storage.features.shard import ShardRows
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.ragged import Ragged, offsets_of, ranges
 
 Precision = Literal["float32", "stored"]
 

@@ -27,9 +27,9 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore, from_url
 
-from storage.errors import CorruptDataError, InputError, ObjectStoreError
-from storage.lease import Lease
-from storage.progress import Progress
+from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError
+from permafrost.storage.lease import Lease
+from permafrost.storage.progress import Progress
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

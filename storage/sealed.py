@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from storage.durable import json_bytes, read_json
-from storage.errors import CorruptDataError
-from storage.keys import digest
+from permafrost.storage.durable import json_bytes, read_json
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.keys import digest
 
 CHECKSUM = "checksum"
 """Field with the digest of the canonical JSON of all others. Files of earlier versions have none."""

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks import gpu_check
 from benchmarks.measuring import Finding
-from stages.heads import build_head
-from stages.heads.config import HeadConfig
+from permafrost.stages.heads import build_head
+from permafrost.stages.heads.config import HeadConfig
 from tests.gpu.agreement import HEADS, LENGTHS, WIDTH, differing, further_off, outcome
 from tests.stages.heads.batches import make_batch
 

@@ -13,11 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "stages", "storage")
 USES = """
-import flows.cli
+import permafrost.flows.cli
 from pathlib import Path
-from stages.mteb_evaluation.instructions import suite_instructions
-from stages.report.html import page_digest
-assert Path(flows.cli.__file__).is_relative_to(Path.cwd()), flows.cli.__file__
+from permafrost.stages.mteb_evaluation.instructions import suite_instructions
+from permafrost.stages.report.html import page_digest
+assert Path(permafrost.flows.cli.__file__).is_relative_to(Path.cwd()), permafrost.__file__
 assert page_digest() and suite_instructions()
 """
 
@@ -37,13 +37,14 @@ def test_every_file_that_is_no_python_is_package_data(tracked: list[str]) -> Non
     others = [PurePosixPath(name) for name in tracked if not name.endswith(".py")]
     assert others
     for path in others:
-        package = ".".join(path.parent.parts)
+        package = ".".join(("permafrost", *path.parent.parts))
         assert any(path.match(pattern) for pattern in data.get(package, [])), path
     for package, patterns in data.items():
         for pattern in patterns:
-            assert any(".".join(p.parent.parts) == package and p.match(pattern) for p in others), (
-                f"{package}: {pattern} is no file"
-            )
+            assert any(
+                f"permafrost.{'.'.join(p.parent.parts)}" == package and p.match(pattern)
+                for p in others
+            ), f"{package}: {pattern} is no file"
 
 
 def test_every_folder_with_python_is_a_package(tracked: list[str]) -> None:
@@ -54,9 +55,11 @@ def test_every_folder_with_python_is_a_package(tracked: list[str]) -> None:
 @pytest.mark.deep
 def test_the_wheel_holds_every_file(tracked: list[str], tmp_path: Path) -> None:
     source = tmp_path / "source"
-    for name in (*tracked, "pyproject.toml", "README.md", "LICENSE"):
+    for name in (*tracked, "permafrost/__init__.py", "pyproject.toml", "README.md", "LICENSE"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
+    for name in PACKAGES:
+        (source / "permafrost" / name).symlink_to(f"../{name}")
     flags = ["--no-build-isolation", "--no-deps", "--no-index", "--quiet"]
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", ".", *flags, "--wheel-dir", str(tmp_path)],
@@ -65,7 +68,10 @@ def test_the_wheel_holds_every_file(tracked: list[str], tmp_path: Path) -> None:
     )
     (wheel,) = tmp_path.glob("permafrost-*.whl")
     with zipfile.ZipFile(wheel) as file:
-        assert set(tracked) <= set(file.namelist())
+        held = set(file.namelist())
+        assert {f"permafrost/{name}" for name in tracked} <= held
+        # Nothing of ours takes a name of a user's own packages.
+        assert {name.split("/")[0].split("-")[0] for name in held} == {"permafrost"}
         file.extractall(tmp_path / "installed")
     used = subprocess.run(
         [sys.executable, "-c", USES],

@@ -9,8 +9,8 @@ import pytest
 import typer
 import yaml
 
-from flows.cli.app import app
-from flows.experiment import load_experiment
+from permafrost.flows.cli.app import app
+from permafrost.flows.experiment import load_experiment
 from tests.storage.small_store import SmallStore, filled_store
 
 ROOT = Path(__file__).parents[1]

@@ -5,7 +5,15 @@ import warnings
 import pytest
 
 
-@pytest.mark.parametrize("module", ["flows", "flows.cli.app", "stages.score", "storage.keys"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "permafrost",
+        "permafrost.flows.cli.app",
+        "permafrost.stages.score",
+        "permafrost.storage.keys",
+    ],
+)
 def test_a_warning_of_ours_is_an_error(module: str) -> None:
     with pytest.raises(UserWarning, match="ours"):
         warnings.warn_explicit("ours", UserWarning, "ours.py", 1, module=module)

@@ -9,12 +9,12 @@ import sys
 import typer
 from rich.text import Text
 
-from flows.cli import comparison, experiments, export, inspection, maintenance, texts
-from flows.cli.wrong_usage import Commands
-from flows.stopping import STOP
-from flows.terminal import Terminal
-from storage.errors import InputError, PermafrostError
-from storage.quoting import shortened
+from permafrost.flows.cli import comparison, experiments, export, inspection, maintenance, texts
+from permafrost.flows.cli.wrong_usage import Commands
+from permafrost.flows.stopping import STOP
+from permafrost.flows.terminal import Terminal
+from permafrost.storage.errors import InputError, PermafrostError
+from permafrost.storage.quoting import shortened
 
 EMBEDDED_DEFAULTS = {
     # The embedded server migrates its database on its first start, which outlasts Prefect's 20 s.

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from flows.engine.display import Display, NodeProgress
-from flows.home import open_home
-from flows.terminal import Terminal
-from storage.quoting import visible
+from permafrost.flows.engine.display import Display, NodeProgress
+from permafrost.flows.home import open_home
+from permafrost.flows.terminal import Terminal
+from permafrost.storage.quoting import visible
 
 DEFAULT_HOME = ".permafrost"
 

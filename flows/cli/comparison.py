@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder
+from permafrost.flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder
 
 SourceArgument = Annotated[
     str,
@@ -36,9 +36,9 @@ def compare(
 ) -> None:
     """Say what got better or worse from A to B, and whether the difference is beyond noise."""
     # Imported here: other listings need none of it.
-    from flows import comparison_table
-    from flows.comparing import compare_sources
-    from stages.significance import BootstrapConfig
+    from permafrost.flows import comparison_table
+    from permafrost.flows.comparing import compare_sources
+    from permafrost.stages.significance import BootstrapConfig
 
     home_a = home_folder(home)
     other = home_a if home_b is None else home_folder(home_b)

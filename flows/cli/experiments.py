@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from flows.cli.common import (
+from permafrost.flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
     JsonFlag,
@@ -40,10 +40,10 @@ def run(
 ) -> None:
     """Run the whole DAG; whatever is published already is reused."""
     # Imported here: Prefect and torch take seconds, and the listings need neither.
-    from flows.build import build_graph
-    from flows.checks import check
-    from flows.experiment import load_experiment
-    from flows.pipeline import run_embedded
+    from permafrost.flows.build import build_graph
+    from permafrost.flows.checks import check
+    from permafrost.flows.experiment import load_experiment
+    from permafrost.flows.pipeline import run_embedded
 
     started = time.monotonic()
     # Before a server starts: wrong input is told at once.
@@ -81,10 +81,10 @@ def plan(
     json: JsonFlag = False,  # typer reads the default
 ) -> None:
     """Say what would run and why, tokens, bytes, time and free disk; writes nothing."""
-    from flows.build import build_graph
-    from flows.checks import check
-    from flows.experiment import load_experiment
-    from flows.plan import make_plan
+    from permafrost.flows.build import build_graph
+    from permafrost.flows.checks import check
+    from permafrost.flows.experiment import load_experiment
+    from permafrost.flows.plan import make_plan
 
     nodes, folder = build_graph(load_experiment(experiment, set_ or [])), home_folder(home)
     check(nodes, folder)
@@ -130,9 +130,9 @@ def report(
     home: HomeFlag = DEFAULT_HOME,  # typer reads the default
 ) -> None:
     """Build the HTML report again from finished results, and print its path."""
-    from flows.build import build_graph
-    from flows.experiment import load_experiment
-    from flows.rebuild_report import rebuild_report
+    from permafrost.flows.build import build_graph
+    from permafrost.flows.experiment import load_experiment
+    from permafrost.flows.rebuild_report import rebuild_report
 
     nodes = build_graph(load_experiment(experiment, set_ or []))
     say_path(rebuild_report(nodes, home_folder(home)))

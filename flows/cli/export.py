@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from flows.cli.common import (
+from permafrost.flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
     JsonFlag,
@@ -48,7 +48,7 @@ def export(
 ) -> None:
     """Write a trained head and its backbone as a folder that sentence-transformers loads."""
     # Imported here: torch takes seconds, and a wrong flag needs none of it.
-    from stages.encoder import export_head
+    from permafrost.stages.encoder import export_head
 
     done = export_head(home_folder(home), artifact, output, form, backbone, device)
     if json:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli.common import (
+from permafrost.flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
     JsonFlag,
@@ -16,14 +16,14 @@ from flows.cli.common import (
     size,
     table,
 )
-from storage.artifacts import ArtifactStore, Manifest
-from storage.durable import bytes_under
-from storage.errors import InputError
-from storage.explain import explain
-from storage.features.store import FeatureStore, all_stores, store_folders
-from storage.keys import to_plain
-from storage.quoting import quoted
-from storage.replica import public_name
+from permafrost.storage.artifacts import ArtifactStore, Manifest
+from permafrost.storage.durable import bytes_under
+from permafrost.storage.errors import InputError
+from permafrost.storage.explain import explain
+from permafrost.storage.features.store import FeatureStore, all_stores, store_folders
+from permafrost.storage.keys import to_plain
+from permafrost.storage.quoting import quoted
+from permafrost.storage.replica import public_name
 
 IdArgument = Annotated[str, typer.Argument(help="Store id, artifact key, or the beginning of one.")]
 
@@ -147,9 +147,9 @@ def why(
     artifacts = ArtifactStore(root)
     if experiment is not None:
         # Imported here: an experiment needs torch, a plain look at two manifests does not.
-        from flows.build import build_graph
-        from flows.experiment import load_experiment
-        from flows.plan import why_stage
+        from permafrost.flows.build import build_graph
+        from permafrost.flows.experiment import load_experiment
+        from permafrost.flows.plan import why_stage
 
         rows = why_stage(build_graph(load_experiment(experiment, set_ or [])), root, name)
     else:

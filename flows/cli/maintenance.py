@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from flows.checking import store_problems
-from flows.cli.common import (
+from permafrost.flows.checking import store_problems
+from permafrost.flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
     JsonFlag,
@@ -16,14 +16,14 @@ from flows.cli.common import (
     size,
     table,
 )
-from flows.cli.inspection import find_store_folder
-from flows.engine.display import Display, NodeProgress
-from flows.garbage import collect
-from flows.runs import run_files, run_problems
-from storage.artifacts import ArtifactRef, ArtifactStore
-from storage.durable import bytes_under
-from storage.features.repairing import mend
-from storage.features.store import FeatureStore, store_folders
+from permafrost.flows.cli.inspection import find_store_folder
+from permafrost.flows.engine.display import Display, NodeProgress
+from permafrost.flows.garbage import collect
+from permafrost.flows.runs import run_files, run_problems
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
+from permafrost.storage.durable import bytes_under
+from permafrost.storage.features.repairing import mend
+from permafrost.storage.features.store import FeatureStore, store_folders
 
 BackboneFlag = Annotated[
     str | None, typer.Option(help="Where the backbone is now, if it moved since the extraction.")
@@ -93,9 +93,9 @@ def verify(
 def _recompute(
     store: FeatureStore, n_texts: int, source: str | None, progress: NodeProgress
 ) -> list[dict[str, object]]:
-    from stages.extraction.backbone import load_backbone
-    from stages.extraction.recompute import recompute
-    from stages.extraction.target import target_of_store
+    from permafrost.stages.extraction.backbone import load_backbone
+    from permafrost.stages.extraction.recompute import recompute
+    from permafrost.stages.extraction.target import target_of_store
 
     target = target_of_store(store.record, tuple(store.arrays()), source)
     loaded = load_backbone(target.files, target.identity.compute_dtype)
@@ -154,7 +154,7 @@ def repair(
 
 
 def _repair_store(folder: Path, source: str | None) -> None:
-    from stages.extraction.repair import compute_again
+    from permafrost.stages.extraction.repair import compute_again
 
     label = f"features/{folder.name[:12]}"
     with Display(console) as display:

@@ -6,11 +6,19 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder, say_path
-from flows.engine.display import Display, NodeProgress
-from storage.errors import InputError
-from storage.quoting import quoted
-from storage.replica import public_name
+from permafrost.flows.cli.common import (
+    DEFAULT_HOME,
+    HomeFlag,
+    JsonFlag,
+    console,
+    emit,
+    home_folder,
+    say_path,
+)
+from permafrost.flows.engine.display import Display, NodeProgress
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+from permafrost.storage.replica import public_name
 
 TextsArgument = Annotated[
     str,
@@ -65,8 +73,8 @@ def extract(
     json: JsonFlag = False,
 ) -> None:
     """Fill the feature store with what is missing for these texts; an ensemble fills one per prompt."""
-    from flows.extraction import extract_texts
-    from stages.corpus.texts import read_texts
+    from permafrost.flows.extraction import extract_texts
+    from permafrost.stages.corpus.texts import read_texts
 
     started = time.monotonic()
     root = home_folder(home)
@@ -121,7 +129,7 @@ def extract(
 
 
 def _runtime(device: str, batch_tokens: int, too_long: str):
-    from stages.extraction.target import ExtractRuntime
+    from permafrost.stages.extraction.target import ExtractRuntime
 
     if too_long not in ("cut", "refuse"):
         raise InputError(f"--too-long {quoted(too_long)} is unknown; there are cut and refuse")
@@ -141,9 +149,9 @@ def _config(
 ):
     from pydantic import ValidationError
 
-    from stages.extraction.capture import parse_capture
-    from stages.extraction.recipes import parse_recipe
-    from stages.extraction.target import ExtractConfig
+    from permafrost.stages.extraction.capture import parse_capture
+    from permafrost.stages.extraction.recipes import parse_recipe
+    from permafrost.stages.extraction.target import ExtractConfig
 
     parsed = {"recipe": parse_recipe(recipe), "capture": parse_capture(capture)}
     try:
@@ -217,8 +225,14 @@ def embed(
     json: JsonFlag = False,
 ) -> None:
     """Write one embedding per text, in input order, from cached features (extracted if missing)."""
-    from flows.embedding import ByHead, ByMethod, ExtractContext, embed_config, embed_texts
-    from stages.corpus.texts import read_texts
+    from permafrost.flows.embedding import (
+        ByHead,
+        ByMethod,
+        ExtractContext,
+        embed_config,
+        embed_texts,
+    )
+    from permafrost.stages.corpus.texts import read_texts
 
     if head is not None:
         if dev is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from storage.quoting import shortened
+from permafrost.storage.quoting import shortened
 
 _WrongUsage: Any = typer.BadParameter.__bases__[0]
 """What the parser raises; typer gives a name only to this one kind of it."""

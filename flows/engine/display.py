@@ -20,9 +20,9 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-from flows.progress_artifacts import ProgressArtifacts
-from flows.stopping import STOP
-from storage.quoting import visible
+from permafrost.flows.progress_artifacts import ProgressArtifacts
+from permafrost.flows.stopping import STOP
+from permafrost.storage.quoting import visible
 
 SLOW_S = 2.0
 """Work shorter than this gets no bar of its own and no Prefect artifact."""

@@ -5,14 +5,14 @@ from typing import Protocol
 
 import torch
 
-from flows.context import RunContext
-from flows.engine.display import Display, NodeProgress
-from flows.engine.schedule import Outcome, Schedule, State
-from flows.graph import Graph, Node
-from flows.provenance import provenance
-from flows.stage import stage_of
-from flows.stopping import STOP
-from storage.progress import Progress
+from permafrost.flows.context import RunContext
+from permafrost.flows.engine.display import Display, NodeProgress
+from permafrost.flows.engine.schedule import Outcome, Schedule, State
+from permafrost.flows.graph import Graph, Node
+from permafrost.flows.provenance import provenance
+from permafrost.flows.stage import stage_of
+from permafrost.flows.stopping import STOP
+from permafrost.storage.progress import Progress
 
 
 class Engine(Protocol):

@@ -17,13 +17,13 @@ from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
 
-from flows.context import RunContext
-from flows.engine.display import Display
-from flows.engine.engine import end, reuse_or_make
-from flows.engine.schedule import Outcome, Schedule
-from flows.graph import Graph, Node
-from flows.stopping import STOP
-from storage.errors import ObjectStoreError, StoreBusyError
+from permafrost.flows.context import RunContext
+from permafrost.flows.engine.display import Display
+from permafrost.flows.engine.engine import end, reuse_or_make
+from permafrost.flows.engine.schedule import Outcome, Schedule
+from permafrost.flows.graph import Graph, Node
+from permafrost.flows.stopping import STOP
+from permafrost.storage.errors import ObjectStoreError, StoreBusyError
 
 CURABLE = (
     StoreBusyError,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from flows.graph import Graph, Node
+from permafrost.flows.graph import Graph, Node
 
 State = Literal["computed", "reused", "failed", "skipped"]
 

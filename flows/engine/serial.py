@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import torch
 
-from flows.context import RunContext
-from flows.engine.display import Display
-from flows.engine.engine import end, reuse_or_make
-from flows.engine.schedule import Outcome, Schedule
-from flows.graph import Graph
+from permafrost.flows.context import RunContext
+from permafrost.flows.engine.display import Display
+from permafrost.flows.engine.engine import end, reuse_or_make
+from permafrost.flows.engine.schedule import Outcome, Schedule
+from permafrost.flows.graph import Graph
 
 
 class SerialEngine:

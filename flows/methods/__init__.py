@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flows.methods.embed import EmbedMethod
-from flows.methods.head import HeadMethod
-from flows.methods.layers import LayersMethod
-from flows.methods.linear import LinearMethod
-from flows.methods.surface import BagOfWordsMethod, LengthMethod
+from permafrost.flows.methods.embed import EmbedMethod
+from permafrost.flows.methods.head import HeadMethod
+from permafrost.flows.methods.layers import LayersMethod
+from permafrost.flows.methods.linear import LinearMethod
+from permafrost.flows.methods.surface import BagOfWordsMethod, LengthMethod
 
 __all__ = ["MethodConfig"]
 

@@ -4,17 +4,17 @@ from abc import abstractmethod
 
 from pydantic import TypeAdapter
 
-from flows.context import RunContext
-from flows.graph import Node
-from flows.methods.reading import corpus_input
-from flows.stage import Stage
-from stages.corpus.config import CorpusConfig, corpus_facts
-from stages.corpus.corpus import Corpus, build_corpus
-from stages.mteb_evaluation import LocalTask, Role, TaskFacts, task_corpus, task_facts
-from storage.artifacts import Draft
-from storage.errors import InputError
-from storage.keys import to_plain
-from storage.progress import Progress
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Node
+from permafrost.flows.methods.reading import corpus_input
+from permafrost.flows.stage import Stage
+from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
+from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.mteb_evaluation import LocalTask, Role, TaskFacts, task_corpus, task_facts
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import to_plain
+from permafrost.storage.progress import Progress
 
 _CONFIG = TypeAdapter[CorpusConfig](CorpusConfig)
 _TASK = TypeAdapter[LocalTask](LocalTask)

@@ -4,16 +4,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from flows.context import RunContext
-from flows.graph import Input, Node, import_path
-from flows.methods.evaluating import Evaluate, EvaluatedMethod, n_members
-from flows.methods.method import Cell
-from flows.methods.reading import features, sizes_of
-from flows.methods.summaries import score_summary
-from flows.recipes import DEFAULT_RECIPE
-from flows.stage import Stage
-from stages.corpus.columns import TaskKind
-from stages.embed import (
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.methods.evaluating import Evaluate, EvaluatedMethod, n_members
+from permafrost.flows.methods.method import Cell
+from permafrost.flows.methods.reading import features, sizes_of
+from permafrost.flows.methods.summaries import score_summary
+from permafrost.flows.recipes import DEFAULT_RECIPE
+from permafrost.flows.stage import Stage
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.embed import (
     CorpusVectors,
     EmbedConfig,
     embed_corpus,
@@ -21,13 +21,13 @@ from stages.embed import (
     required_arrays,
     with_layers,
 )
-from stages.embed.config import AUTO
-from stages.encoder.vectors import MethodVectors
-from stages.extraction.sizes import BackboneSizes
-from stages.mteb_evaluation import Role
-from stages.similarity import SimilarityConfig, require_graded, score_vectors
-from storage.artifacts import Draft
-from storage.progress import Progress
+from permafrost.stages.embed.config import AUTO
+from permafrost.stages.encoder.vectors import MethodVectors
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.mteb_evaluation import Role
+from permafrost.stages.similarity import SimilarityConfig, require_graded, score_vectors
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.progress import Progress
 
 
 class EmbedMethod(EvaluatedMethod, EmbedConfig):

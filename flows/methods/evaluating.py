@@ -7,17 +7,17 @@ from functools import partial
 
 from pydantic import TypeAdapter
 
-from flows.context import BackboneSource, RunContext
-from flows.graph import Input, Node, Resources, import_path
-from flows.methods.method import Cell, Method
-from flows.methods.reading import Reading, sizes_of
-from flows.stage import Stage
-from stages.corpus.corpus import Corpus
-from stages.corpus.overlap import train_texts
-from stages.embed import StoredFeatures
-from stages.encoder.vectors import HeadVectors, LatentVectors, MethodVectors
-from stages.extraction.sizes import BackboneSizes
-from stages.mteb_evaluation import (
+from permafrost.flows.context import BackboneSource, RunContext
+from permafrost.flows.graph import Input, Node, Resources, import_path
+from permafrost.flows.methods.method import Cell, Method
+from permafrost.flows.methods.reading import Reading, sizes_of
+from permafrost.flows.stage import Stage
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.overlap import train_texts
+from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors, MethodVectors
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.mteb_evaluation import (
     Embedding,
     HubTask,
     MtebTask,
@@ -25,11 +25,11 @@ from stages.mteb_evaluation import (
     TaskFacts,
     evaluate_task,
 )
-from stages.mteb_evaluation.tasks import ROLES
-from storage.artifacts import Draft
-from storage.features.identity import StoreIdentity
-from storage.keys import to_plain
-from storage.progress import Progress
+from permafrost.stages.mteb_evaluation.tasks import ROLES
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.features.identity import StoreIdentity
+from permafrost.storage.keys import to_plain
+from permafrost.storage.progress import Progress
 
 _TASK = TypeAdapter[MtebTask](MtebTask)
 

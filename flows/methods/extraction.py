@@ -2,19 +2,19 @@
 
 from functools import partial
 
-from flows.context import BackboneSource, RunContext
-from flows.graph import Input, Node, Resources
-from flows.stage import Stage
-from stages.extraction.backbone import choose_device
-from stages.extraction.extract import extract
-from stages.extraction.planning import ExtractionPlan, plan_extraction
-from stages.extraction.target import ExtractTarget
-from stages.extraction.too_long import refuse_too_long
-from storage.artifacts import Draft
-from storage.durable import write_json
-from storage.features.identity import StoreIdentity
-from storage.keys import to_plain
-from storage.progress import Progress
+from permafrost.flows.context import BackboneSource, RunContext
+from permafrost.flows.graph import Input, Node, Resources
+from permafrost.flows.stage import Stage
+from permafrost.stages.extraction.backbone import choose_device
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.stages.extraction.too_long import refuse_too_long
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.durable import write_json
+from permafrost.storage.features.identity import StoreIdentity
+from permafrost.storage.keys import to_plain
+from permafrost.storage.progress import Progress
 
 
 def source_of(target: ExtractTarget) -> BackboneSource:

@@ -5,20 +5,20 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from flows.context import RunContext
-from flows.graph import Input, Node, import_path
-from flows.methods.evaluating import Evaluate, EvaluatedMethod
-from flows.methods.method import Cell
-from flows.methods.reading import readers, width_of
-from flows.methods.summaries import score_summary
-from flows.recipes import DEFAULT_RECIPE
-from flows.stage import Stage
-from stages.bounds import MAX_STEPS
-from stages.corpus.columns import TaskKind
-from stages.corpus.config import CorpusConfig
-from stages.encoder.vectors import HeadVectors
-from stages.extraction.sizes import BackboneSizes
-from stages.fit import (
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.methods.evaluating import Evaluate, EvaluatedMethod
+from permafrost.flows.methods.method import Cell
+from permafrost.flows.methods.reading import readers, width_of
+from permafrost.flows.methods.summaries import score_summary
+from permafrost.flows.recipes import DEFAULT_RECIPE
+from permafrost.flows.stage import Stage
+from permafrost.stages.bounds import MAX_STEPS
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.config import CorpusConfig
+from permafrost.stages.encoder.vectors import HeadVectors
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.fit import (
     FitConfig,
     FitData,
     LossConfig,
@@ -28,13 +28,13 @@ from stages.fit import (
     load_head,
     require_trainable,
 )
-from stages.fit.losses import LOSS_OF
-from stages.heads import HeadConfig, require_width
-from stages.report.cells import Role
-from stages.score import ScoreConfig, score, scored_examples
-from storage.artifacts import Draft
-from storage.drafts import DRAFT_PREFIX
-from storage.progress import Progress
+from permafrost.stages.fit.losses import LOSS_OF
+from permafrost.stages.heads import HeadConfig, require_width
+from permafrost.stages.report.cells import Role
+from permafrost.stages.score import ScoreConfig, score, scored_examples
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.drafts import DRAFT_PREFIX
+from permafrost.storage.progress import Progress
 
 CHECKPOINT_EVERY_S = 15.0
 """Work that a killed fit loses, at most, beyond the epoch it was in."""

@@ -5,21 +5,21 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.context import RunContext
-from flows.graph import Input, Node, import_path
-from flows.methods.evaluating import Evaluate, EvaluatedMethod
-from flows.methods.method import Cell, Upstream
-from flows.methods.reading import arrays_of, readers
-from flows.methods.summaries import score_summary
-from flows.recipes import DEFAULT_RECIPE
-from flows.stage import Stage
-from stages.bounds import MAX_STEPS
-from stages.corpus.columns import TaskKind
-from stages.encoder.fitted import load_latent_head
-from stages.encoder.vectors import LatentVectors
-from stages.extraction.capture import CaptureItem, LayersText, in_order
-from stages.extraction.sizes import BackboneSizes
-from stages.freeze import (
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.methods.evaluating import Evaluate, EvaluatedMethod
+from permafrost.flows.methods.method import Cell, Upstream
+from permafrost.flows.methods.reading import arrays_of, readers
+from permafrost.flows.methods.summaries import score_summary
+from permafrost.flows.recipes import DEFAULT_RECIPE
+from permafrost.flows.stage import Stage
+from permafrost.stages.bounds import MAX_STEPS
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.encoder.fitted import load_latent_head
+from permafrost.stages.encoder.vectors import LatentVectors
+from permafrost.stages.extraction.capture import CaptureItem, LayersText, in_order
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.freeze import (
     AutoencoderConfig,
     PairFitConfig,
     PairHeadConfig,
@@ -34,11 +34,11 @@ from stages.freeze import (
     require_texts,
     score_corpus,
 )
-from stages.similarity import SimilarityConfig
-from storage.artifacts import Draft
-from storage.keys import to_plain
-from storage.progress import Progress
-from storage.quoting import quoted
+from permafrost.stages.similarity import SimilarityConfig
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.keys import to_plain
+from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
 
 
 class Latents(BaseModel):

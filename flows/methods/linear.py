@@ -11,22 +11,22 @@ from pydantic import (
     model_validator,
 )
 
-from flows.context import RunContext
-from flows.graph import Node
-from flows.methods.method import CLASSES, Cell, Method
-from flows.methods.reading import features
-from flows.recipes import DEFAULT_RECIPE
-from flows.stage import Stage
-from stages.bounds import MAX_STEPS
-from stages.corpus.columns import TaskKind
-from stages.corpus.config import CorpusConfig
-from stages.embed import EmbedConfig, required_arrays
-from stages.embed import Method as EmbedName
-from stages.embed.config import Combine
-from stages.extraction.capture import index_as_text
-from stages.extraction.sizes import BackboneSizes
-from stages.fit import Metric
-from stages.linear import (
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Node
+from permafrost.flows.methods.method import CLASSES, Cell, Method
+from permafrost.flows.methods.reading import features
+from permafrost.flows.recipes import DEFAULT_RECIPE
+from permafrost.flows.stage import Stage
+from permafrost.stages.bounds import MAX_STEPS
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.config import CorpusConfig
+from permafrost.stages.embed import EmbedConfig, required_arrays
+from permafrost.stages.embed import Method as EmbedName
+from permafrost.stages.embed.config import Combine
+from permafrost.stages.extraction.capture import index_as_text
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.fit import Metric
+from permafrost.stages.linear import (
     Classifier,
     ClassMetric,
     LinearConfig,
@@ -34,10 +34,10 @@ from stages.linear import (
     linear_examples,
     run_linear,
 )
-from stages.linear.config import Strengths
-from stages.report.cells import Role
-from storage.artifacts import Draft
-from storage.progress import Progress
+from permafrost.stages.linear.config import Strengths
+from permafrost.stages.report.cells import Role
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.progress import Progress
 
 
 def _several(value: Any) -> Any:

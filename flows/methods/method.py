@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from flows.graph import Input, Node
-from flows.methods.reading import Reading
-from stages.corpus.columns import TaskKind
-from stages.corpus.config import CorpusConfig, task_kind
-from stages.extraction.sizes import BackboneSizes
-from stages.fit import Metric
-from stages.fit.metrics import DEFAULT_METRIC
-from stages.report.cells import Role
+from permafrost.flows.graph import Input, Node
+from permafrost.flows.methods.reading import Reading
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.config import CorpusConfig, task_kind
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.fit import Metric
+from permafrost.stages.fit.metrics import DEFAULT_METRIC
+from permafrost.stages.report.cells import Role
 
 CLASSES: tuple[TaskKind, ...] = ("classification", "pair_classification")
 

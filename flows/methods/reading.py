@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.context import RunContext
-from flows.graph import FEATURES, Input, Node, import_path
-from stages.corpus.corpus import Corpus
-from stages.embed import StoredFeatures
-from stages.extraction.sizes import BackboneSizes
-from storage.features.layout import StoreSizes, array_spec
-from storage.features.store import FeatureStore, store_folder
-from storage.readers import FeatureReader, open_reader
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import FEATURES, Input, Node, import_path
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.features.layout import StoreSizes, array_spec
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.readers import FeatureReader, open_reader
 
 _NAME = "features"
 

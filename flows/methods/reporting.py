@@ -10,30 +10,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from flows.context import BackboneSource, RunContext
-from flows.graph import Input, Node, import_path
-from flows.stage import Stage
-from stages.corpus.corpus import Corpus
-from stages.extraction.recipes import OPENING, PLACEHOLDER
-from stages.extraction.target import ExtractTarget
-from stages.layer_probe import LayerScores
-from stages.probes import ProbeCurves
-from stages.report.attention_rows import AttentionRows, TextAttention
-from stages.report.cells import Cell, Costs, Role
-from stages.report.config import CurveAxis, ReportConfig
-from stages.report.costs import Extraction
-from stages.report.layer_curves import LAYER_CURVES
-from stages.report.pretraining import PretrainingRun
-from stages.report.probe_curves import PROBE_CURVES
-from stages.report.report import write_report
-from stages.report.tokens import Token
-from storage.artifacts import Draft, parse_ref
-from storage.durable import read_json
-from storage.features.identity import StoreIdentity
-from storage.features.layout import TOKEN_IDS
-from storage.features.store import FeatureStore, store_folder
-from storage.progress import Progress
-from storage.readers import open_reader
+from permafrost.flows.context import BackboneSource, RunContext
+from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.stage import Stage
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.extraction.recipes import OPENING, PLACEHOLDER
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.stages.layer_probe import LayerScores
+from permafrost.stages.probes import ProbeCurves
+from permafrost.stages.report.attention_rows import AttentionRows, TextAttention
+from permafrost.stages.report.cells import Cell, Costs, Role
+from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.costs import Extraction
+from permafrost.stages.report.layer_curves import LAYER_CURVES
+from permafrost.stages.report.pretraining import PretrainingRun
+from permafrost.stages.report.probe_curves import PROBE_CURVES
+from permafrost.stages.report.report import write_report
+from permafrost.stages.report.tokens import Token
+from permafrost.storage.artifacts import Draft, parse_ref
+from permafrost.storage.durable import read_json
+from permafrost.storage.features.identity import StoreIdentity
+from permafrost.storage.features.layout import TOKEN_IDS
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.progress import Progress
+from permafrost.storage.readers import open_reader
 
 _PLACEHOLDERS = {PLACEHOLDER: "<PST>", OPENING: "<B-PST>"}
 _TEXTS_AT_A_TIME = 256

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flows.graph import Node
+from permafrost.flows.graph import Node
 
 NAMES = ("method", "task", "seed")
 

@@ -5,22 +5,22 @@ from typing import Literal
 
 from pydantic import BaseModel, TypeAdapter
 
-from flows.context import RunContext
-from flows.graph import Node
-from flows.methods.method import CLASSES, Cell, Method
-from flows.stage import Stage
-from stages.controls import (
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Node
+from permafrost.flows.methods.method import CLASSES, Cell, Method
+from permafrost.flows.stage import Stage
+from permafrost.stages.controls import (
     BagOfWordsControl,
     ControlConfig,
     LengthControl,
     require_control,
     run_control,
 )
-from stages.corpus.columns import TaskKind
-from stages.corpus.config import CorpusConfig, surface_at_chance
-from stages.report.cells import Role
-from storage.artifacts import Draft
-from storage.progress import Progress
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.config import CorpusConfig, surface_at_chance
+from permafrost.stages.report.cells import Role
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.progress import Progress
 
 
 class _SurfaceMethod(Method, BaseModel):

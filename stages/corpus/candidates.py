@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from stages.corpus.files import column_names, read_columns
-from stages.corpus.names import (
+from permafrost.stages.corpus.files import column_names, read_columns
+from permafrost.stages.corpus.names import (
     ANSWER,
     ASKED,
     BINARY,
@@ -18,10 +18,10 @@ from stages.corpus.names import (
     QUERY_ID,
     find_column,
 )
-from stages.corpus.nested import list_rows
-from stages.corpus.values import ids_of, texts_of, zeros_and_ones
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.nested import list_rows
+from permafrost.stages.corpus.values import ids_of, texts_of, zeros_and_ones
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class CandidateColumns(BaseModel):

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.bounds import MAX_SEED
-from storage.quoting import quoted
+from permafrost.stages.bounds import MAX_SEED
+from permafrost.storage.quoting import quoted
 
 TaskKind = Literal["classification", "pair_classification", "similarity", "unlabelled"]
 

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.bounds import MAX_GENERATED, MAX_SEED
-from stages.corpus.columns import DevAsGiven, PairClassification, Similarity, TestAsGiven
-from stages.corpus.files import FilesCorpus, files_facts, files_rows
-from stages.corpus.hub import HubCorpus, hub_facts, hub_rows
-from stages.corpus.rows import SplitRows
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.bounds import MAX_GENERATED, MAX_SEED
+from permafrost.stages.corpus.columns import DevAsGiven, PairClassification, Similarity, TestAsGiven
+from permafrost.stages.corpus.files import FilesCorpus, files_facts, files_rows
+from permafrost.stages.corpus.hub import HubCorpus, hub_facts, hub_rows
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class ConcatenatedCorpus(BaseModel):

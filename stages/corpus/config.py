@@ -4,14 +4,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from stages.corpus.columns import TaskKind
-from stages.corpus.concatenated import ConcatenatedCorpus, concatenated_facts
-from stages.corpus.dilution import DilutionCorpus, dilution_facts
-from stages.corpus.files import FilesCorpus, files_facts
-from stages.corpus.hub import HubCorpus, hub_facts
-from stages.corpus.reranking import RerankingCorpus, reranking_facts
-from stages.corpus.retrieval import RetrievalCorpus, retrieval_facts
-from stages.corpus.segments import SegmentsCorpus, segments_facts
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.concatenated import ConcatenatedCorpus, concatenated_facts
+from permafrost.stages.corpus.dilution import DilutionCorpus, dilution_facts
+from permafrost.stages.corpus.files import FilesCorpus, files_facts
+from permafrost.stages.corpus.hub import HubCorpus, hub_facts
+from permafrost.stages.corpus.reranking import RerankingCorpus, reranking_facts
+from permafrost.stages.corpus.retrieval import RetrievalCorpus, retrieval_facts
+from permafrost.stages.corpus.segments import SegmentsCorpus, segments_facts
 
 CorpusConfig = Annotated[
     FilesCorpus

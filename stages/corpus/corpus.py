@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from stages.corpus.columns import (
+from permafrost.stages.corpus.columns import (
     CarvedDev,
     CarvedTest,
     Classification,
@@ -23,23 +23,23 @@ from stages.corpus.columns import (
     TestAsGiven,
     Unlabelled,
 )
-from stages.corpus.concatenated import ConcatenatedCorpus, concatenated_rows
-from stages.corpus.config import CorpusConfig
-from stages.corpus.development import carve_dev
-from stages.corpus.dilution import dilution_rows
-from stages.corpus.files import FilesCorpus, files_rows
-from stages.corpus.held_out import carve_test
-from stages.corpus.hub import HubCorpus, hub_rows
-from stages.corpus.labels import label_values
-from stages.corpus.negatives import require_some_negatives
-from stages.corpus.reranking import RerankingCorpus, reranking_rows
-from stages.corpus.retrieval import RetrievalCorpus, retrieval_rows
-from stages.corpus.rows import SplitRows
-from stages.corpus.segments import SegmentsCorpus, segments_rows
-from storage.errors import CorruptDataError, NotFoundError
-from storage.keys import text_digest
-from storage.quoting import quoted
-from storage.texts import Texts
+from permafrost.stages.corpus.concatenated import ConcatenatedCorpus, concatenated_rows
+from permafrost.stages.corpus.config import CorpusConfig
+from permafrost.stages.corpus.development import carve_dev
+from permafrost.stages.corpus.dilution import dilution_rows
+from permafrost.stages.corpus.files import FilesCorpus, files_rows
+from permafrost.stages.corpus.held_out import carve_test
+from permafrost.stages.corpus.hub import HubCorpus, hub_rows
+from permafrost.stages.corpus.labels import label_values
+from permafrost.stages.corpus.negatives import require_some_negatives
+from permafrost.stages.corpus.reranking import RerankingCorpus, reranking_rows
+from permafrost.stages.corpus.retrieval import RetrievalCorpus, retrieval_rows
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.segments import SegmentsCorpus, segments_rows
+from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.keys import text_digest
+from permafrost.storage.quoting import quoted
+from permafrost.storage.texts import Texts
 
 EXAMPLES = pa.schema(
     [

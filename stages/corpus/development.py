@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from stages.corpus.columns import CarvedDev, DevFromTrain
-from storage.errors import InputError
+from permafrost.stages.corpus.columns import CarvedDev, DevFromTrain
+from permafrost.storage.errors import InputError
 
 
 def carve_dev(

@@ -23,10 +23,10 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.bounds import MAX_GENERATED, MAX_SEED
-from stages.corpus.rows import SplitRows
-from stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
-from storage.errors import InputError
+from permafrost.stages.bounds import MAX_GENERATED, MAX_SEED
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
+from permafrost.storage.errors import InputError
 
 CLASS_NAMES = ("absent", "present")
 

@@ -12,8 +12,8 @@ import pyarrow.json
 import pyarrow.parquet
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.corpus.columns import Dev, DevAsGiven, Task, Test, TestAsGiven, check_splits
-from stages.corpus.rows import (
+from permafrost.stages.corpus.columns import Dev, DevAsGiven, Task, Test, TestAsGiven, check_splits
+from permafrost.stages.corpus.rows import (
     SplitRows,
     checked_rows,
     label_columns,
@@ -22,10 +22,10 @@ from stages.corpus.rows import (
     require_columns,
     text_columns,
 )
-from stages.corpus.shards import FORMATS, data_files
-from storage.errors import InputError
-from storage.paths import checked_path
-from storage.quoting import quoted
+from permafrost.stages.corpus.shards import FORMATS, data_files
+from permafrost.storage.errors import InputError
+from permafrost.storage.paths import checked_path
+from permafrost.storage.quoting import quoted
 
 _BLOCK_BYTES = 1 << 24
 """Read at a time. A row must fit into one block; the default of 1 MiB is less than some documents."""

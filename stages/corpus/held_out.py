@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from stages.corpus.columns import CarvedTest, TaskKind, TestFromTrainQueries
-from storage.errors import InputError
+from permafrost.stages.corpus.columns import CarvedTest, TaskKind, TestFromTrainQueries
+from permafrost.storage.errors import InputError
 
 N_BINS = 10
 """Strata of graded pairs, equally full."""

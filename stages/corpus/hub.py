@@ -8,9 +8,9 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.corpus.columns import Dev, DevAsGiven, Task, Test, TestAsGiven, check_splits
-from stages.corpus.files import file_sha256
-from stages.corpus.rows import (
+from permafrost.stages.corpus.columns import Dev, DevAsGiven, Task, Test, TestAsGiven, check_splits
+from permafrost.stages.corpus.files import file_sha256
+from permafrost.stages.corpus.rows import (
     SplitRows,
     checked_rows,
     label_columns,
@@ -19,10 +19,10 @@ from stages.corpus.rows import (
     require_columns,
     text_columns,
 )
-from storage.errors import InputError
-from storage.keys import digest
-from storage.paths import checked_path
-from storage.quoting import quoted
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import digest
+from permafrost.storage.paths import checked_path
+from permafrost.storage.quoting import quoted
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from stages.corpus.values import ids_of, numbers_of
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.values import ids_of, numbers_of
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stages.corpus.columns import Similarity, Task, Unlabelled
-from stages.corpus.rows import SplitRows
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.columns import Similarity, Task, Unlabelled
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 def label_values(

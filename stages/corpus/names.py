@@ -4,9 +4,9 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
-from stages.corpus.shards import files_of_pattern, shards_of
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.shards import files_of_pattern, shards_of
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 TEXT = ("text", "sentence", "sentences", "content")
 CLASS = ("label", "labels", "class", "category", "target")

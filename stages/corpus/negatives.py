@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from stages.corpus.text_column import checked_texts, holds_text
-from storage.errors import InputError
-from storage.quoting import quoted
-from storage.ragged import offsets_of
+from permafrost.stages.corpus.text_column import checked_texts, holds_text
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+from permafrost.storage.ragged import offsets_of
 
 
 @dataclass(frozen=True)

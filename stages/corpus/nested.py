@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from stages.corpus.files import first_row, read_columns
-from stages.corpus.text_column import holds_text
-from stages.corpus.values import texts_of
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.files import first_row, read_columns
+from permafrost.stages.corpus.text_column import holds_text
+from permafrost.stages.corpus.values import texts_of
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 def holds_lists(path: Path, names: Sequence[str]) -> bool:

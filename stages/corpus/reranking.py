@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from stages.corpus.candidates import CandidateColumns, read_candidates
-from stages.corpus.columns import (
+from permafrost.stages.corpus.candidates import CandidateColumns, read_candidates
+from permafrost.stages.corpus.columns import (
     DevAsGiven,
     DevFromTrainQueries,
     TestAsGiven,
@@ -17,13 +17,13 @@ from stages.corpus.columns import (
     Unlabelled,
     check_splits,
 )
-from stages.corpus.files import file_format, file_sha256
-from stages.corpus.judgements import document_text, queries_of
-from stages.corpus.negatives import Negatives
-from stages.corpus.rows import SplitRows
-from stages.corpus.text_column import checked_texts
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.files import file_format, file_sha256
+from permafrost.stages.corpus.judgements import document_text, queries_of
+from permafrost.stages.corpus.negatives import Negatives
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.text_column import checked_texts
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class RerankingCorpus(CandidateColumns):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from stages.corpus.columns import (
+from permafrost.stages.corpus.columns import (
     DevAsGiven,
     DevFromTrainQueries,
     TestAsGiven,
@@ -15,11 +15,11 @@ from stages.corpus.columns import (
     Unlabelled,
     check_splits,
 )
-from stages.corpus.files import file_identity
-from stages.corpus.judgements import Judgeable, Judgement, document_text, judgements_of
-from stages.corpus.names import look_for
-from stages.corpus.rows import SplitRows
-from stages.corpus.search_files import (
+from permafrost.stages.corpus.files import file_identity
+from permafrost.stages.corpus.judgements import Judgeable, Judgement, document_text, judgements_of
+from permafrost.stages.corpus.names import look_for
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.search_files import (
     QRELS,
     SearchColumns,
     qrels_file,
@@ -28,8 +28,8 @@ from stages.corpus.search_files import (
     read_judgements,
     read_queries,
 )
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _USUAL = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test": ("test",)}
 """What the judgements of a split are called."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.corpus.columns import Classification, Similarity, Task, Unlabelled
-from stages.corpus.names import CLASS, GRADE, TEXT, find_column, find_pair
-from stages.corpus.negatives import Negatives, checked_negatives
-from stages.corpus.text_column import checked_texts
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.columns import Classification, Similarity, Task, Unlabelled
+from permafrost.stages.corpus.names import CLASS, GRADE, TEXT, find_column, find_pair
+from permafrost.stages.corpus.negatives import Negatives, checked_negatives
+from permafrost.stages.corpus.text_column import checked_texts
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from stages.corpus.files import column_names, read_columns
-from stages.corpus.names import (
+from permafrost.stages.corpus.files import column_names, read_columns
+from permafrost.stages.corpus.names import (
     DOCUMENT,
     DOCUMENT_ID,
     DOCUMENT_IDS,
@@ -24,11 +24,11 @@ from stages.corpus.names import (
     find_column,
     find_file,
 )
-from stages.corpus.nested import holds_lists, list_rows, require_equal_lengths, sum_of
-from stages.corpus.text_column import decoded
-from stages.corpus.values import ids_of, texts_of, unique_ids_of
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.nested import holds_lists, list_rows, require_equal_lengths, sum_of
+from permafrost.stages.corpus.text_column import decoded
+from permafrost.stages.corpus.values import ids_of, texts_of, unique_ids_of
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 QRELS = (*TABLES, ".txt", ".qrels", ".trec")
 _POSITIONS = {3: (0, 1, 2), 4: (0, 2, 3)}

@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from stages.corpus.columns import DevAsGiven, TestAsGiven, Unlabelled
-from stages.corpus.files import FilesCorpus, files_facts, files_rows
-from stages.corpus.hub import HubCorpus, hub_facts, hub_rows
-from stages.corpus.rows import SplitRows
-from stages.segment_matching import SegmentSplit, split_segments
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.columns import DevAsGiven, TestAsGiven, Unlabelled
+from permafrost.stages.corpus.files import FilesCorpus, files_facts, files_rows
+from permafrost.stages.corpus.hub import HubCorpus, hub_facts, hub_rows
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.segment_matching import SegmentSplit, split_segments
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class SegmentsCorpus(SegmentSplit):

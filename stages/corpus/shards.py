@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 FORMATS = {
     ".parquet": "parquet",

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 def checked_texts(

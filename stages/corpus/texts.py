@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-from stages.corpus.files import read_columns
-from stages.corpus.hub import read_split, resolve_commit
-from stages.corpus.text_column import checked_texts
-from storage.errors import InputError
-from storage.paths import checked_path
-from storage.quoting import quoted
-from storage.texts import Texts
+from permafrost.stages.corpus.files import read_columns
+from permafrost.stages.corpus.hub import read_split, resolve_commit
+from permafrost.stages.corpus.text_column import checked_texts
+from permafrost.storage.errors import InputError
+from permafrost.storage.paths import checked_path
+from permafrost.storage.quoting import quoted
+from permafrost.storage.texts import Texts
 
 _HUB = "hf:"
 _DEFAULT_COLUMN = "text"

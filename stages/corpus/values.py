@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from stages.corpus.text_column import decoded
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.text_column import decoded
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 def values_of(table: pa.Table, name: str, where: str) -> list[Any]:

@@ -1,7 +1,7 @@
 """Embed: sentence vectors from stored features, by a method without parameters or a trained head."""
 
-from stages.embed.choice import choose_layers
-from stages.embed.config import (
+from permafrost.stages.embed.choice import choose_layers
+from permafrost.stages.embed.config import (
     EmbedConfig,
     Method,
     WhiteningConfig,
@@ -9,18 +9,18 @@ from stages.embed.config import (
     required_arrays,
     with_layers,
 )
-from stages.embed.corpus import CorpusVectors, embed_corpus, require_embeddable
-from stages.embed.features import Features, StoredFeatures
-from stages.embed.finish import finish, require_finite, whitening_of
-from stages.embed.head import embed_with_head
-from stages.embed.layers import (
+from permafrost.stages.embed.corpus import CorpusVectors, embed_corpus, require_embeddable
+from permafrost.stages.embed.features import Features, StoredFeatures
+from permafrost.stages.embed.finish import finish, require_finite, whitening_of
+from permafrost.stages.embed.head import embed_with_head
+from permafrost.stages.embed.layers import (
     combined_layers,
     embed,
     embed_ensemble,
     embed_layers,
 )
-from stages.embed.whitening import Whitening, fit_whitening
-from stages.embed.write import require_place, write_embeddings
+from permafrost.stages.embed.whitening import Whitening, fit_whitening
+from permafrost.stages.embed.write import require_place, write_embeddings
 
 __all__ = [
     "CorpusVectors",

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float32
 from scipy import sparse
 
-from stages.embed.config import Pooling
-from storage.ragged import Ragged
+from permafrost.stages.embed.config import Pooling
+from permafrost.storage.ragged import Ragged
 
 Vectors = Float32[np.ndarray, "n _"]
 """One row per text."""

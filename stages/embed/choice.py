@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from stages.correlations import spearman
-from stages.embed.aggregate import Vectors
-from stages.embed.config import Combine
-from stages.embed.layers import combine_vectors
-from storage.errors import InputError
+from permafrost.stages.correlations import spearman
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.config import Combine
+from permafrost.stages.embed.layers import combine_vectors
+from permafrost.storage.errors import InputError
 
 
 def choose_layers(

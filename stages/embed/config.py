@@ -5,11 +5,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from stages.bounds import MAX_WIDTH
-from stages.extraction.capture import CaptureItem, Index, LayersText, What
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.bounds import MAX_WIDTH
+from permafrost.stages.extraction.capture import CaptureItem, Index, LayersText, What
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 Pooling = Literal["first", "last", "mean", "max", "weighted_mean"]
 Method = Literal["first", "last", "mean", "max", "weighted_mean", "hs", "va", "wva", "aligned_wva"]

@@ -11,19 +11,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from stages.corpus.corpus import Corpus
-from stages.corpus.overlap import train_texts
-from stages.embed.aggregate import Vectors
-from stages.embed.choice import choose_layers, require_scores
-from stages.embed.config import AUTO, EmbedConfig, layers_of, with_layers
-from stages.embed.features import Features
-from stages.embed.finish import finish, whitening_of
-from stages.embed.layers import combined_layers, embed_ensemble, layer_vectors
-from stages.embed.whitening import Whitening
-from stages.extraction.capture import Index
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import CorruptDataError, InputError
-from storage.progress import Progress
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.overlap import train_texts
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.choice import choose_layers, require_scores
+from permafrost.stages.embed.config import AUTO, EmbedConfig, layers_of, with_layers
+from permafrost.stages.embed.features import Features
+from permafrost.stages.embed.finish import finish, whitening_of
+from permafrost.stages.embed.layers import combined_layers, embed_ensemble, layer_vectors
+from permafrost.stages.embed.whitening import Whitening
+from permafrost.stages.extraction.capture import Index
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import CorruptDataError, InputError
+from permafrost.storage.progress import Progress
 
 _WHITENING = "whitening.safetensors"
 

@@ -7,11 +7,11 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.extraction.sizes import BackboneSizes
-from storage.features.projections import read_projection
-from storage.features.store import FeatureStore
-from storage.quoting import quoted
-from storage.readers import FeatureReader, open_reader
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.features.projections import read_projection
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.quoting import quoted
+from permafrost.storage.readers import FeatureReader, open_reader
 
 Tokens = Literal["span", "all"]
 Projection = tuple[NDArray[np.float32], NDArray[np.float32] | None]

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Int64
 
-from stages.embed.aggregate import Vectors
-from stages.embed.config import EmbedConfig
-from stages.embed.whitening import Whitening, fit_whitening
-from storage.errors import InputError
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.config import EmbedConfig
+from permafrost.stages.embed.whitening import Whitening, fit_whitening
+from permafrost.storage.errors import InputError
 
 _NOT_FITTED = (
     "whitening is fitted on training texts, and none were named; give the rows of the training split, or "

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from stages.embed.aggregate import Vectors
-from stages.embed.layers import MOST_TEXTS
-from stages.fit import LoadedHead, to_tensors
-from storage.progress import Progress
-from storage.readers import FeatureReader
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.layers import MOST_TEXTS
+from permafrost.stages.fit import LoadedHead, to_tensors
+from permafrost.storage.progress import Progress
+from permafrost.storage.readers import FeatureReader
 
 
 def embed_with_head(head: LoadedHead, reader: FeatureReader, progress: Progress) -> Vectors:

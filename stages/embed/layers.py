@@ -5,14 +5,20 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from jaxtyping import Int64
 
-from stages.embed.aggregate import Vectors, attention_weighted, pool_rows
-from stages.embed.config import Combine, EmbedConfig, Pooling, layers_of, require_definite
-from stages.embed.features import Features
-from stages.embed.finish import finish, whitening_of
-from stages.extraction.capture import Index
-from storage.errors import InputError
-from storage.progress import Progress
-from storage.readers import FeatureReader
+from permafrost.stages.embed.aggregate import Vectors, attention_weighted, pool_rows
+from permafrost.stages.embed.config import (
+    Combine,
+    EmbedConfig,
+    Pooling,
+    layers_of,
+    require_definite,
+)
+from permafrost.stages.embed.features import Features
+from permafrost.stages.embed.finish import finish, whitening_of
+from permafrost.stages.extraction.capture import Index
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
+from permafrost.storage.readers import FeatureReader
 
 MOST_TEXTS = 256
 BATCH_BYTES = 64 << 20

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float32, Float64
 from safetensors.numpy import load_file, save_file
 
-from stages.embed.config import WhiteningConfig
-from storage.errors import InputError
+from permafrost.stages.embed.config import WhiteningConfig
+from permafrost.storage.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stages.embed.aggregate import Vectors
-from storage.drafts import remove_dead_drafts_of
-from storage.durable import disk_errors_named, draft_path
-from storage.errors import InputError
-from storage.keys import canonical_json
-from storage.paths import checked_path, require_writable
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.storage.drafts import remove_dead_drafts_of
+from permafrost.storage.durable import disk_errors_named, draft_path
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import canonical_json
+from permafrost.storage.paths import checked_path, require_writable
 
 
 def require_place(path: Path) -> None:

@@ -1,10 +1,10 @@
 """Encoder: a trained head, or a method without training, used on texts directly; and its export."""
 
-from stages.encoder.encoder import Encoder
-from stages.encoder.export import Exported, Form, export_head
-from stages.encoder.fitted import FittedHead, find_fitted
-from stages.encoder.load import load_encoder, method_encoder
-from stages.encoder.module_form import load_exported
+from permafrost.stages.encoder.encoder import Encoder
+from permafrost.stages.encoder.export import Exported, Form, export_head
+from permafrost.stages.encoder.fitted import FittedHead, find_fitted
+from permafrost.stages.encoder.load import load_encoder, method_encoder
+from permafrost.stages.encoder.module_form import load_exported
 
 __all__ = [
     "Encoder",

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32
 
-from stages.embed.aggregate import Vectors
-from stages.encoder.features import compute_features
-from stages.encoder.vectors import TextVectors
-from stages.extraction.backbone import Backbone
-from stages.extraction.recipes import Encoded, encode
-from stages.extraction.target import ExtractRuntime, ExtractTarget
-from stages.extraction.token_budget import batch_tokens, batches
-from storage.errors import InputError
-from storage.progress import Progress, SilentProgress
-from storage.quoting import quoted
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.encoder.features import compute_features
+from permafrost.stages.encoder.vectors import TextVectors
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.recipes import Encoded, encode
+from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
+from permafrost.stages.extraction.token_budget import batch_tokens, batches
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress, SilentProgress
+from permafrost.storage.quoting import quoted
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stages.encoder.fitted import FittedHead, find_fitted
-from stages.encoder.model_card import model_card
-from stages.encoder.module_form import RECORD, write_module
-from stages.encoder.plain_form import TOLERANCE, obstacle, plain_difference, write_plain
-from stages.encoder.vectors import HeadVectors
-from stages.fit import Contrastive
-from storage.drafts import remove_dead_drafts_of
-from storage.durable import bytes_under, disk_errors_named, draft_path, json_bytes, sync_folder
-from storage.errors import InputError
-from storage.paths import HOME_BYTES, checked_path
+from permafrost.stages.encoder.fitted import FittedHead, find_fitted
+from permafrost.stages.encoder.model_card import model_card
+from permafrost.stages.encoder.module_form import RECORD, write_module
+from permafrost.stages.encoder.plain_form import TOLERANCE, obstacle, plain_difference, write_plain
+from permafrost.stages.encoder.vectors import HeadVectors
+from permafrost.stages.fit import Contrastive
+from permafrost.storage.drafts import remove_dead_drafts_of
+from permafrost.storage.durable import (
+    bytes_under,
+    disk_errors_named,
+    draft_path,
+    json_bytes,
+    sync_folder,
+)
+from permafrost.storage.errors import InputError
+from permafrost.storage.paths import HOME_BYTES, checked_path
 
 Form = Literal["plain", "module"]
 """`plain`: sentence-transformers loads it alone. `module`: any head, and Permafrost has to be installed."""

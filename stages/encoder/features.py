@@ -9,19 +9,19 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.embed.features import Projection, Tokens
-from stages.extraction.backbone import Backbone
-from stages.extraction.capture import ArrayName
-from stages.extraction.families import output_projection
-from stages.extraction.forward import forward
-from stages.extraction.recipes import Encoded
-from stages.extraction.sizes import BackboneSizes
-from stages.extraction.target import ExtractTarget
-from storage.errors import OverflowRangeError, PermafrostError
-from storage.features.identity import FloatName
-from storage.quoting import quoted
-from storage.ragged import Ragged
-from storage.readers import FeatureReader, InMemoryReader
+from permafrost.stages.embed.features import Projection, Tokens
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.capture import ArrayName
+from permafrost.stages.extraction.families import output_projection
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import Encoded
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.storage.errors import OverflowRangeError, PermafrostError
+from permafrost.storage.features.identity import FloatName
+from permafrost.storage.quoting import quoted
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import FeatureReader, InMemoryReader
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.encoder.vectors import HeadVectors, LatentVectors
-from stages.extraction.target import ExtractTarget, target_of_store
-from stages.fit import load_head
-from stages.freeze import Unified, UnifiedHead, UnifiedProjectionHead, load_pair_fit
-from storage.artifacts import ArtifactRef, ArtifactStore
-from storage.errors import InputError
-from storage.features.store import FeatureStore, store_folder
-from storage.quoting import quoted
+from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
+from permafrost.stages.extraction.target import ExtractTarget, target_of_store
+from permafrost.stages.fit import load_head
+from permafrost.stages.freeze import Unified, UnifiedHead, UnifiedProjectionHead, load_pair_fit
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.quoting import quoted
 
 LAYERS = "layers"
 """`kind` in the config of a fit whose head reads every layer."""

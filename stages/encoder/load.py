@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from stages.embed import EmbedConfig, required_arrays
-from stages.embed.config import require_definite
-from stages.encoder.encoder import Encoder
-from stages.encoder.fitted import find_fitted
-from stages.encoder.vectors import MethodVectors, TextVectors
-from stages.extraction.backbone import BackboneConfig, load_backbone
-from stages.extraction.recipes import PlainRecipe, Recipe, expand_recipe
-from stages.extraction.target import ExtractRuntime, ExtractTarget, lay_foundation
-from storage.errors import InputError
-from storage.features.identity import FloatName
+from permafrost.stages.embed import EmbedConfig, required_arrays
+from permafrost.stages.embed.config import require_definite
+from permafrost.stages.encoder.encoder import Encoder
+from permafrost.stages.encoder.fitted import find_fitted
+from permafrost.stages.encoder.vectors import MethodVectors, TextVectors
+from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
+from permafrost.stages.extraction.recipes import PlainRecipe, Recipe, expand_recipe
+from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, lay_foundation
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.identity import FloatName
 
 BATCH_TOKENS = ExtractRuntime().batch_tokens
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from stages.encoder.fitted import FittedHead
-from stages.encoder.vectors import LatentVectors
+from permafrost.stages.encoder.fitted import FittedHead
+from permafrost.stages.encoder.vectors import LatentVectors
 
 _LOADING = {
     "plain": """```python
@@ -14,7 +14,7 @@ vectors = SentenceTransformer("{folder}").encode(["A text", "Another one"])
 
 Nothing but `sentence-transformers` is needed.""",
     "module": """```python
-from stages.encoder import load_exported
+from permafrost.stages.encoder import load_exported
 
 vectors = load_exported("{folder}").encode(["A text", "Another one"])
 ```

@@ -7,21 +7,21 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from stages.encoder.encoder import Encoder
-from stages.encoder.fitted import FittedHead, load_latent_head
-from stages.encoder.load import BATCH_TOKENS, assemble
-from stages.encoder.vectors import HeadVectors, LatentVectors
-from stages.extraction.files import CONFIG, tokenizer_files, weight_files
-from stages.extraction.target import ExtractRuntime, target_of_identity
-from stages.fit import load_head
-from storage.durable import json_bytes
-from storage.errors import CorruptDataError, IdentityMismatchError, InputError
-from storage.features.identity import StoreIdentity
+from permafrost.stages.encoder.encoder import Encoder
+from permafrost.stages.encoder.fitted import FittedHead, load_latent_head
+from permafrost.stages.encoder.load import BATCH_TOKENS, assemble
+from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
+from permafrost.stages.extraction.files import CONFIG, tokenizer_files, weight_files
+from permafrost.stages.extraction.target import ExtractRuntime, target_of_identity
+from permafrost.stages.fit import load_head
+from permafrost.storage.durable import json_bytes
+from permafrost.storage.errors import CorruptDataError, IdentityMismatchError, InputError
+from permafrost.storage.features.identity import StoreIdentity
 
 RECORD = "permafrost.json"
 BACKBONE, HEAD = "backbone", "head"
 """Folders inside an exported one."""
-MODULE = "stages.encoder.sentence_transformers_module.FrozenBackboneHead"
+MODULE = "permafrost.stages.encoder.sentence_transformers_module.FrozenBackboneHead"
 """What sentence-transformers is told to import."""
 
 FORMAT = 1

@@ -18,20 +18,20 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from stages.embed.aggregate import Vectors
-from stages.encoder.fitted import FittedHead
-from stages.encoder.load import assemble
-from stages.encoder.vectors import LatentVectors
-from stages.extraction.capture import ArrayName
-from stages.extraction.quiet import quiet_loading
-from stages.extraction.recipes import PlainRecipe, recipe_identity
-from stages.extraction.recompute import COMPUTE_NOISE
-from stages.extraction.target import ExtractRuntime, ExtractTarget
-from stages.fit import LoadedHead
-from stages.fit.models import GradedPairs
-from storage.durable import json_bytes
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.encoder.fitted import FittedHead
+from permafrost.stages.encoder.load import assemble
+from permafrost.stages.encoder.vectors import LatentVectors
+from permafrost.stages.extraction.capture import ArrayName
+from permafrost.stages.extraction.quiet import quiet_loading
+from permafrost.stages.extraction.recipes import PlainRecipe, recipe_identity
+from permafrost.stages.extraction.recompute import COMPUTE_NOISE
+from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
+from permafrost.stages.fit import LoadedHead
+from permafrost.stages.fit.models import GradedPairs
+from permafrost.storage.durable import json_bytes
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 POOLING_MODES = {
     "first": "cls_token",

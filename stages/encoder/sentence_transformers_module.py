@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from sentence_transformers.base.modules import InputModule
 
-from stages.encoder.module_form import BACKBONE, HEAD, RECORD, load_exported
-from stages.extraction.recipes import encode
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.encoder.module_form import BACKBONE, HEAD, RECORD, load_exported
+from permafrost.stages.extraction.recipes import encode
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class FrozenBackboneHead(InputModule):

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from stages.embed import (
+from permafrost.stages.embed import (
     EmbedConfig,
     Features,
     Whitening,
@@ -17,11 +17,11 @@ from stages.embed import (
     layers_of,
     require_finite,
 )
-from stages.embed.aggregate import Vectors
-from stages.extraction.sizes import BackboneSizes
-from stages.fit import LoadedHead
-from stages.freeze import Unified, read_latents
-from storage.progress import Progress
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.fit import LoadedHead
+from permafrost.stages.freeze import Unified, read_latents
+from permafrost.storage.progress import Progress
 
 Name = Callable[[int], str]
 """What a text is called in messages."""

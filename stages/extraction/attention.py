@@ -13,8 +13,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from stages.extraction.kernels import softcapped_attention
-from stages.extraction.recording import current_block
+from permafrost.stages.extraction.kernels import softcapped_attention
+from permafrost.stages.extraction.recording import current_block
 
 ATTENTION = "permafrost"
 """Name under which the function is registered with transformers."""

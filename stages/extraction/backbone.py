@@ -17,21 +17,21 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from stages.extraction.attention import ATTENTION, register_attention
-from stages.extraction.checkpoint import reason
-from stages.extraction.families import FAMILIES, Family, family_of
-from stages.extraction.files import (
+from permafrost.stages.extraction.attention import ATTENTION, register_attention
+from permafrost.stages.extraction.checkpoint import reason
+from permafrost.stages.extraction.families import FAMILIES, Family, family_of
+from permafrost.stages.extraction.files import (
     BackboneConfig,
     BackboneFiles,
     read_config,
     resolve_backbone,
 )
-from stages.extraction.quiet import quiet_loading
-from stages.extraction.recording import watch
-from stages.extraction.shape_check import require_buildable, require_sizes
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.extraction.quiet import quiet_loading
+from permafrost.stages.extraction.recording import watch
+from permafrost.stages.extraction.shape_check import require_buildable, require_sizes
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 __all__ = [
     "Backbone",

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
-from stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
-from storage.ragged import Ragged
+from permafrost.stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
+from permafrost.storage.ragged import Ragged
 
 
 @dataclass(frozen=True)

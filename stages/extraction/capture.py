@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, field_validator, model_validator
 
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 What = Literal["hidden", "values", "attention_rows"]
 At = Literal["tokens", "readout", "mean", "last"]

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from safetensors import SafetensorError, safe_open
 
-from storage.errors import InputError
-from storage.quoting import LIMIT, quoted, visible
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import LIMIT, quoted, visible
 
 
 def reason(error: BaseException) -> str:

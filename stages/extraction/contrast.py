@@ -19,11 +19,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from stages.extraction.batch import Batch
-from stages.extraction.families import Family
-from stages.extraction.recipes import Intervention
-from storage.errors import PermafrostError
-from storage.quoting import quoted
+from permafrost.stages.extraction.batch import Batch
+from permafrost.stages.extraction.families import Family
+from permafrost.stages.extraction.recipes import Intervention
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.quoting import quoted
 
 TINY = 1e-7
 """Added to the norm of a difference before dividing by it, as in the release of CP."""

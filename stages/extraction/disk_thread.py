@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from storage.features.writing import SegmentFill
+from permafrost.storage.features.writing import SegmentFill
 
 IN_FLIGHT = 3
 """Batches of captured rows that exist at a time, at most: one is computed, one waits, one is written."""

@@ -17,29 +17,29 @@ import torch
 import transformers
 import zarr
 
-from stages.extraction.backbone import Backbone, load_backbone
-from stages.extraction.disk_thread import IN_FLIGHT, DiskThread
-from stages.extraction.families import output_projection
-from stages.extraction.forward import forward
-from stages.extraction.heap import Heap
-from stages.extraction.measuring import measure
-from stages.extraction.planning import ExtractionPlan, plan_extraction
-from stages.extraction.recipes import Encoded, encode
-from stages.extraction.row_buffers import RowBuffers, Storable
-from stages.extraction.splitting import Splitter
-from stages.extraction.target import ExtractRuntime, ExtractTarget
-from stages.extraction.token_budget import batch_tokens, portions
-from stages.extraction.too_long import refuse_too_long
-from storage.errors import CorruptDataError, DiskFullError, InputError
-from storage.features.layout import SPAN, TOKEN_IDS, Axes
-from storage.features.projections import has_projection, write_projection
-from storage.features.record import has_record
-from storage.features.segments import Segment, build_table, pack
-from storage.features.store import ALWAYS, FeatureStore, store_folder
-from storage.features.writing import SegmentFill, StoreWriter, writing
-from storage.paths import require_writable
-from storage.progress import Progress
-from storage.readers import read_rows
+from permafrost.stages.extraction.backbone import Backbone, load_backbone
+from permafrost.stages.extraction.disk_thread import IN_FLIGHT, DiskThread
+from permafrost.stages.extraction.families import output_projection
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.heap import Heap
+from permafrost.stages.extraction.measuring import measure
+from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
+from permafrost.stages.extraction.recipes import Encoded, encode
+from permafrost.stages.extraction.row_buffers import RowBuffers, Storable
+from permafrost.stages.extraction.splitting import Splitter
+from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
+from permafrost.stages.extraction.token_budget import batch_tokens, portions
+from permafrost.stages.extraction.too_long import refuse_too_long
+from permafrost.storage.errors import CorruptDataError, DiskFullError, InputError
+from permafrost.storage.features.layout import SPAN, TOKEN_IDS, Axes
+from permafrost.storage.features.projections import has_projection, write_projection
+from permafrost.storage.features.record import has_record
+from permafrost.storage.features.segments import Segment, build_table, pack
+from permafrost.storage.features.store import ALWAYS, FeatureStore, store_folder
+from permafrost.storage.features.writing import SegmentFill, StoreWriter, writing
+from permafrost.storage.paths import require_writable
+from permafrost.storage.progress import Progress
+from permafrost.storage.readers import read_rows
 
 LoadBackbone = Callable[[], Backbone]
 

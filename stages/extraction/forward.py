@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stages.extraction.backbone import Backbone
-from stages.extraction.batch import Batch, pad
-from stages.extraction.capture import ArrayName, deepest_block
-from stages.extraction.contrast import Auxiliary, Contrast, contrasting
-from stages.extraction.recipes import Encoded, Recipe, definite_readout
-from stages.extraction.recording import Keep, Recorder, recording
-from stages.extraction.rewiring import Rewired, rewiring
-from storage.errors import PermafrostError
-from storage.quoting import quoted
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.batch import Batch, pad
+from permafrost.stages.extraction.capture import ArrayName, deepest_block
+from permafrost.stages.extraction.contrast import Auxiliary, Contrast, contrasting
+from permafrost.stages.extraction.recipes import Encoded, Recipe, definite_readout
+from permafrost.stages.extraction.recording import Keep, Recorder, recording
+from permafrost.stages.extraction.rewiring import Rewired, rewiring
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.quoting import quoted
 
 
 def forward(

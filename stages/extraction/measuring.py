@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from stages.extraction.recipes import encode
-from stages.extraction.target import ExtractTarget
-from storage.errors import InputError
+from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.storage.errors import InputError
 
 _AT_A_TIME = 256
 """Texts whose tokens are in memory together."""

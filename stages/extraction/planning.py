@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.extraction.measuring import measure
-from stages.extraction.target import ExtractTarget
-from storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
-from storage.features.record import has_record
-from storage.features.store import FeatureStore, store_folder
+from permafrost.stages.extraction.measuring import measure
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
+from permafrost.storage.features.record import has_record
+from permafrost.storage.features.store import FeatureStore, store_folder
 
 _AT_A_TIME = 1 << 16
 """Texts looked up together."""

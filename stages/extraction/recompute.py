@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stages.extraction.backbone import Backbone
-from stages.extraction.forward import forward
-from stages.extraction.recipes import encode
-from stages.extraction.target import ExtractTarget
-from storage.errors import InputError
-from storage.features.store import ALWAYS, FeatureStore
-from storage.progress import Progress
-from storage.readers import open_reader
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.store import ALWAYS, FeatureStore
+from permafrost.storage.progress import Progress
+from permafrost.storage.readers import open_reader
 
 STORAGE_ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Half a unit in the last place, relative: what rounding to the storage dtype alone may change."""

@@ -18,14 +18,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from stages.extraction.batch import Batch
-from stages.extraction.capture import ArrayName, Index, What
-from stages.extraction.contrast import watch_heads
-from stages.extraction.families import Family
-from stages.extraction.kernels import attention_row
-from stages.extraction.rewiring import watch_rewiring
-from storage.errors import PermafrostError
-from storage.quoting import quoted
+from permafrost.stages.extraction.batch import Batch
+from permafrost.stages.extraction.capture import ArrayName, Index, What
+from permafrost.stages.extraction.contrast import watch_heads
+from permafrost.stages.extraction.families import Family
+from permafrost.stages.extraction.kernels import attention_row
+from permafrost.stages.extraction.rewiring import watch_rewiring
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.quoting import quoted
 
 _BLOCK = "permafrost_block"
 """Attribute on attention modules: the block they are in, 1..L. DistilBERT's know no layer index."""

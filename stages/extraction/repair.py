@@ -1,17 +1,17 @@
 """Computing again what a repair had to drop."""
 
-from stages.extraction.backbone import load_backbone
-from stages.extraction.extract import recompute_cells
-from stages.extraction.families import output_projection
-from stages.extraction.target import ExtractRuntime, target_of_store
-from stages.extraction.token_budget import batch_tokens
-from storage.errors import CorruptDataError
-from storage.features.projections import write_projection
-from storage.features.receipts import read_receipt
-from storage.features.repairing import Mended
-from storage.features.store import ALWAYS
-from storage.features.writing import writing
-from storage.progress import Progress
+from permafrost.stages.extraction.backbone import load_backbone
+from permafrost.stages.extraction.extract import recompute_cells
+from permafrost.stages.extraction.families import output_projection
+from permafrost.stages.extraction.target import ExtractRuntime, target_of_store
+from permafrost.stages.extraction.token_budget import batch_tokens
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.projections import write_projection
+from permafrost.storage.features.receipts import read_receipt
+from permafrost.storage.features.repairing import Mended
+from permafrost.storage.features.store import ALWAYS
+from permafrost.storage.features.writing import writing
+from permafrost.storage.progress import Progress
 
 
 def compute_again(mended: Mended, source: str | None, progress: Progress) -> str:

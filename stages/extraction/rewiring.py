@@ -23,11 +23,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from stages.extraction.batch import Batch
-from stages.extraction.families import Family
-from stages.extraction.recipes import Rewiring
-from storage.errors import PermafrostError
-from storage.quoting import quoted
+from permafrost.stages.extraction.batch import Batch
+from permafrost.stages.extraction.families import Family
+from permafrost.stages.extraction.recipes import Rewiring
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.quoting import quoted
 
 _MEAN = "permafrost_mean"
 _KINDS = 2

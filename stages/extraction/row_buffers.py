@@ -10,9 +10,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from storage.errors import OverflowRangeError, PermafrostError
-from storage.features.identity import FloatName
-from storage.features.receipts import Statistics
+from permafrost.storage.errors import OverflowRangeError, PermafrostError
+from permafrost.storage.features.identity import FloatName
+from permafrost.storage.features.receipts import Statistics
 
 Storable = dict[str, tuple[NDArray[Any], Statistics]]
 """Rows in the storage dtype on the host and their statistics, by array."""

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from transformers import AutoModel, PreTrainedConfig
 
-from stages.bounds import MAX_LAYERS
-from stages.extraction.checkpoint import reason, tensor_shapes
-from stages.extraction.families import Family
-from stages.extraction.files import BackboneFiles, weight_files
-from stages.extraction.quiet import quiet_loading
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.bounds import MAX_LAYERS
+from permafrost.stages.extraction.checkpoint import reason, tensor_shapes
+from permafrost.stages.extraction.families import Family
+from permafrost.stages.extraction.files import BackboneFiles, weight_files
+from permafrost.stages.extraction.quiet import quiet_loading
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _WIDEST = 1 << 24
 """Of anything in a config."""

@@ -6,8 +6,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from stages.extraction.recipes import Encoded
-from storage.errors import PermafrostError
+from permafrost.stages.extraction.recipes import Encoded
+from permafrost.storage.errors import PermafrostError
 
 _T = TypeVar("_T")
 

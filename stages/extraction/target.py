@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from transformers import PreTrainedTokenizerBase
 
-from stages.bounds import MAX_BYTES, MAX_TEXTS
-from stages.extraction.backbone import (
+from permafrost.stages.bounds import MAX_BYTES, MAX_TEXTS
+from permafrost.stages.extraction.backbone import (
     BackboneConfig,
     BackboneFiles,
     BackboneSizes,
@@ -16,12 +16,17 @@ from stages.extraction.backbone import (
     resolve_backbone,
     resolve_max_length,
 )
-from stages.extraction.capture import ArrayName, Capture
-from stages.extraction.recipes import PlainRecipe, Recipe, recipe_identity, resolve_recipe
-from storage.errors import InputError
-from storage.features.identity import FloatName, StoreIdentity, require_same
-from storage.features.layout import Codec, StoreSizes, array_spec
-from storage.features.record import StoreRecord
+from permafrost.stages.extraction.capture import ArrayName, Capture
+from permafrost.stages.extraction.recipes import (
+    PlainRecipe,
+    Recipe,
+    recipe_identity,
+    resolve_recipe,
+)
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.identity import FloatName, StoreIdentity, require_same
+from permafrost.storage.features.layout import Codec, StoreSizes, array_spec
+from permafrost.storage.features.record import StoreRecord
 
 
 class ExtractConfig(BaseModel):

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stages.extraction.target import ExtractRuntime, ExtractTarget
-from storage.features.layout import array_spec
+from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
+from permafrost.storage.features.layout import array_spec
 
 CPU_BATCH_TOKENS = 2048
 """Padded tokens of a batch on a CPU, at most: larger ones fall out of its caches and are slower, also

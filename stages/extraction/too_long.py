@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.extraction.measuring import measure
-from stages.extraction.recipes import encode
-from stages.extraction.target import ExtractTarget
-from storage.errors import InputError
-from storage.features.record import has_record
-from storage.features.store import FeatureStore, store_folder
-from storage.quoting import quoted
+from permafrost.stages.extraction.measuring import measure
+from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.record import has_record
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.quoting import quoted
 
 _NO_LIMIT = 1 << 40
 

@@ -15,10 +15,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig
 
-from stages.extraction.families import family_of
-from stages.extraction.files import BackboneFiles, read_config, weight_files
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.extraction.families import family_of
+from permafrost.stages.extraction.files import BackboneFiles, read_config, weight_files
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _NAMES = ("lm_head", "embed_out")
 """What checkpoints call it; GPT-NeoX's have the second name."""

@@ -1,18 +1,18 @@
 """Fit: train heads on stored features, chosen on dev."""
 
-from stages.fit.batches import per_text, to_tensors
-from stages.fit.config import FitConfig
-from stages.fit.data import Examples, FitData
-from stages.fit.history import EpochRecord, StepRecord
-from stages.fit.losses import Contrastive, CosineMse, CrossEntropy, LossConfig
-from stages.fit.metrics import METRICS, Metric, class_balance, evaluate, majority_rate
-from stages.fit.models import Predictions, TaskFacts
-from stages.fit.optim import OptimConfig
-from stages.fit.run import predict
-from stages.fit.sources import source_of
-from stages.fit.splits import require_rivals, require_spread, require_trainable
-from stages.fit.trained import FitResult, LoadedHead, load_head
-from stages.fit.training import fit
+from permafrost.stages.fit.batches import per_text, to_tensors
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.data import Examples, FitData
+from permafrost.stages.fit.history import EpochRecord, StepRecord
+from permafrost.stages.fit.losses import Contrastive, CosineMse, CrossEntropy, LossConfig
+from permafrost.stages.fit.metrics import METRICS, Metric, class_balance, evaluate, majority_rate
+from permafrost.stages.fit.models import Predictions, TaskFacts
+from permafrost.stages.fit.optim import OptimConfig
+from permafrost.stages.fit.run import predict
+from permafrost.stages.fit.sources import source_of
+from permafrost.stages.fit.splits import require_rivals, require_spread, require_trainable
+from permafrost.stages.fit.trained import FitResult, LoadedHead, load_head
+from permafrost.stages.fit.training import fit
 
 __all__ = [
     "METRICS",

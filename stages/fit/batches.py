@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from storage.ragged import Ragged
-from storage.readers import FeatureReader
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import FeatureReader
 
 
 def to_tensors(

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from stages.fit.config import FitConfig
-from stages.fit.data import FitData
-from stages.fit.history import EpochRecord, StepRecord, Trace
-from stages.fit.run import Run
-from storage.durable import remove, write_durably
-from storage.errors import CorruptDataError
-from storage.keys import digest
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.data import FitData
+from permafrost.stages.fit.history import EpochRecord, StepRecord, Trace
+from permafrost.stages.fit.run import Run
+from permafrost.storage.durable import remove, write_durably
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.keys import digest
 
 _CHECKSUM = hashlib.sha256().digest_size
 """Bytes before the content."""

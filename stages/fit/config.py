@@ -5,14 +5,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from stages.bounds import MAX_SEED, MAX_STEPS
-from stages.fit.grid import flat, replaced
-from stages.fit.losses import CrossEntropy, LossConfig
-from stages.fit.metrics import Metric
-from stages.fit.optim import OptimConfig
-from stages.heads import HeadConfig
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
+from permafrost.stages.fit.grid import flat, replaced
+from permafrost.stages.fit.losses import CrossEntropy, LossConfig
+from permafrost.stages.fit.metrics import Metric
+from permafrost.stages.fit.optim import OptimConfig
+from permafrost.stages.heads import HeadConfig
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class FitConfig(BaseModel):

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from stages.corpus.columns import TaskKind, advice_on_splits
-from storage.errors import InputError, NotFoundError
-from storage.quoting import quoted
-from storage.ragged import Ragged, offsets_of
-from storage.readers import FeatureReader
+from permafrost.stages.corpus.columns import TaskKind, advice_on_splits
+from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.quoting import quoted
+from permafrost.storage.ragged import Ragged, offsets_of
+from permafrost.storage.readers import FeatureReader
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from torch import Tensor
 
-from stages.fit.config import FitConfig
-from stages.fit.optim import Limits
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.optim import Limits
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional
 
-from stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.columns import TaskKind
 
 VectorSimilarity = Literal["dot", "cosine"]
 

@@ -6,9 +6,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.corpus.columns import TaskKind
-from stages.correlations import pearson, spearman
-from storage.errors import InputError
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.correlations import pearson, spearman
+from permafrost.storage.errors import InputError
 
 Metric = Literal["accuracy", "mcc", "f1", "spearman", "pearson", "spearman_pearson", "mrr"]
 

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stages.corpus.columns import TaskKind
-from stages.fit.config import FitConfig
-from stages.fit.losses import Contrastive, contrastive, cosine_mse
-from stages.fit.ranks import partner_ranks
-from stages.heads import Classifier, Pooling, build_head
-from stages.heads.initialise import linear
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.losses import Contrastive, contrastive, cosine_mse
+from permafrost.stages.fit.ranks import partner_ranks
+from permafrost.stages.heads import Classifier, Pooling, build_head
+from permafrost.stages.heads.initialise import linear
 
 PARAMETERLESS = ("first", "last", "mean", "max")
 """Heads with nothing to train, so that a text can be pooled once."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from stages.bounds import MAX_STEPS
+from permafrost.stages.bounds import MAX_STEPS
 
 LEAST_EPOCHS, LEAST_PATIENCE = 2, 5
 """Epochs, however many steps they have, where `max_epochs` and `patience` do not give them."""

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from stages.fit.losses import VectorSimilarity
-from storage.ragged import ranges
+from permafrost.stages.fit.losses import VectorSimilarity
+from permafrost.storage.ragged import ranges
 
 _PAIRS_AT_A_TIME = 256
 _ROUNDING = 1e-12

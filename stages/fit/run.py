@@ -13,12 +13,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from stages.fit.batches import per_text, to_tensors
-from stages.fit.config import FitConfig
-from stages.fit.models import Predictions, TaskFacts, TaskModel, build_model
-from stages.fit.optim import make_optimizer, rate
-from stages.fit.sources import Source
-from storage.errors import InputError, PermafrostError
+from permafrost.stages.fit.batches import per_text, to_tensors
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.models import Predictions, TaskFacts, TaskModel, build_model
+from permafrost.stages.fit.optim import make_optimizer, rate
+from permafrost.stages.fit.sources import Source
+from permafrost.storage.errors import InputError, PermafrostError
 
 
 class Step(NamedTuple):

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from stages.fit.batches import per_text
-from stages.fit.data import Examples
-from stages.heads import HeadConfig, build_head
-from storage.ragged import Ragged
-from storage.readers import Batch, FeatureReader, InMemoryReader
+from permafrost.stages.fit.batches import per_text
+from permafrost.stages.fit.data import Examples
+from permafrost.stages.heads import HeadConfig, build_head
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import Batch, FeatureReader, InMemoryReader
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from typing import Literal
 
 import numpy as np
 
-from stages.fit.config import FitConfig
-from stages.fit.data import Examples, FitData
-from stages.fit.losses import LOSS_OF, Contrastive
-from stages.fit.metrics import METRICS, Metric
-from stages.fit.models import PARAMETERLESS
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.data import Examples, FitData
+from permafrost.stages.fit.losses import LOSS_OF, Contrastive
+from permafrost.stages.fit.metrics import METRICS, Metric
+from permafrost.stages.fit.models import PARAMETERLESS
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 Splits = tuple[Examples, Examples]
 """Train and dev."""

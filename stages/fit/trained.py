@@ -14,13 +14,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from stages.extraction.capture import ArrayName
-from stages.fit.config import FitConfig
-from stages.fit.history import EpochRecord, StepRecord, history_table, log_csv
-from stages.fit.models import TaskFacts, build_model
-from stages.heads import Pooling
-from storage.errors import CorruptDataError, InputError, NotFoundError
-from storage.quoting import quoted
+from permafrost.stages.extraction.capture import ArrayName
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.history import EpochRecord, StepRecord, history_table, log_csv
+from permafrost.stages.fit.models import TaskFacts, build_model
+from permafrost.stages.heads import Pooling
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.quoting import quoted
 
 FORMAT = 3
 

@@ -13,26 +13,32 @@ from pathlib import Path
 
 import torch
 
-from stages.fit.checkpoint import Saved, checkpoint_of
-from stages.fit.config import FitConfig
-from stages.fit.data import Examples, FitData
-from stages.fit.history import EpochRecord, StepRecord, Trace
-from stages.fit.metrics import evaluate
-from stages.fit.models import PARAMETERLESS, TaskFacts
-from stages.fit.optim import Limits
-from stages.fit.run import Run, predict, start_run, train_epoch
-from stages.fit.sources import Source, pooled, source_of, source_with_negatives, with_reader
-from stages.fit.splits import (
+from permafrost.stages.fit.checkpoint import Saved, checkpoint_of
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.data import Examples, FitData
+from permafrost.stages.fit.history import EpochRecord, StepRecord, Trace
+from permafrost.stages.fit.metrics import evaluate
+from permafrost.stages.fit.models import PARAMETERLESS, TaskFacts
+from permafrost.stages.fit.optim import Limits
+from permafrost.stages.fit.run import Run, predict, start_run, train_epoch
+from permafrost.stages.fit.sources import (
+    Source,
+    pooled,
+    source_of,
+    source_with_negatives,
+    with_reader,
+)
+from permafrost.stages.fit.splits import (
     Splits,
     adds_negatives,
     require_fitting,
     require_negatives,
     splits,
 )
-from stages.fit.trained import FitResult
-from stages.heads import FirstHead, HeadConfig
-from storage.progress import Progress
-from storage.readers import FeatureReader
+from permafrost.stages.fit.trained import FitResult
+from permafrost.stages.heads import FirstHead, HeadConfig
+from permafrost.storage.progress import Progress
+from permafrost.storage.readers import FeatureReader
 
 
 def fit(

@@ -1,7 +1,7 @@
 """FREEZE!: similarity of two texts from the pooled latents of every layer of a frozen backbone."""
 
-from stages.freeze.build import build_pair_head
-from stages.freeze.config import (
+from permafrost.stages.freeze.build import build_pair_head
+from permafrost.stages.freeze.config import (
     AutoencoderConfig,
     AutoencoderSiameseHead,
     CosineMlpHead,
@@ -12,21 +12,21 @@ from stages.freeze.config import (
     UnifiedHead,
     UnifiedProjectionHead,
 )
-from stages.freeze.corpus import (
+from permafrost.stages.freeze.corpus import (
     fit_corpus,
     graded_pairs,
     require_encoders,
     require_pairs,
     score_corpus,
 )
-from stages.freeze.encoders import LayerAutoencoders
-from stages.freeze.fit_pairs import fit_pairs, predict
-from stages.freeze.latents import read_latents
-from stages.freeze.losses import log_variance, mse
-from stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult, load_pair_fit
-from stages.freeze.pair_heads import EncodedHead, PairHead, Unified
-from stages.freeze.pretrain import pretrain, require_texts
-from stages.freeze.pretrained import AutoencoderResult, LayerEpoch, load_autoencoders
+from permafrost.stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
+from permafrost.stages.freeze.latents import read_latents
+from permafrost.stages.freeze.losses import log_variance, mse
+from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult, load_pair_fit
+from permafrost.stages.freeze.pair_heads import EncodedHead, PairHead, Unified
+from permafrost.stages.freeze.pretrain import pretrain, require_texts
+from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch, load_autoencoders
 
 __all__ = [
     "AutoencoderConfig",

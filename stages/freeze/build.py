@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from stages.freeze.config import (
+from permafrost.stages.freeze.config import (
     AutoencoderSiameseHead,
     CosineMlpHead,
     PairHeadConfig,
@@ -11,8 +11,8 @@ from stages.freeze.config import (
     UnifiedHead,
     UnifiedProjectionHead,
 )
-from stages.freeze.encoders import autoencoder_encoders, siamese_encoders
-from stages.freeze.pair_heads import (
+from permafrost.stages.freeze.encoders import autoencoder_encoders, siamese_encoders
+from permafrost.stages.freeze.pair_heads import (
     Average,
     Concatenate,
     CosineMlp,
@@ -21,8 +21,8 @@ from stages.freeze.pair_heads import (
     SumOfProjections,
     Unified,
 )
-from stages.freeze.stacked import Dropout
-from stages.heads.initialise import linear
+from permafrost.stages.freeze.stacked import Dropout
+from permafrost.stages.heads.initialise import linear
 
 
 def build_pair_head(

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.bounds import MAX_LAYERS, MAX_SEED, MAX_STEPS, MAX_WIDTH
-from stages.freeze.losses import Loss
+from permafrost.stages.bounds import MAX_LAYERS, MAX_SEED, MAX_STEPS, MAX_WIDTH
+from permafrost.stages.freeze.losses import Loss
 
 
 class _Config(BaseModel):

@@ -9,27 +9,27 @@ import pyarrow as pa
 from jaxtyping import Float32
 from pydantic import JsonValue
 
-from stages.corpus.columns import advice_on_splits
-from stages.corpus.corpus import Corpus
-from stages.freeze.config import (
+from permafrost.stages.corpus.columns import advice_on_splits
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.freeze.config import (
     CosineMlpHead,
     EncoderSizes,
     PairFitConfig,
     PairHeadConfig,
     SiameseHead,
 )
-from stages.freeze.encoders import LayerAutoencoders
-from stages.freeze.fit_pairs import fit_pairs, predict
-from stages.freeze.pair_fit import GradedPairs, PairFitResult, load_pair_fit
-from stages.predictions import predictions_table
-from stages.similarity import (
+from permafrost.stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
+from permafrost.stages.freeze.pair_fit import GradedPairs, PairFitResult, load_pair_fit
+from permafrost.stages.predictions import predictions_table
+from permafrost.stages.similarity import (
     CORRELATIONS,
     SimilarityConfig,
     SimilarityResult,
     overlap_of_pairs,
 )
-from storage.errors import InputError
-from storage.progress import Progress
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
 
 
 def graded_pairs(corpus: Corpus, split: str, label_range: tuple[float, float]) -> GradedPairs:

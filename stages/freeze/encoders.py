@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from stages.freeze.config import EncoderSizes
-from stages.freeze.stacked import Dropout, StackedLinear, StackedNorm, xavier_linear
+from permafrost.stages.freeze.config import EncoderSizes
+from permafrost.stages.freeze.stacked import Dropout, StackedLinear, StackedNorm, xavier_linear
 
 
 class LayerGroups(nn.Module):

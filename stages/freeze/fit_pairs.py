@@ -16,17 +16,17 @@ from jaxtyping import Float32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.correlations import pearson, spearman
-from stages.freeze.batches import gather, shuffled_batches
-from stages.freeze.build import build_pair_head
-from stages.freeze.config import PairFitConfig
-from stages.freeze.encoders import LayerAutoencoders
-from stages.freeze.losses import LOSSES
-from stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult
-from stages.freeze.pair_heads import CosineMlp, EncodedHead, PairHead, cosines
-from stages.freeze.step_log import StepLoss, steps_from
-from storage.errors import InputError, PermafrostError
-from storage.progress import Progress
+from permafrost.stages.correlations import pearson, spearman
+from permafrost.stages.freeze.batches import gather, shuffled_batches
+from permafrost.stages.freeze.build import build_pair_head
+from permafrost.stages.freeze.config import PairFitConfig
+from permafrost.stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.losses import LOSSES
+from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult
+from permafrost.stages.freeze.pair_heads import CosineMlp, EncodedHead, PairHead, cosines
+from permafrost.stages.freeze.step_log import StepLoss, steps_from
+from permafrost.storage.errors import InputError, PermafrostError
+from permafrost.storage.progress import Progress
 
 _PAIRS_AT_A_TIME = 256
 _CORRELATIONS = {"pearson": pearson, "spearman": spearman}

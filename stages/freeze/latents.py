@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float32
 
-from storage.errors import InputError
-from storage.readers import FeatureReader
+from permafrost.storage.errors import InputError
+from permafrost.storage.readers import FeatureReader
 
 _TEXTS_AT_A_TIME = 1024
 

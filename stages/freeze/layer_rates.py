@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.encoders import LayerAutoencoders
 
 
 class LayerwiseAdamW:

@@ -9,7 +9,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from storage.errors import InputError
+from permafrost.storage.errors import InputError
 
 Loss = Literal["mse", "log_variance"]
 

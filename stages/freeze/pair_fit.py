@@ -14,11 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from stages.freeze.build import build_pair_head
-from stages.freeze.config import PairFitConfig
-from stages.freeze.pair_heads import PairHead
-from stages.freeze.step_log import StepLoss, step_csv
-from storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.stages.freeze.build import build_pair_head
+from permafrost.stages.freeze.config import PairFitConfig
+from permafrost.stages.freeze.pair_heads import PairHead
+from permafrost.stages.freeze.step_log import StepLoss, step_csv
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 
 FORMAT = 1
 

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from stages.freeze.encoders import LayerAutoencoders, LayerEncoders
-from stages.heads.initialise import linear
-from storage.errors import InputError
+from permafrost.stages.freeze.encoders import LayerAutoencoders, LayerEncoders
+from permafrost.stages.heads.initialise import linear
+from permafrost.storage.errors import InputError
 
 _LEAST = 1e-24
 """Squared norms multiplied are not taken smaller, so that a vector of zeros has the cosine 0."""

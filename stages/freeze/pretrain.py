@@ -12,14 +12,14 @@ from jaxtyping import Float, Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.freeze.batches import gather, shuffled_batches
-from stages.freeze.config import AutoencoderConfig
-from stages.freeze.encoders import LayerAutoencoders
-from stages.freeze.layer_rates import LayerwiseAdamW
-from stages.freeze.pretrained import AutoencoderResult, LayerEpoch
-from stages.freeze.step_log import StepLoss, steps_from
-from storage.errors import InputError, PermafrostError
-from storage.progress import Progress
+from permafrost.stages.freeze.batches import gather, shuffled_batches
+from permafrost.stages.freeze.config import AutoencoderConfig
+from permafrost.stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.layer_rates import LayerwiseAdamW
+from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch
+from permafrost.stages.freeze.step_log import StepLoss, steps_from
+from permafrost.storage.errors import InputError, PermafrostError
+from permafrost.storage.progress import Progress
 
 
 def pretrain(

@@ -12,10 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from stages.freeze.config import AutoencoderConfig
-from stages.freeze.encoders import LayerAutoencoders
-from stages.freeze.step_log import StepLoss, step_csv
-from storage.errors import CorruptDataError, NotFoundError
+from permafrost.stages.freeze.config import AutoencoderConfig
+from permafrost.stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.step_log import StepLoss, step_csv
+from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 FORMAT = 1
 

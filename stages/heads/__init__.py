@@ -1,7 +1,7 @@
 """Heads: small trained modules on stored token states, and the poolings they are compared with."""
 
-from stages.heads.build import Classifier, build_head, require_width
-from stages.heads.config import (
+from permafrost.stages.heads.build import Classifier, build_head, require_width
+from permafrost.stages.heads.config import (
     AdaPoolHead,
     FirstHead,
     GlotHead,
@@ -12,10 +12,10 @@ from stages.heads.config import (
     MlpHead,
     ScorerHead,
 )
-from stages.heads.mlp import matched_hidden
-from stages.heads.pooling import Pooling
-from stages.heads.pyg_conv import PygConv
-from stages.heads.pyg_pool import PygPoolHead
+from permafrost.stages.heads.mlp import matched_hidden
+from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.pyg_conv import PygConv
+from permafrost.stages.heads.pyg_pool import PygPoolHead
 
 __all__ = [
     "AdaPoolHead",

@@ -20,13 +20,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from stages.heads.config import AdaPoolHead
-from stages.heads.initialise import projection
-from stages.heads.layout import lay_out
-from stages.heads.pooling import Pooling
-from stages.heads.poolings import MeanPooling
-from stages.heads.token_graph import MASKED, PAIRS
-from storage.errors import InputError
+from permafrost.stages.heads.config import AdaPoolHead
+from permafrost.stages.heads.initialise import projection
+from permafrost.stages.heads.layout import lay_out
+from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.poolings import MeanPooling
+from permafrost.stages.heads.token_graph import MASKED, PAIRS
+from permafrost.storage.errors import InputError
 
 
 def _head_width(config: AdaPoolHead, d_in: int) -> int:

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from stages.heads.products import products
-from stages.heads.token_graph import Block
+from permafrost.stages.heads.products import products
+from permafrost.stages.heads.token_graph import Block
 
 
 def _scores(block: Block, sent: Tensor, received: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from stages.heads.edge_list import EdgeList, gather
-from stages.heads.ragged_sums import softmax
+from permafrost.stages.heads.edge_list import EdgeList, gather
+from permafrost.stages.heads.ragged_sums import softmax
 
 
 def _attention(

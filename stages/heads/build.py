@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from stages.heads.adapool import AdaPooling
-from stages.heads.config import (
+from permafrost.stages.heads.adapool import AdaPooling
+from permafrost.stages.heads.config import (
     AdaPoolHead,
     FirstHead,
     GlotHead,
@@ -16,14 +16,14 @@ from stages.heads.config import (
     MlpHead,
     ScorerHead,
 )
-from stages.heads.glot import GlotPooling
-from stages.heads.initialise import linear
-from stages.heads.mlp import MlpPooling
-from stages.heads.pooling import Pooling
-from stages.heads.poolings import MaxPooling, MeanPooling, SingleTokenPooling
-from stages.heads.pyg_conv import PygConv
-from stages.heads.pyg_pool import PygPoolHead, PygPooling
-from stages.heads.scorer import ScorerPooling
+from permafrost.stages.heads.glot import GlotPooling
+from permafrost.stages.heads.initialise import linear
+from permafrost.stages.heads.mlp import MlpPooling
+from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.poolings import MaxPooling, MeanPooling, SingleTokenPooling
+from permafrost.stages.heads.pyg_conv import PygConv
+from permafrost.stages.heads.pyg_pool import PygPoolHead, PygPooling
+from permafrost.stages.heads.scorer import ScorerPooling
 
 
 def build_head(config: HeadConfig, d_in: int, generator: torch.Generator) -> Pooling:

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from stages.bounds import MAX_LAYERS, MAX_WIDTH
-from stages.heads.pyg_conv import PygConv
-from stages.heads.pyg_pool import PygPoolHead
-from storage.quoting import quoted
+from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
+from permafrost.stages.heads.pyg_conv import PygConv
+from permafrost.stages.heads.pyg_pool import PygPoolHead
+from permafrost.storage.quoting import quoted
 
 
 class _Config(BaseModel):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from storage.errors import InputError
+from permafrost.storage.errors import InputError
 
 _TAKE_A_GENERATOR = frozenset(
     {getattr(Tensor, name) for name in ("bernoulli", "multinomial")}

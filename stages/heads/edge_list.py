@@ -14,7 +14,7 @@ from scipy import sparse
 from torch import Tensor
 from torch.nn import functional
 
-from stages.heads.layout import Layout
+from permafrost.stages.heads.layout import Layout
 
 
 @dataclass(frozen=True)

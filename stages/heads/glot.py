@@ -12,15 +12,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from stages.heads.config import GlotHead
-from stages.heads.graph_attention import GraphAttention
-from stages.heads.graph_convolution import GraphConvolution
-from stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
-from stages.heads.initialise import projection
-from stages.heads.pooling import Pooling
-from stages.heads.pyg_conv import PygConv, PygConvolution, PygGraph, pyg_graph
-from stages.heads.scorer import Readout
-from stages.heads.token_graph import Graph, build_graph
+from permafrost.stages.heads.config import GlotHead
+from permafrost.stages.heads.graph_attention import GraphAttention
+from permafrost.stages.heads.graph_convolution import GraphConvolution
+from permafrost.stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
+from permafrost.stages.heads.initialise import projection
+from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.pyg_conv import PygConv, PygConvolution, PygGraph, pyg_graph
+from permafrost.stages.heads.scorer import Readout
+from permafrost.stages.heads.token_graph import Graph, build_graph
 
 
 def _convolution(config: GlotHead, d_in: int, generator: torch.Generator) -> nn.Module:

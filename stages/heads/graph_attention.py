@@ -15,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from stages.heads import attention_on_blocks, attention_on_edges
-from stages.heads.edge_list import EdgeList
-from stages.heads.initialise import glorot
-from stages.heads.products import linear_map
-from stages.heads.token_graph import Graph
+from permafrost.stages.heads import attention_on_blocks, attention_on_edges
+from permafrost.stages.heads.edge_list import EdgeList
+from permafrost.stages.heads.initialise import glorot
+from permafrost.stages.heads.products import linear_map
+from permafrost.stages.heads.token_graph import Graph
 
 SLOPE = 0.2
 

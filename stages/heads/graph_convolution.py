@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from stages.heads.initialise import glorot
-from stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
-from stages.heads.products import linear_map
-from stages.heads.token_graph import Graph
+from permafrost.stages.heads.initialise import glorot
+from permafrost.stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
+from permafrost.stages.heads.products import linear_map
+from permafrost.stages.heads.token_graph import Graph
 
 
 class GraphConvolution(nn.Module):

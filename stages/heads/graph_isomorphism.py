@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from stages.heads.batch_normalisation import normalised
-from stages.heads.initialise import linear
-from stages.heads.neighbour_sum import neighbour_sum
-from stages.heads.products import linear_map
-from stages.heads.token_graph import Graph
+from permafrost.stages.heads.batch_normalisation import normalised
+from permafrost.stages.heads.initialise import linear
+from permafrost.stages.heads.neighbour_sum import neighbour_sum
+from permafrost.stages.heads.products import linear_map
+from permafrost.stages.heads.token_graph import Graph
 
 
 class GraphIsomorphism(nn.Module):

@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from stages.heads.batch_normalisation import normalised
-from stages.heads.config import MlpHead
-from stages.heads.initialise import linear
-from stages.heads.pooling import Pooling
-from stages.heads.poolings import MeanPooling
-from storage.errors import InputError
+from permafrost.stages.heads.batch_normalisation import normalised
+from permafrost.stages.heads.config import MlpHead
+from permafrost.stages.heads.initialise import linear
+from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.poolings import MeanPooling
+from permafrost.storage.errors import InputError
 
 
 class MlpPooling(Pooling):

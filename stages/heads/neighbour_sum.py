@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stages.heads.edge_list import EdgeList, gather
-from stages.heads.products import products
-from stages.heads.token_graph import Block, Graph
+from permafrost.stages.heads.edge_list import EdgeList, gather
+from permafrost.stages.heads.products import products
+from permafrost.stages.heads.token_graph import Block, Graph
 
 
 def _adjacency(block: Block, dtype: torch.dtype) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from stages.heads.pooling import Pooling
-from stages.heads.ragged_sums import owners, weighted_sum
+from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.ragged_sums import owners, weighted_sum
 
 
 class SingleTokenPooling(Pooling):

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, JsonValue, model_validator
 from torch import Tensor, nn
 
-from stages.heads.pyg_layers import (
+from permafrost.stages.heads.pyg_layers import (
     Family,
     SeededCalls,
     construction,
@@ -27,10 +27,10 @@ from stages.heads.pyg_layers import (
     signature,
     width_of,
 )
-from stages.heads.ragged_sums import owners
-from stages.heads.token_graph import COPIED, build_edges
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.heads.ragged_sums import owners
+from permafrost.stages.heads.token_graph import COPIED, build_edges
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _RELATIONS = "it wants edges of several kinds, and the token graph has one"
 _TYPES = "it wants nodes or edges of several types, and the token graph has one of each"

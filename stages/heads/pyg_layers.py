@@ -17,10 +17,10 @@ import torch
 from pydantic import ConfigDict, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from stages.bounds import MAX_TEXTS, MAX_WIDTH
-from stages.heads.directed_draws import DirectedDraws, require_directed
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.bounds import MAX_TEXTS, MAX_WIDTH
+from permafrost.stages.heads.directed_draws import DirectedDraws, require_directed
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _construction = threading.Lock()
 """Held while a layer is made, for milliseconds: the first object of a class completes its class."""

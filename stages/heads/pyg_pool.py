@@ -15,10 +15,16 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, JsonValue, model_validator
 from torch import Tensor, nn
 
-from stages.heads.pooling import Pooling
-from stages.heads.pyg_layers import Family, SeededCalls, construction, draw_seed, width_of
-from stages.heads.ragged_sums import owners
-from storage.errors import InputError
+from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.pyg_layers import (
+    Family,
+    SeededCalls,
+    construction,
+    draw_seed,
+    width_of,
+)
+from permafrost.stages.heads.ragged_sums import owners
+from permafrost.storage.errors import InputError
 
 AGGREGATIONS = Family(
     module="torch_geometric.nn.aggr",

@@ -13,10 +13,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from stages.heads.initialise import linear
-from stages.heads.pooling import Pooling
-from stages.heads.products import filled, pieces, product, tanh_product
-from stages.heads.ragged_sums import attend
+from permafrost.stages.heads.initialise import linear
+from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.products import filled, pieces, product, tanh_product
+from permafrost.stages.heads.ragged_sums import attend
 
 
 class _Score(torch.autograd.Function):

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from stages.heads.edge_list import EdgeList, list_edges
-from stages.heads.layout import Layout, lay_out
-from stages.heads.products import products
+from permafrost.stages.heads.edge_list import EdgeList, list_edges
+from permafrost.stages.heads.layout import Layout, lay_out
+from permafrost.stages.heads.products import products
 
 PAIRS = {"cpu": 1 << 17, "cuda": 1 << 26}
 """Token pairs worked on at a time: half a megabyte on a CPU, so that the few tensors in work stay in

@@ -1,9 +1,9 @@
 """Linear: a linear probe or a linear SVM on frozen vectors."""
 
-from stages.linear.config import Classifier, ClassMetric, LinearConfig, PairFeatures
-from stages.linear.features import pair_inputs
-from stages.linear.fitting import LinearResult, linear_examples, run_linear
-from stages.linear.model import LinearModel, load_linear
+from permafrost.stages.linear.config import Classifier, ClassMetric, LinearConfig, PairFeatures
+from permafrost.stages.linear.features import pair_inputs
+from permafrost.stages.linear.fitting import LinearResult, linear_examples, run_linear
+from permafrost.stages.linear.model import LinearModel, load_linear
 
 __all__ = [
     "ClassMetric",

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from stages.bounds import MAX_SEED, MAX_STEPS, MAX_TEXTS
-from stages.embed import EmbedConfig
-from stages.embed.config import AUTO
-from stages.vector_map import MAP_TEXTS
+from permafrost.stages.bounds import MAX_SEED, MAX_STEPS, MAX_TEXTS
+from permafrost.stages.embed import EmbedConfig
+from permafrost.stages.embed.config import AUTO
+from permafrost.stages.vector_map import MAP_TEXTS
 
 Classifier = Literal["logistic", "svm"]
 PairFeatures = Literal["full", "concat"]

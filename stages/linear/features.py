@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Float64
 
-from stages.linear.config import PairFeatures
+from permafrost.stages.linear.config import PairFeatures
 
 
 def pair_inputs(

@@ -15,19 +15,19 @@ import pyarrow as pa
 from jaxtyping import Float32
 from scipy.special import expit
 
-from stages.answer_metrics import SPLITS, answer_metrics, answers_table
-from stages.corpus.corpus import Corpus
-from stages.embed import CorpusVectors, EmbedConfig, Features, embed_corpus
-from stages.fit import Examples, FitData, Predictions, evaluate
-from stages.fit.splits import require_metric, splits
-from stages.linear.config import LinearConfig
-from stages.linear.features import inputs
-from stages.linear.model import LinearModel
-from stages.score import ScoreResult
-from stages.vector_map import spread_evenly, vector_map
-from storage.errors import InputError
-from storage.progress import Progress
-from storage.quoting import quoted
+from permafrost.stages.answer_metrics import SPLITS, answer_metrics, answers_table
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import CorpusVectors, EmbedConfig, Features, embed_corpus
+from permafrost.stages.fit import Examples, FitData, Predictions, evaluate
+from permafrost.stages.fit.splits import require_metric, splits
+from permafrost.stages.linear.config import LinearConfig
+from permafrost.stages.linear.features import inputs
+from permafrost.stages.linear.model import LinearModel
+from permafrost.stages.score import ScoreResult
+from permafrost.stages.vector_map import spread_evenly, vector_map
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
 
 
 @dataclass(frozen=True)

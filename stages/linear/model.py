@@ -12,12 +12,12 @@ from jaxtyping import Float, Float64, Int64
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from stages.corpus.columns import TaskKind
-from stages.embed import EmbedConfig
-from stages.linear.config import Classifier, PairFeatures
-from stages.linear.features import inputs
-from storage.errors import CorruptDataError, InputError, NotFoundError
-from storage.quoting import quoted
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.embed import EmbedConfig
+from permafrost.stages.linear.config import Classifier, PairFeatures
+from permafrost.stages.linear.features import inputs
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.quoting import quoted
 
 FORMAT = 1
 _ARRAYS = ("classes", "coef", "intercept", "mean", "scale")

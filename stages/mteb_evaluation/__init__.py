@@ -3,16 +3,21 @@
 mteb itself is imported when a task of its own is looked up, and when a task runs.
 """
 
-from stages.mteb_evaluation.evaluate import EvaluationResult, TaskFacts, evaluate_task, task_facts
-from stages.mteb_evaluation.instructions import (
+from permafrost.stages.mteb_evaluation.evaluate import (
+    EvaluationResult,
+    TaskFacts,
+    evaluate_task,
+    task_facts,
+)
+from permafrost.stages.mteb_evaluation.instructions import (
     Instructions,
     NoInstructions,
     task_instructions,
 )
-from stages.mteb_evaluation.suites import SUITE_NAMES, SuiteName, suite
-from stages.mteb_evaluation.tasks import Category, HubTask, LocalTask, MtebTask, Role
-from stages.mteb_evaluation.texts import task_corpus
-from stages.mteb_evaluation.vectors import Embedding, FeaturesOf
+from permafrost.stages.mteb_evaluation.suites import SUITE_NAMES, SuiteName, suite
+from permafrost.stages.mteb_evaluation.tasks import Category, HubTask, LocalTask, MtebTask, Role
+from permafrost.stages.mteb_evaluation.texts import task_corpus
+from permafrost.stages.mteb_evaluation.vectors import Embedding, FeaturesOf
 
 __all__ = [
     "SUITE_NAMES",

@@ -14,8 +14,8 @@ from mteb.abstasks import (
 )
 from mteb.abstasks.task_metadata import TaskMetadata
 
-from stages.mteb_evaluation.local_data import LocalData
-from stages.mteb_evaluation.tasks import (
+from permafrost.stages.mteb_evaluation.local_data import LocalData
+from permafrost.stages.mteb_evaluation.tasks import (
     ClassificationTask,
     ClusteringTask,
     LocalTask,

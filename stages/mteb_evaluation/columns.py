@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from stages.corpus.files import column_names, read_columns
-from stages.corpus.names import find_column, find_pair
-from stages.corpus.nested import holds_lists, unnested
-from stages.corpus.text_column import holds_text
-from stages.corpus.values import texts_of, values_of
-from stages.mteb_evaluation.tasks import LocalTask
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.files import column_names, read_columns
+from permafrost.stages.corpus.names import find_column, find_pair
+from permafrost.stages.corpus.nested import holds_lists, unnested
+from permafrost.stages.corpus.text_column import holds_text
+from permafrost.stages.corpus.values import texts_of, values_of
+from permafrost.stages.mteb_evaluation.tasks import LocalTask
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 from mteb.types import PromptType
 
-from stages.embed.aggregate import Vectors
-from stages.mteb_evaluation.tasks import Role
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.mteb_evaluation.tasks import Role
 
 VectorsOf = Callable[[Sequence[str], Role], Vectors]
 """Texts in one role to one vector each, in order, `[n, d]` float32."""

@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sklearn.base import clone
 
-from stages.embed.aggregate import Vectors
-from stages.example_scores import ExampleScores
-from stages.mteb_evaluation.local_data import LocalData
-from stages.mteb_evaluation.reading import file_digests, read_local
-from stages.mteb_evaluation.tasks import Category, HubTask, MtebTask, Role
-from stages.mteb_evaluation.vectors import Embedding
-from stages.vector_map import VECTOR_MAP
-from storage.errors import InputError
-from storage.keys import text_digest
-from storage.quoting import quoted
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.example_scores import ExampleScores
+from permafrost.stages.mteb_evaluation.local_data import LocalData
+from permafrost.stages.mteb_evaluation.reading import file_digests, read_local
+from permafrost.stages.mteb_evaluation.tasks import Category, HubTask, MtebTask, Role
+from permafrost.stages.mteb_evaluation.vectors import Embedding
+from permafrost.stages.vector_map import VECTOR_MAP
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import text_digest
+from permafrost.storage.quoting import quoted
 
 if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
@@ -80,7 +80,7 @@ def task_facts(config: MtebTask) -> TaskFacts:
         InputError: mteb has no such task, or a file is not there.
     """
     if isinstance(config, HubTask):
-        from stages.mteb_evaluation.hub import find_task, hub_facts
+        from permafrost.stages.mteb_evaluation.hub import find_task, hub_facts
 
         task = find_task(config)
         return TaskFacts(task.metadata.type, {**hub_facts(config, task), **_version()})
@@ -106,10 +106,10 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
     """
     import mteb
 
-    from stages.mteb_evaluation.encoder import PermafrostEncoder
-    from stages.mteb_evaluation.examples import example_scores
-    from stages.mteb_evaluation.maps import task_map
-    from stages.mteb_evaluation.quiet import silence_bars
+    from permafrost.stages.mteb_evaluation.encoder import PermafrostEncoder
+    from permafrost.stages.mteb_evaluation.examples import example_scores
+    from permafrost.stages.mteb_evaluation.maps import task_map
+    from permafrost.stages.mteb_evaluation.quiet import silence_bars
 
     silence_bars()
     task, data, key = _loaded(config, name)
@@ -179,13 +179,13 @@ def _version() -> dict[str, str]:
 def _loaded(config: MtebTask, name: str) -> "tuple[AbsTask, LocalData | None, str]":
     """The task with its data, that of a local one as it was read, and which score is the result."""
     if isinstance(config, HubTask):
-        from stages.mteb_evaluation.hub import find_task, load_data
+        from permafrost.stages.mteb_evaluation.hub import find_task, load_data
 
         task = find_task(config)
         for part in _parts(task):
             load_data(part)
         return task, None, MAIN_SCORE
-    from stages.mteb_evaluation.build import build_task
+    from permafrost.stages.mteb_evaluation.build import build_task
 
     data = read_local(config)
     return build_task(config, name, data), data, config.score
@@ -208,7 +208,7 @@ def _mean(scores: Mapping[str, list[dict[str, Any]]], wanted: str, name: str) ->
 
 def _n_examples(task: "AbsTask") -> int:
     """Rows, or queries, of the evaluated splits."""
-    from stages.mteb_evaluation.loaded import data_of
+    from permafrost.stages.mteb_evaluation.loaded import data_of
 
     total = 0
     for part in _parts(task):

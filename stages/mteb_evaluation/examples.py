@@ -15,9 +15,9 @@ import pytrec_eval
 from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
 from numpy.typing import NDArray
 
-from stages.example_scores import ROUNDED, ExampleScores, How
-from stages.mteb_evaluation.loaded import only_data, single_classes
-from storage.keys import digest, text_digest
+from permafrost.stages.example_scores import ROUNDED, ExampleScores, How
+from permafrost.stages.mteb_evaluation.loaded import only_data, single_classes
+from permafrost.storage.keys import digest, text_digest
 
 _CORRELATIONS: dict[str, How] = {"cosine_spearman": "spearman", "cosine_pearson": "pearson"}
 _MEASURES = {

@@ -6,9 +6,9 @@ from typing import Any
 from mteb.abstasks import AbsTask
 from mteb.get_tasks import TASK_LIST, get_task
 
-from stages.mteb_evaluation.tasks import ROLES, HubTask, Role
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.mteb_evaluation.tasks import ROLES, HubTask, Role
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 NEAR = 5
 """Names suggested instead of an unknown one."""

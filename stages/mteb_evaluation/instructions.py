@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from stages.mteb_evaluation.tasks import HubTask, MtebTask, Role
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.mteb_evaluation.tasks import HubTask, MtebTask, Role
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 TEXT, WORDS = "{text}", "{instruction}"
 
@@ -206,7 +206,7 @@ def _for_all(words: str | None) -> Mapping[Role, str | None]:
 @cache
 def _hub_words(task: str) -> tuple[str, Mapping[Role, str | None]]:
     """Kind of a task of mteb, given as JSON, and what mteb would say to its texts."""
-    from stages.mteb_evaluation.hub import find_task, prompts_of
+    from permafrost.stages.mteb_evaluation.hub import find_task, prompts_of
 
     found = find_task(HubTask.model_validate_json(task))
     return found.metadata.type, prompts_of(found)
@@ -214,12 +214,14 @@ def _hub_words(task: str) -> tuple[str, Mapping[Role, str | None]]:
 
 @cache
 def _words_by_name(name: str) -> Mapping[Role, str | None] | None:
-    from stages.mteb_evaluation.hub import has_task
+    from permafrost.stages.mteb_evaluation.hub import has_task
 
     return _hub_words(HubTask(name=name).model_dump_json())[1] if has_task(name) else None
 
 
 @cache
 def _rows() -> tuple[Mapping[str, str], ...]:
-    text = (files("stages.mteb_evaluation") / "htp_instructions.csv").read_text(encoding="utf-8")
+    text = (files("permafrost.stages.mteb_evaluation") / "htp_instructions.csv").read_text(
+        encoding="utf-8"
+    )
     return tuple(csv.DictReader(io.StringIO(text)))

@@ -2,18 +2,18 @@
 
 import pyarrow as pa
 
-from stages.corpus.names import BINARY, CLASS, GRADE, TEXT
-from stages.corpus.values import numbers_of, texts_of, zeros_and_ones
-from stages.mteb_evaluation.columns import classes_of, open_file
-from stages.mteb_evaluation.local_data import Columns, LocalData
-from stages.mteb_evaluation.tasks import (
+from permafrost.stages.corpus.names import BINARY, CLASS, GRADE, TEXT
+from permafrost.stages.corpus.values import numbers_of, texts_of, zeros_and_ones
+from permafrost.stages.mteb_evaluation.columns import classes_of, open_file
+from permafrost.stages.mteb_evaluation.local_data import Columns, LocalData
+from permafrost.stages.mteb_evaluation.tasks import (
     ClassificationTask,
     ClusteringTask,
     PairClassificationTask,
     StsTask,
 )
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 def read_sts(config: StsTask) -> LocalData:

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
-from stages.corpus.files import file_identity
-from stages.mteb_evaluation.labelled_data import (
+from permafrost.stages.corpus.files import file_identity
+from permafrost.stages.mteb_evaluation.labelled_data import (
     read_classification,
     read_clustering,
     read_pair_classification,
     read_sts,
 )
-from stages.mteb_evaluation.local_data import LocalData
-from stages.mteb_evaluation.search_data import read_reranking, read_retrieval
-from stages.mteb_evaluation.summary_data import read_summarization
-from stages.mteb_evaluation.tasks import (
+from permafrost.stages.mteb_evaluation.local_data import LocalData
+from permafrost.stages.mteb_evaluation.search_data import read_reranking, read_retrieval
+from permafrost.stages.mteb_evaluation.summary_data import read_summarization
+from permafrost.stages.mteb_evaluation.tasks import (
     ClassificationTask,
     ClusteringTask,
     LocalTask,

@@ -1,11 +1,11 @@
 """Local data of tasks that search: queries, documents, and which of them answer which."""
 
-from stages.corpus.candidates import read_candidates
-from stages.corpus.judgements import Judgeable, judgements_of, queries_of
-from stages.corpus.search_files import read_documents, read_judgements, read_queries
-from stages.mteb_evaluation.local_data import Columns, LocalData
-from stages.mteb_evaluation.tasks import RerankingTask, RetrievalTask
-from storage.errors import InputError
+from permafrost.stages.corpus.candidates import read_candidates
+from permafrost.stages.corpus.judgements import Judgeable, judgements_of, queries_of
+from permafrost.stages.corpus.search_files import read_documents, read_judgements, read_queries
+from permafrost.stages.mteb_evaluation.local_data import Columns, LocalData
+from permafrost.stages.mteb_evaluation.tasks import RerankingTask, RetrievalTask
+from permafrost.storage.errors import InputError
 
 
 def read_retrieval(config: RetrievalTask) -> LocalData:

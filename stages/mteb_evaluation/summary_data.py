@@ -3,14 +3,21 @@
 from dataclasses import dataclass
 from typing import Any
 
-from stages.corpus.names import DOCUMENT_ID, OWN_ID, RATING, REFERENCES, SUMMARIES, SUMMARY
-from stages.corpus.nested import list_rows, require_equal_lengths
-from stages.corpus.values import ids_of, numbers_of, texts_of, unique_ids_of
-from stages.mteb_evaluation.columns import open_file, text_lists_of
-from stages.mteb_evaluation.local_data import Columns, LocalData
-from stages.mteb_evaluation.tasks import SummarizationTask
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.names import (
+    DOCUMENT_ID,
+    OWN_ID,
+    RATING,
+    REFERENCES,
+    SUMMARIES,
+    SUMMARY,
+)
+from permafrost.stages.corpus.nested import list_rows, require_equal_lengths
+from permafrost.stages.corpus.values import ids_of, numbers_of, texts_of, unique_ids_of
+from permafrost.stages.mteb_evaluation.columns import open_file, text_lists_of
+from permafrost.stages.mteb_evaluation.local_data import Columns, LocalData
+from permafrost.stages.mteb_evaluation.tasks import SummarizationTask
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _IDS = (*DOCUMENT_ID, *OWN_ID)
 

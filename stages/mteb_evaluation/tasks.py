@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from stages.bounds import MAX_STEPS, MAX_TEXTS
-from stages.corpus.candidates import CandidateColumns
-from stages.corpus.names import find_file, look_for
-from stages.corpus.search_files import SearchColumns, qrels_file
-from storage.quoting import quoted
+from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
+from permafrost.stages.corpus.candidates import CandidateColumns
+from permafrost.stages.corpus.names import find_file, look_for
+from permafrost.stages.corpus.search_files import SearchColumns, qrels_file
+from permafrost.storage.quoting import quoted
 
 Role = Literal["text", "query", "document"]
 """What a text is to a task: one of those to be searched for, one of those to be found, or neither."""

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from stages.corpus.corpus import EXAMPLES, Corpus
-from stages.corpus.judgements import document_text
-from stages.mteb_evaluation.local_data import Columns, LocalData
-from stages.mteb_evaluation.reading import read_local
-from stages.mteb_evaluation.tasks import ClassificationTask, ClusteringTask, LocalTask, Role
-from storage.errors import InputError
-from storage.keys import text_digest
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
+from permafrost.stages.corpus.judgements import document_text
+from permafrost.stages.mteb_evaluation.local_data import Columns, LocalData
+from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.stages.mteb_evaluation.tasks import (
+    ClassificationTask,
+    ClusteringTask,
+    LocalTask,
+    Role,
+)
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import text_digest
 
 SEED = 42
 """Of mteb's tasks."""

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from stages.embed import Features
-from stages.embed.aggregate import Vectors
-from stages.encoder.vectors import TextVectors
-from stages.mteb_evaluation.tasks import Role
-from storage.errors import InputError
-from storage.keys import digest, text_digest
-from storage.progress import Progress
-from storage.quoting import quoted
+from permafrost.stages.embed import Features
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.encoder.vectors import TextVectors
+from permafrost.stages.mteb_evaluation.tasks import Role
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import digest, text_digest
+from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
 
 FeaturesOf = Callable[[Role, Mapping[str, str]], Sequence[Features]]
 """Role and texts (digest to text) to their features, one per prompt of an ensemble; what is not stored

@@ -18,15 +18,15 @@ from jaxtyping import Float64, Int64
 from pydantic import Field
 from scipy import sparse
 
-from stages.bounds import MAX_SEED, MAX_TEXTS
-from stages.corpus.corpus import Corpus
-from stages.embed import Features
-from stages.extraction.capture import ArrayName, At
-from stages.probes.curves import Point, ProbeCurves
-from stages.probes.stored import StoredLayers, place
-from storage.errors import InputError
-from storage.progress import Progress
-from storage.ragged import Ragged
+from permafrost.stages.bounds import MAX_SEED, MAX_TEXTS
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import Features
+from permafrost.stages.extraction.capture import ArrayName, At
+from permafrost.stages.probes.curves import Point, ProbeCurves
+from permafrost.stages.probes.stored import StoredLayers, place
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
+from permafrost.storage.ragged import Ragged
 
 _TEXTS_AT_A_TIME = 64
 _RESOLUTION = 1e-14

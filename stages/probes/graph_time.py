@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from pydantic import Field, field_validator
 
-from stages.bounds import MAX_STEPS, MAX_TEXTS
-from stages.corpus.corpus import Corpus
-from stages.embed import Features
-from stages.heads import GlotHead, build_head
-from stages.heads.token_graph import build_graph, edges
-from stages.probes.curves import Point, ProbeCurves
-from stages.probes.token_states import TokenStates
-from storage.errors import InputError
-from storage.progress import Progress
-from storage.readers import FeatureReader
+from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import Features
+from permafrost.stages.heads import GlotHead, build_head
+from permafrost.stages.heads.token_graph import build_graph, edges
+from permafrost.stages.probes.curves import Point, ProbeCurves
+from permafrost.stages.probes.token_states import TokenStates
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
+from permafrost.storage.readers import FeatureReader
 
 _TEXTS_AT_A_TIME = 64
 _MAX_LENGTH = 1 << 14

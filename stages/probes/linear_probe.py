@@ -5,17 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from stages.corpus.columns import advice_on_splits
-from stages.corpus.corpus import Corpus
-from stages.embed.aggregate import Vectors
-from stages.fit import FitData, evaluate
-from stages.fit.splits import require_metric
-from stages.linear.config import ClassMetric, PairFeatures, Strengths
-from stages.linear.features import inputs
-from stages.probes.curves import first_best
-from stages.similarity import SimilarityConfig, require_graded, score_pairs
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.corpus.columns import advice_on_splits
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.fit import FitData, evaluate
+from permafrost.stages.fit.splits import require_metric
+from permafrost.stages.linear.config import ClassMetric, PairFeatures, Strengths
+from permafrost.stages.linear.features import inputs
+from permafrost.stages.probes.curves import first_best
+from permafrost.stages.similarity import SimilarityConfig, require_graded, score_pairs
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _MAX_ITER = 5000
 

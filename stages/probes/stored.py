@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from pydantic import model_validator
 
-from stages.embed import Features, embed_ensemble, require_finite
-from stages.embed.aggregate import Vectors
-from stages.extraction.capture import (
+from permafrost.stages.embed import Features, embed_ensemble, require_finite
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.extraction.capture import (
     ArrayName,
     At,
     CaptureItem,
@@ -16,9 +16,9 @@ from stages.extraction.capture import (
     What,
     in_order,
 )
-from stages.extraction.sizes import BackboneSizes
-from storage.progress import Progress
-from storage.readers import FeatureReader
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.progress import Progress
+from permafrost.storage.readers import FeatureReader
 
 _ROWS_AT_A_TIME = 4096
 

@@ -4,13 +4,18 @@ from collections.abc import Sequence
 
 from pydantic import model_validator
 
-from stages.corpus.corpus import Corpus
-from stages.embed import Features
-from stages.extraction.capture import Index
-from stages.probes.curves import Point, ProbeCurves, first_best
-from stages.probes.linear_probe import LinearProbe, TaskScore, require_scorable, score_task
-from stages.probes.stored import StoredLayers, place, stored_vectors
-from storage.progress import Progress
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import Features
+from permafrost.stages.extraction.capture import Index
+from permafrost.stages.probes.curves import Point, ProbeCurves, first_best
+from permafrost.stages.probes.linear_probe import (
+    LinearProbe,
+    TaskScore,
+    require_scorable,
+    score_task,
+)
+from permafrost.stages.probes.stored import StoredLayers, place, stored_vectors
+from permafrost.storage.progress import Progress
 
 
 class TaskScoreConfig(StoredLayers, LinearProbe):

@@ -20,17 +20,22 @@ from pydantic import Field, FiniteFloat, field_validator
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from stages.corpus.corpus import Corpus
-from stages.embed import Features, require_finite
-from stages.embed.aggregate import Vectors
-from stages.heads.token_graph import edges
-from stages.probes.curves import Point, ProbeCurves, first_best
-from stages.probes.linear_probe import LinearProbe, TaskScore, require_scorable, score_task
-from stages.probes.token_states import TokenStates
-from storage.errors import InputError
-from storage.progress import Progress
-from storage.ragged import Ragged
-from storage.readers import FeatureReader
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import Features, require_finite
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.heads.token_graph import edges
+from permafrost.stages.probes.curves import Point, ProbeCurves, first_best
+from permafrost.stages.probes.linear_probe import (
+    LinearProbe,
+    TaskScore,
+    require_scorable,
+    score_task,
+)
+from permafrost.stages.probes.token_states import TokenStates
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import FeatureReader
 
 _MOST_TEXTS = 256
 _PAIRS = 1 << 22

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from stages.embed import Features
-from stages.extraction.capture import ArrayName, CaptureItem
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
-from storage.quoting import quoted
-from storage.readers import FeatureReader
+from permafrost.stages.embed import Features
+from permafrost.stages.extraction.capture import ArrayName, CaptureItem
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+from permafrost.storage.readers import FeatureReader
 
 
 class TokenStates(BaseModel):

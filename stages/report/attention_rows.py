@@ -12,11 +12,17 @@ import numpy as np
 import pyarrow.compute as pc
 from jaxtyping import Float
 
-from stages.report.token_weights import Example, TaskCorpus, WeightRow, label_text, passage_of
-from stages.report.tokens import Token, readable
-from stages.vector_map import spread_evenly
-from storage.errors import CorruptDataError
-from storage.keys import text_digest
+from permafrost.stages.report.token_weights import (
+    Example,
+    TaskCorpus,
+    WeightRow,
+    label_text,
+    passage_of,
+)
+from permafrost.stages.report.tokens import Token, readable
+from permafrost.stages.vector_map import spread_evenly
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.keys import text_digest
 
 MOST_BLOCKS = 6
 """Of more blocks, so many are shown, evenly from the first to the last."""

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.typing import RcKeyType
 
-from stages.report.palette import CUSTOM_PROPERTIES, GRID, INK, MUTED, PAPER
+from permafrost.stages.report.palette import CUSTOM_PROPERTIES, GRID, INK, MUTED, PAPER
 
 _STYLE: dict[RcKeyType, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.durable import read_json
-from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 
 Role = Literal["method", "baseline", "control"]
 """A control is given nothing from which the answer can be learnt: it must sit at chance. A baseline sees no

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stages.report.cells import CellResult, Role
-from stages.report.entries import Entry, entry, hundredths
-from stages.report.tables import Column, ResultsTable
+from permafrost.stages.report.cells import CellResult, Role
+from permafrost.stages.report.entries import Entry, entry, hundredths
+from permafrost.stages.report.tables import Column, ResultsTable
 
 
 def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from stages.bounds import MAX_TEXTS
-from stages.report.averages import AverageRule
-from stages.significance import BootstrapConfig
+from permafrost.stages.bounds import MAX_TEXTS
+from permafrost.stages.report.averages import AverageRule
+from permafrost.stages.significance import BootstrapConfig
 
 
 class _Config(BaseModel):

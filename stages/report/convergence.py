@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stages.report.history import LearningCurve, Run
+from permafrost.stages.report.history import LearningCurve, Run
 
 WAITED = 5
 """Epochs without a better one on dev after which the loss on train no longer matters."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.report.cells import CellResult, Role
-from stages.report.entries import DASH, Entry, entry
-from stages.report.history import LearningCurve
+from permafrost.stages.report.cells import CellResult, Role
+from permafrost.stages.report.entries import DASH, Entry, entry
+from permafrost.stages.report.history import LearningCurve
 
 
 @dataclass(frozen=True)

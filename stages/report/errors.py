@@ -9,11 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.predictions import Answers, read_answers
-from stages.report.cells import CellResult
-from stages.report.confusion import Confusion, confusion
-from stages.report.token_weights import TaskCorpus
-from stages.report.worst_answers import WorstAnswers, worst_classes, worst_grades, worst_partners
+from permafrost.stages.predictions import Answers, read_answers
+from permafrost.stages.report.cells import CellResult
+from permafrost.stages.report.confusion import Confusion, confusion
+from permafrost.stages.report.token_weights import TaskCorpus
+from permafrost.stages.report.worst_answers import (
+    WorstAnswers,
+    worst_classes,
+    worst_grades,
+    worst_partners,
+)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from stages.report.cells import CellResult, TextsInTrain
+from permafrost.stages.report.cells import CellResult, TextsInTrain
 
 
 def trained_texts_note(results: Sequence[CellResult]) -> tuple[str, ...]:

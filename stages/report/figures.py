@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from stages.report.canvas import drawable
-from stages.report.config import CurveAxis
-from stages.report.frame import DASHES, framed, legend_height, line, of
-from stages.report.layer_curves import LayerCurve
-from stages.report.palette import INK, MUTED, Mark
-from stages.report.tables import ResultsTable, Row
+from permafrost.stages.report.canvas import drawable
+from permafrost.stages.report.config import CurveAxis
+from permafrost.stages.report.frame import DASHES, framed, legend_height, line, of
+from permafrost.stages.report.layer_curves import LayerCurve
+from permafrost.stages.report.palette import INK, MUTED, Mark
+from permafrost.stages.report.tables import ResultsTable, Row
 
 _MAJORITY = "majority class"
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stages.report.cells import CellResult, Role
-from stages.report.entries import Entry, entry, signed
-from stages.report.tables import ResultsTable
+from permafrost.stages.report.cells import CellResult, Role
+from permafrost.stages.report.entries import Entry, entry, signed
+from permafrost.stages.report.tables import ResultsTable
 
 MOST_FIELDS = 6
 """Choices of more fields than these have columns only for those that differ."""

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from stages.report.canvas import drawable
-from stages.report.palette import INK, PAPER, Mark
+from permafrost.stages.report.canvas import drawable
+from permafrost.stages.report.palette import INK, PAPER, Mark
 
 WIDTH = 480.0
 POINTS = 72.0

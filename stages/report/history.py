@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 
-from stages.report.cells import Cell, CellResult
-from storage.errors import CorruptDataError, NotFoundError
+from permafrost.stages.report.cells import Cell, CellResult
+from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 _COLUMNS = ("epoch", "train_loss", "dev_metric")
 

@@ -11,23 +11,23 @@ import pyarrow.compute as pc
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from stages.report.canvas import InlineSvg, shortened
-from stages.report.cells import CellResult
-from stages.report.clean import clean_table
-from stages.report.config import CurveAxis, ReportConfig
-from stages.report.costs import CostRow, Extraction, seconds
-from stages.report.entries import DASH, hundredths, magnitude, p_text, signed
-from stages.report.errors import TaskErrors
-from stages.report.findings import choice_fields, choice_rows, control_findings
-from stages.report.layer_curves import LayerCurve, layer_tables
-from stages.report.pretraining import Pretraining
-from stages.report.probe_curves import Probe
-from stages.report.prose import prose
-from stages.report.tables import ResultsTable
-from stages.report.token_summary import TaskSummary
-from stages.report.token_weights import Example, Piece, TaskCorpus
-from stages.report.tokens import KINDS
-from stages.report.vector_maps import TaskMap
+from permafrost.stages.report.canvas import InlineSvg, shortened
+from permafrost.stages.report.cells import CellResult
+from permafrost.stages.report.clean import clean_table
+from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.costs import CostRow, Extraction, seconds
+from permafrost.stages.report.entries import DASH, hundredths, magnitude, p_text, signed
+from permafrost.stages.report.errors import TaskErrors
+from permafrost.stages.report.findings import choice_fields, choice_rows, control_findings
+from permafrost.stages.report.layer_curves import LayerCurve, layer_tables
+from permafrost.stages.report.pretraining import Pretraining
+from permafrost.stages.report.probe_curves import Probe
+from permafrost.stages.report.prose import prose
+from permafrost.stages.report.tables import ResultsTable
+from permafrost.stages.report.token_summary import TaskSummary
+from permafrost.stages.report.token_weights import Example, Piece, TaskCorpus
+from permafrost.stages.report.tokens import KINDS
+from permafrost.stages.report.vector_maps import TaskMap
 
 _TEMPLATE, _STYLE = "template.html.j2", "style.css"
 _PARTS = (
@@ -147,7 +147,7 @@ def page_digest() -> str:
 
 @cache
 def _asset(name: str) -> str:
-    return resources.files("stages.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("permafrost.stages.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _data_rows(page: Page) -> list[dict[str, Any]]:

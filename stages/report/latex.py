@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from stages.report.cells import Role
-from stages.report.entries import DASH, hundredths
-from stages.report.tables import PrintedMark, ResultsTable, Row
+from permafrost.stages.report.cells import Role
+from permafrost.stages.report.entries import DASH, hundredths
+from permafrost.stages.report.tables import PrintedMark, ResultsTable, Row
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",

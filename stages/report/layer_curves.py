@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64, Int64
 
-from stages.report.entries import hundredths
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.report.entries import hundredths
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 LAYER_CURVES = pa.schema(
     [

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from stages.report.canvas import drawable
-from stages.report.frame import framed, legend_height
-from stages.report.palette import INK, MUTED, PAPER, Mark, class_mark, rest_mark
-from stages.report.vector_maps import MethodMap, TaskMap
+from permafrost.stages.report.canvas import drawable
+from permafrost.stages.report.frame import framed, legend_height
+from permafrost.stages.report.palette import INK, MUTED, PAPER, Mark, class_mark, rest_mark
+from permafrost.stages.report.vector_maps import MethodMap, TaskMap
 
 _ACROSS = 3
 _PANEL = 148.0

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stages.report.averages import Average, averages
-from stages.report.cells import CellResult
-from stages.report.clean import overlap_note
-from stages.report.config import CurveAxis, ReportConfig
-from stages.report.convergence import unfinished_note
-from stages.report.entries import DASH, hundredths
-from stages.report.evaluated_texts import trained_texts_note
-from stages.report.history import LearningCurve
-from stages.report.standing import Standing, standings
-from stages.report.tables import TIED, Column, ResultsTable
-from stages.significance import BootstrapConfig
+from permafrost.stages.report.averages import Average, averages
+from permafrost.stages.report.cells import CellResult
+from permafrost.stages.report.clean import overlap_note
+from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.convergence import unfinished_note
+from permafrost.stages.report.entries import DASH, hundredths
+from permafrost.stages.report.evaluated_texts import trained_texts_note
+from permafrost.stages.report.history import LearningCurve
+from permafrost.stages.report.standing import Standing, standings
+from permafrost.stages.report.tables import TIED, Column, ResultsTable
+from permafrost.stages.significance import BootstrapConfig
 
 ONE_EXAMPLE = 0.003
 """A test set is small if one of its examples is worth more of the metric."""

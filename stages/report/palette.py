@@ -8,7 +8,7 @@ custom property of the style sheet, which has a dark value too.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stages.report.tables import ResultsTable
+from permafrost.stages.report.tables import ResultsTable
 
 PAPER = "#ffffff"
 INK = "#1b2126"

@@ -3,15 +3,20 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stages.report.costs import CostRow, Extraction, seconds
-from stages.report.entries import DASH, Entry, hundredths, p_text, signed
-from stages.report.findings import ChoiceRow, ControlFinding, choice_fields, control_findings
-from stages.report.latex import escaped, floating, tabular
-from stages.report.layer_curves import LayerTable
-from stages.report.markdown import literal
-from stages.report.tables import ResultsTable
-from stages.report.token_summary import TaskSummary
-from stages.report.tokens import KINDS
+from permafrost.stages.report.costs import CostRow, Extraction, seconds
+from permafrost.stages.report.entries import DASH, Entry, hundredths, p_text, signed
+from permafrost.stages.report.findings import (
+    ChoiceRow,
+    ControlFinding,
+    choice_fields,
+    control_findings,
+)
+from permafrost.stages.report.latex import escaped, floating, tabular
+from permafrost.stages.report.layer_curves import LayerTable
+from permafrost.stages.report.markdown import literal
+from permafrost.stages.report.tables import ResultsTable
+from permafrost.stages.report.token_summary import TaskSummary
+from permafrost.stages.report.tokens import KINDS
 
 
 @dataclass(frozen=True)

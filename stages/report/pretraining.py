@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 
-from stages.report.entries import DASH
-from storage.errors import CorruptDataError, NotFoundError
+from permafrost.stages.report.entries import DASH
+from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 _COLUMNS = ("epoch", "layer", "train_mse", "dev_mse")
 _NAMES = {1: ("all",), 2: ("early", "late"), 3: ("early", "mid", "late")}

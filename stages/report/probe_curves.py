@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64
 
-from stages.report.entries import hundredths
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.report.entries import hundredths
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 PROBE_CURVES = pa.schema(
     [

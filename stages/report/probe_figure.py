@@ -6,10 +6,10 @@ A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points.
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.report.canvas import drawable
-from stages.report.frame import framed, legend_height, line, of
-from stages.report.palette import INK, MUTED, Mark
-from stages.report.probe_curves import Probe, ProbeCurve
+from permafrost.stages.report.canvas import drawable
+from permafrost.stages.report.frame import framed, legend_height, line, of
+from permafrost.stages.report.palette import INK, MUTED, Mark
+from permafrost.stages.report.probe_curves import Probe, ProbeCurve
 
 _ROW = 160.0
 _TICKS = 8

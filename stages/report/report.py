@@ -9,41 +9,41 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
-from stages.report import canvas
-from stages.report.attention_rows import AttentionRows, attention_examples
-from stages.report.cells import Cell, CellResult, read_results
-from stages.report.config import CurveAxis, ReportConfig
-from stages.report.costs import Extraction, cost_rows
-from stages.report.errors import task_errors
-from stages.report.figures import layer_figure, metric_figure, tasks_figure
-from stages.report.findings import choice_rows
-from stages.report.history import learning_curves, learning_description
-from stages.report.html import Page, render
-from stages.report.latex import results_latex
-from stages.report.layer_curves import layer_description, layer_tables, read_layer_curves
-from stages.report.map_figure import map_figure
-from stages.report.notes import annotated
-from stages.report.palette import Mark, extended, marks
-from stages.report.plain_tables import plain_tables, to_latex, to_markdown
-from stages.report.pretraining import (
+from permafrost.stages.report import canvas
+from permafrost.stages.report.attention_rows import AttentionRows, attention_examples
+from permafrost.stages.report.cells import Cell, CellResult, read_results
+from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.costs import Extraction, cost_rows
+from permafrost.stages.report.errors import task_errors
+from permafrost.stages.report.figures import layer_figure, metric_figure, tasks_figure
+from permafrost.stages.report.findings import choice_rows
+from permafrost.stages.report.history import learning_curves, learning_description
+from permafrost.stages.report.html import Page, render
+from permafrost.stages.report.latex import results_latex
+from permafrost.stages.report.layer_curves import layer_description, layer_tables, read_layer_curves
+from permafrost.stages.report.map_figure import map_figure
+from permafrost.stages.report.notes import annotated
+from permafrost.stages.report.palette import Mark, extended, marks
+from permafrost.stages.report.plain_tables import plain_tables, to_latex, to_markdown
+from permafrost.stages.report.pretraining import (
     PretrainingRun,
     pretraining_description,
     read_pretrainings,
 )
-from stages.report.probe_curves import probe_description, read_probes
-from stages.report.probe_figure import probe_figure
-from stages.report.results_file import cell_intervals, results_arrow
-from stages.report.stored_weights import read_tokens, read_weights
-from stages.report.tables import ResultsTable, tabulate
-from stages.report.token_figures import summary_figure
-from stages.report.token_picture import token_picture
-from stages.report.token_summary import summaries, summary_description, summary_table
-from stages.report.token_weights import TaskCorpus, token_examples
-from stages.report.tokens import TextTokens
-from stages.report.training_figures import learning_figure, pretraining_figure
-from stages.report.vector_maps import map_description, read_task_maps
-from storage.durable import write_durably, write_json
-from storage.errors import InputError
+from permafrost.stages.report.probe_curves import probe_description, read_probes
+from permafrost.stages.report.probe_figure import probe_figure
+from permafrost.stages.report.results_file import cell_intervals, results_arrow
+from permafrost.stages.report.stored_weights import read_tokens, read_weights
+from permafrost.stages.report.tables import ResultsTable, tabulate
+from permafrost.stages.report.token_figures import summary_figure
+from permafrost.stages.report.token_picture import token_picture
+from permafrost.stages.report.token_summary import summaries, summary_description, summary_table
+from permafrost.stages.report.token_weights import TaskCorpus, token_examples
+from permafrost.stages.report.tokens import TextTokens
+from permafrost.stages.report.training_figures import learning_figure, pretraining_figure
+from permafrost.stages.report.vector_maps import map_description, read_task_maps
+from permafrost.storage.durable import write_durably, write_json
+from permafrost.storage.errors import InputError
 
 
 def write_report(

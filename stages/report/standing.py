@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.example_scores import ROUNDED, ExampleScores, read_example_scores
-from stages.predictions import Answers, read_answers
-from stages.report.cells import CellResult
-from stages.resampled_metrics import METRICS
-from stages.significance import (
+from permafrost.stages.example_scores import ROUNDED, ExampleScores, read_example_scores
+from permafrost.stages.predictions import Answers, read_answers
+from permafrost.stages.report.cells import CellResult
+from permafrost.stages.resampled_metrics import METRICS
+from permafrost.stages.significance import (
     BootstrapConfig,
     Difference,
     Estimate,

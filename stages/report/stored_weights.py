@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float64
 
-from stages.report.cells import CellResult
-from stages.report.tokens import ReadToken, TextTokens, readable
-from storage.errors import CorruptDataError
-from storage.quoting import quoted
+from permafrost.stages.report.cells import CellResult
+from permafrost.stages.report.tokens import ReadToken, TextTokens, readable
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.quoting import quoted
 
 FILE = "token_weights.parquet"
 _COLUMNS = ("text", "digest", "weights")

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stages.report.averages import Average
-from stages.report.cells import Cell, CellResult, Role, read_results
-from stages.report.entries import DASH, Entry, entry, hundredths
-from stages.report.markdown import literal
-from stages.report.standing import Standing
-from stages.significance import Interval
+from permafrost.stages.report.averages import Average
+from permafrost.stages.report.cells import Cell, CellResult, Role, read_results
+from permafrost.stages.report.entries import DASH, Entry, entry, hundredths
+from permafrost.stages.report.markdown import literal
+from permafrost.stages.report.standing import Standing
+from permafrost.stages.significance import Interval
 
 _MOST_CLASSES = 3
 """Shares of so many classes are listed, those of more given as a range."""

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from stages.report.canvas import drawable
-from stages.report.frame import DASHES, framed, legend_height, line, of
-from stages.report.palette import INK, KINDS, MUTED, Mark
-from stages.report.token_summary import N_POSITIONS, TaskSummary
-from stages.report.tokens import KINDS as KIND_NAMES
+from permafrost.stages.report.canvas import drawable
+from permafrost.stages.report.frame import DASHES, framed, legend_height, line, of
+from permafrost.stages.report.palette import INK, KINDS, MUTED, Mark
+from permafrost.stages.report.token_summary import N_POSITIONS, TaskSummary
+from permafrost.stages.report.tokens import KINDS as KIND_NAMES
 
 _BAR = 19.0
 _LEAST = 1 / 16

@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from stages.report.canvas import drawable
-from stages.report.palette import HEAT, INK, MUTED, PAPER
-from stages.report.token_weights import Example, Passage, Piece, WeightRow
+from permafrost.stages.report.canvas import drawable
+from permafrost.stages.report.palette import HEAT, INK, MUTED, PAPER
+from permafrost.stages.report.token_weights import Example, Passage, Piece, WeightRow
 
 _WIDTH = 700.0
 _MARGIN = 14.0

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64
 
-from stages.report.stored_weights import CellWeights, Reading
-from stages.report.tokens import KINDS, ReadToken
+from permafrost.stages.report.stored_weights import CellWeights, Reading
+from permafrost.stages.report.tokens import KINDS, ReadToken
 
 N_POSITIONS = 10
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float64
 
-from stages.report.stored_weights import CellWeights, Reading
-from stages.report.tokens import ReadToken
-from storage.errors import CorruptDataError, InputError
-from storage.quoting import quoted
+from permafrost.stages.report.stored_weights import CellWeights, Reading
+from permafrost.stages.report.tokens import ReadToken
+from permafrost.storage.errors import CorruptDataError, InputError
+from permafrost.storage.quoting import quoted
 
 N_LEVELS = 7
 N_OPEN = 120

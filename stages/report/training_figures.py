@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from stages.report.canvas import drawable
-from stages.report.frame import framed, legend_height, line, of
-from stages.report.history import LearningCurve, Quantity
-from stages.report.palette import CONTROL, INK, MUTED, Mark
-from stages.report.pretraining import Pretraining
+from permafrost.stages.report.canvas import drawable
+from permafrost.stages.report.frame import framed, legend_height, line, of
+from permafrost.stages.report.history import LearningCurve, Quantity
+from permafrost.stages.report.palette import CONTROL, INK, MUTED, Mark
+from permafrost.stages.report.pretraining import Pretraining
 
 _ROW = 158.0
 LOG_FROM = 20.0

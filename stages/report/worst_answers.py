@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.correlations import ranks
-from stages.predictions import Answers, read_answers
-from stages.report.cells import CellResult
+from permafrost.stages.correlations import ranks
+from permafrost.stages.predictions import Answers, read_answers
+from permafrost.stages.report.cells import CellResult
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,12 @@
 Source: Hierarchical Token Prepending (HTP), section 3.1 and appendix A.
 """
 
-from stages.sensitivity.profile import SensitivityProfile
-from stages.sensitivity.stage import SensitivityConfig, measure_sensitivity, require_differentiable
+from permafrost.stages.sensitivity.profile import SensitivityProfile
+from permafrost.stages.sensitivity.stage import (
+    SensitivityConfig,
+    measure_sensitivity,
+    require_differentiable,
+)
 
 __all__ = [
     "SensitivityConfig",

@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from stages.extraction.backbone import Backbone
-from stages.extraction.batch import Batch
-from stages.extraction.capture import ArrayName, Index
-from stages.extraction.forward import padded_batch
-from stages.extraction.recipes import Encoded, Recipe
-from stages.extraction.recording import Recorder, recording
-from stages.extraction.rewiring import Rewired, rewiring
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.batch import Batch
+from permafrost.stages.extraction.capture import ArrayName, Index
+from permafrost.stages.extraction.forward import padded_batch
+from permafrost.stages.extraction.recipes import Encoded, Recipe
+from permafrost.stages.extraction.recording import Recorder, recording
+from permafrost.stages.extraction.rewiring import Rewired, rewiring
 
 Readout = Literal["readout", "mean"]
 """`readout`: the state of the recipe's readout token, the last one in a decoder. `mean`: over its span."""

@@ -18,13 +18,13 @@ from jaxtyping import Bool, Float, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.extraction.backbone import Backbone
-from stages.extraction.batch import Batch
-from stages.extraction.capture import ArrayName
-from stages.extraction.forward import padded_batch, run_batch
-from stages.extraction.recipes import Encoded, Recipe
-from stages.extraction.recording import Recorder, recording
-from stages.extraction.rewiring import Rewired, rewiring
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.batch import Batch
+from permafrost.stages.extraction.capture import ArrayName
+from permafrost.stages.extraction.forward import padded_batch, run_batch
+from permafrost.stages.extraction.recipes import Encoded, Recipe
+from permafrost.stages.extraction.recording import Recorder, recording
+from permafrost.stages.extraction.rewiring import Rewired, rewiring
 
 Mixing = Float64[np.ndarray, "t t"]
 """Row j: what output position j takes of each input position; rows sum to 1."""

@@ -12,9 +12,9 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from stages.extraction.recipes import Encoded
-from stages.probes import Point, ProbeCurves
-from stages.sensitivity.gradients import Readout
+from permafrost.stages.extraction.recipes import Encoded
+from permafrost.stages.probes import Point, ProbeCurves
+from permafrost.stages.sensitivity.gradients import Readout
 
 Source = Literal["autograd", "attention product"]
 READOUT_NAMES: dict[Readout, str] = {"readout": "readout token", "mean": "mean"}

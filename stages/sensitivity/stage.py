@@ -15,16 +15,21 @@ import numpy as np
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from stages.extraction.backbone import Backbone
-from stages.extraction.capture import Index
-from stages.extraction.recipes import Encoded, Recipe, definite_readout, encode
-from stages.extraction.sizes import BackboneSizes
-from stages.sensitivity.gradients import Readout, output_directions, sensitivity
-from stages.sensitivity.mixing import Mixing, block_mixings, copies_before, path_sums
-from stages.sensitivity.profile import SensitivityProfile, TextProfile, combined, own_tokens
-from stages.text_sample import TextSample, choose_texts
-from storage.errors import InputError
-from storage.progress import Progress
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.capture import Index
+from permafrost.stages.extraction.recipes import Encoded, Recipe, definite_readout, encode
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.sensitivity.gradients import Readout, output_directions, sensitivity
+from permafrost.stages.sensitivity.mixing import Mixing, block_mixings, copies_before, path_sums
+from permafrost.stages.sensitivity.profile import (
+    SensitivityProfile,
+    TextProfile,
+    combined,
+    own_tokens,
+)
+from permafrost.stages.text_sample import TextSample, choose_texts
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
 
 
 class SensitivityConfig(TextSample):

@@ -4,8 +4,13 @@ Source: Value Aggregation, appendix D (the next-token loss of a language model i
 the unembedding as keys) and appendix E (tokens at later offsets, decoded layer by layer).
 """
 
-from stages.token_prediction.lens import LensScores, LogitLensConfig, logit_lens, require_offsets
-from stages.token_prediction.next_token import (
+from permafrost.stages.token_prediction.lens import (
+    LensScores,
+    LogitLensConfig,
+    logit_lens,
+    require_offsets,
+)
+from permafrost.stages.token_prediction.next_token import (
     LinearNextToken,
     NextTokenConfig,
     NextTokenScores,
@@ -13,8 +18,8 @@ from stages.token_prediction.next_token import (
     TokenFrequencies,
     probe_next_token,
 )
-from stages.token_prediction.prefixes import require_prefixes
-from stages.token_prediction.stored_tokens import require_tokens
+from permafrost.stages.token_prediction.prefixes import require_prefixes
+from permafrost.stages.token_prediction.stored_tokens import require_tokens
 
 __all__ = [
     "LensScores",

@@ -22,19 +22,19 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from stages.extraction.backbone import Backbone
-from stages.extraction.recipes import Recipe, encode
-from stages.extraction.target import ExtractTarget
-from stages.extraction.token_budget import batches
-from stages.extraction.unembedding import Unembedding, read_unembedding
-from stages.probes import Point, ProbeCurves
-from stages.text_sample import TextSample, choose_texts
-from stages.token_prediction.prefixes import require_prefixes
-from stages.token_prediction.ranks import NOWHERE, reciprocal_ranks, target_ranks
-from stages.token_prediction.targets import following_tokens
-from stages.token_prediction.vectors import Vector, token_vectors
-from storage.errors import InputError
-from storage.progress import Progress
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.recipes import Recipe, encode
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.stages.extraction.token_budget import batches
+from permafrost.stages.extraction.unembedding import Unembedding, read_unembedding
+from permafrost.stages.probes import Point, ProbeCurves
+from permafrost.stages.text_sample import TextSample, choose_texts
+from permafrost.stages.token_prediction.prefixes import require_prefixes
+from permafrost.stages.token_prediction.ranks import NOWHERE, reciprocal_ranks, target_ranks
+from permafrost.stages.token_prediction.targets import following_tokens
+from permafrost.stages.token_prediction.vectors import Vector, token_vectors
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
 
 BATCH_TOKENS = 2048
 """Padded tokens that go through the backbone at a time; the ranks do not depend on it beyond rounding."""

@@ -17,10 +17,10 @@ from jaxtyping import Float, Int64
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from stages.bounds import MAX_SEED, MAX_STEPS
-from stages.extraction.unembedding import Unembedding
-from stages.token_prediction.ranks import reciprocal_ranks, target_ranks
-from storage.errors import InputError
+from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
+from permafrost.stages.extraction.unembedding import Unembedding
+from permafrost.stages.token_prediction.ranks import reciprocal_ranks, target_ranks
+from permafrost.storage.errors import InputError
 
 _NO_SPREAD = 1e-6
 """Columns of the training vectors that vary by less than this are taken as constant."""

@@ -21,17 +21,17 @@ from jaxtyping import Int64
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor
 
-from stages.bounds import MAX_SEED, MAX_TEXTS
-from stages.corpus.corpus import Corpus
-from stages.embed import StoredFeatures
-from stages.extraction.capture import ArrayName, CaptureItem, Index, in_order
-from stages.extraction.files import BackboneFiles
-from stages.extraction.recipes import Recipe
-from stages.extraction.sizes import BackboneSizes
-from stages.extraction.unembedding import read_unembedding
-from stages.probes import Point, ProbeCurves
-from stages.probes.stored import place
-from stages.token_prediction.linear_map import (
+from permafrost.stages.bounds import MAX_SEED, MAX_TEXTS
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.extraction.capture import ArrayName, CaptureItem, Index, in_order
+from permafrost.stages.extraction.files import BackboneFiles
+from permafrost.stages.extraction.recipes import Recipe
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.extraction.unembedding import read_unembedding
+from permafrost.stages.probes import Point, ProbeCurves
+from permafrost.stages.probes.stored import place
+from permafrost.stages.token_prediction.linear_map import (
     Examples,
     MapConfig,
     Quality,
@@ -39,9 +39,9 @@ from stages.token_prediction.linear_map import (
     quality,
     train_map,
 )
-from stages.token_prediction.prefixes import require_prefixes
-from stages.token_prediction.stored_tokens import SplitTokens, split_tokens
-from storage.progress import Progress
+from permafrost.stages.token_prediction.prefixes import require_prefixes
+from permafrost.stages.token_prediction.stored_tokens import SplitTokens, split_tokens
+from permafrost.storage.progress import Progress
 
 
 class _Asked(BaseModel):

@@ -1,8 +1,8 @@
 """Recipes under which no token has seen what follows it."""
 
-from stages.extraction.recipes import Recipe
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
+from permafrost.stages.extraction.recipes import Recipe
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
 
 
 def require_prefixes(recipe: Recipe, sizes: BackboneSizes) -> None:

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from stages.extraction.unembedding import Unembedding
-from storage.errors import InputError
+from permafrost.stages.extraction.unembedding import Unembedding
+from permafrost.storage.errors import InputError
 
 NOWHERE = -1
 """Target of a vector that has none at an offset."""

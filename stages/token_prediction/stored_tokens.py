@@ -12,17 +12,17 @@ import pyarrow.compute as pc
 from jaxtyping import Float32, Int64
 from numpy.typing import NDArray
 
-from stages.corpus.columns import advice_on_splits
-from stages.corpus.corpus import Corpus
-from stages.embed import StoredFeatures
-from stages.token_prediction.ranks import NOWHERE
-from stages.token_prediction.targets import following_tokens
-from storage.errors import InputError
-from storage.features.layout import TOKEN_IDS
-from storage.features.store import FeatureStore
-from storage.quoting import quoted
-from storage.ragged import Ragged
-from storage.readers import open_reader
+from permafrost.stages.corpus.columns import advice_on_splits
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.token_prediction.ranks import NOWHERE
+from permafrost.stages.token_prediction.targets import following_tokens
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.layout import TOKEN_IDS
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.quoting import quoted
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import open_reader
 
 SPLITS = ("train", "dev", "test")
 _TEXTS_AT_A_TIME = 256

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
-from stages.token_prediction.ranks import NOWHERE
-from storage.ragged import Ragged
+from permafrost.stages.token_prediction.ranks import NOWHERE
+from permafrost.storage.ragged import Ragged
 
 
 def following_tokens(

@@ -12,17 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from stages.extraction.backbone import Backbone
-from stages.extraction.batch import Batch
-from stages.extraction.capture import ArrayName
-from stages.extraction.contrast import contrasting
-from stages.extraction.families import output_projection
-from stages.extraction.forward import padded_batch, run_batch
-from stages.extraction.recipes import Encoded, Recipe
-from stages.extraction.recording import Recorder, recording
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import PermafrostError
-from storage.quoting import quoted
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.batch import Batch
+from permafrost.stages.extraction.capture import ArrayName
+from permafrost.stages.extraction.contrast import contrasting
+from permafrost.stages.extraction.families import output_projection
+from permafrost.stages.extraction.forward import padded_batch, run_batch
+from permafrost.stages.extraction.recipes import Encoded, Recipe
+from permafrost.stages.extraction.recording import Recorder, recording
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.quoting import quoted
 
 Vector = Literal["hidden", "aligned_va", "aligned_wva"]
 """`hidden`: the residual stream. `aligned_wva`: values weighted by the token's own attention row, through

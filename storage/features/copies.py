@@ -4,13 +4,13 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from storage.durable import is_there, read_whole, rewrite, write_durably
-from storage.errors import CorruptDataError
-from storage.features.receipts import read_receipt
-from storage.features.record import keep_record, read_copy
-from storage.features.segments import segment_path, table_copy
-from storage.features.store import FeatureStore
-from storage.replica import fetch_missing, replica_of
+from permafrost.storage.durable import is_there, read_whole, rewrite, write_durably
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.receipts import read_receipt
+from permafrost.storage.features.record import keep_record, read_copy
+from permafrost.storage.features.segments import segment_path, table_copy
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.replica import fetch_missing, replica_of
 
 
 def keep_copies(store: FeatureStore) -> None:

@@ -4,9 +4,9 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from storage.errors import IdentityMismatchError
-from storage.keys import digest, to_plain
-from storage.quoting import quoted
+from permafrost.storage.errors import IdentityMismatchError
+from permafrost.storage.keys import digest, to_plain
+from permafrost.storage.quoting import quoted
 
 FORMAT_VERSION = 1
 LAYER_SEMANTICS = (

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from storage.errors import InputError, NotFoundError
-from storage.features.identity import FloatName
-from storage.quoting import quoted
+from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.features.identity import FloatName
+from permafrost.storage.quoting import quoted
 
 Axis = Literal["token", "text"]
 Codec = Literal["none", "zstd"]

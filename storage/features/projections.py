@@ -8,7 +8,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from storage.durable import (
+from permafrost.storage.durable import (
     is_there,
     json_bytes,
     read_json,
@@ -17,11 +17,11 @@ from storage.durable import (
     write_durably,
     write_json,
 )
-from storage.errors import CorruptDataError, NotFoundError
-from storage.features.layout import ZARR_GROUP
-from storage.features.store import FeatureStore
-from storage.keys import digest
-from storage.replica import fetch_missing
+from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.features.layout import ZARR_GROUP
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.keys import digest
+from permafrost.storage.replica import fetch_missing
 
 
 def _paths(store: FeatureStore, block: int) -> tuple[Path, Path]:

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numcodecs.zstd import Zstd
 
-from storage.durable import is_there, read_json
-from storage.errors import CorruptDataError, InputError, NotFoundError
-from storage.features.copies import committed_tables
-from storage.features.layout import CHUNK_BYTES, ArraySpec, Axes, Codec
-from storage.features.receipts import Receipt, read_receipt
-from storage.features.record import StoreRecord, copy_path, parse_record, record_path
-from storage.features.shard import CRC_BYTES, chunk_index, index_bytes
-from storage.features.store import FeatureStore
-from storage.replica import replica_of
-from storage.sealed import read_sealed
+from permafrost.storage.durable import is_there, read_json
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.features.copies import committed_tables
+from permafrost.storage.features.layout import CHUNK_BYTES, ArraySpec, Axes, Codec
+from permafrost.storage.features.receipts import Receipt, read_receipt
+from permafrost.storage.features.record import StoreRecord, copy_path, parse_record, record_path
+from permafrost.storage.features.shard import CRC_BYTES, chunk_index, index_bytes
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.replica import replica_of
+from permafrost.storage.sealed import read_sealed
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.durable import remove, write_durably
-from storage.errors import CorruptDataError
-from storage.features.shard import ShardSeal
-from storage.sealed import read_sealed, sealed_bytes
+from permafrost.storage.durable import remove, write_durably
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.shard import ShardSeal
+from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 
 class Statistics(BaseModel):

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.durable import create_durably, holds, is_there, rewrite, write_durably
-from storage.errors import CorruptDataError, InputError, NotFoundError
-from storage.features.identity import FORMAT_VERSION, StoreIdentity, require_same
-from storage.features.layout import Axes, Codec, StoreSizes, check_axes
-from storage.quoting import quoted
-from storage.sealed import read_sealed, sealed_bytes
+from permafrost.storage.durable import create_durably, holds, is_there, rewrite, write_durably
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.features.identity import FORMAT_VERSION, StoreIdentity, require_same
+from permafrost.storage.features.layout import Axes, Codec, StoreSizes, check_axes
+from permafrost.storage.quoting import quoted
+from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 RECORD = "store.json"
 

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.errors import CorruptDataError, InputError
-from storage.features.copies import restore_tables
-from storage.features.rebuilding import rebuild_record
-from storage.features.receipts import Receipt, read_receipt
-from storage.features.record import keep_record, read_record
-from storage.features.store import FeatureStore
-from storage.features.verification import PROJECTION, Damage, discard, free_lock, verify
-from storage.features.writing import writing
-from storage.progress import Progress
+from permafrost.storage.errors import CorruptDataError, InputError
+from permafrost.storage.features.copies import restore_tables
+from permafrost.storage.features.rebuilding import rebuild_record
+from permafrost.storage.features.receipts import Receipt, read_receipt
+from permafrost.storage.features.record import keep_record, read_record
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.verification import PROJECTION, Damage, discard, free_lock, verify
+from permafrost.storage.features.writing import writing
+from permafrost.storage.progress import Progress
 
 
 @dataclass(frozen=True)

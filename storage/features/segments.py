@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from storage.durable import create_durably, read_whole, write_durably
-from storage.errors import CorruptDataError, InputError, StoreBusyError
-from storage.features.layout import Axes
-from storage.keys import text_digest
-from storage.ragged import offsets_of
+from permafrost.storage.durable import create_durably, read_whole, write_durably
+from permafrost.storage.errors import CorruptDataError, InputError, StoreBusyError
+from permafrost.storage.features.layout import Axes
+from permafrost.storage.keys import text_digest
+from permafrost.storage.ragged import offsets_of
 
 SCHEMA = pa.schema(
     [

@@ -20,9 +20,9 @@ from crc32c import crc32c
 from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
-from storage.durable import disk_errors_named, draft_path, publish
-from storage.errors import CorruptDataError
-from storage.features.layout import Codec
+from permafrost.storage.durable import disk_errors_named, draft_path, publish
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.layout import Codec
 
 CRC_BYTES = 4
 _ABSENT = np.uint64(2**64 - 1)

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from storage.durable import DRAFT_PREFIX, write_json
-from storage.errors import CorruptDataError, NotFoundError
-from storage.features.identity import StoreIdentity
-from storage.features.layout import (
+from permafrost.storage.durable import DRAFT_PREFIX, write_json
+from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.features.identity import StoreIdentity
+from permafrost.storage.features.layout import (
     SPAN,
     TOKEN_IDS,
     ZARR_GROUP,
@@ -22,9 +22,9 @@ from storage.features.layout import (
     shard_key,
     zarr_metadata,
 )
-from storage.features.places import PLACE, Locations, Places
-from storage.features.receipts import Receipt, committed_arrays, read_receipt
-from storage.features.record import (
+from permafrost.storage.features.places import PLACE, Locations, Places
+from permafrost.storage.features.receipts import Receipt, committed_arrays, read_receipt
+from permafrost.storage.features.record import (
     StoreRecord,
     advice,
     create_record,
@@ -32,10 +32,10 @@ from storage.features.record import (
     read_record,
     record_path,
 )
-from storage.features.segments import Segment, read_segment
-from storage.features.shard import CannotMapError, MappedShard, ShardRows
-from storage.features.zarr_shard import ZarrShard
-from storage.replica import fetch_missing
+from permafrost.storage.features.segments import Segment, read_segment
+from permafrost.storage.features.shard import CannotMapError, MappedShard, ShardRows
+from permafrost.storage.features.zarr_shard import ZarrShard
+from permafrost.storage.replica import fetch_missing
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
 """Arrays that every segment has, whatever was captured."""

@@ -5,26 +5,33 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from storage.durable import is_there, json_bytes, read_json, read_whole, remove, remove_any
-from storage.errors import CorruptDataError, NotFoundError
-from storage.features.copies import damaged_copies
-from storage.features.layout import ZARR_GROUP
-from storage.features.projections import (
+from permafrost.storage.durable import (
+    is_there,
+    json_bytes,
+    read_json,
+    read_whole,
+    remove,
+    remove_any,
+)
+from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.features.copies import damaged_copies
+from permafrost.storage.features.layout import ZARR_GROUP
+from permafrost.storage.features.projections import (
     drop_projection,
     projection_groups,
     read_projection,
     stored_projections,
     write_projection_groups,
 )
-from storage.features.rebuilding import disagreements
-from storage.features.receipts import revoke_receipt
-from storage.features.segments import segment_path, table_copy
-from storage.features.store import FeatureStore
-from storage.features.writing import StoreWriter, lock_path
-from storage.keys import text_digest
-from storage.progress import Progress
-from storage.ragged import offsets_of
-from storage.replica import replica_of
+from permafrost.storage.features.rebuilding import disagreements
+from permafrost.storage.features.receipts import revoke_receipt
+from permafrost.storage.features.segments import segment_path, table_copy
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import StoreWriter, lock_path
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import Progress
+from permafrost.storage.ragged import offsets_of
+from permafrost.storage.replica import replica_of
 
 PROJECTION = "projections/o_proj/"
 

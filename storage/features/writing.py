@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from storage.durable import (
+from permafrost.storage.durable import (
     DRAFT_PREFIX,
     disk_errors_named,
     holds,
@@ -22,18 +22,18 @@ from storage.durable import (
     remove_any,
     rewrite,
 )
-from storage.errors import CorruptDataError, StoreBusyError
-from storage.features.copies import keep_copies
-from storage.features.layout import ZARR_GROUP, Axes, widen
-from storage.features.rebuilding import require_agreement
-from storage.features.receipts import Receipt, Statistics, measure, write_receipt
-from storage.features.record import read_record, record_path
-from storage.features.segments import Segment, write_segment
-from storage.features.shard import ShardSeal, ShardWriter
-from storage.features.store import ALWAYS, FeatureStore
-from storage.lease import Lease
-from storage.progress import SilentProgress
-from storage.replica import replica_of
+from permafrost.storage.errors import CorruptDataError, StoreBusyError
+from permafrost.storage.features.copies import keep_copies
+from permafrost.storage.features.layout import ZARR_GROUP, Axes, widen
+from permafrost.storage.features.rebuilding import require_agreement
+from permafrost.storage.features.receipts import Receipt, Statistics, measure, write_receipt
+from permafrost.storage.features.record import read_record, record_path
+from permafrost.storage.features.segments import Segment, write_segment
+from permafrost.storage.features.shard import ShardSeal, ShardWriter
+from permafrost.storage.features.store import ALWAYS, FeatureStore
+from permafrost.storage.lease import Lease
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.replica import replica_of
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from storage.errors import CorruptDataError
-from storage.features.shard import (
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.shard import (
     CRC_BYTES,
     ShardRows,
     ShardSeal,

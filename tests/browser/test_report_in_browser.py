@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.report.tables import results_table
+from permafrost.stages.report.tables import results_table
 from tests.browser.devtools import Browser, Scheme
 from tests.browser.full_report import MAPPED_TASKS, METHODS, N_MAPPED, N_PARAMETERS
 from tests.stages.report.fake_results import Grid

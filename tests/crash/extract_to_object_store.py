@@ -7,14 +7,14 @@ import random
 import sys
 from pathlib import Path
 
-from flows.home import open_home
-from stages.extraction.backbone import BackboneConfig
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import extract
-from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
-from storage.features.layout import Axes
-from storage.keys import text_digest
-from storage.progress import SilentProgress
+from permafrost.flows.home import open_home
+from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from permafrost.storage.features.layout import Axes
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
 
 AXES = Axes(segment_tokens=256, segment_texts=32)
 WORDS = ("snow", "ice", "frost", "lake", "river", "cold", "warm", "melts", "night", "sun", "wind")

@@ -18,16 +18,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from stages.extraction.backbone import Backbone, BackboneConfig, load_backbone
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import extract
-from stages.extraction.target import ExtractConfig, ExtractRuntime, ExtractTarget, resolve_target
-from storage.features.layout import Axes
-from storage.features.store import FeatureStore, store_folder
-from storage.features.verification import verify
-from storage.keys import text_digest
-from storage.progress import SilentProgress
-from storage.readers import open_reader
+from permafrost.stages.extraction.backbone import Backbone, BackboneConfig, load_backbone
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.target import (
+    ExtractConfig,
+    ExtractRuntime,
+    ExtractTarget,
+    resolve_target,
+)
+from permafrost.storage.features.layout import Axes
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.verification import verify
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.readers import open_reader
 
 WORDS = ("snow", "ice", "frost", "lake", "river", "cold", "warm", "melts", "night", "sun", "wind")
 AXES = Axes(segment_tokens=256, segment_texts=32)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.home import open_home
-from storage.features.store import all_stores
-from storage.features.verification import verify
-from storage.progress import SilentProgress
-from storage.replica import detach
+from permafrost.flows.home import open_home
+from permafrost.storage.features.store import all_stores
+from permafrost.storage.features.verification import verify
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.replica import detach
 from tests.crash.extract_to_object_store import corpus
 from tests.stages.extraction.tiny_models import save_model
 from tests.storage.object_server import ObjectServer, object_server

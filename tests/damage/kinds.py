@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.runs import run_path
-from storage.artifacts import ArtifactStore
-from storage.features.receipts import receipt_path
-from storage.features.record import copy_path, record_path
-from storage.features.segments import segment_path, table_copy
+from permafrost.flows.runs import run_path
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.features.receipts import receipt_path
+from permafrost.storage.features.record import copy_path, record_path
+from permafrost.storage.features.segments import segment_path, table_copy
 from tests.damage.small_home import CORPUS, FIT, UNUSED, SmallHome
 from tests.storage.small_store import flip
 

@@ -6,17 +6,21 @@ from pathlib import Path
 
 import numpy as np
 
-from flows.checking import store_problems
-from flows.garbage import collect
-from flows.runs import RunRecord, run_files, run_problems, write_run
-from storage.artifacts import ArtifactSpec, ArtifactStore
-from storage.errors import PermafrostError
-from storage.features.projections import has_projection, read_projection, write_projection
-from storage.features.repairing import mend
-from storage.features.store import FeatureStore, store_folder, store_folders
-from storage.features.writing import writing
-from storage.progress import SilentProgress
-from storage.readers import open_reader
+from permafrost.flows.checking import store_problems
+from permafrost.flows.garbage import collect
+from permafrost.flows.runs import RunRecord, run_files, run_problems, write_run
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.features.projections import (
+    has_projection,
+    read_projection,
+    write_projection,
+)
+from permafrost.storage.features.repairing import mend
+from permafrost.storage.features.store import FeatureStore, store_folder, store_folders
+from permafrost.storage.features.writing import writing
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.readers import open_reader
 from tests.storage.small_store import IDENTITY, SmallStore, new_store
 
 ARRAYS = ("hidden/1", "hidden/2", "pooled/hidden_mean/1")

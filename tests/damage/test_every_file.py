@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import PermafrostError
+from permafrost.storage.errors import PermafrostError
 from tests.damage.kinds import DAMAGE, Kind, damage, kinds
 from tests.damage.small_home import (
     SmallHome,

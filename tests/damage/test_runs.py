@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs import RunRecord, read_run, run_path, run_problems, write_run
-from storage.artifacts import ArtifactStore
-from storage.errors import CorruptDataError
-from storage.keys import digest
+from permafrost.flows.runs import RunRecord, read_run, run_path, run_problems, write_run
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.keys import digest
 from tests.damage.small_home import FIT, UNUSED, SmallHome, build, garbage, publish
 
 

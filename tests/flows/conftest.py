@@ -20,9 +20,9 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from flows import server_process
-from flows.pipeline import pipeline
-from stages.report import canvas
+from permafrost.flows import server_process
+from permafrost.flows.pipeline import pipeline
+from permafrost.stages.report import canvas
 from tests.stages.extraction.tiny_models import save_model
 
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]

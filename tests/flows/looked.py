@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.build import ExperimentGraph, build_graph
-from flows.experiment import Experiment, load_experiment
-from flows.plan import Plan, make_plan
-from flows.preview import Preview
-from flows.recipes import DEFAULT_RECIPE
-from flows.stores import RecipeStores
-from stages.corpus.corpus import Corpus
-from stages.embed import StoredFeatures
-from stages.extraction.sizes import BackboneSizes
-from storage.artifacts import ArtifactStore
-from storage.features.store import FeatureStore, store_folder
+from permafrost.flows.build import ExperimentGraph, build_graph
+from permafrost.flows.experiment import Experiment, load_experiment
+from permafrost.flows.plan import Plan, make_plan
+from permafrost.flows.preview import Preview
+from permafrost.flows.recipes import DEFAULT_RECIPE
+from permafrost.flows.stores import RecipeStores
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.features.store import FeatureStore, store_folder
 
 
 class Looked:

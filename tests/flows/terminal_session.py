@@ -21,7 +21,9 @@ class TerminalSession:
 
     def __init__(self, *arguments: str, environment: dict[str, str]) -> None:
         self._master, slave = pty.openpty()
-        code = "import sys; from flows.cli import main; sys.argv[0] = 'permafrost'; main()"
+        code = (
+            "import sys; from permafrost.flows.cli import main; sys.argv[0] = 'permafrost'; main()"
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
             stdin=slave,

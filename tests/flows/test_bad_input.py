@@ -10,10 +10,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows import cli
-from flows.experiment import load_experiment
-from stages.corpus.texts import read_texts
-from storage.errors import InputError
+from permafrost.flows import cli
+from permafrost.flows.experiment import load_experiment
+from permafrost.stages.corpus.texts import read_texts
+from permafrost.storage.errors import InputError
 from tests.flows.conftest import tiny_experiment
 
 FILES = Path(__file__).parents[1] / "bad_input"
@@ -26,7 +26,7 @@ def refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Refused:
     """Runs a command line that has to be refused, in a folder of its own; returns what it said."""
-    monkeypatch.setattr("flows.cli.app.EMBEDDED_DEFAULTS", {})
+    monkeypatch.setattr("permafrost.flows.cli.app.EMBEDDED_DEFAULTS", {})
     monkeypatch.delenv("PERMAFROST_HOME", raising=False)
     folder = tmp_path / "work"
     folder.mkdir()

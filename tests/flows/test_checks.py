@@ -17,12 +17,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from flows.build import build_graph
-from flows.checks import check, require_writable
-from flows.engine.serial import SerialEngine
-from flows.experiment import load_experiment
-from flows.pipeline import run_graph
-from storage.errors import InputError
+from permafrost.flows.build import build_graph
+from permafrost.flows.checks import check, require_writable
+from permafrost.flows.engine.serial import SerialEngine
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.pipeline import run_graph
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.tiny_models import save_model
 
 Content = dict[str, Any]
@@ -322,7 +322,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What a refused command says."""
-    from flows.cli import main
+    from permafrost.flows.cli import main
 
     argv, sys.argv = sys.argv, ["permafrost", *arguments]
     try:

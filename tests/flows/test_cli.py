@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-from flows.runs import read_run, run_path, write_run
-from storage.features.store import all_stores
+from permafrost.flows.runs import read_run, run_path, write_run
+from permafrost.storage.features.store import all_stores
 from tests.flows.conftest import tiny_experiment
 from tests.storage.small_store import flip, snapshot
 
@@ -26,7 +26,7 @@ class Cli:
         self.home, self._capsys = home, capsys
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
-        from flows.cli import main
+        from permafrost.flows.cli import main
 
         self._capsys.readouterr()  # what a fixture printed before
         argv = sys.argv

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.pipeline import pipeline
-from storage.artifacts import ArtifactStore
+from permafrost.flows.pipeline import pipeline
+from permafrost.storage.artifacts import ArtifactStore
 from tests.flows.test_cli import Cli
 from tests.stages.report.test_latex import checked
 

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flows.experiment import load_experiment
-from flows.pipeline import run_embedded
-from storage.errors import InputError
-from storage.features.store import all_stores
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.pipeline import run_embedded
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS

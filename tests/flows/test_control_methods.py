@@ -6,13 +6,13 @@ from typing import cast
 import pytest
 from pydantic import ValidationError
 
-from flows.build import build_graph
-from flows.experiment import Experiment
-from flows.methods.method import Cell, Upstream
-from flows.methods.surface import BagOfWordsMethod, LengthMethod
-from stages.controls import BagOfWordsControl, LengthControl
-from stages.corpus.dilution import DilutionCorpus
-from stages.corpus.files import FilesCorpus
+from permafrost.flows.build import build_graph
+from permafrost.flows.experiment import Experiment
+from permafrost.flows.methods.method import Cell, Upstream
+from permafrost.flows.methods.surface import BagOfWordsMethod, LengthMethod
+from permafrost.stages.controls import BagOfWordsControl, LengthControl
+from permafrost.stages.corpus.dilution import DilutionCorpus
+from permafrost.stages.corpus.files import FilesCorpus
 from tests.flows.conftest import tiny_experiment
 
 MADE = DilutionCorpus(ratio=0.5)

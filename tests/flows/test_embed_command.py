@@ -16,7 +16,7 @@ import torch
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from storage.features.store import all_stores
+from permafrost.storage.features.store import all_stores
 from tests.stages.extraction.tiny_models import save_model
 
 TEXTS = ["the deep lake freezes", "ice", "snow melts", "ice"]
@@ -37,7 +37,7 @@ def permafrost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[.
     """Run the command line in this process; returns what it printed, checks its exit code."""
 
     def run(*arguments: str, code: int = 0) -> str:
-        from flows.cli import main
+        from permafrost.flows.cli import main
 
         argv = sys.argv
         sys.argv = ["permafrost", *arguments, "--home", str(tmp_path / "home")]

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import spearmanr
 
-from flows import context
-from flows.pipeline import PipelineResult, run_embedded
-from stages.extraction import extract as extract_module
-from storage.errors import InputError
-from storage.features.store import all_stores
+from permafrost.flows import context
+from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.stages.extraction import extract as extract_module
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import pairs, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS, save_model

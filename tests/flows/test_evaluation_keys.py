@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.pipeline import run_embedded
-from stages.extraction import extract as extract_module
-from storage.features.store import all_stores
+from permafrost.flows.pipeline import run_embedded
+from permafrost.stages.extraction import extract as extract_module
+from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import pairs, write
 from tests.flows.looked import Looked, look
 from tests.flows.test_evaluations import experiment

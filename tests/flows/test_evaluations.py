@@ -8,15 +8,15 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from flows import context
-from flows.experiment import load_experiment
-from flows.pipeline import PipelineResult, run_embedded
-from flows.rebuild_report import rebuild_report
-from stages.extraction import extract as extract_module
-from stages.mteb_evaluation import texts as texts_module
-from storage.durable import read_json
-from storage.errors import InputError
-from storage.features.store import FeatureStore, all_stores, store_folder
+from permafrost.flows import context
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.flows.rebuild_report import rebuild_report
+from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.mteb_evaluation import texts as texts_module
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.store import FeatureStore, all_stores, store_folder
 from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.flows.looked import look
 from tests.stages.mteb_evaluation.small_tasks import write_rows, write_tasks
@@ -185,12 +185,12 @@ def test_a_key_holds_the_code_of_mteb_tasks_and_of_the_method(
     mean, head = (dag.nodes.evaluations[m, "sts", 0].spec.code for m in ("mean", "head"))
     for code in (mean, head):
         assert code is not None
-        assert "stages.mteb_evaluation.build:build_task" in code
-        assert "stages.mteb_evaluation.encoder:PermafrostEncoder" in code
-        assert "stages.mteb_evaluation.labelled_data:read_sts" in code
-    assert "stages.embed.aggregate:pool_rows" in mean
-    assert "stages.embed.head:embed_with_head" in head
-    assert not any(name.startswith("stages.extraction.extract:") for name in mean)
+        assert "permafrost.stages.mteb_evaluation.build:build_task" in code
+        assert "permafrost.stages.mteb_evaluation.encoder:PermafrostEncoder" in code
+        assert "permafrost.stages.mteb_evaluation.labelled_data:read_sts" in code
+    assert "permafrost.stages.embed.aggregate:pool_rows" in mean
+    assert "permafrost.stages.embed.head:embed_with_head" in head
+    assert not any(name.startswith("permafrost.stages.extraction.extract:") for name in mean)
 
 
 def test_a_key_holds_the_code_that_reads_what_a_stage_is_handed(
@@ -209,12 +209,12 @@ def test_a_key_holds_the_code_that_reads_what_a_stage_is_handed(
     evaluated = {m: dag.nodes.evaluations[m, "sts", 0].spec.code for m in EVALUATED}
     for code in (fitted, scored, vectors, dag.nodes.report.code, *evaluated.values()):
         assert code is not None
-        assert "storage.readers:open_reader" in code
-    assert "stages.fit.trained:load_head" in scored
-    assert "stages.fit.trained:load_head" in evaluated["head"]
-    assert "stages.embed.corpus:CorpusVectors" in evaluated["VA auto"]
-    assert "stages.corpus.overlap:train_texts" in evaluated["head"]
-    assert "stages.embed.finish:finish" in evaluated["mean"]
+        assert "permafrost.storage.readers:open_reader" in code
+    assert "permafrost.stages.fit.trained:load_head" in scored
+    assert "permafrost.stages.fit.trained:load_head" in evaluated["head"]
+    assert "permafrost.stages.embed.corpus:CorpusVectors" in evaluated["VA auto"]
+    assert "permafrost.stages.corpus.overlap:train_texts" in evaluated["head"]
+    assert "permafrost.stages.embed.finish:finish" in evaluated["mean"]
 
 
 def test_a_head_that_learnt_shuffled_labels_is_a_control_in_evaluations_as_well(

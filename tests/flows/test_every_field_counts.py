@@ -8,22 +8,27 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from flows.methods.layers import Latents
-from stages.controls import ControlConfig
-from stages.corpus.dilution import DilutionCorpus
-from stages.embed import EmbedConfig
-from stages.extraction.recipes import Recipe
-from stages.fit import FitConfig, LossConfig, OptimConfig
-from stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
-from stages.heads import HeadConfig, PygConv, PygPoolHead
-from stages.layer_probe import LayerProbeConfig
-from stages.linear import LinearConfig
-from stages.probes import GeometryConfig, GraphTimeConfig, TaskScoreConfig, TokenGraphConfig
-from stages.score import ScoreConfig
-from stages.sensitivity import SensitivityConfig
-from stages.similarity import SimilarityConfig
-from stages.token_prediction import LogitLensConfig, NextTokenConfig
-from storage.keys import digest, to_plain
+from permafrost.flows.methods.layers import Latents
+from permafrost.stages.controls import ControlConfig
+from permafrost.stages.corpus.dilution import DilutionCorpus
+from permafrost.stages.embed import EmbedConfig
+from permafrost.stages.extraction.recipes import Recipe
+from permafrost.stages.fit import FitConfig, LossConfig, OptimConfig
+from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
+from permafrost.stages.heads import HeadConfig, PygConv, PygPoolHead
+from permafrost.stages.layer_probe import LayerProbeConfig
+from permafrost.stages.linear import LinearConfig
+from permafrost.stages.probes import (
+    GeometryConfig,
+    GraphTimeConfig,
+    TaskScoreConfig,
+    TokenGraphConfig,
+)
+from permafrost.stages.score import ScoreConfig
+from permafrost.stages.sensitivity import SensitivityConfig
+from permafrost.stages.similarity import SimilarityConfig
+from permafrost.stages.token_prediction import LogitLensConfig, NextTokenConfig
+from permafrost.storage.keys import digest, to_plain
 
 UNIONS = (HeadConfig, PairHeadConfig, Recipe, LossConfig, ControlConfig, NextTokenConfig)
 PLAIN = (

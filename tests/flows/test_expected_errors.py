@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from flows.cli import main
-from storage.artifacts import ArtifactStore
-from storage.drafts import owner
+from permafrost.flows.cli import main
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.drafts import owner
 
 FULL = "Error while serializing: I/O error: No space left on device (os error 28)"
 
@@ -42,7 +42,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, experiment: Path, home: Path, error: E
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("stages.fit.trained.save_file", fails)
+    monkeypatch.setattr("permafrost.stages.fit.trained.save_file", fails)
     changed = ["--set", "methods.GLOT.head.tau=0.5"]
     monkeypatch.setattr(
         sys, "argv", ["permafrost", "run", str(experiment), "--home", str(home), *changed]

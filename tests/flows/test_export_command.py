@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from stages.encoder import load_encoder
-from stages.freeze import CosineMlpHead, EncoderSizes, PairFitConfig, UnifiedHead
-from stages.heads import GlotHead, MeanHead
-from storage.keys import text_digest
-from storage.readers import open_reader
+from permafrost.stages.encoder import load_encoder
+from permafrost.stages.freeze import CosineMlpHead, EncoderSizes, PairFitConfig, UnifiedHead
+from permafrost.stages.heads import GlotHead, MeanHead
+from permafrost.storage.keys import text_digest
+from permafrost.storage.readers import open_reader
 from tests.flows.test_cli import Cli
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
 from tests.stages.extraction.tiny_models import save_model

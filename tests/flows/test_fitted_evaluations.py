@@ -10,13 +10,13 @@ import pytrec_eval
 import torch
 from scipy.stats import spearmanr
 
-from flows.experiment import load_experiment
-from flows.pipeline import PipelineResult, run_embedded
-from stages.freeze import load_pair_fit
-from stages.mteb_evaluation.reading import read_local
-from storage.durable import read_json
-from storage.errors import InputError
-from storage.readers import open_reader
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.stages.freeze import load_pair_fit
+from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
+from permafrost.storage.readers import open_reader
 from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.flows.looked import Looked, look
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_task

@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from flows.embedding import ByHead, ExtractContext, embed_texts
-from flows.garbage import collect
-from flows.pipeline import run_serially
-from flows.runs import run_files, run_problems
-from stages.extraction.target import ExtractRuntime
-from storage.artifacts import ArtifactStore
-from storage.features.store import all_stores
-from storage.features.verification import verify
-from storage.progress import SilentProgress
+from permafrost.flows.embedding import ByHead, ExtractContext, embed_texts
+from permafrost.flows.garbage import collect
+from permafrost.flows.pipeline import run_serially
+from permafrost.flows.runs import run_files, run_problems
+from permafrost.stages.extraction.target import ExtractRuntime
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.features.store import all_stores
+from permafrost.storage.features.verification import verify
+from permafrost.storage.progress import SilentProgress
 from tests.flows.frozen_home import TEXTS, trained, unpack
 
 QUIET = ExtractRuntime(device="cpu")

@@ -4,11 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from flows.engine.schedule import Outcome
-from flows.garbage import collect
-from flows.pipeline import raise_first
-from flows.runs import RunRecord, begin_run, end_run, gaps_folder, run_files, unfinished_runs
-from storage.errors import CorruptDataError, InputError, PermafrostError
+from permafrost.flows.engine.schedule import Outcome
+from permafrost.flows.garbage import collect
+from permafrost.flows.pipeline import raise_first
+from permafrost.flows.runs import (
+    RunRecord,
+    begin_run,
+    end_run,
+    gaps_folder,
+    run_files,
+    unfinished_runs,
+)
+from permafrost.storage.errors import CorruptDataError, InputError, PermafrostError
 from tests.flows.engine.sums import total
 
 A, B, C = total("a", 1), total("b", 2), total("c", 3)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.build import build_graph
-from flows.experiment import load_experiment
-from flows.graph import Graph, Node
-from flows.stage import stage_of
+from permafrost.flows.build import build_graph
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.graph import Graph, Node
+from permafrost.flows.stage import stage_of
 from tests.flows.conftest import tiny_experiment
 from tests.flows.engine.sums import total
 

@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from flows.experiment import Experiment, load_experiment
-from flows.methods.head import HeadMethod
-from stages.corpus.config import task_kind
-from stages.fit import FitConfig
-from stages.heads import GlotHead, build_head
+from permafrost.flows.experiment import Experiment, load_experiment
+from permafrost.flows.methods.head import HeadMethod
+from permafrost.stages.corpus.config import task_kind
+from permafrost.stages.fit import FitConfig
+from permafrost.stages.heads import GlotHead, build_head
 from tests.flows.looked import Looked
 from tests.stages.extraction.tiny_models import WORDS
 

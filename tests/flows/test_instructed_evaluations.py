@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from flows.evaluations import instructed_recipes
-from flows.pipeline import run_embedded
-from storage.durable import read_json, write_json
-from storage.errors import InputError
-from storage.features.store import FeatureStore, store_folder
+from permafrost.flows.evaluations import instructed_recipes
+from permafrost.flows.pipeline import run_embedded
+from permafrost.storage.durable import read_json, write_json
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.store import FeatureStore, store_folder
 from tests.flows.conftest import MadeOnce
 from tests.flows.experiments import pairs, rows_of, write
 from tests.flows.looked import Looked, look

@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from flows.methods.reporting import extractions, pretraining_runs, report_cells
-from flows.pipeline import PipelineResult, run_embedded
-from stages.freeze import load_pair_fit
-from stages.report.cells import read_results
-from stages.report.history import learning_curves
-from stages.report.pretraining import read_pretrainings
-from storage.durable import read_json
-from storage.errors import InputError
+from permafrost.flows.methods.reporting import extractions, pretraining_runs, report_cells
+from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.stages.freeze import load_pair_fit
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.history import learning_curves
+from permafrost.stages.report.pretraining import read_pretrainings
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS, save_model

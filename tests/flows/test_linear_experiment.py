@@ -10,12 +10,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from flows.pipeline import run_embedded
-from stages.embed import embed_corpus
-from stages.linear import load_linear
-from storage.durable import read_json
-from storage.errors import InputError
-from storage.progress import SilentProgress
+from permafrost.flows.pipeline import run_embedded
+from permafrost.stages.embed import embed_corpus
+from permafrost.stages.linear import load_linear
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
 from tests.flows.experiments import pairs, write
 from tests.flows.looked import look
 from tests.flows.test_pair_heads import entailed

@@ -9,12 +9,12 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 from rich.table import Table
 
-from flows.comparing import Side
-from flows.comparison_table import as_markdown, as_text
-from flows.engine.display import Display
-from flows.results_table import render
-from flows.terminal import Terminal
-from stages.comparison import Comparison
+from permafrost.flows.comparing import Side
+from permafrost.flows.comparison_table import as_markdown, as_text
+from permafrost.flows.engine.display import Display
+from permafrost.flows.results_table import render
+from permafrost.flows.terminal import Terminal
+from permafrost.stages.comparison import Comparison
 
 NAMES = ["GLOT [k=2]", "GLOT [k=4]", "m[/b]", "[red]x[/red]", ":smile:", "[link=a]y[/link]"]
 

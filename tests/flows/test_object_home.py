@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows import context
-from flows.pipeline import run_embedded
-from storage import replica
+from permafrost.flows import context
+from permafrost.flows.pipeline import run_embedded
+from permafrost.storage import replica
 from tests.flows.test_cli import TEXTS, Cli
 from tests.storage.object_server import ObjectServer, object_server
 

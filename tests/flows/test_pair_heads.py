@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from flows.experiment import load_experiment
-from flows.methods.reporting import text_tokens
-from flows.pipeline import run_embedded
-from storage.durable import read_json
-from storage.errors import InputError
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.methods.reporting import text_tokens
+from permafrost.flows.pipeline import run_embedded
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, write
 from tests.flows.looked import Looked, look
 from tests.stages.extraction.tiny_models import WORDS

@@ -10,16 +10,16 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from flows import context
-from flows.experiment import load_experiment
-from flows.garbage import collect
-from flows.pipeline import pipeline
-from flows.plan import why_stage
-from flows.rebuild_report import rebuild_report
-from stages.extraction import extract as extract_module
-from storage.artifacts import ArtifactStore
-from storage.errors import InputError, PermafrostError
-from storage.features.store import all_stores
+from permafrost.flows import context
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.garbage import collect
+from permafrost.flows.pipeline import pipeline
+from permafrost.flows.plan import why_stage
+from permafrost.flows.rebuild_report import rebuild_report
+from permafrost.stages.extraction import extract as extract_module
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.errors import InputError, PermafrostError
+from permafrost.storage.features.store import all_stores
 from tests.flows.looked import Looked, look
 
 pytestmark = pytest.mark.usefixtures("prefect_server")

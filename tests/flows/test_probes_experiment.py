@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from flows import context
-from flows.pipeline import PipelineResult, run_embedded
-from stages.probes.geometry import geometry
-from storage.errors import InputError
-from storage.ragged import Ragged
+from permafrost.flows import context
+from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.stages.probes.geometry import geometry
+from permafrost.storage.errors import InputError
+from permafrost.storage.ragged import Ragged
 from tests.flows.experiments import pairs, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import save_model

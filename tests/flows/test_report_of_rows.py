@@ -10,10 +10,10 @@ import zarr
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from flows.methods.reporting import attention_rows
-from flows.pipeline import pipeline
-from stages.vector_map import read_vector_map
-from storage.keys import text_digest
+from permafrost.flows.methods.reporting import attention_rows
+from permafrost.flows.pipeline import pipeline
+from permafrost.stages.vector_map import read_vector_map
+from permafrost.storage.keys import text_digest
 from tests.flows.conftest import tiny_experiment
 from tests.flows.looked import Looked, look
 

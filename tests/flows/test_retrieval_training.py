@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from flows.pipeline import PipelineResult, run_embedded
-from stages.encoder import load_encoder
-from stages.mteb_evaluation.reading import read_local
-from storage.durable import read_json
-from storage.features.store import all_stores
+from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.stages.encoder import load_encoder
+from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.storage.durable import read_json
+from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import rows_of, write
 from tests.flows.looked import Looked, look
 from tests.stages.extraction.tiny_models import WORDS

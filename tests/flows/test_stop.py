@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-from flows.stopping import STOP, Stopped
+from permafrost.flows.stopping import STOP, Stopped
 
 BOUND_S = 2.0
 """What people and schedulers are promised, from the signal to the end of the process."""
 
 FRAME = """
 import sys, threading, time
-from flows.stopping import STOP
+from permafrost.flows.stopping import STOP
 
 def say(word):
     print(word, flush=True)
@@ -134,7 +134,7 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
     body = STUCK.format(wait="time.sleep(60)").replace(
         "STOP.last_act(lambda: time.sleep(60))", "STOP.orderly()"
     )
-    slow = "import flows.stopping; flows.stopping.GRACE_S = 3600\n"
+    slow = "import permafrost.flows.stopping; permafrost.flows.stopping.GRACE_S = 3600\n"
     code, out, _, seconds = Program(body, before=slow).send(signal.SIGINT, signal.SIGINT)
     assert (code, out) == (130, "last act\n")
     assert seconds < BOUND_S

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from prefect.settings import get_current_settings
 
-from flows.cli.app import EMBEDDED_DEFAULTS
-from storage.artifacts import ArtifactStore
-from storage.features.store import all_stores
+from permafrost.flows.cli.app import EMBEDDED_DEFAULTS
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.features.store import all_stores
 from tests.flows.conftest import tiny_experiment
 from tests.flows.terminal_session import CTRL_C, TerminalSession, is_alive
 
@@ -144,12 +144,13 @@ def test_a_lasting_server_knows_that_a_run_was_stopped(
     stage: str,
 ) -> None:
     program = (
-        "import sys, time; import flows.engine.engine as engine; from flows.stopping import STOP\n"
+        "import sys, time; import permafrost.flows.engine.engine as engine\n"
+        "from permafrost.flows.stopping import STOP\n"
         "def work(dag, node, progress):\n"
         "    print('at work', flush=True)\n"
         f"    while True:\n        {stage}\n"
         "engine.make = work\n"
-        "from flows.cli import main; sys.argv[0] = 'permafrost'; main()"
+        "from permafrost.flows.cli import main; sys.argv[0] = 'permafrost'; main()"
     )
     arguments = ["run", str(experiment_file), "--home", str(tmp_path / "home")]
     with subprocess.Popen(
@@ -206,7 +207,7 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
 def test_a_killed_program_leaves_no_server(alone: dict[str, str], tmp_path: Path) -> None:
     program = (
         "import os, time\n"
-        "from flows.server import prefect_api\n"
+        "from permafrost.flows.server import prefect_api\n"
         "with prefect_api():\n"
         "    print(os.environ['PREFECT_API_URL'], flush=True)\n"
         "    time.sleep(3600)\n"

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows import embedding, extraction
-from flows.embedding import ByMethod, ExtractContext, embed_config, embed_texts
-from stages.corpus.texts import read_texts
-from stages.extraction.backbone import BackboneConfig
-from stages.extraction.capture import parse_capture
-from stages.extraction.target import ExtractConfig, ExtractRuntime
-from storage.keys import text_digest
-from storage.progress import SilentProgress
-from storage.texts import Texts
+from permafrost.flows import embedding, extraction
+from permafrost.flows.embedding import ByMethod, ExtractContext, embed_config, embed_texts
+from permafrost.stages.corpus.texts import read_texts
+from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.texts import Texts
 
 TEXTS = ["ice", "snow", "ice", "lake", "snow"]
 ONCE = ["ice", "snow", "lake"]

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows import context
-from flows.pipeline import run_embedded
-from stages.extraction import unembedding as unembedding_module
-from stages.extraction.backbone import Backbone, load_backbone
-from stages.probes import ProbeCurves
-from stages.sensitivity import SensitivityProfile
-from stages.token_prediction import LensScores, NextTokenScores
-from storage.errors import InputError
+from permafrost.flows import context
+from permafrost.flows.pipeline import run_embedded
+from permafrost.stages.extraction import unembedding as unembedding_module
+from permafrost.stages.extraction.backbone import Backbone, load_backbone
+from permafrost.stages.probes import ProbeCurves
+from permafrost.stages.sensitivity import SensitivityProfile
+from permafrost.stages.token_prediction import LensScores, NextTokenScores
+from permafrost.storage.errors import InputError
 from tests.flows.experiments import write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS

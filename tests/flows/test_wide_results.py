@@ -3,10 +3,10 @@
 import pytest
 from rich.console import Console
 
-from flows.results_table import render_fitting
-from stages.report.averages import averages
-from stages.report.entries import entry
-from stages.report.tables import Column, ResultsTable, Row
+from permafrost.flows.results_table import render_fitting
+from permafrost.stages.report.averages import averages
+from permafrost.stages.report.entries import entry
+from permafrost.stages.report.tables import Column, ResultsTable, Row
 
 N_TASKS = 11
 

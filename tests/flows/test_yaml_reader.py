@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from flows.yaml_reader import MAX_FILE_BYTES, read_yaml
-from storage.errors import InputError
+from permafrost.flows.yaml_reader import MAX_FILE_BYTES, read_yaml
+from permafrost.storage.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stages.heads import Pooling
-from stages.heads.config import (
+from permafrost.stages.heads import Pooling
+from permafrost.stages.heads.config import (
     AdaPoolHead,
     FirstHead,
     GlotHead,
@@ -17,8 +17,8 @@ from stages.heads.config import (
     MlpHead,
     ScorerHead,
 )
-from stages.heads.pyg_conv import PygConv
-from stages.heads.pyg_pool import PygPoolHead
+from permafrost.stages.heads.pyg_conv import PygConv
+from permafrost.stages.heads.pyg_pool import PygPoolHead
 
 WIDTH = 24
 LENGTHS = [7, 1, 40, 3, 90]

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
-from stages.extraction.capture import parse_capture
-from stages.extraction.families import FAMILIES
-from stages.extraction.forward import forward
-from stages.extraction.recipes import Encoded
+from permafrost.stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.families import FAMILIES
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import Encoded
 from tests.gpu.agreement import further_off
 from tests.gpu.devices import checked_device
 from tests.stages.extraction.references import (

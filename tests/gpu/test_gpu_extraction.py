@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from stages.extraction import extract as extract_module
-from stages.extraction.backbone import BackboneConfig, BackboneFiles
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import ExtractReport, extract
-from stages.extraction.forward import forward
-from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
-from storage.features.layout import Axes
-from storage.features.store import FeatureStore
-from storage.features.verification import verify
-from storage.keys import text_digest
-from storage.progress import SilentProgress
-from storage.readers import read_rows
+from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.extraction.backbone import BackboneConfig, BackboneFiles
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import ExtractReport, extract
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from permafrost.storage.features.layout import Axes
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.verification import verify
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.readers import read_rows
 from tests.gpu.devices import checked_device
 from tests.stages.extraction.tiny_models import WORDS
 

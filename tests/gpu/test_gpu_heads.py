@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from stages.freeze import (
+from permafrost.stages.freeze import (
     AutoencoderConfig,
     AutoencoderSiameseHead,
     EncoderSizes,
@@ -13,9 +13,9 @@ from stages.freeze import (
     fit_pairs,
     pretrain,
 )
-from stages.heads import build_head
-from stages.heads.config import HeadConfig
-from storage.progress import SilentProgress
+from permafrost.stages.heads import build_head
+from permafrost.stages.heads.config import HeadConfig
+from permafrost.storage.progress import SilentProgress
 from tests.gpu.agreement import HEADS, LENGTHS, WIDTH, differing, outcome
 from tests.gpu.devices import checked_device
 from tests.stages.freeze.planted_pairs import make_latents, make_pairs

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flows.pipeline import PipelineResult
+from permafrost.flows.pipeline import PipelineResult
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, run_in
 from tests.flows.test_layers_experiment import experiment as freeze

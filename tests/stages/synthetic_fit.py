@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from stages.fit import Contrastive, CosineMse, FitData
-from storage.ragged import Ragged
-from storage.readers import InMemoryReader
+from permafrost.stages.fit import Contrastive, CosineMse, FitData
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import InMemoryReader
 
 WIDTH = 12
 

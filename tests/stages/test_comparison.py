@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stages.comparison import Comparison, NamedAnswers, ScoredMethod, compare, named
-from stages.fit import evaluate
-from stages.predictions import Answers
-from stages.significance import BootstrapConfig, paired_bootstrap
-from storage.errors import InputError
+from permafrost.stages.comparison import Comparison, NamedAnswers, ScoredMethod, compare, named
+from permafrost.stages.fit import evaluate
+from permafrost.stages.predictions import Answers
+from permafrost.stages.significance import BootstrapConfig, paired_bootstrap
+from permafrost.storage.errors import InputError
 
 CONFIG = BootstrapConfig(n_resamples=400)
 LABELS = (np.arange(300) % 2).astype(float)

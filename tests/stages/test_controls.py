@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from stages.controls import (
+from permafrost.stages.controls import (
     BagOfWordsControl,
     ClassMetric,
     ControlConfig,
     LengthControl,
     run_control,
 )
-from stages.corpus.columns import TaskKind
-from stages.corpus.corpus import EXAMPLES, Corpus, build_corpus
-from stages.corpus.dilution import DilutionCorpus
-from storage.errors import InputError
-from storage.keys import text_digest
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus, build_corpus
+from permafrost.stages.corpus.dilution import DilutionCorpus
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import text_digest
 
 
 def corpus_of(

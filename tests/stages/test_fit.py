@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from stages.fit import FitConfig, OptimConfig, evaluate, fit
-from stages.fit.models import TaskFacts
-from stages.fit.run import start_run, train_epoch
-from stages.fit.sources import Singles
-from stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead, ScorerHead
-from storage.errors import InputError, NotFoundError, PermafrostError
-from storage.progress import SilentProgress
-from storage.ragged import Ragged
-from storage.readers import InMemoryReader
+from permafrost.stages.fit import FitConfig, OptimConfig, evaluate, fit
+from permafrost.stages.fit.models import TaskFacts
+from permafrost.stages.fit.run import start_run, train_epoch
+from permafrost.stages.fit.sources import Singles
+from permafrost.stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead, ScorerHead
+from permafrost.storage.errors import InputError, NotFoundError, PermafrostError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import InMemoryReader
 from tests.stages.synthetic_fit import WIDTH, make_data, same_fit, with_column
 
 HEADS = {

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from storage.artifacts import ArtifactSpec, ArtifactStore
-from storage.errors import DiskFullError
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
+from permafrost.storage.errors import DiskFullError
 
 VALUES = np.random.default_rng(0).normal(size=1 << 19)  # 4 MiB
 WRITERS: dict[str, Callable[[Path], object]] = {

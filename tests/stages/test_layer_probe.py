@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from scipy.stats import spearmanr
 
-from stages.corpus.corpus import EXAMPLES, Corpus
-from stages.layer_probe import LayerProbeConfig, LayerScores, probe_layers
-from storage.errors import InputError
-from storage.progress import SilentProgress
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
+from permafrost.stages.layer_probe import LayerProbeConfig, LayerScores, probe_layers
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
 from tests.stages.embed.corpus_features import N_TEXTS, cosine, directions, features, graded
 
 TRUTH = directions(0)

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from stages.corpus.columns import Similarity
-from stages.corpus.corpus import Corpus, build_corpus
-from stages.corpus.files import FilesCorpus
-from stages.embed import EmbedConfig, StoredFeatures, embed
-from stages.extraction.backbone import BackboneConfig
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import extract
-from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
-from stages.similarity import SimilarityConfig, score_pairs
-from storage.progress import SilentProgress
+from permafrost.stages.corpus.columns import Similarity
+from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.corpus.files import FilesCorpus
+from permafrost.stages.embed import EmbedConfig, StoredFeatures, embed
+from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from permafrost.stages.similarity import SimilarityConfig, score_pairs
+from permafrost.storage.progress import SilentProgress
 from tests.real_files import DATA, MODELS, needs_both
 
 pytestmark = [needs_both, pytest.mark.deep]

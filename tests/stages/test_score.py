@@ -10,13 +10,13 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 from sklearn.decomposition import PCA
 
-from stages.fit import FitConfig, OptimConfig, fit
-from stages.heads import GlotHead, MaxHead, MeanHead, ScorerHead
-from stages.score import ScoreConfig, score
-from stages.vector_map import read_vector_map
-from storage.errors import InputError
-from storage.progress import SilentProgress
-from storage.readers import InMemoryReader
+from permafrost.stages.fit import FitConfig, OptimConfig, fit
+from permafrost.stages.heads import GlotHead, MaxHead, MeanHead, ScorerHead
+from permafrost.stages.score import ScoreConfig, score
+from permafrost.stages.vector_map import read_vector_map
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.readers import InMemoryReader
 from tests.stages.synthetic_fit import (
     PAIR_TASKS,
     make_data,

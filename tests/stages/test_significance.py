@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from stages import resampled_metrics
-from stages.fit import Metric, evaluate
-from stages.resampled_metrics import METRICS, draws, resampled
-from stages.significance import (
+from permafrost.stages import resampled_metrics
+from permafrost.stages.fit import Metric, evaluate
+from permafrost.stages.resampled_metrics import METRICS, draws, resampled
+from permafrost.stages.significance import (
     BootstrapConfig,
     Estimate,
     bootstrap_interval,
@@ -21,7 +21,7 @@ from stages.significance import (
     paired_bootstrap,
     resample,
 )
-from storage.errors import InputError
+from permafrost.storage.errors import InputError
 
 N = 60
 

@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from scipy import stats
 from scipy.spatial.distance import cosine as cosine_distance
 
-from stages.corpus.columns import TaskKind
-from stages.corpus.corpus import EXAMPLES, Corpus
-from stages.correlations import pearson, spearman
-from stages.report.cells import Cell, read_results
-from stages.similarity import SimilarityConfig, score_pairs
-from storage.errors import InputError
-from storage.keys import text_digest
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
+from permafrost.stages.correlations import pearson, spearman
+from permafrost.stages.report.cells import Cell, read_results
+from permafrost.stages.similarity import SimilarityConfig, score_pairs
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import text_digest
 
 N_TEXTS = 40
 

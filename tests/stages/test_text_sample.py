@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from stages.text_sample import TextSample, choose_texts
-from storage.errors import InputError
+from permafrost.stages.text_sample import TextSample, choose_texts
+from permafrost.storage.errors import InputError
 
 TEXTS = [f"{'word ' * (i % 7)}number {i}" for i in range(60)]
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.decomposition import PCA
 
-from stages.vector_map import (
+from permafrost.stages.vector_map import (
     VECTOR_MAP,
     MapNames,
     principal_components,
@@ -15,7 +15,7 @@ from stages.vector_map import (
     spread_evenly,
     vector_map,
 )
-from storage.errors import CorruptDataError
+from permafrost.storage.errors import CorruptDataError
 
 
 @pytest.mark.parametrize("shape", [(40, 7), (12, 300), (3, 2)])

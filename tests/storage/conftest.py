@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.features.layout import Codec
-from storage.features.store import FeatureStore
+from permafrost.storage.features.layout import Codec
+from permafrost.storage.features.store import FeatureStore
 from tests.storage.small_store import SmallStore, filled_store
 
 Shared = Callable[[Codec, str], SmallStore]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.features.identity import StoreIdentity
-from storage.features.layout import SPAN, Axes, Codec, StoreSizes
-from storage.features.segments import build_table, pack
-from storage.features.store import FeatureStore
-from storage.features.writing import StoreWriter, writing
-from storage.keys import text_digest
+from permafrost.storage.features.identity import StoreIdentity
+from permafrost.storage.features.layout import SPAN, Axes, Codec, StoreSizes
+from permafrost.storage.features.segments import build_table, pack
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import StoreWriter, writing
+from permafrost.storage.keys import text_digest
 
 # Chunks of 8 rows of the residual stream, so that a shard has several and a text may cross them.
 AXES = Axes(segment_tokens=64, segment_texts=8, chunk_bytes=128)

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.artifacts import (
+from permafrost.storage.artifacts import (
     STALE_DRAFT_S,
     ArtifactRef,
     ArtifactSpec,
     ArtifactStore,
     parse_ref,
 )
-from storage.errors import CorruptDataError, DiskFullError, InputError, NotFoundError
-from storage.sealed import sealed_bytes
+from permafrost.storage.errors import CorruptDataError, DiskFullError, InputError, NotFoundError
+from permafrost.storage.sealed import sealed_bytes
 from tests.storage.small_store import flip, snapshot
 
 SPEC = ArtifactSpec(stage="fit", config={"lr": 0.1}, inputs=(), code={"a:b": "1"})

@@ -7,18 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from storage import drafts
-from storage.artifacts import ArtifactSpec, ArtifactStore
-from storage.drafts import (
+from permafrost.storage import drafts
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
+from permafrost.storage.drafts import (
     is_of_dead_process,
     owner,
     remove_dead_drafts_of,
     remove_drafts_of_dead_processes,
 )
-from storage.durable import draft_path
+from permafrost.storage.durable import draft_path
 
 SPEC = ArtifactSpec(stage="fit", config={"a": 1})
-MAKE = "from pathlib import Path; from storage.durable import draft_path; print(draft_path(Path('x')).name)"
+MAKE = (
+    "from pathlib import Path; from permafrost.storage.durable import draft_path; "
+    "print(draft_path(Path('x')).name)"
+)
 
 
 @pytest.fixture(scope="module")

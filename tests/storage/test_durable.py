@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import storage.durable
-from storage.drafts import DRAFT_PREFIX
-from storage.durable import (
+from permafrost.storage import durable
+from permafrost.storage.drafts import DRAFT_PREFIX
+from permafrost.storage.durable import (
     disk_errors_named,
     draft_path,
     holds,
@@ -18,7 +18,7 @@ from storage.durable import (
     write_durably,
     write_json,
 )
-from storage.errors import CorruptDataError, DiskFullError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, DiskFullError, NotFoundError
 
 
 def test_a_written_file_is_whole_and_leaves_no_draft(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_full_disk_is_named_when_a_library_does_not_know_why_it_failed(
     with pytest.raises(OSError, match="requested and 0 written"):
         save()
     with monkeypatch.context() as patch:
-        patch.setattr(storage.durable.os, "fsync", no_room)
+        patch.setattr(durable.os, "fsync", no_room)
         with pytest.raises(DiskFullError, match=r"vectors: 4096 requested and 0 written \("):
             save()
         # An error that says itself what it is stays what it is.
@@ -107,7 +107,7 @@ def test_an_error_that_no_full_disk_makes_writes_nothing(
     def no_room(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(storage.durable.os, "fsync", no_room)
+    monkeypatch.setattr(durable.os, "fsync", no_room)
     with pytest.raises(error), disk_errors_named(tmp_path / "head"):
         raise error("a mistake in the work itself")
 

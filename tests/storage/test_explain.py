@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.artifacts import ArtifactSpec, ArtifactStore
-from storage.explain import explain
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
+from permafrost.storage.explain import explain
 from tests.storage.small_store import IDENTITY, new_store
 
 KEY_A, KEY_B = "a" * 32, "b" * 32
@@ -50,8 +50,12 @@ def test_config_comes_before_code_and_the_rest_is_counted(store: ArtifactStore) 
 
 
 def test_changed_code_names_the_function(store: ArtifactStore) -> None:
-    _publish(store, _spec(code={"stages.fit:loss": "1", "stages.fit:fit": "1"}))
-    found = explain(store, _spec(code={"stages.fit:loss": "2", "stages.fit:fit": "1"}))
+    _publish(
+        store, _spec(code={"permafrost.stages.fit:loss": "1", "permafrost.stages.fit:fit": "1"})
+    )
+    found = explain(
+        store, _spec(code={"permafrost.stages.fit:loss": "2", "permafrost.stages.fit:fit": "1"})
+    )
     assert [d.path for d in found.differences] == ["code.stages.fit:loss"]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import fingerprint as module
-from storage.fingerprint import CodeFingerprint, fingerprint
+from permafrost.storage import fingerprint as module
+from permafrost.storage.fingerprint import CodeFingerprint, fingerprint
 
 _serial = count()
 
@@ -341,10 +341,10 @@ def test_modules_that_import_each_other_end(package: Package) -> None:
 
 def test_an_entry_that_cannot_be_followed_is_refused() -> None:
     with pytest.raises(AssertionError, match="not defined at the top level"):
-        fingerprint(textwrap.dedent, ["storage"])
+        fingerprint(textwrap.dedent, ["permafrost.storage"])
 
 
 def test_a_method_stands_for_its_class() -> None:
-    found = fingerprint(CodeFingerprint.digest.fget, ["storage"])  # type: ignore[arg-type]
-    assert "storage.fingerprint:CodeFingerprint" in found.definitions
-    assert "storage.keys:to_plain" in found.definitions
+    found = fingerprint(CodeFingerprint.digest.fget, ["permafrost.storage"])  # type: ignore[arg-type]
+    assert "permafrost.storage.fingerprint:CodeFingerprint" in found.definitions
+    assert "permafrost.storage.keys:to_plain" in found.definitions

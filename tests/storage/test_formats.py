@@ -12,14 +12,14 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
-from storage.artifacts import ArtifactSpec, ArtifactStore
-from storage.features.projections import read_projection, write_projection
-from storage.features.store import FeatureStore, all_stores
-from storage.features.verification import verify
-from storage.features.writing import writing
-from storage.keys import text_digest
-from storage.progress import SilentProgress
-from storage.readers import open_reader
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
+from permafrost.storage.features.projections import read_projection, write_projection
+from permafrost.storage.features.store import FeatureStore, all_stores
+from permafrost.storage.features.verification import verify
+from permafrost.storage.features.writing import writing
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.readers import open_reader
 from tests.storage.small_store import IDENTITY, as_float32, new_store
 
 HOME = Path(__file__).parents[1] / "formats" / "v1"

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from storage.artifacts import ArtifactSpec
-from storage.errors import IdentityMismatchError
-from storage.features.identity import StoreIdentity, require_same
-from storage.keys import canonical_json, digest, text_digest
+from permafrost.storage.artifacts import ArtifactSpec
+from permafrost.storage.errors import IdentityMismatchError
+from permafrost.storage.features.identity import StoreIdentity, require_same
+from permafrost.storage.keys import canonical_json, digest, text_digest
 from tests.storage.small_store import IDENTITY
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "keys.json"
@@ -24,7 +24,7 @@ SPEC = ArtifactSpec(
     stage="fit",
     config={"head": {"kind": "glot", "layers": (2, 4)}, "lr": 0.001, "seed": 0},
     inputs=("corpus/" + "0" * 32, "features/" + "1" * 32 + "/hidden/6"),
-    code={"stages.fit:fit": "abc"},
+    code={"permafrost.stages.fit:fit": "abc"},
 )
 
 VALUES: dict[str, Any] = {
@@ -168,7 +168,9 @@ def test_a_nested_field_of_the_recipe_changes_the_store_id() -> None:
 @pytest.mark.parametrize("name", ArtifactSpec.model_fields)
 def test_every_field_of_an_artifact_changes_its_key(name: str) -> None:
     value = (
-        {**SPEC.code, "stages.fit:loss": "1"} if name == "code" else _changed(getattr(SPEC, name))
+        {**SPEC.code, "permafrost.stages.fit:loss": "1"}
+        if name == "code"
+        else _changed(getattr(SPEC, name))
     )
     other = ArtifactSpec.model_validate({**SPEC.model_dump(), name: value})
     assert other.ref != SPEC.ref

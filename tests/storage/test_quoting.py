@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.quoting import LIMIT, MESSAGE_LIMIT, quoted, shortened, visible
+from permafrost.storage.quoting import LIMIT, MESSAGE_LIMIT, quoted, shortened, visible
 
 
 def test_a_value_is_quoted_as_python_writes_it() -> None:

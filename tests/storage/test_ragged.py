@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.ragged import Ragged, offsets_of, ranges
+from permafrost.storage.ragged import Ragged, offsets_of, ranges
 
 LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=12)
 

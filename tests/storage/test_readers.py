@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from storage.errors import CorruptDataError, NotFoundError
-from storage.features.layout import Codec
-from storage.keys import text_digest
-from storage.ragged import Ragged
-from storage.readers import (
+from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.features.layout import Codec
+from permafrost.storage.keys import text_digest
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import (
     FeatureReader,
     InMemoryReader,
     WindowedReader,

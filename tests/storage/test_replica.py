@@ -16,16 +16,16 @@ import zarr
 from obstore.store import from_url
 from zarr.storage import ObjectStore
 
-from storage import lease, replica
-from storage.artifacts import ArtifactSpec, ArtifactStore
-from storage.errors import CorruptDataError, InputError, ObjectStoreError, StoreBusyError
-from storage.features.receipts import revoke_receipt
-from storage.features.store import FeatureStore, all_stores
-from storage.features.verification import discard, verify
-from storage.features.writing import writing
-from storage.progress import SilentProgress
-from storage.readers import open_reader
-from storage.replica import attach, detach
+from permafrost.storage import lease, replica
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
+from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError, StoreBusyError
+from permafrost.storage.features.receipts import revoke_receipt
+from permafrost.storage.features.store import FeatureStore, all_stores
+from permafrost.storage.features.verification import discard, verify
+from permafrost.storage.features.writing import writing
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.readers import open_reader
+from permafrost.storage.replica import attach, detach
 from tests.storage.object_server import ObjectServer, object_server
 from tests.storage.small_store import ARRAYS, IDENTITY, SIZES, SmallStore, filled_store
 

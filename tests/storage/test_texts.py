@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage.texts import Texts, each_once, numbered
+from permafrost.storage.texts import Texts, each_once, numbered
 
 WORDS = ["snow", "ice", "Schnee über Eis", "氷", "snow again"]
 

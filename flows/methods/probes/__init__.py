@@ -4,15 +4,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from flows.methods.probes.geometry import GeometryProbe
-from flows.methods.probes.graph_time import GraphTimeProbe
-from flows.methods.probes.layers import LayerProbe
-from flows.methods.probes.logit_lens import LogitLensProbe
-from flows.methods.probes.next_token import NextTokenProbe
-from flows.methods.probes.probe import Probe
-from flows.methods.probes.sensitivity import SensitivityProbe
-from flows.methods.probes.task_score import TaskScoreProbe
-from flows.methods.probes.token_graph import TokenGraphProbe
+from permafrost.flows.methods.probes.geometry import GeometryProbe
+from permafrost.flows.methods.probes.graph_time import GraphTimeProbe
+from permafrost.flows.methods.probes.layers import LayerProbe
+from permafrost.flows.methods.probes.logit_lens import LogitLensProbe
+from permafrost.flows.methods.probes.next_token import NextTokenProbe
+from permafrost.flows.methods.probes.probe import Probe
+from permafrost.flows.methods.probes.sensitivity import SensitivityProbe
+from permafrost.flows.methods.probes.task_score import TaskScoreProbe
+from permafrost.flows.methods.probes.token_graph import TokenGraphProbe
 
 __all__ = ["LayerProbe", "Probe", "ProbeConfig"]
 

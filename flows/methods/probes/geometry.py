@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from flows.methods.probes.probe import ANY_TASK, FeatureProbe, MeasureFeatures
-from stages.corpus.corpus import Corpus
-from stages.embed import StoredFeatures
-from stages.probes import GeometryConfig, ProbeCurves, chosen_texts, probe_geometry
-from storage.progress import Progress
+from permafrost.flows.methods.probes.probe import ANY_TASK, FeatureProbe, MeasureFeatures
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.probes import GeometryConfig, ProbeCurves, chosen_texts, probe_geometry
+from permafrost.storage.progress import Progress
 
 
 class GeometryProbe(FeatureProbe):

@@ -4,13 +4,18 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from flows.methods.probes.probe import FeatureProbe, MeasureFeatures
-from stages.corpus.corpus import Corpus
-from stages.embed import StoredFeatures, required_arrays
-from stages.extraction.sizes import BackboneSizes
-from stages.layer_probe import LayerProbeConfig, LayerScores, probe_layers, require_probed
-from storage.keys import to_plain
-from storage.progress import Progress
+from permafrost.flows.methods.probes.probe import FeatureProbe, MeasureFeatures
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import StoredFeatures, required_arrays
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.layer_probe import (
+    LayerProbeConfig,
+    LayerScores,
+    probe_layers,
+    require_probed,
+)
+from permafrost.storage.keys import to_plain
+from permafrost.storage.progress import Progress
 
 
 class LayerProbe(FeatureProbe):

@@ -4,22 +4,22 @@ from typing import Literal
 
 from pydantic import Field
 
-from flows.context import RunContext
-from flows.graph import Node, Resources
-from flows.methods.method import Upstream
-from flows.methods.probes.probe import ANY_TASK, Probe, own_config
-from flows.stage import Stage
-from stages.extraction.sizes import BackboneSizes
-from stages.extraction.unembedding import require_unembedding
-from stages.token_prediction import (
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Node, Resources
+from permafrost.flows.methods.method import Upstream
+from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
+from permafrost.flows.stage import Stage
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.extraction.unembedding import require_unembedding
+from permafrost.stages.token_prediction import (
     LogitLensConfig,
     logit_lens,
     require_offsets,
     require_prefixes,
 )
-from storage.artifacts import Draft
-from storage.keys import to_plain
-from storage.progress import Progress
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.keys import to_plain
+from permafrost.storage.progress import Progress
 
 
 class LogitLensProbe(Probe):

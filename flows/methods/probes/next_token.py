@@ -7,24 +7,24 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, TypeAdapter
 
-from flows.context import RunContext
-from flows.graph import Node
-from flows.methods.method import Upstream
-from flows.methods.probes.probe import ANY_TASK, Probe, own_config
-from flows.methods.reading import features
-from flows.stage import Stage
-from stages.extraction.recipes import encode
-from stages.extraction.unembedding import require_unembedding
-from stages.token_prediction import (
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Node
+from permafrost.flows.methods.method import Upstream
+from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
+from permafrost.flows.methods.reading import features
+from permafrost.flows.stage import Stage
+from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.unembedding import require_unembedding
+from permafrost.stages.token_prediction import (
     NextTokenConfig,
     probe_next_token,
     require_prefixes,
     require_tokens,
 )
-from storage.artifacts import Draft
-from storage.features.layout import TOKEN_IDS
-from storage.keys import to_plain
-from storage.progress import Progress
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.features.layout import TOKEN_IDS
+from permafrost.storage.keys import to_plain
+from permafrost.storage.progress import Progress
 
 
 def _default_predictor(value: Any) -> Any:

@@ -5,21 +5,21 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.context import RunContext
-from flows.graph import Node
-from flows.methods.method import Upstream
-from flows.methods.reading import features
-from flows.recipes import DEFAULT_RECIPE
-from flows.stage import Stage
-from stages.corpus.columns import TaskKind
-from stages.corpus.corpus import Corpus
-from stages.embed import StoredFeatures
-from stages.extraction.sizes import BackboneSizes
-from stages.layer_probe import LayerScores
-from stages.probes import ProbeCurves
-from storage.artifacts import Draft
-from storage.keys import to_plain
-from storage.progress import Progress
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Node
+from permafrost.flows.methods.method import Upstream
+from permafrost.flows.methods.reading import features
+from permafrost.flows.recipes import DEFAULT_RECIPE
+from permafrost.flows.stage import Stage
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.layer_probe import LayerScores
+from permafrost.stages.probes import ProbeCurves
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.keys import to_plain
+from permafrost.storage.progress import Progress
 
 LABELLED: tuple[TaskKind, ...] = ("classification", "pair_classification", "similarity")
 ANY_TASK: tuple[TaskKind, ...] = (*LABELLED, "unlabelled")

@@ -4,17 +4,21 @@ from typing import Literal
 
 from pydantic import Field
 
-from flows.context import RunContext
-from flows.graph import Node, Resources
-from flows.methods.method import Upstream
-from flows.methods.probes.probe import ANY_TASK, Probe, own_config
-from flows.stage import Stage
-from stages.extraction.sizes import BackboneSizes
-from stages.sensitivity import SensitivityConfig, measure_sensitivity, require_differentiable
-from stages.text_sample import choose_texts
-from storage.artifacts import Draft
-from storage.keys import to_plain
-from storage.progress import Progress
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Node, Resources
+from permafrost.flows.methods.method import Upstream
+from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
+from permafrost.flows.stage import Stage
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.sensitivity import (
+    SensitivityConfig,
+    measure_sensitivity,
+    require_differentiable,
+)
+from permafrost.stages.text_sample import choose_texts
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.keys import to_plain
+from permafrost.storage.progress import Progress
 
 
 class SensitivityMethod(SensitivityConfig):

@@ -4,26 +4,26 @@ A recipe is part of a store's identity, with all its fields. The span are the to
 over; `span_start:span_end` is the part of the input that is the text itself.
 """
 
-from stages.extraction.recipes.alterations import Intervention, Rewiring
-from stages.extraction.recipes.contrastive import ContrastiveRecipe
-from stages.extraction.recipes.echo import EchoRecipe
-from stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
-from stages.extraction.recipes.htp import HtpRecipe
-from stages.extraction.recipes.kinds import Recipe
-from stages.extraction.recipes.meta_eol import MetaEolRecipe
-from stages.extraction.recipes.normalisation import normalise_sentence
-from stages.extraction.recipes.parse import parse_recipe
-from stages.extraction.recipes.plain import PlainRecipe
-from stages.extraction.recipes.prepending import TokenPrependingRecipe
-from stages.extraction.recipes.prompts import (
+from permafrost.stages.extraction.recipes.alterations import Intervention, Rewiring
+from permafrost.stages.extraction.recipes.contrastive import ContrastiveRecipe
+from permafrost.stages.extraction.recipes.echo import EchoRecipe
+from permafrost.stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
+from permafrost.stages.extraction.recipes.htp import HtpRecipe
+from permafrost.stages.extraction.recipes.kinds import Recipe
+from permafrost.stages.extraction.recipes.meta_eol import MetaEolRecipe
+from permafrost.stages.extraction.recipes.normalisation import normalise_sentence
+from permafrost.stages.extraction.recipes.parse import parse_recipe
+from permafrost.stages.extraction.recipes.plain import PlainRecipe
+from permafrost.stages.extraction.recipes.prepending import TokenPrependingRecipe
+from permafrost.stages.extraction.recipes.prompts import (
     FutureEolRecipe,
     KnowledgeRecipe,
     PretendedCotRecipe,
     PromptEolRecipe,
 )
-from stages.extraction.recipes.sentences import sentence_starts
-from stages.extraction.recipes.template import TemplateRecipe
-from stages.extraction.recipes.use import (
+from permafrost.stages.extraction.recipes.sentences import sentence_starts
+from permafrost.stages.extraction.recipes.template import TemplateRecipe
+from permafrost.stages.extraction.recipes.use import (
     definite_readout,
     encode,
     expand_recipe,

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, field_validator, model_serializer
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction.recipes.alterations import Intervention, Rewiring
-from stages.extraction.recipes.encoded import Encoded
-from stages.extraction.recipes.slots import FIRST, PLACEHOLDER_SLOT, TEXT, require_slots
-from stages.extraction.sizes import BackboneSizes
-from storage.quoting import quoted
+from permafrost.stages.extraction.recipes.alterations import Intervention, Rewiring
+from permafrost.stages.extraction.recipes.encoded import Encoded
+from permafrost.stages.extraction.recipes.slots import FIRST, PLACEHOLDER_SLOT, TEXT, require_slots
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.quoting import quoted
 
 Readout = Literal["auto", "first", "last"]
 

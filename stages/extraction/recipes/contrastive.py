@@ -8,16 +8,16 @@ import numpy as np
 from pydantic import Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
-from stages.bounds import MAX_LAYERS
-from stages.extraction.recipes.alterations import Intervention
-from stages.extraction.recipes.encoded import Encoded
-from stages.extraction.recipes.filling import fill
-from stages.extraction.recipes.packing import pack
-from stages.extraction.recipes.prompts import QUOTED
-from stages.extraction.recipes.slots import TEXT, require_slots, words_around
-from stages.extraction.recipes.template import PromptRecipe
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
+from permafrost.stages.bounds import MAX_LAYERS
+from permafrost.stages.extraction.recipes.alterations import Intervention
+from permafrost.stages.extraction.recipes.encoded import Encoded
+from permafrost.stages.extraction.recipes.filling import fill
+from permafrost.stages.extraction.recipes.packing import pack
+from permafrost.stages.extraction.recipes.prompts import QUOTED
+from permafrost.stages.extraction.recipes.slots import TEXT, require_slots, words_around
+from permafrost.stages.extraction.recipes.template import PromptRecipe
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
 
 
 class ContrastiveRecipe(PromptRecipe):

@@ -6,11 +6,11 @@ from typing import Literal
 from pydantic import field_validator
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction.recipes.base import BaseRecipe
-from stages.extraction.recipes.encoded import Encoded
-from stages.extraction.recipes.filling import fill
-from stages.extraction.recipes.packing import pack
-from stages.extraction.recipes.slots import FIRST, TEXT, require_slots, words_around
+from permafrost.stages.extraction.recipes.base import BaseRecipe
+from permafrost.stages.extraction.recipes.encoded import Encoded
+from permafrost.stages.extraction.recipes.filling import fill
+from permafrost.stages.extraction.recipes.packing import pack
+from permafrost.stages.extraction.recipes.slots import FIRST, TEXT, require_slots, words_around
 
 
 class EchoRecipe(BaseRecipe):

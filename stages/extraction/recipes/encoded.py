@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 
-from storage.ragged import Ragged
+from permafrost.storage.ragged import Ragged
 
 PLACEHOLDER = -1
 """Id of a local placeholder, which no vocabulary has: `<PST>` in the papers."""

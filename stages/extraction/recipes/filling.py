@@ -8,10 +8,14 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction.recipes.packing import TextInput, between
-from stages.extraction.recipes.tokenising import overlapping, require_own_tokens, tokenise
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.extraction.recipes.packing import TextInput, between
+from permafrost.stages.extraction.recipes.tokenising import (
+    overlapping,
+    require_own_tokens,
+    tokenise,
+)
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 @dataclass(frozen=True)

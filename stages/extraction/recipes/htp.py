@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
-from stages.bounds import MAX_TEXTS
-from stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
-from stages.extraction.recipes.filling import Filled, fill
-from stages.extraction.recipes.packing import TextInput, between, pack
-from stages.extraction.recipes.rewired import RewiredRecipe
-from stages.extraction.recipes.sentences import sentence_starts
-from stages.extraction.recipes.slots import TEXT, require_slots, words_around
+from permafrost.stages.bounds import MAX_TEXTS
+from permafrost.stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
+from permafrost.stages.extraction.recipes.filling import Filled, fill
+from permafrost.stages.extraction.recipes.packing import TextInput, between, pack
+from permafrost.stages.extraction.recipes.rewired import RewiredRecipe
+from permafrost.stages.extraction.recipes.sentences import sentence_starts
+from permafrost.stages.extraction.recipes.slots import TEXT, require_slots, words_around
 
 
 class HtpRecipe(RewiredRecipe):

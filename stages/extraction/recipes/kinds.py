@@ -4,19 +4,19 @@ from typing import Annotated
 
 from pydantic import Field
 
-from stages.extraction.recipes.contrastive import ContrastiveRecipe
-from stages.extraction.recipes.echo import EchoRecipe
-from stages.extraction.recipes.htp import HtpRecipe
-from stages.extraction.recipes.meta_eol import MetaEolRecipe
-from stages.extraction.recipes.plain import PlainRecipe
-from stages.extraction.recipes.prepending import TokenPrependingRecipe
-from stages.extraction.recipes.prompts import (
+from permafrost.stages.extraction.recipes.contrastive import ContrastiveRecipe
+from permafrost.stages.extraction.recipes.echo import EchoRecipe
+from permafrost.stages.extraction.recipes.htp import HtpRecipe
+from permafrost.stages.extraction.recipes.meta_eol import MetaEolRecipe
+from permafrost.stages.extraction.recipes.plain import PlainRecipe
+from permafrost.stages.extraction.recipes.prepending import TokenPrependingRecipe
+from permafrost.stages.extraction.recipes.prompts import (
     FutureEolRecipe,
     KnowledgeRecipe,
     PretendedCotRecipe,
     PromptEolRecipe,
 )
-from stages.extraction.recipes.template import TemplateRecipe
+from permafrost.stages.extraction.recipes.template import TemplateRecipe
 
 AnyRecipe = (
     PlainRecipe

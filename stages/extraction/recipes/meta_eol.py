@@ -7,13 +7,13 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction.recipes.base import BaseRecipe
-from stages.extraction.recipes.encoded import Encoded
-from stages.extraction.recipes.slots import TEXT, require_slots
-from stages.extraction.recipes.template import TemplateRecipe
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.extraction.recipes.base import BaseRecipe
+from permafrost.stages.extraction.recipes.encoded import Encoded
+from permafrost.stages.extraction.recipes.slots import TEXT, require_slots
+from permafrost.stages.extraction.recipes.template import TemplateRecipe
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 PROMPTS = (
     "Texts can be sorted by what they are about, such as politics, sport, science or trade. Sorted like "

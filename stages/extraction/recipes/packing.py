@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.extraction.recipes.encoded import Encoded
-from storage.ragged import Ragged
+from permafrost.stages.extraction.recipes.encoded import Encoded
+from permafrost.storage.ragged import Ragged
 
 
 @dataclass(frozen=True)

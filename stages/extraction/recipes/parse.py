@@ -5,12 +5,12 @@ from typing import get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from stages.extraction.recipes.base import BaseRecipe
-from stages.extraction.recipes.kinds import AnyRecipe, Recipe
-from stages.extraction.recipes.meta_eol import MetaEolRecipe
-from stages.extraction.recipes.use import expand_recipe
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.extraction.recipes.base import BaseRecipe
+from permafrost.stages.extraction.recipes.kinds import AnyRecipe, Recipe
+from permafrost.stages.extraction.recipes.meta_eol import MetaEolRecipe
+from permafrost.stages.extraction.recipes.use import expand_recipe
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _ADAPTER: TypeAdapter[AnyRecipe] = TypeAdapter(Recipe)
 _KINDS: dict[str, type[BaseRecipe]] = {cls.name(): cls for cls in get_args(AnyRecipe)}

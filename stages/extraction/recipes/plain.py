@@ -8,13 +8,17 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction.recipes.base import BaseRecipe
-from stages.extraction.recipes.encoded import Encoded
-from stages.extraction.recipes.packing import TextInput, between, pack
-from stages.extraction.recipes.slots import TEXT, words_around
-from stages.extraction.recipes.tokenising import overlapping, require_own_tokens, tokenise
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.stages.extraction.recipes.base import BaseRecipe
+from permafrost.stages.extraction.recipes.encoded import Encoded
+from permafrost.stages.extraction.recipes.packing import TextInput, between, pack
+from permafrost.stages.extraction.recipes.slots import TEXT, words_around
+from permafrost.stages.extraction.recipes.tokenising import (
+    overlapping,
+    require_own_tokens,
+    tokenise,
+)
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class PlainRecipe(BaseRecipe):

@@ -8,11 +8,16 @@ from numpy.typing import NDArray
 from pydantic import field_validator
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction.recipes.encoded import PLACEHOLDER, Encoded
-from stages.extraction.recipes.filling import Filled, fill
-from stages.extraction.recipes.packing import TextInput, between, pack
-from stages.extraction.recipes.rewired import RewiredRecipe
-from stages.extraction.recipes.slots import PLACEHOLDER_SLOT, TEXT, require_slots, words_around
+from permafrost.stages.extraction.recipes.encoded import PLACEHOLDER, Encoded
+from permafrost.stages.extraction.recipes.filling import Filled, fill
+from permafrost.stages.extraction.recipes.packing import TextInput, between, pack
+from permafrost.stages.extraction.recipes.rewired import RewiredRecipe
+from permafrost.stages.extraction.recipes.slots import (
+    PLACEHOLDER_SLOT,
+    TEXT,
+    require_slots,
+    words_around,
+)
 
 
 class TokenPrependingRecipe(RewiredRecipe):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from stages.extraction.recipes.template import PromptRecipe
+from permafrost.stages.extraction.recipes.template import PromptRecipe
 
 QUOTED = 'This sentence : "{text}" means in one word:"'
 SPELLINGS = {"quoted": QUOTED, "plain": "This sentence: {text} means in one word:"}

@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stages.bounds import MAX_LAYERS, MAX_SEED
-from stages.extraction.recipes.alterations import Rewiring
-from stages.extraction.recipes.base import BaseRecipe
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
+from permafrost.stages.bounds import MAX_LAYERS, MAX_SEED
+from permafrost.stages.extraction.recipes.alterations import Rewiring
+from permafrost.stages.extraction.recipes.base import BaseRecipe
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
 
 
 class RewiredRecipe(BaseRecipe):

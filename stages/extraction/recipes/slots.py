@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from storage.quoting import quoted
+from permafrost.storage.quoting import quoted
 
 TEXT = "{text}"
 FIRST = "{first}"

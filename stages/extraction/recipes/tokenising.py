@@ -6,8 +6,8 @@ from typing import cast
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from storage.errors import InputError
-from storage.quoting import quoted
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _AT_A_TIME = 256
 """Texts given to the tokenizer's threads together."""

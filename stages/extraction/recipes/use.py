@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction.recipes.encoded import Encoded
-from stages.extraction.recipes.kinds import Recipe
-from stages.extraction.recipes.meta_eol import MetaEolRecipe
-from stages.extraction.recipes.normalisation import normalise_sentence
-from stages.extraction.recipes.tokenising import require_readable
-from stages.extraction.sizes import BackboneSizes
+from permafrost.stages.extraction.recipes.encoded import Encoded
+from permafrost.stages.extraction.recipes.kinds import Recipe
+from permafrost.stages.extraction.recipes.meta_eol import MetaEolRecipe
+from permafrost.stages.extraction.recipes.normalisation import normalise_sentence
+from permafrost.stages.extraction.recipes.tokenising import require_readable
+from permafrost.stages.extraction.sizes import BackboneSizes
 
 
 def expand_recipe(recipe: Recipe) -> tuple[Recipe, ...]:

@@ -1,12 +1,12 @@
 """A stage that adds its inputs, and may fail: a graph to run engines on."""
 
-from flows.context import RunContext
-from flows.graph import Input, Node, Resources, import_path
-from flows.stage import Stage
-from storage.artifacts import Draft
-from storage.durable import read_json, write_json
-from storage.errors import InputError
-from storage.progress import Progress
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Input, Node, Resources, import_path
+from permafrost.flows.stage import Stage
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.durable import read_json, write_json
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
 
 
 class Sum(Stage):

@@ -12,15 +12,15 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.context import FlowRunContext
 from rich.console import Console
 
-from flows.context import RunContext, RunRuntime
-from flows.engine.display import Display
-from flows.engine.engine import Engine
-from flows.engine.prefect import PrefectEngine
-from flows.engine.schedule import Outcome
-from flows.engine.serial import SerialEngine
-from flows.graph import Graph
-from storage.durable import read_json
-from storage.errors import InputError
+from permafrost.flows.context import RunContext, RunRuntime
+from permafrost.flows.engine.display import Display
+from permafrost.flows.engine.engine import Engine
+from permafrost.flows.engine.prefect import PrefectEngine
+from permafrost.flows.engine.schedule import Outcome
+from permafrost.flows.engine.serial import SerialEngine
+from permafrost.flows.graph import Graph
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
 from tests.flows.engine.sums import total
 
 Run = Callable[[Graph, Path], Mapping[str, Outcome]]

@@ -1,7 +1,7 @@
 """What may run next: when its needs are met, when nobody is in its way, and never after a failure."""
 
-from flows.engine.schedule import Schedule
-from flows.graph import Graph, Node
+from permafrost.flows.engine.schedule import Schedule
+from permafrost.flows.graph import Graph, Node
 from tests.flows.engine.sums import total
 
 

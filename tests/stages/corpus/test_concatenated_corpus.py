@@ -10,11 +10,11 @@ import pytest
 from datasets import Dataset
 from pydantic import TypeAdapter, ValidationError
 
-from stages.corpus.concatenated import ConcatenatedCorpus
-from stages.corpus.config import CorpusConfig, corpus_facts, task_kind
-from stages.corpus.corpus import Corpus, build_corpus
-from storage.errors import InputError
-from storage.keys import canonical_json
+from permafrost.stages.corpus.concatenated import ConcatenatedCorpus
+from permafrost.stages.corpus.config import CorpusConfig, corpus_facts, task_kind
+from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import canonical_json
 
 ADAPTER: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 N_PAIRS = 20

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.corpus.corpus import EXAMPLES, Corpus, build_corpus
-from stages.corpus.dilution import DilutionCorpus
-from storage.errors import CorruptDataError, NotFoundError
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus, build_corpus
+from permafrost.stages.corpus.dilution import DilutionCorpus
+from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
-from stages.bounds import MAX_SEED
-from stages.corpus.config import corpus_facts
-from stages.corpus.corpus import Corpus, build_corpus
-from stages.corpus.dilution import STATEMENT_WORDS, DilutionCorpus
-from stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
-from storage.errors import InputError
+from permafrost.stages.bounds import MAX_SEED
+from permafrost.stages.corpus.config import corpus_facts
+from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.corpus.dilution import STATEMENT_WORDS, DilutionCorpus
+from permafrost.stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
+from permafrost.storage.errors import InputError
 
 SMALL: dict[str, Any] = {"n_words": 32, "n_train": 200, "n_dev": 60, "n_test": 60}
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from stages.corpus.config import CorpusConfig, corpus_facts
-from stages.corpus.corpus import Corpus, build_corpus
-from storage.errors import InputError
-from storage.keys import canonical_json
+from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
+from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import canonical_json
 
 ADAPTER: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from stages.corpus.config import CorpusConfig, corpus_facts
-from stages.corpus.corpus import Corpus, build_corpus
-from storage.errors import InputError
+from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
+from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.storage.errors import InputError
 
 ADAPTER: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 DEV = {"kind": "from_train", "fraction": 0.2}

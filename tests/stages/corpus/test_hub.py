@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.corpus.columns import Classification, DevFromTrain, Unlabelled
-from stages.corpus.config import corpus_facts
-from stages.corpus.corpus import build_corpus
-from stages.corpus.hub import HubCorpus
-from storage.errors import InputError
+from permafrost.stages.corpus.columns import Classification, DevFromTrain, Unlabelled
+from permafrost.stages.corpus.config import corpus_facts
+from permafrost.stages.corpus.corpus import build_corpus
+from permafrost.stages.corpus.hub import HubCorpus
+from permafrost.storage.errors import InputError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TASK = Classification(text="sentence")

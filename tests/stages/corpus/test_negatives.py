@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from stages.corpus.config import CorpusConfig
-from stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus, build_corpus
-from stages.fit import FitData
-from storage.errors import InputError
+from permafrost.stages.corpus.config import CorpusConfig
+from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus, build_corpus
+from permafrost.stages.fit import FitData
+from permafrost.storage.errors import InputError
 
 ADAPTER: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 COLUMNS = {"text": "query", "text_pair": "positive", "negative": "negative"}

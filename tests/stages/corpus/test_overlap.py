@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from stages.controls import LengthControl, run_control
-from stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
-from stages.corpus.overlap import overlap_metrics
-from stages.similarity import SimilarityConfig, score_pairs
-from storage.keys import text_digest
+from permafrost.stages.controls import LengthControl, run_control
+from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
+from permafrost.stages.corpus.overlap import overlap_metrics
+from permafrost.stages.similarity import SimilarityConfig, score_pairs
+from permafrost.storage.keys import text_digest
 
 NOTHING = {"overlap": None, "n_clean_test": None, "clean_test": None}
 

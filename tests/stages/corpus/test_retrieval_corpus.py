@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from stages.corpus.config import CorpusConfig, corpus_facts, task_kind
-from stages.corpus.corpus import Corpus, build_corpus
-from storage.errors import InputError
+from permafrost.stages.corpus.config import CorpusConfig, corpus_facts, task_kind
+from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.storage.errors import InputError
 from tests.real_files import DATA, needs_data
 
 ADAPTER: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)

@@ -7,11 +7,11 @@ import pytest
 from datasets import Dataset
 from pydantic import TypeAdapter, ValidationError
 
-from stages.corpus.config import CorpusConfig, corpus_facts
-from stages.corpus.corpus import Corpus, build_corpus
-from stages.corpus.segments import SegmentsCorpus
-from storage.errors import InputError
-from storage.keys import canonical_json
+from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
+from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.corpus.segments import SegmentsCorpus
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import canonical_json
 
 ADAPTER: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 LINES = [" ".join(f"{word}{i}" for word in "abcdefg") for i in range(6)]

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.corpus import texts as module
-from stages.corpus.texts import read_texts
-from storage.errors import InputError
+from permafrost.stages.corpus import texts as module
+from permafrost.stages.corpus.texts import read_texts
+from permafrost.storage.errors import InputError
 
 
 @pytest.fixture

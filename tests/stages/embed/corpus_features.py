@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from stages.corpus.corpus import EXAMPLES, Corpus
-from stages.extraction.sizes import BackboneSizes
-from storage.keys import text_digest
-from storage.ragged import Ragged
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.keys import text_digest
+from permafrost.storage.ragged import Ragged
 from tests.stages.embed.memory_features import MemoryFeatures
 
 N_TEXTS, WIDTH = 60, 8

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.embed.features import Projection, Tokens
-from stages.extraction.sizes import BackboneSizes
-from storage.ragged import Ragged
-from storage.readers import FeatureReader, InMemoryReader
+from permafrost.stages.embed.features import Projection, Tokens
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import FeatureReader, InMemoryReader
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.embed.aggregate import attention_weighted, pool_rows
-from storage.ragged import Ragged
+from permafrost.stages.embed.aggregate import attention_weighted, pool_rows
+from permafrost.storage.ragged import Ragged
 
 assert_close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 """Sums of at most 12 float32 numbers near 1, added in another order."""

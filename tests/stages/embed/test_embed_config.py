@@ -1,9 +1,9 @@
 import pytest
 from pydantic import ValidationError
 
-from stages.embed import EmbedConfig, layers_of, required_arrays
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
+from permafrost.stages.embed import EmbedConfig, layers_of, required_arrays
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
 
 DECODER = BackboneSizes(
     model_type="llama",

@@ -5,10 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.corpus.corpus import Corpus
-from stages.embed import CorpusVectors, EmbedConfig, WhiteningConfig, embed_corpus, fit_whitening
-from storage.errors import CorruptDataError, InputError
-from storage.progress import SilentProgress
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import (
+    CorpusVectors,
+    EmbedConfig,
+    WhiteningConfig,
+    embed_corpus,
+    fit_whitening,
+)
+from permafrost.storage.errors import CorruptDataError, InputError
+from permafrost.storage.progress import SilentProgress
 from tests.stages.embed.corpus_features import N_TEXTS, directions, features, graded
 
 TRUTH = directions(0)

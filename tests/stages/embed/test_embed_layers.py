@@ -6,12 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from stages.embed import EmbedConfig, embed, embed_ensemble, embed_layers
-from stages.embed import layers as layers_module
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
-from storage.progress import SilentProgress
-from storage.ragged import Ragged
+from permafrost.stages.embed import EmbedConfig, embed, embed_ensemble, embed_layers
+from permafrost.stages.embed import layers as layers_module
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged
 from tests.stages.embed.memory_features import MemoryFeatures
 
 SIZES = BackboneSizes(

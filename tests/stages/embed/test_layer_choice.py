@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from stages.embed import choose_layers
-from storage.errors import InputError
+from permafrost.stages.embed import choose_layers
+from permafrost.storage.errors import InputError
 
 N_PAIRS = 40
 PAIRS = np.arange(2 * N_PAIRS).reshape(-1, 2)

@@ -9,12 +9,17 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from stages.embed import EmbedConfig, StoredFeatures, embed
-from stages.extraction.extract import extract
-from stages.extraction.target import ExtractConfig, ExtractRuntime, ExtractTarget, resolve_target
-from storage.errors import NotFoundError
-from storage.keys import text_digest
-from storage.progress import SilentProgress
+from permafrost.stages.embed import EmbedConfig, StoredFeatures, embed
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.target import (
+    ExtractConfig,
+    ExtractRuntime,
+    ExtractTarget,
+    resolve_target,
+)
+from permafrost.storage.errors import NotFoundError
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.tiny_models import N_LAYERS, save_model
 
 assert_close = partial(np.testing.assert_allclose, rtol=1e-4, atol=2e-5)

@@ -3,7 +3,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from stages.embed import (
+from permafrost.stages.embed import (
     EmbedConfig,
     WhiteningConfig,
     embed,
@@ -11,9 +11,9 @@ from stages.embed import (
     fit_whitening,
     whitening_of,
 )
-from storage.errors import InputError
-from storage.progress import SilentProgress
-from storage.ragged import Ragged
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged
 from tests.stages.embed.memory_features import MemoryFeatures
 from tests.stages.embed.test_embed_layers import SIZES
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from stages.embed.write import write_embeddings
-from storage.drafts import owner
+from permafrost.stages.embed.write import write_embeddings
+from permafrost.storage.drafts import owner
 
 
 def test_a_draft_of_a_killed_command_goes_with_the_next_one(tmp_path: Path) -> None:

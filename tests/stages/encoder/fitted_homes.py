@@ -6,20 +6,32 @@ from typing import Any
 
 import torch
 
-from stages.extraction.backbone import BackboneConfig
-from stages.extraction.capture import Capture
-from stages.extraction.extract import extract
-from stages.extraction.recipes import PlainRecipe, Recipe
-from stages.extraction.target import ExtractConfig, ExtractRuntime, ExtractTarget, resolve_target
-from stages.fit import Contrastive, CosineMse, CrossEntropy, FitConfig, FitResult, TaskFacts
-from stages.fit.history import EpochRecord
-from stages.fit.models import build_model
-from stages.freeze import PairEpoch, PairFitConfig, PairFitResult, build_pair_head
-from stages.heads import HeadConfig
-from storage.artifacts import ArtifactSpec, ArtifactStore
-from storage.features.store import FeatureStore
-from storage.keys import text_digest, to_plain
-from storage.progress import SilentProgress
+from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.extraction.capture import Capture
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.recipes import PlainRecipe, Recipe
+from permafrost.stages.extraction.target import (
+    ExtractConfig,
+    ExtractRuntime,
+    ExtractTarget,
+    resolve_target,
+)
+from permafrost.stages.fit import (
+    Contrastive,
+    CosineMse,
+    CrossEntropy,
+    FitConfig,
+    FitResult,
+    TaskFacts,
+)
+from permafrost.stages.fit.history import EpochRecord
+from permafrost.stages.fit.models import build_model
+from permafrost.stages.freeze import PairEpoch, PairFitConfig, PairFitResult, build_pair_head
+from permafrost.stages.heads import HeadConfig
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.keys import text_digest, to_plain
+from permafrost.storage.progress import SilentProgress
 
 TEXTS = [
     "snow melts",

@@ -11,7 +11,7 @@ import torch
 from tokenizers import normalizers
 from transformers import AutoModel, AutoTokenizer
 
-from stages.embed import (
+from permafrost.stages.embed import (
     EmbedConfig,
     StoredFeatures,
     combined_layers,
@@ -20,15 +20,15 @@ from stages.embed import (
     finish,
     required_arrays,
 )
-from stages.encoder import encoder as encoder_module
-from stages.encoder import features as features_module
-from stages.encoder import load_encoder, method_encoder
-from stages.encoder.features import as_stored
-from stages.extraction.backbone import BackboneConfig
-from stages.extraction.recipes import expand_recipe, parse_recipe
-from stages.extraction.recompute import COMPUTE_NOISE
-from stages.fit import load_head
-from stages.freeze import (
+from permafrost.stages.encoder import encoder as encoder_module
+from permafrost.stages.encoder import features as features_module
+from permafrost.stages.encoder import load_encoder, method_encoder
+from permafrost.stages.encoder.features import as_stored
+from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.extraction.recipes import expand_recipe, parse_recipe
+from permafrost.stages.extraction.recompute import COMPUTE_NOISE
+from permafrost.stages.fit import load_head
+from permafrost.stages.freeze import (
     CosineMlpHead,
     EncoderSizes,
     PairFitConfig,
@@ -39,11 +39,16 @@ from stages.freeze import (
     predict,
     read_latents,
 )
-from stages.heads import AdaPoolHead, GlotHead, MaxHead, MeanHead, MlpHead, ScorerHead
-from storage.artifacts import ArtifactSpec, ArtifactStore
-from storage.errors import IdentityMismatchError, InputError, OverflowRangeError, PermafrostError
-from storage.keys import text_digest
-from storage.progress import SilentProgress
+from permafrost.stages.heads import AdaPoolHead, GlotHead, MaxHead, MeanHead, MlpHead, ScorerHead
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
+from permafrost.storage.errors import (
+    IdentityMismatchError,
+    InputError,
+    OverflowRangeError,
+    PermafrostError,
+)
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
 from tests.diagonal import diagonal
 from tests.stages.encoder.fitted_homes import TEXTS, Home, home_with_features
 from tests.stages.extraction.tiny_models import save_model

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from stages.encoder import export as export_module
-from stages.encoder import export_head, load_encoder, load_exported
-from stages.encoder.sentence_transformers_module import FrozenBackboneHead
-from stages.extraction.recipes import parse_recipe
-from stages.extraction.recompute import COMPUTE_NOISE
-from stages.freeze import EncoderSizes, PairFitConfig, UnifiedHead
-from stages.heads import (
+from permafrost.stages.encoder import export as export_module
+from permafrost.stages.encoder import export_head, load_encoder, load_exported
+from permafrost.stages.encoder.sentence_transformers_module import FrozenBackboneHead
+from permafrost.stages.extraction.recipes import parse_recipe
+from permafrost.stages.extraction.recompute import COMPUTE_NOISE
+from permafrost.stages.freeze import EncoderSizes, PairFitConfig, UnifiedHead
+from permafrost.stages.heads import (
     AdaPoolHead,
     FirstHead,
     GlotHead,
@@ -31,9 +31,9 @@ from stages.heads import (
     PygPoolHead,
     ScorerHead,
 )
-from storage.drafts import owner
-from storage.durable import read_json
-from storage.errors import CorruptDataError, InputError
+from permafrost.storage.drafts import owner
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import CorruptDataError, InputError
 from tests.stages.encoder.fitted_homes import TEXTS, Home, home_with_features
 
 ModelFolder = Callable[[str], Path]
@@ -245,7 +245,7 @@ def test_nothing_is_left_of_an_export_that_fails(
 def test_a_killed_export_leaves_no_folder_under_its_name(home: Home, tmp_path: Path) -> None:
     artifact = home.head(GlotHead(hidden=8), "hidden/2")
     program = (
-        "import os, signal, sys; from pathlib import Path; from stages.encoder import export\n"
+        "import os, signal, sys; from pathlib import Path; from permafrost.stages.encoder import export\n"
         "export.model_card = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "export.export_head(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))"
     )

@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, BertModel
 
-from stages.encoder import export as export_module
-from stages.encoder import export_head, load_encoder
-from stages.extraction.recipes import parse_recipe
-from stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead
-from storage.durable import read_json
-from storage.errors import InputError
+from permafrost.stages.encoder import export as export_module
+from permafrost.stages.encoder import export_head, load_encoder
+from permafrost.stages.extraction.recipes import parse_recipe
+from permafrost.stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
 from tests.diagonal import diagonal
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
 from tests.stages.extraction.tiny_models import save_model

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModel, PreTrainedModel
 
-from stages.extraction.backbone import (
+from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
     BackboneFiles,

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from stages.extraction.backbone import Backbone
-from stages.extraction.families import FAMILIES
-from stages.extraction.recipes import (
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.families import FAMILIES
+from permafrost.stages.extraction.recipes import (
     OPENING,
     PLACEHOLDER,
     Encoded,
@@ -24,8 +24,8 @@ from stages.extraction.recipes import (
     parse_recipe,
     resolve_recipe,
 )
-from stages.extraction.sizes import BackboneSizes
-from storage.ragged import Ragged
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.ragged import Ragged
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS
 

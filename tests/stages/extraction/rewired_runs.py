@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
-from stages.extraction.backbone import (
+from permafrost.stages.extraction.backbone import (
     Backbone,
 )
-from stages.extraction.capture import parse_capture
-from stages.extraction.forward import forward
-from stages.extraction.recipes import OPENING, PLACEHOLDER, Encoded
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import OPENING, PLACEHOLDER, Encoded
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import (
     EVERYTHING,

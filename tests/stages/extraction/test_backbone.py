@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from stages.extraction.backbone import (
+from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
     BackboneFiles,
@@ -22,9 +22,9 @@ from stages.extraction.backbone import (
     resolve_backbone,
     resolve_max_length,
 )
-from stages.extraction.forward import forward
-from stages.extraction.recipes import PlainRecipe, encode
-from storage.errors import InputError
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import PlainRecipe, encode
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.tiny_models import TEXTS, VOCABULARY, save_model
 
 Files = Callable[[str], BackboneFiles]

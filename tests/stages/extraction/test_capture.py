@@ -5,9 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from stages.extraction.capture import ArrayName, Capture, CaptureItem, deepest_block, parse_capture
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
+from permafrost.stages.extraction.capture import (
+    ArrayName,
+    Capture,
+    CaptureItem,
+    deepest_block,
+    parse_capture,
+)
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
 
 DECODER = BackboneSizes(
     model_type="llama",

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
-from stages.extraction.capture import parse_capture
-from stages.extraction.forward import forward
-from stages.extraction.recipes import Encoded
-from storage.errors import PermafrostError
+from permafrost.stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import Encoded
+from permafrost.storage.errors import PermafrostError
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import (
     BF16_TOLERANCE,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages.extraction.backbone import load_backbone
-from stages.extraction.files import BackboneConfig
-from stages.extraction.target import lay_foundation
-from storage.errors import InputError
+from permafrost.stages.extraction.backbone import load_backbone
+from permafrost.stages.extraction.files import BackboneConfig
+from permafrost.stages.extraction.target import lay_foundation
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.tiny_models import save_model
 
 Damage = Callable[[Path], object]

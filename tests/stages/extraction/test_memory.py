@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction import heap, planning
-from stages.extraction.backbone import BackboneConfig, BackboneFiles, load_backbone
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import extract
-from stages.extraction.recipes import plain
-from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
-from storage.features.places import Locations
-from storage.features.receipts import Statistics
-from storage.features.store import FeatureStore
-from storage.features.writing import SegmentFill
-from storage.keys import text_digest
-from storage.progress import SilentProgress
+from permafrost.stages.extraction import heap, planning
+from permafrost.stages.extraction.backbone import BackboneConfig, BackboneFiles, load_backbone
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.recipes import plain
+from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from permafrost.storage.features.places import Locations
+from permafrost.storage.features.receipts import Statistics
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import SegmentFill
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.tiny_models import WORDS
 
 TOKENS = 20

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.extraction.recipes import OPENING, PLACEHOLDER, Encoded
+from permafrost.stages.extraction.recipes import OPENING, PLACEHOLDER, Encoded
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import (
     DECODERS,

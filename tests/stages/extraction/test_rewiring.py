@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.extraction.backbone import (
+from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneFiles,
     load_backbone,
 )
-from stages.extraction.recipes import OPENING, PLACEHOLDER, Encoded
+from permafrost.stages.extraction.recipes import OPENING, PLACEHOLDER, Encoded
 from tests.stages.extraction.references import (
     BF16_TOLERANCE,
     DECODERS,

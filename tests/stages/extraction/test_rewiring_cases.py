@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.extraction.backbone import (
+from permafrost.stages.extraction.backbone import (
     BackboneConfig,
     BackboneFiles,
     load_backbone,
     resolve_backbone,
 )
-from stages.extraction.recipes import OPENING, PLACEHOLDER
-from storage.errors import PermafrostError
+from permafrost.stages.extraction.recipes import OPENING, PLACEHOLDER
+from permafrost.storage.errors import PermafrostError
 from tests.stages.extraction.references import (
     DECODERS,
     FITTING,

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from stages.extraction import extract as extract_module
-from stages.extraction.backbone import Backbone, BackboneFiles
-from stages.extraction.forward import forward
-from stages.extraction.recipes import Encoded, Recipe
-from stages.extraction.recording import Keep
-from stages.extraction.splitting import is_out_of_memory
-from stages.extraction.target import ExtractRuntime
-from storage.errors import PermafrostError
-from storage.features.receipts import read_receipt
-from storage.features.store import FeatureStore, store_folder
-from storage.features.verification import verify
-from storage.progress import SilentProgress
+from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.extraction.backbone import Backbone, BackboneFiles
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import Encoded, Recipe
+from permafrost.stages.extraction.recording import Keep
+from permafrost.stages.extraction.splitting import is_out_of_memory
+from permafrost.stages.extraction.target import ExtractRuntime
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.features.receipts import read_receipt
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.verification import verify
+from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.test_extract import MORE, TEXTS, Extraction, rows
 
 ALL = [*TEXTS, *MORE]

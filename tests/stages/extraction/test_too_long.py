@@ -6,14 +6,24 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from stages.extraction.backbone import Backbone, BackboneConfig, BackboneFiles, load_backbone
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import ExtractReport, extract
-from stages.extraction.recipes import parse_recipe
-from stages.extraction.target import ExtractConfig, ExtractRuntime, ExtractTarget, resolve_target
-from storage.errors import InputError
-from storage.keys import text_digest
-from storage.progress import SilentProgress
+from permafrost.stages.extraction.backbone import (
+    Backbone,
+    BackboneConfig,
+    BackboneFiles,
+    load_backbone,
+)
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import ExtractReport, extract
+from permafrost.stages.extraction.recipes import parse_recipe
+from permafrost.stages.extraction.target import (
+    ExtractConfig,
+    ExtractRuntime,
+    ExtractTarget,
+    resolve_target,
+)
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
 
 LIMIT = 12
 SHORT = ["ice", "snow !", "cold"]

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from stages.extraction.backbone import BackboneConfig, BackboneFiles, resolve_backbone
-from stages.extraction.families import FAMILIES
-from stages.extraction.unembedding import read_unembedding
-from storage.errors import InputError
+from permafrost.stages.extraction.backbone import BackboneConfig, BackboneFiles, resolve_backbone
+from permafrost.stages.extraction.families import FAMILIES
+from permafrost.stages.extraction.unembedding import read_unembedding
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.tiny_models import D_MODEL, VOCABULARY, save_model
 from tests.stages.token_prediction.causal_models import save_causal
 

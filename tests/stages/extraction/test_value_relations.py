@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from stages.extraction.backbone import (
+from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
     load_backbone,
     resolve_backbone,
 )
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import extract
-from stages.extraction.families import output_projection
-from stages.extraction.forward import forward
-from stages.extraction.recipes import Encoded, expand_recipe, parse_recipe
-from stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
-from storage.keys import text_digest
-from storage.progress import SilentProgress
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.families import output_projection
+from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.recipes import Encoded, expand_recipe, parse_recipe
+from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.references import (
     DECODERS,
     Pairs,

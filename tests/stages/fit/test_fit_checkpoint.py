@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stages.fit import FitConfig, OptimConfig, fit
-from stages.heads import GlotHead, MeanHead, MlpHead, PygConv
-from storage.errors import CorruptDataError
-from storage.progress import SilentProgress
+from permafrost.stages.fit import FitConfig, OptimConfig, fit
+from permafrost.stages.heads import GlotHead, MeanHead, MlpHead, PygConv
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.progress import SilentProgress
 from tests.diagonal import diagonal
 from tests.stages.synthetic_fit import PAIR_TASKS, make_data, make_pairs, same_fit
 
@@ -176,8 +176,8 @@ from pathlib import Path
 import torch
 
 from tests.stages.fit.test_fit_checkpoint import _config, GRID
-from stages.fit import fit
-from storage.progress import SilentProgress
+from permafrost.stages.fit import fit
+from permafrost.storage.progress import SilentProgress
 from tests.stages.synthetic_fit import make_data
 
 torch.set_num_threads(1)

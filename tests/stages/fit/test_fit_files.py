@@ -8,10 +8,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from stages.fit import FitConfig, OptimConfig, fit, load_head
-from stages.heads import AdaPoolHead, FirstHead, GlotHead, LastHead, MaxHead, MeanHead, ScorerHead
-from storage.errors import CorruptDataError, NotFoundError
-from storage.progress import SilentProgress
+from permafrost.stages.fit import FitConfig, OptimConfig, fit, load_head
+from permafrost.stages.heads import (
+    AdaPoolHead,
+    FirstHead,
+    GlotHead,
+    LastHead,
+    MaxHead,
+    MeanHead,
+    ScorerHead,
+)
+from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.progress import SilentProgress
 from tests.stages.synthetic_fit import WIDTH, features, make_data
 
 HEADS = {

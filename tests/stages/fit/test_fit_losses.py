@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from stages.fit import Contrastive, CosineMse, FitConfig, TaskFacts
-from stages.fit.losses import contrastive, cosine_mse
-from stages.fit.models import build_model
-from stages.heads import GlotHead, MeanHead, ScorerHead
+from permafrost.stages.fit import Contrastive, CosineMse, FitConfig, TaskFacts
+from permafrost.stages.fit.losses import contrastive, cosine_mse
+from permafrost.stages.fit.models import build_model
+from permafrost.stages.heads import GlotHead, MeanHead, ScorerHead
 from tests.stages.synthetic_fit import WIDTH, features
 
 FACTS = {

@@ -6,11 +6,11 @@ import torch
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from stages.fit import FitConfig, TaskFacts, evaluate, majority_rate
-from stages.fit.losses import CosineMse
-from stages.fit.models import build_model
-from stages.fit.ranks import partner_ranks
-from stages.heads import ScorerHead
+from permafrost.stages.fit import FitConfig, TaskFacts, evaluate, majority_rate
+from permafrost.stages.fit.losses import CosineMse
+from permafrost.stages.fit.models import build_model
+from permafrost.stages.fit.ranks import partner_ranks
+from permafrost.stages.heads import ScorerHead
 
 
 def test_metrics_equal_scikit_learn():

@@ -7,13 +7,13 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
-from stages.fit import FitConfig, OptimConfig, TaskFacts, fit
-from stages.fit.history import EpochRecord, Trace
-from stages.fit.optim import Limits, rate
-from stages.fit.run import encode, start_run, train_epoch
-from stages.fit.sources import Singles
-from stages.heads import AdaPoolHead, GlotHead, MeanHead, MlpHead, ScorerHead
-from storage.progress import SilentProgress
+from permafrost.stages.fit import FitConfig, OptimConfig, TaskFacts, fit
+from permafrost.stages.fit.history import EpochRecord, Trace
+from permafrost.stages.fit.optim import Limits, rate
+from permafrost.stages.fit.run import encode, start_run, train_epoch
+from permafrost.stages.fit.sources import Singles
+from permafrost.stages.heads import AdaPoolHead, GlotHead, MeanHead, MlpHead, ScorerHead
+from permafrost.storage.progress import SilentProgress
 from tests.stages.synthetic_fit import (
     PAIR_TASKS,
     WIDTH,

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from stages.fit import Contrastive, FitConfig, OptimConfig, fit, load_head, to_tensors
-from stages.heads import GlotHead, PygConv, PygPoolHead
-from storage.errors import InputError
-from storage.progress import SilentProgress
+from permafrost.stages.fit import Contrastive, FitConfig, OptimConfig, fit, load_head, to_tensors
+from permafrost.stages.heads import GlotHead, PygConv, PygPoolHead
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
 from tests.stages.synthetic_fit import make_data, make_pairs, same_fit
 
 HEADS = {

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from stages.fit import (
+from permafrost.stages.fit import (
     Contrastive,
     CosineMse,
     FitConfig,
@@ -18,12 +18,12 @@ from stages.fit import (
     load_head,
     source_of,
 )
-from stages.fit.run import start_run, train_epoch
-from stages.heads import AdaPoolHead, GlotHead, MaxHead, MeanHead, MlpHead, ScorerHead
-from storage.errors import InputError, PermafrostError
-from storage.progress import SilentProgress
-from storage.ragged import Ragged
-from storage.readers import InMemoryReader, WindowedReader, open_reader
+from permafrost.stages.fit.run import start_run, train_epoch
+from permafrost.stages.heads import AdaPoolHead, GlotHead, MaxHead, MeanHead, MlpHead, ScorerHead
+from permafrost.storage.errors import InputError, PermafrostError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import InMemoryReader, WindowedReader, open_reader
 from tests.diagonal import diagonal
 from tests.stages.synthetic_fit import PAIR_TASKS, make_pairs, same_fit, with_column
 from tests.storage.small_store import filled_store

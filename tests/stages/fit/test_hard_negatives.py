@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 import torch
 
-from stages.fit import Contrastive, FitConfig, FitData, OptimConfig, TaskFacts, fit
-from stages.fit.losses import contrastive
-from stages.fit.models import build_model
-from stages.fit.sources import source_of, source_with_negatives
-from stages.fit.splits import splits
-from stages.heads import GlotHead, ScorerHead
-from stages.score import ScoreConfig, score
-from storage.errors import InputError
-from storage.progress import SilentProgress
-from storage.ragged import Ragged
-from storage.readers import InMemoryReader, WindowedReader, open_reader
+from permafrost.stages.fit import Contrastive, FitConfig, FitData, OptimConfig, TaskFacts, fit
+from permafrost.stages.fit.losses import contrastive
+from permafrost.stages.fit.models import build_model
+from permafrost.stages.fit.sources import source_of, source_with_negatives
+from permafrost.stages.fit.splits import splits
+from permafrost.stages.heads import GlotHead, ScorerHead
+from permafrost.stages.score import ScoreConfig, score
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import InMemoryReader, WindowedReader, open_reader
 from tests.stages.synthetic_fit import WIDTH, features, make_pairs, same_fit, with_column
 from tests.storage.small_store import filled_store
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stages.freeze import GradedPairs
+from permafrost.stages.freeze import GradedPairs
 
 N_LAYERS, D_MODEL, D_TOPIC = 4, 12, 3
 

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from scipy import stats
 
-from stages.freeze import (
+from permafrost.stages.freeze import (
     AutoencoderConfig,
     AutoencoderSiameseHead,
     CosineMlpHead,
@@ -25,8 +25,8 @@ from stages.freeze import (
     predict,
     pretrain,
 )
-from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
-from storage.progress import SilentProgress
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
+from permafrost.storage.progress import SilentProgress
 from tests.diagonal import diagonal
 from tests.stages.freeze.planted_pairs import make_latents, make_pairs
 

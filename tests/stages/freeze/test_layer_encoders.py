@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from stages.freeze import EncoderSizes, LayerAutoencoders
-from stages.freeze.encoders import siamese_encoders
-from stages.freeze.stacked import Dropout, StackedLinear, xavier_linear
+from permafrost.stages.freeze import EncoderSizes, LayerAutoencoders
+from permafrost.stages.freeze.encoders import siamese_encoders
+from permafrost.stages.freeze.stacked import Dropout, StackedLinear, xavier_linear
 from tests.stages.freeze.layer_reference import (
     generator,
     one_siamese_encoder,

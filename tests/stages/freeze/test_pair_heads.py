@@ -2,7 +2,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from stages.freeze import (
+from permafrost.stages.freeze import (
     AutoencoderSiameseHead,
     CosineMlpHead,
     EncodedHead,
@@ -15,8 +15,8 @@ from stages.freeze import (
     UnifiedProjectionHead,
     build_pair_head,
 )
-from stages.freeze.pair_heads import CosineMlp, cosines
-from storage.errors import InputError
+from permafrost.stages.freeze.pair_heads import CosineMlp, cosines
+from permafrost.storage.errors import InputError
 from tests.stages.freeze.layer_reference import generator, one_siamese_encoder
 
 SMALL, EVEN = EncoderSizes(early=3, late=5), EncoderSizes(early=4, late=4)

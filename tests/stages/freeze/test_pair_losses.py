@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.freeze import log_variance, mse
-from stages.freeze.batches import shuffled_batches
-from stages.freeze.losses import VARIANCE_FLOOR
-from storage.errors import InputError
+from permafrost.stages.freeze import log_variance, mse
+from permafrost.stages.freeze.batches import shuffled_batches
+from permafrost.stages.freeze.losses import VARIANCE_FLOOR
+from permafrost.storage.errors import InputError
 from tests.stages.freeze.layer_reference import generator
 
 

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from stages.freeze import (
+from permafrost.stages.freeze import (
     AutoencoderConfig,
     EncoderSizes,
     LayerAutoencoders,
@@ -14,11 +14,11 @@ from stages.freeze import (
     pretrain,
     read_latents,
 )
-from stages.freeze.batches import shuffled_batches
-from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
-from storage.progress import SilentProgress
-from storage.ragged import Ragged
-from storage.readers import InMemoryReader
+from permafrost.stages.freeze.batches import shuffled_batches
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import InMemoryReader
 from tests.stages.freeze.layer_reference import generator, single_autoencoders
 from tests.stages.freeze.planted_pairs import D_MODEL, N_LAYERS, make_latents
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stages.heads.glot import GlotPooling
-from stages.heads.graph_attention import GraphAttention
-from stages.heads.graph_convolution import GraphConvolution
-from stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
+from permafrost.stages.heads.glot import GlotPooling
+from permafrost.stages.heads.graph_attention import GraphAttention
+from permafrost.stages.heads.graph_convolution import GraphConvolution
+from permafrost.stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
 
 with warnings.catch_warnings():
     # torch-geometric 2.8.1 calls the deprecated torch.jit.script when it is imported.

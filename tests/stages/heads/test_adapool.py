@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from stages.extraction.backbone import load_backbone
-from stages.extraction.files import BackboneConfig, resolve_backbone
-from stages.heads import AdaPoolHead, build_head, token_graph
-from storage.errors import InputError
+from permafrost.stages.extraction.backbone import load_backbone
+from permafrost.stages.extraction.files import BackboneConfig, resolve_backbone
+from permafrost.stages.heads import AdaPoolHead, build_head, token_graph
+from permafrost.storage.errors import InputError
 from tests.stages.heads.adapool_reference import adapool
 from tests.stages.heads.batches import make_batch
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from stages.heads import GlotHead, build_head, token_graph
-from stages.heads.edge_list import EdgeList
-from stages.heads.graph_attention import GraphAttention
-from stages.heads.graph_convolution import GraphConvolution
-from stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
-from stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
-from stages.heads.token_graph import build_blocks, build_edges, build_graph
+from permafrost.stages.heads import GlotHead, build_head, token_graph
+from permafrost.stages.heads.edge_list import EdgeList
+from permafrost.stages.heads.graph_attention import GraphAttention
+from permafrost.stages.heads.graph_convolution import GraphConvolution
+from permafrost.stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
+from permafrost.stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
+from permafrost.stages.heads.token_graph import build_blocks, build_edges, build_graph
 from tests.stages.heads.batches import (
     magnification,
     make_batch,

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from stages.heads import Classifier, GlotHead, build_head
+from permafrost.stages.heads import Classifier, GlotHead, build_head
 from tests.stages.extraction.tiny_models import TEXTS, save_model
 
 LABELS = torch.arange(len(TEXTS)) % 2

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from stages.heads import token_graph
-from stages.heads.graph_attention import GraphAttention
-from stages.heads.graph_convolution import GraphConvolution
-from stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
-from stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
-from stages.heads.token_graph import build_blocks, edges
+from permafrost.stages.heads import token_graph
+from permafrost.stages.heads.graph_attention import GraphAttention
+from permafrost.stages.heads.graph_convolution import GraphConvolution
+from permafrost.stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
+from permafrost.stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
+from permafrost.stages.heads.token_graph import build_blocks, edges
 from tests.stages.heads.batches import (
     magnification,
     make_batch,

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from stages.heads import Classifier, GlotHead, PygConv, ScorerHead, build_head
-from stages.heads.token_graph import edges
+from permafrost.stages.heads import Classifier, GlotHead, PygConv, ScorerHead, build_head
+from permafrost.stages.heads.token_graph import edges
 from tests.stages.heads.batches import make_batch, shift_normalisation
 from tests.stages.heads.pyg_reference import pool_texts, pyg_layer, sentences, weights
 

@@ -3,7 +3,7 @@ import torch
 from jaxtyping import TypeCheckError
 from pydantic import TypeAdapter, ValidationError
 
-from stages.heads import (
+from permafrost.stages.heads import (
     AdaPoolHead,
     GlotHead,
     HeadConfig,

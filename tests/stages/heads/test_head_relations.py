@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stages.heads import (
+from permafrost.stages.heads import (
     AdaPoolHead,
     FirstHead,
     GlotHead,

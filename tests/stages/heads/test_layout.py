@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.heads.layout import lay_out, plan
+from permafrost.stages.heads.layout import lay_out, plan
 
 
 @settings(max_examples=60, deadline=None)

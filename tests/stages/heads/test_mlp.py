@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from stages.heads import GlotHead, MlpHead, build_head, matched_hidden
-from storage.errors import InputError
+from permafrost.stages.heads import GlotHead, MlpHead, build_head, matched_hidden
+from permafrost.storage.errors import InputError
 from tests.stages.heads.batches import make_batch
 from tests.stages.heads.pyg_reference import MLP, global_mean_pool
 

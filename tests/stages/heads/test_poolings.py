@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from stages.heads import FirstHead, LastHead, MaxHead, MeanHead, build_head
-from stages.heads.ragged_sums import softmax
+from permafrost.stages.heads import FirstHead, LastHead, MaxHead, MeanHead, build_head
+from permafrost.stages.heads.ragged_sums import softmax
 from tests.stages.heads.batches import make_batch
 
 LENGTHS = [3, 1, 7, 2]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stages.heads.products import (
+from permafrost.stages.heads.products import (
     LARGE,
     MOST,
     STEP,

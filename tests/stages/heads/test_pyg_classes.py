@@ -8,11 +8,11 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
-from stages.heads import GlotHead, PygConv, PygPoolHead, build_head, require_width
-from stages.heads.directed_draws import DirectedDraws
-from stages.heads.pyg_conv import CONVOLUTIONS
-from stages.heads.pyg_pool import AGGREGATIONS
-from storage.errors import InputError
+from permafrost.stages.heads import GlotHead, PygConv, PygPoolHead, build_head, require_width
+from permafrost.stages.heads.directed_draws import DirectedDraws
+from permafrost.stages.heads.pyg_conv import CONVOLUTIONS
+from permafrost.stages.heads.pyg_pool import AGGREGATIONS
+from permafrost.storage.errors import InputError
 from tests.stages.heads.batches import make_batch
 
 RAGGED = [4, 1, 7, 2, 4]

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from stages.heads.ragged_sums import attend, owners, softmax
+from permafrost.stages.heads.ragged_sums import attend, owners, softmax
 from tests.stages.heads.batches import make_batch
 
 LENGTHS = [4, 1, 6]

@@ -1,6 +1,6 @@
 import torch
 
-from stages.heads import ScorerHead, build_head, products
+from permafrost.stages.heads import ScorerHead, build_head, products
 from tests.stages.heads.batches import make_batch
 
 LENGTHS = [6, 1, 9, 3]

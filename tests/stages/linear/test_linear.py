@@ -15,12 +15,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
-from stages.embed import EmbedConfig, WhiteningConfig
-from stages.linear import LinearConfig, load_linear, run_linear
-from stages.vector_map import read_vector_map
-from storage.errors import CorruptDataError, InputError, NotFoundError
-from storage.keys import digest
-from storage.progress import SilentProgress
+from permafrost.stages.embed import EmbedConfig, WhiteningConfig
+from permafrost.stages.linear import LinearConfig, load_linear, run_linear
+from permafrost.stages.vector_map import read_vector_map
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.keys import digest
+from permafrost.storage.progress import SilentProgress
 from tests.stages.linear.class_corpora import directions, features, of_split, pairs, singles
 
 LAST = EmbedConfig(method="mean", layers="2")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
-from stages.mteb_evaluation import LocalTask
+from permafrost.stages.mteb_evaluation import LocalTask
 from tests.stages.extraction.tiny_models import WORDS
 
 KINDS = (

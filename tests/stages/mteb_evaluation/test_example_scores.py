@@ -11,15 +11,15 @@ import pytest
 import pytrec_eval
 from scipy.stats import spearmanr
 
-from stages.comparison import ScoredMethod, compare
-from stages.example_scores import EXAMPLE_SCORES, ExampleScores, read_example_scores
-from stages.mteb_evaluation import evaluate_task
-from stages.mteb_evaluation.reading import read_local
-from stages.report.cells import Cell, read_results
-from stages.report.standing import standings
-from stages.significance import BootstrapConfig, bootstrap_interval, paired_bootstrap
-from storage.errors import CorruptDataError
-from storage.keys import text_digest
+from permafrost.stages.comparison import ScoredMethod, compare
+from permafrost.stages.example_scores import EXAMPLE_SCORES, ExampleScores, read_example_scores
+from permafrost.stages.mteb_evaluation import evaluate_task
+from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.stages.report.cells import Cell, read_results
+from permafrost.stages.report.standing import standings
+from permafrost.stages.significance import BootstrapConfig, bootstrap_interval, paired_bootstrap
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.keys import text_digest
 from tests.stages.mteb_evaluation.small_tasks import task, write_task, write_tasks
 from tests.stages.mteb_evaluation.test_mteb_scores import cosines, ranked
 from tests.stages.mteb_evaluation.word_vectors import embedding

@@ -8,7 +8,7 @@ import pytest
 from mteb.abstasks.task_metadata import TaskType
 from pydantic import TypeAdapter, ValidationError
 
-from stages.mteb_evaluation import (
+from permafrost.stages.mteb_evaluation import (
     SUITE_NAMES,
     HubTask,
     Instructions,
@@ -16,9 +16,9 @@ from stages.mteb_evaluation import (
     suite,
     task_instructions,
 )
-from stages.mteb_evaluation.hub import find_task
-from stages.mteb_evaluation.instructions import FormCategory, suite_instructions
-from storage.errors import InputError
+from permafrost.stages.mteb_evaluation.hub import find_task
+from permafrost.stages.mteb_evaluation.instructions import FormCategory, suite_instructions
+from permafrost.storage.errors import InputError
 from tests.stages.mteb_evaluation.small_tasks import task
 
 ROOT = Path(__file__).parents[3]
@@ -75,7 +75,7 @@ def test_every_data_file_of_the_packages_is_installed_with_them() -> None:
         path
         for package, patterns in project["tool"]["setuptools"]["package-data"].items()
         for pattern in patterns
-        for path in (ROOT / package.replace(".", "/")).glob(pattern)
+        for path in (ROOT / package.replace(".", "/")).resolve().glob(pattern)
     }
     found = {
         path

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.mteb_evaluation import task_corpus, task_facts
-from stages.mteb_evaluation.reading import read_local
-from storage.errors import InputError
+from permafrost.stages.mteb_evaluation import task_corpus, task_facts
+from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.storage.errors import InputError
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_task
 
 Rows = list[dict[str, Any]]

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter
 
-from stages.corpus.config import CorpusConfig, corpus_facts
-from stages.corpus.corpus import Corpus, build_corpus
-from stages.mteb_evaluation import task_corpus, task_facts
-from stages.mteb_evaluation.reading import read_local
-from storage.errors import InputError
+from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
+from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.mteb_evaluation import task_corpus, task_facts
+from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.storage.errors import InputError
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_task
 
 CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)

@@ -7,10 +7,10 @@ import pytest
 from mteb.models.models_protocols import EncoderProtocol
 from mteb.types import PromptType
 
-from stages.embed import Features
-from stages.mteb_evaluation import Role
-from stages.mteb_evaluation.encoder import PermafrostEncoder
-from storage.errors import InputError
+from permafrost.stages.embed import Features
+from permafrost.stages.mteb_evaluation import Role
+from permafrost.stages.mteb_evaluation.encoder import PermafrostEncoder
+from permafrost.storage.errors import InputError
 from tests.stages.mteb_evaluation.word_vectors import WordStates, embedding, mean_of_words
 
 

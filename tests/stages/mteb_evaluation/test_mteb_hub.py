@@ -5,9 +5,9 @@ from typing import Any
 import mteb
 import pytest
 
-from stages.mteb_evaluation import SUITE_NAMES, HubTask, suite, task_facts
-from stages.mteb_evaluation.hub import find_task, load_data
-from storage.errors import InputError
+from permafrost.stages.mteb_evaluation import SUITE_NAMES, HubTask, suite, task_facts
+from permafrost.stages.mteb_evaluation.hub import find_task, load_data
+from permafrost.storage.errors import InputError
 
 
 @pytest.mark.parametrize("name", SUITE_NAMES)

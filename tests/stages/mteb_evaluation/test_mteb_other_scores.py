@@ -16,8 +16,8 @@ from sklearn.metrics import (
     v_measure_score,
 )
 
-from stages.mteb_evaluation import evaluate_task
-from stages.mteb_evaluation.reading import read_local
+from permafrost.stages.mteb_evaluation import evaluate_task
+from permafrost.stages.mteb_evaluation.reading import read_local
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_tasks
 from tests.stages.mteb_evaluation.test_mteb_scores import Constant, cosines, ranked
 from tests.stages.mteb_evaluation.word_vectors import embedding, mean_of_words

@@ -13,11 +13,11 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, average_precision_score, v_measure_score
 
-from stages.mteb_evaluation import evaluate_task
-from stages.mteb_evaluation.reading import read_local
-from storage.durable import read_json
-from storage.errors import InputError
-from storage.ragged import Ragged
+from permafrost.stages.mteb_evaluation import evaluate_task
+from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
+from permafrost.storage.ragged import Ragged
 from tests.stages.embed.corpus_features import SIZES, WIDTH
 from tests.stages.embed.memory_features import MemoryFeatures
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_tasks

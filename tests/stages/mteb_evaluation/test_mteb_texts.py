@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from stages.mteb_evaluation import evaluate_task, task_corpus
-from stages.mteb_evaluation.build import build_task
-from stages.mteb_evaluation.reading import read_local
-from stages.mteb_evaluation.texts import drawn_rows
-from storage.keys import text_digest
+from permafrost.stages.mteb_evaluation import evaluate_task, task_corpus
+from permafrost.stages.mteb_evaluation.build import build_task
+from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.stages.mteb_evaluation.texts import drawn_rows
+from permafrost.storage.keys import text_digest
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_tasks
 from tests.stages.mteb_evaluation.word_vectors import WordStates, embedding
 

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter
 
-from stages.corpus.config import CorpusConfig, corpus_facts
-from stages.corpus.corpus import build_corpus
-from stages.mteb_evaluation.reading import file_digests, read_local
-from storage.errors import InputError
+from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
+from permafrost.stages.corpus.corpus import build_corpus
+from permafrost.stages.mteb_evaluation.reading import file_digests, read_local
+from permafrost.storage.errors import InputError
 from tests.stages.mteb_evaluation.small_tasks import task, write_task
 from tests.stages.mteb_evaluation.test_local_formats import beir, pairs, text_of
 

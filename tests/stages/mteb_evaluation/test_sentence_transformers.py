@@ -19,24 +19,24 @@ from pydantic import TypeAdapter
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
-from stages.embed import EmbedConfig, StoredFeatures
-from stages.encoder.vectors import MethodVectors
-from stages.extraction.backbone import BackboneConfig, load_backbone
-from stages.extraction.extract import extract
-from stages.extraction.recipes import PlainRecipe
-from stages.extraction.target import ExtractRuntime, lay_foundation
-from stages.mteb_evaluation import (
+from permafrost.stages.embed import EmbedConfig, StoredFeatures
+from permafrost.stages.encoder.vectors import MethodVectors
+from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.recipes import PlainRecipe
+from permafrost.stages.extraction.target import ExtractRuntime, lay_foundation
+from permafrost.stages.mteb_evaluation import (
     Embedding,
     Instructions,
     Role,
     evaluate_task,
     task_instructions,
 )
-from stages.mteb_evaluation.build import build_task
-from stages.mteb_evaluation.reading import read_local
-from stages.mteb_evaluation.tasks import ROLES
-from storage.features.store import FeatureStore
-from storage.progress import SilentProgress
+from permafrost.stages.mteb_evaluation.build import build_task
+from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.stages.mteb_evaluation.tasks import ROLES
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.progress import SilentProgress
 from tests.diagonal import diagonal
 from tests.real_files import DATA, needs_data
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_tasks

@@ -9,11 +9,11 @@ import pytest
 from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTaskRegression
 
-from stages.mteb_evaluation import evaluate_task
-from stages.mteb_evaluation.maps import task_map
-from stages.mteb_evaluation.reading import read_local
-from stages.vector_map import MAP_TEXTS, principal_components, read_vector_map
-from storage.keys import text_digest
+from permafrost.stages.mteb_evaluation import evaluate_task
+from permafrost.stages.mteb_evaluation.maps import task_map
+from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.stages.vector_map import MAP_TEXTS, principal_components, read_vector_map
+from permafrost.storage.keys import text_digest
 from tests.diagonal import diagonal
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_task
 from tests.stages.mteb_evaluation.word_vectors import WordStates, embedding, mean_of_words

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from stages.embed import EmbedConfig
-from stages.embed.aggregate import Vectors
-from stages.encoder.vectors import MethodVectors
-from stages.mteb_evaluation import Embedding, Role
-from storage.progress import SilentProgress
-from storage.ragged import Ragged
+from permafrost.stages.embed import EmbedConfig
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.encoder.vectors import MethodVectors
+from permafrost.stages.mteb_evaluation import Embedding, Role
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged
 from tests.stages.embed.corpus_features import SIZES, WIDTH
 from tests.stages.embed.memory_features import MemoryFeatures
 

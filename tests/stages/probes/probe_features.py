@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from stages.corpus.columns import TaskKind
-from stages.corpus.corpus import EXAMPLES, Corpus
-from storage.keys import text_digest
-from storage.ragged import Ragged
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
+from permafrost.storage.keys import text_digest
+from permafrost.storage.ragged import Ragged
 from tests.stages.embed.corpus_features import SIZES
 from tests.stages.embed.memory_features import MemoryFeatures
 

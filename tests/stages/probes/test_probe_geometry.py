@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from stages.probes.geometry import (
+from permafrost.stages.probes.geometry import (
     GeometryConfig,
     chosen_texts,
     dimensions,
     geometry,
     probe_geometry,
 )
-from storage.errors import InputError
-from storage.keys import text_digest
-from storage.progress import SilentProgress
-from storage.ragged import Ragged, offsets_of
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged, offsets_of
 from tests.stages.embed.memory_features import MemoryFeatures
 from tests.stages.probes.probe_features import classes, pooled
 

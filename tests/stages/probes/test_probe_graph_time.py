@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from stages.heads import GlotHead, build_head
-from stages.probes import GraphTimeConfig, graph_time, probe_graph_time
-from stages.probes.graph_time import first_states
-from storage.errors import InputError
-from storage.progress import SilentProgress
-from storage.readers import InMemoryReader
+from permafrost.stages.heads import GlotHead, build_head
+from permafrost.stages.probes import GraphTimeConfig, graph_time, probe_graph_time
+from permafrost.stages.probes.graph_time import first_states
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.readers import InMemoryReader
 from tests.stages.embed.corpus_features import SIZES
 from tests.stages.embed.memory_features import MemoryFeatures
 from tests.stages.probes.probe_features import classes

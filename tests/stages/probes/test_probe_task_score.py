@@ -12,9 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from sklearn.preprocessing import StandardScaler
 
-from stages.probes import ProbeCurves, TaskScoreConfig, probe_task
-from storage.errors import InputError
-from storage.progress import SilentProgress
+from permafrost.stages.probes import ProbeCurves, TaskScoreConfig, probe_task
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
 from tests.stages.embed.corpus_features import graded
 from tests.stages.probes.probe_features import (
     classes,

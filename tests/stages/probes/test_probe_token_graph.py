@@ -9,14 +9,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from stages.embed.aggregate import pool_rows
-from stages.heads.token_graph import edges
-from stages.probes import ProbeCurves, TaskScoreConfig, TokenGraphConfig, probe_task
-from stages.probes.token_graph import one_step, probe_token_graph
-from storage.errors import InputError
-from storage.progress import SilentProgress
-from storage.ragged import Ragged, offsets_of
-from storage.readers import InMemoryReader
+from permafrost.stages.embed.aggregate import pool_rows
+from permafrost.stages.heads.token_graph import edges
+from permafrost.stages.probes import ProbeCurves, TaskScoreConfig, TokenGraphConfig, probe_task
+from permafrost.stages.probes.token_graph import one_step, probe_token_graph
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged, offsets_of
+from permafrost.storage.readers import InMemoryReader
 from tests.stages.embed.corpus_features import SIZES
 from tests.stages.embed.memory_features import MemoryFeatures
 from tests.stages.probes.probe_features import classes, pooled, with_labels

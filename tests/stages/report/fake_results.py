@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stages.report.attention_rows import AttentionRows
-from stages.report.cells import Cell, Role
-from stages.report.config import CurveAxis, ReportConfig
-from stages.report.costs import Extraction
-from stages.report.pretraining import PretrainingRun
-from stages.report.report import write_report
-from stages.report.tokens import Token
-from storage.keys import text_digest
+from permafrost.stages.report.attention_rows import AttentionRows
+from permafrost.stages.report.cells import Cell, Role
+from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.costs import Extraction
+from permafrost.stages.report.pretraining import PretrainingRun
+from permafrost.stages.report.report import write_report
+from permafrost.stages.report.tokens import Token
+from permafrost.storage.keys import text_digest
 
 WORDS = "river table note green seven walk often under lamp paper stone late"
 

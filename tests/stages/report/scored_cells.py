@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from stages.fit import Metric, evaluate
-from stages.predictions import PREDICTIONS, predictions_table
-from stages.report.cells import Cell, Role
+from permafrost.stages.fit import Metric, evaluate
+from permafrost.stages.predictions import PREDICTIONS, predictions_table
+from permafrost.stages.report.cells import Cell, Role
 
 DEV = 0.5
 

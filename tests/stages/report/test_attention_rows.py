@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.report.attention_rows import (
+from permafrost.stages.report.attention_rows import (
     AttentionRows,
     TextAttention,
     attention_examples,
 )
-from stages.report.tokens import Token
-from storage.errors import CorruptDataError
-from storage.keys import text_digest
+from permafrost.stages.report.tokens import Token
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.keys import text_digest
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 

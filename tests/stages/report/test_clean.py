@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from flows.results_table import render
-from stages.report.cells import read_results
-from stages.report.clean import clean_table
-from stages.report.entries import hundredths
-from stages.report.tables import Column, results_table
-from storage.errors import PermafrostError
+from permafrost.flows.results_table import render
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.clean import clean_table
+from permafrost.stages.report.entries import hundredths
+from permafrost.stages.report.tables import Column, results_table
+from permafrost.storage.errors import PermafrostError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 

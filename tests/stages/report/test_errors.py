@@ -10,11 +10,11 @@ import pytest
 from scipy.stats import rankdata, zscore
 from sklearn.metrics import confusion_matrix
 
-from stages.predictions import PREDICTIONS, Answers
-from stages.report.cells import read_results
-from stages.report.confusion import MAX_CLASSES, N_LISTED, confusion
-from stages.report.errors import task_errors
-from stages.report.worst_answers import worst_classes, worst_grades, worst_partners
+from permafrost.stages.predictions import PREDICTIONS, Answers
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.confusion import MAX_CLASSES, N_LISTED, confusion
+from permafrost.stages.report.errors import task_errors
+from permafrost.stages.report.worst_answers import worst_classes, worst_grades, worst_partners
 from tests.stages.report.fake_results import FakeCorpus, Grid
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 from tests.stages.report.test_report import Page

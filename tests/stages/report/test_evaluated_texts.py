@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from stages.report.cells import read_results
-from stages.report.config import ReportConfig
-from stages.report.evaluated_texts import trained_texts_note
-from stages.report.notes import annotated
-from stages.report.tables import tabulate
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.evaluated_texts import trained_texts_note
+from permafrost.stages.report.notes import annotated
+from permafrost.stages.report.tables import tabulate
 from tests.stages.report.fake_results import Grid
 
 

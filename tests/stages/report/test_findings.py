@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from stages.report.cells import read_results
-from stages.report.findings import choice_fields, choice_rows, control_findings
-from stages.report.plain_tables import choices_table, settled_table
-from stages.report.tables import results_table
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.findings import choice_fields, choice_rows, control_findings
+from permafrost.stages.report.plain_tables import choices_table, settled_table
+from permafrost.stages.report.tables import results_table
 from tests.stages.report.fake_results import Grid
 
 

@@ -6,13 +6,13 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib.axes import Axes
 
-from stages.report.canvas import drawing
-from stages.report.cells import read_results
-from stages.report.history import learning_curves, learning_description
-from stages.report.palette import marks
-from stages.report.tables import results_table
-from stages.report.training_figures import learning_figure
-from storage.errors import CorruptDataError, NotFoundError
+from permafrost.stages.report.canvas import drawing
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.history import learning_curves, learning_description
+from permafrost.stages.report.palette import marks
+from permafrost.stages.report.tables import results_table
+from permafrost.stages.report.training_figures import learning_figure
+from permafrost.storage.errors import CorruptDataError, NotFoundError
 from tests.stages.report.fake_results import Grid
 
 

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from stages.report.cells import read_results
-from stages.report.config import ReportConfig
-from stages.report.latex import escaped, floating, results_latex, tabular
-from stages.report.notes import annotated
-from stages.report.tables import tabulate
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.latex import escaped, floating, results_latex, tabular
+from permafrost.stages.report.notes import annotated
+from permafrost.stages.report.tables import tabulate
 from tests.stages.report.fake_results import Grid
 
 SPECIAL = "\\{}&%$#_~^"

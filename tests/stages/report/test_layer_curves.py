@@ -10,19 +10,19 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from stages.report.canvas import drawing
-from stages.report.config import ReportConfig, TasksAxis
-from stages.report.figures import layer_figure
-from stages.report.layer_curves import (
+from permafrost.stages.report.canvas import drawing
+from permafrost.stages.report.config import ReportConfig, TasksAxis
+from permafrost.stages.report.figures import layer_figure
+from permafrost.stages.report.layer_curves import (
     LAYER_CURVES,
     layer_description,
     layer_tables,
     read_layer_curves,
 )
-from stages.report.palette import SERIES, extended, marks
-from stages.report.tables import results_table
-from stages.segment_matching import layer_curve
-from storage.errors import InputError
+from permafrost.stages.report.palette import SERIES, extended, marks
+from permafrost.stages.report.tables import results_table
+from permafrost.stages.segment_matching import layer_curve
+from permafrost.storage.errors import InputError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 

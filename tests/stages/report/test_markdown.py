@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from stages.report.entries import Entry
-from stages.report.markdown import literal
-from stages.report.plain_tables import PlainTable, to_markdown
-from stages.report.tables import Column, ResultsTable, Row
+from permafrost.stages.report.entries import Entry
+from permafrost.stages.report.markdown import literal
+from permafrost.stages.report.plain_tables import PlainTable, to_markdown
+from permafrost.stages.report.tables import Column, ResultsTable, Row
 
 NAMES = [
     "GLOT [k=2]", "a|b", "*x*", "**x**", "<b>", "m[/b]", "`code`", "``", "_x_", "a_b_c", "~~x~~", "![a](b)",

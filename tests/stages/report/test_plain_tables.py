@@ -5,19 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.report.cells import read_results
-from stages.report.config import ReportConfig
-from stages.report.costs import Extraction
-from stages.report.plain_tables import (
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.costs import Extraction
+from permafrost.stages.report.plain_tables import (
     PlainTable,
     extractions_table,
     plain_tables,
     to_latex,
     to_markdown,
 )
-from stages.report.standing import standings
-from stages.report.tables import ResultsTable, tabulate
-from stages.significance import BootstrapConfig
+from permafrost.stages.report.standing import standings
+from permafrost.stages.report.tables import ResultsTable, tabulate
+from permafrost.stages.significance import BootstrapConfig
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 from tests.stages.report.test_layer_curves import SCORES, tidy

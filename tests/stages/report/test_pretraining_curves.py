@@ -9,16 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from stages.freeze import AutoencoderConfig, EncoderSizes, pretrain
-from stages.report.canvas import drawing
-from stages.report.pretraining import (
+from permafrost.stages.freeze import AutoencoderConfig, EncoderSizes, pretrain
+from permafrost.stages.report.canvas import drawing
+from permafrost.stages.report.pretraining import (
     PretrainingRun,
     pretraining_description,
     read_pretrainings,
 )
-from stages.report.training_figures import pretraining_figure
-from storage.errors import CorruptDataError, NotFoundError
-from storage.progress import SilentProgress
+from permafrost.stages.report.training_figures import pretraining_figure
+from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.progress import SilentProgress
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stages.report.tokens import Token, readable
+from permafrost.stages.report.tokens import Token, readable
 
 
 def tokens(

@@ -11,15 +11,15 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from stages.report.config import CurveAxis, ReportConfig, TasksAxis
-from stages.report.entries import hundredths
-from stages.report.html import page_digest
-from stages.report.markdown import literal
-from stages.report.palette import CUSTOM_PROPERTIES, HEAT, SERIES
-from stages.report.prose import prose
-from stages.report.results_file import SCHEMA
-from stages.report.tables import results_table
-from storage.errors import InputError
+from permafrost.stages.report.config import CurveAxis, ReportConfig, TasksAxis
+from permafrost.stages.report.entries import hundredths
+from permafrost.stages.report.html import page_digest
+from permafrost.stages.report.markdown import literal
+from permafrost.stages.report.palette import CUSTOM_PROPERTIES, HEAT, SERIES
+from permafrost.stages.report.prose import prose
+from permafrost.stages.report.results_file import SCHEMA
+from permafrost.stages.report.tables import results_table
+from permafrost.storage.errors import InputError
 from tests.stages.report.fake_results import Grid, without
 
 VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.report.cells import Costs, read_results
-from stages.report.costs import Extraction, cost_rows, seconds
-from stages.report.history import learning_curves
+from permafrost.stages.report.cells import Costs, read_results
+from permafrost.stages.report.costs import Extraction, cost_rows, seconds
+from permafrost.stages.report.history import learning_curves
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 

@@ -10,20 +10,20 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from stages.report.canvas import drawing
-from stages.report.config import ReportConfig
-from stages.report.palette import extended, marks
-from stages.report.probe_curves import (
+from permafrost.stages.report.canvas import drawing
+from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.palette import extended, marks
+from permafrost.stages.report.probe_curves import (
     CAPTIONS,
     PROBE_CURVES,
     probe_description,
     read_probes,
     shown,
 )
-from stages.report.probe_figure import probe_figure
-from stages.report.report import write_report
-from stages.report.tables import results_table
-from storage.errors import InputError
+from permafrost.stages.report.probe_figure import probe_figure
+from permafrost.stages.report.report import write_report
+from permafrost.stages.report.tables import results_table
+from permafrost.storage.errors import InputError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 

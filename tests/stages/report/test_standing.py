@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from flows.results_table import render
-from stages.predictions import PREDICTIONS, predictions_table
-from stages.report.averages import averages
-from stages.report.cells import read_results
-from stages.report.config import CurveAxis, ReportConfig
-from stages.report.entries import entry, p_text, signed
-from stages.report.latex import results_latex
-from stages.report.notes import annotated
-from stages.report.report import write_report
-from stages.report.standing import standings
-from stages.report.tables import Column, ResultsTable, Row, tabulate
-from stages.significance import BootstrapConfig, bootstrap_interval, paired_bootstrap
+from permafrost.flows.results_table import render
+from permafrost.stages.predictions import PREDICTIONS, predictions_table
+from permafrost.stages.report.averages import averages
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.entries import entry, p_text, signed
+from permafrost.stages.report.latex import results_latex
+from permafrost.stages.report.notes import annotated
+from permafrost.stages.report.report import write_report
+from permafrost.stages.report.standing import standings
+from permafrost.stages.report.tables import Column, ResultsTable, Row, tabulate
+from permafrost.stages.significance import BootstrapConfig, bootstrap_interval, paired_bootstrap
 from tests.stages.report.fake_results import FakeCorpus
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 from tests.stages.report.test_report import Page

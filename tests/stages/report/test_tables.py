@@ -4,12 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.report.cells import read_results
-from stages.report.entries import Entry, entry, hundredths, magnitude
-from stages.report.results_file import results_arrow
-from stages.report.tables import results_table
-from stages.significance import Interval
-from storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.entries import Entry, entry, hundredths, magnitude
+from permafrost.stages.report.results_file import results_arrow
+from permafrost.stages.report.tables import results_table
+from permafrost.stages.significance import Interval
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 from tests.stages.report.fake_results import Grid, without
 
 

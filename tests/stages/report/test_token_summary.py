@@ -9,14 +9,14 @@ import pytest
 from matplotlib.patches import Rectangle
 from scipy import stats
 
-from stages.report.canvas import drawing
-from stages.report.cells import read_results
-from stages.report.palette import KINDS as COLOURS
-from stages.report.palette import marks
-from stages.report.stored_weights import read_tokens, read_weights
-from stages.report.tables import results_table
-from stages.report.token_figures import summary_figure
-from stages.report.token_summary import (
+from permafrost.stages.report.canvas import drawing
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.palette import KINDS as COLOURS
+from permafrost.stages.report.palette import marks
+from permafrost.stages.report.stored_weights import read_tokens, read_weights
+from permafrost.stages.report.tables import results_table
+from permafrost.stages.report.token_figures import summary_figure
+from permafrost.stages.report.token_summary import (
     SCHEMA,
     by_position,
     entropy,
@@ -24,8 +24,8 @@ from stages.report.token_summary import (
     summary_description,
     summary_table,
 )
-from stages.report.tokens import KINDS, Token
-from storage.errors import CorruptDataError
+from permafrost.stages.report.tokens import KINDS, Token
+from permafrost.storage.errors import CorruptDataError
 from tests.stages.report.fake_results import Grid
 
 

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.report.cells import read_results
-from stages.report.stored_weights import read_tokens, read_weights
-from stages.report.token_weights import MAX_TOKENS, N_OPEN, Piece, token_examples
-from storage.errors import CorruptDataError, InputError
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.stored_weights import read_tokens, read_weights
+from permafrost.stages.report.token_weights import MAX_TOKENS, N_OPEN, Piece, token_examples
+from permafrost.storage.errors import CorruptDataError, InputError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 

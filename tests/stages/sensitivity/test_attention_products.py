@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.extraction.families import FAMILIES
-from stages.sensitivity.mixing import block_mixings, copies_before, path_sums
+from permafrost.stages.extraction.families import FAMILIES
+from permafrost.stages.sensitivity.mixing import block_mixings, copies_before, path_sums
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import (
     ROW_TOLERANCE,

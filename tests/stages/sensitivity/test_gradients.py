@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
-from stages.extraction.backbone import Backbone
-from stages.extraction.recipes import Encoded
-from stages.sensitivity import gradients as gradients_module
-from stages.sensitivity.gradients import output_directions, sensitivity
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.recipes import Encoded
+from permafrost.stages.sensitivity import gradients as gradients_module
+from permafrost.stages.sensitivity.gradients import output_directions, sensitivity
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import (
     embeddings,

@@ -8,12 +8,12 @@ import pytest
 from pydantic import ValidationError
 from scipy.stats import spearmanr
 
-from stages.sensitivity import SensitivityConfig, SensitivityProfile, measure_sensitivity
-from stages.sensitivity.gradients import output_directions, sensitivity
-from stages.sensitivity.mixing import block_mixings, copies_before, path_sums
-from stages.sensitivity.profile import density_by_position, own_tokens, rank_correlation
-from storage.errors import InputError
-from storage.progress import SilentProgress
+from permafrost.stages.sensitivity import SensitivityConfig, SensitivityProfile, measure_sensitivity
+from permafrost.stages.sensitivity.gradients import output_directions, sensitivity
+from permafrost.stages.sensitivity.mixing import block_mixings, copies_before, path_sums
+from permafrost.stages.sensitivity.profile import density_by_position, own_tokens, rank_correlation
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import encoded, resolved
 from tests.stages.extraction.tiny_models import D_MODEL, N_LAYERS, TEXTS

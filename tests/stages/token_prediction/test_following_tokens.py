@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from stages.extraction.unembedding import Unembedding
-from stages.token_prediction import ranks as ranks_module
-from stages.token_prediction.ranks import NOWHERE, reciprocal_ranks, target_ranks
-from stages.token_prediction.targets import following_tokens
-from storage.errors import InputError
-from storage.ragged import Ragged
+from permafrost.stages.extraction.unembedding import Unembedding
+from permafrost.stages.token_prediction import ranks as ranks_module
+from permafrost.stages.token_prediction.ranks import NOWHERE, reciprocal_ranks, target_ranks
+from permafrost.stages.token_prediction.targets import following_tokens
+from permafrost.storage.errors import InputError
+from permafrost.storage.ragged import Ragged
 
 
 def test_every_token_of_the_text_is_asked_of_those_before_it() -> None:

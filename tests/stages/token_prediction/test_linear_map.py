@@ -5,15 +5,15 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from stages.extraction.unembedding import Unembedding
-from stages.token_prediction.linear_map import (
+from permafrost.stages.extraction.unembedding import Unembedding
+from permafrost.stages.token_prediction.linear_map import (
     Examples,
     MapConfig,
     infonce,
     quality,
     train_map,
 )
-from storage.errors import InputError
+from permafrost.storage.errors import InputError
 
 
 def examples(n: int, d: int, n_classes: int, seed: int) -> Examples:

@@ -10,14 +10,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stages.extraction.backbone import BackboneConfig, load_backbone, resolve_backbone
-from stages.extraction.recipes import Encoded, Recipe, encode, parse_recipe, resolve_recipe
-from stages.extraction.unembedding import read_unembedding
-from stages.token_prediction import LensScores, LogitLensConfig, logit_lens
-from stages.token_prediction.vectors import Vector, token_vectors
-from storage.errors import InputError
-from storage.progress import SilentProgress
-from storage.ragged import Ragged
+from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone, resolve_backbone
+from permafrost.stages.extraction.recipes import (
+    Encoded,
+    Recipe,
+    encode,
+    parse_recipe,
+    resolve_recipe,
+)
+from permafrost.stages.extraction.unembedding import read_unembedding
+from permafrost.stages.token_prediction import LensScores, LogitLensConfig, logit_lens
+from permafrost.stages.token_prediction.vectors import Vector, token_vectors
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged
 from tests.stages.extraction.references import (
     STATE_TOLERANCE,
     block_list,

@@ -11,16 +11,21 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from stages.corpus.columns import Unlabelled
-from stages.corpus.corpus import Corpus, build_corpus
-from stages.corpus.files import FilesCorpus
-from stages.embed import StoredFeatures
-from stages.extraction.backbone import BackboneConfig
-from stages.extraction.capture import parse_capture
-from stages.extraction.extract import extract
-from stages.extraction.recipes import parse_recipe
-from stages.extraction.target import ExtractConfig, ExtractRuntime, ExtractTarget, resolve_target
-from stages.token_prediction import (
+from permafrost.stages.corpus.columns import Unlabelled
+from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.corpus.files import FilesCorpus
+from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.recipes import parse_recipe
+from permafrost.stages.extraction.target import (
+    ExtractConfig,
+    ExtractRuntime,
+    ExtractTarget,
+    resolve_target,
+)
+from permafrost.stages.token_prediction import (
     LinearNextToken,
     NextTokenConfig,
     NextTokenScores,
@@ -28,8 +33,8 @@ from stages.token_prediction import (
     TokenFrequencies,
     probe_next_token,
 )
-from storage.errors import InputError
-from storage.progress import SilentProgress
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.tiny_models import TEXTS, save_model
 from tests.stages.token_prediction.conftest import Decoder
 

@@ -6,12 +6,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from stages.extraction.backbone import Backbone, BackboneConfig, load_backbone, resolve_backbone
-from stages.extraction.recipes import parse_recipe, resolve_recipe
-from stages.sensitivity import SensitivityConfig, measure_sensitivity
-from stages.text_sample import choose_texts
-from stages.token_prediction import LogitLensConfig, logit_lens
-from storage.progress import SilentProgress
+from permafrost.stages.extraction.backbone import (
+    Backbone,
+    BackboneConfig,
+    load_backbone,
+    resolve_backbone,
+)
+from permafrost.stages.extraction.recipes import parse_recipe, resolve_recipe
+from permafrost.stages.sensitivity import SensitivityConfig, measure_sensitivity
+from permafrost.stages.text_sample import choose_texts
+from permafrost.stages.token_prediction import LogitLensConfig, logit_lens
+from permafrost.storage.progress import SilentProgress
 from tests.real_files import DATA, MODELS, needs_both
 from tests.stages.token_prediction.causal_models import load_causal
 

@@ -14,7 +14,7 @@ import zarr
 import zarrs  # noqa: F401  (registers its codec pipeline)
 from numpy.typing import NDArray
 
-from storage.features.projections import write_projection
+from permafrost.storage.features.projections import write_projection
 from tests.storage.conftest import Shared
 from tests.storage.small_store import AXES, SmallStore
 

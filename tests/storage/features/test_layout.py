@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from storage.features.layout import widen
+from permafrost.storage.features.layout import widen
 from tests.storage.small_store import as_float32
 
 EVERY_PATTERN = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)

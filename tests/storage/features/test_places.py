@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 import pytest
 from numpy.typing import NDArray
 
-from storage.features import places as module
-from storage.features.layout import Axes
-from storage.features.places import PLACE, Locations, Places
-from storage.features.segments import SCHEMA, build_table
-from storage.features.store import FeatureStore
-from storage.features.writing import writing
-from storage.keys import text_digest
-from storage.texts import Texts
+from permafrost.storage.features import places as module
+from permafrost.storage.features.layout import Axes
+from permafrost.storage.features.places import PLACE, Locations, Places
+from permafrost.storage.features.segments import SCHEMA, build_table
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import writing
+from permafrost.storage.keys import text_digest
+from permafrost.storage.texts import Texts
 from tests.storage.small_store import IDENTITY, SIZES, SmallStore
 
 RNG = np.random.default_rng(3)

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import zarr
 
-from storage.errors import CorruptDataError, NotFoundError
-from storage.features.projections import (
+from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.features.projections import (
     drop_projection,
     has_projection,
     read_projection,
     stored_projections,
     write_projection,
 )
-from storage.features.store import FeatureStore
+from permafrost.storage.features.store import FeatureStore
 from tests.storage.small_store import flip, new_store
 
 RNG = np.random.default_rng(0)

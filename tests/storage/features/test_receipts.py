@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from storage.errors import CorruptDataError
-from storage.features.receipts import (
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.receipts import (
     Receipt,
     Statistics,
     committed_arrays,

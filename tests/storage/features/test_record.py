@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import zarr
 
-from flows.checking import store_problems
-from storage.errors import CorruptDataError, PermafrostError
-from storage.features.rebuilding import rebuild_record
-from storage.features.record import copy_path, read_record, record_path
-from storage.features.repairing import mend
-from storage.features.segments import table_copy
-from storage.features.store import FeatureStore, store_folders
-from storage.features.verification import verify
-from storage.features.writing import writing
-from storage.keys import digest
-from storage.progress import SilentProgress
+from permafrost.flows.checking import store_problems
+from permafrost.storage.errors import CorruptDataError, PermafrostError
+from permafrost.storage.features.rebuilding import rebuild_record
+from permafrost.storage.features.record import copy_path, read_record, record_path
+from permafrost.storage.features.repairing import mend
+from permafrost.storage.features.segments import table_copy
+from permafrost.storage.features.store import FeatureStore, store_folders
+from permafrost.storage.features.verification import verify
+from permafrost.storage.features.writing import writing
+from permafrost.storage.keys import digest
+from permafrost.storage.progress import SilentProgress
 from tests.storage.conftest import Shared
 from tests.storage.small_store import AXES, IDENTITY, SIZES, SmallStore, new_store, snapshot
 

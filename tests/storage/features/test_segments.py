@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import CorruptDataError, InputError
-from storage.features.layout import Axes, check_axes
-from storage.features.segments import (
+from permafrost.storage.errors import CorruptDataError, InputError
+from permafrost.storage.features.layout import Axes, check_axes
+from permafrost.storage.features.segments import (
     SCHEMA,
     build_table,
     pack,
@@ -17,7 +17,7 @@ from storage.features.segments import (
     segment_path,
     write_segment,
 )
-from storage.keys import text_digest
+from permafrost.storage.keys import text_digest
 from tests.storage.small_store import AXES, flip
 
 LENGTHS = st.lists(st.integers(0, 16), max_size=60).map(lambda n: np.array(n, dtype=np.int64))

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from storage.errors import CorruptDataError
-from storage.features.layout import (
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.layout import (
     ArraySpec,
     Axes,
     Codec,
@@ -26,7 +26,7 @@ from storage.features.layout import (
     shard_key,
     zarr_metadata,
 )
-from storage.features.shard import MappedShard, ShardSeal, ShardWriter
+from permafrost.storage.features.shard import MappedShard, ShardSeal, ShardWriter
 from tests.storage.small_store import flip, make_rows
 
 SPECS = [

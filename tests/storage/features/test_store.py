@@ -5,12 +5,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage.errors import CorruptDataError, IdentityMismatchError, InputError, NotFoundError
-from storage.features.layout import Axes
-from storage.features.segments import build_table
-from storage.features.store import FeatureStore, all_stores, store_folder
-from storage.features.writing import writing
-from storage.keys import text_digest
+from permafrost.storage.errors import (
+    CorruptDataError,
+    IdentityMismatchError,
+    InputError,
+    NotFoundError,
+)
+from permafrost.storage.features.layout import Axes
+from permafrost.storage.features.segments import build_table
+from permafrost.storage.features.store import FeatureStore, all_stores, store_folder
+from permafrost.storage.features.writing import writing
+from permafrost.storage.keys import text_digest
 from tests.storage.small_store import AXES, IDENTITY, SIZES, SmallStore, new_store, snapshot
 
 

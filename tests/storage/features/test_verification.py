@@ -8,15 +8,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from storage.errors import CorruptDataError
-from storage.features.projections import read_projection, stored_projections, write_projection
-from storage.features.receipts import receipt_path
-from storage.features.repairing import mend
-from storage.features.segments import segment_path, table_copy
-from storage.features.store import FeatureStore
-from storage.features.verification import Damage, discard, verify
-from storage.features.writing import writing
-from storage.progress import SilentProgress
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.projections import (
+    read_projection,
+    stored_projections,
+    write_projection,
+)
+from permafrost.storage.features.receipts import receipt_path
+from permafrost.storage.features.repairing import mend
+from permafrost.storage.features.segments import segment_path, table_copy
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.verification import Damage, discard, verify
+from permafrost.storage.features.writing import writing
+from permafrost.storage.progress import SilentProgress
 from tests.storage.conftest import Shared
 from tests.storage.small_store import IDENTITY, SmallStore, filled_store, flip, snapshot
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.errors import DiskFullError, StoreBusyError
-from storage.features.receipts import measure, read_receipt, receipt_path
-from storage.features.store import FeatureStore
-from storage.features.verification import verify
-from storage.features.writing import writing
-from storage.progress import SilentProgress
+from permafrost.storage.errors import DiskFullError, StoreBusyError
+from permafrost.storage.features.receipts import measure, read_receipt, receipt_path
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.verification import verify
+from permafrost.storage.features.writing import writing
+from permafrost.storage.progress import SilentProgress
 from tests.storage.small_store import (
     IDENTITY,
     SmallStore,
@@ -27,8 +27,8 @@ REPOSITORY = Path(__file__).parents[3]
 HOLD = """
 import sys
 from pathlib import Path
-from storage.features.store import FeatureStore
-from storage.features.writing import writing
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import writing
 
 with writing(FeatureStore.open(Path(sys.argv[1]))):
     sys.stdout.write("holding\\n")
@@ -247,9 +247,9 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from storage.errors import DiskFullError
-from storage.features.store import FeatureStore
-from storage.features.writing import writing
+from permafrost.storage.errors import DiskFullError
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import writing
 
 store = FeatureStore.open(Path(sys.argv[1]))
 with writing(store) as writer:

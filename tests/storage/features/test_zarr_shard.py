@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.errors import CorruptDataError
-from storage.features import shard
-from storage.features.layout import Codec
-from storage.features.store import FeatureStore
-from storage.features.verification import verify
-from storage.features.zarr_shard import ZarrShard
-from storage.keys import text_digest
-from storage.progress import SilentProgress
-from storage.readers import open_reader
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features import shard
+from permafrost.storage.features.layout import Codec
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.verification import verify
+from permafrost.storage.features.zarr_shard import ZarrShard
+from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.readers import open_reader
 from tests.storage.small_store import SmallStore, filled_store, flip
 
 ARRAYS = ("token_ids", "span", "hidden/1", "attention_rows/1", "pooled/hidden_mean/1")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction.recipes import (
+from permafrost.stages.extraction.recipes import (
     OPENING,
     PLACEHOLDER,
     Encoded,
@@ -20,7 +20,7 @@ from stages.extraction.recipes import (
     encode,
     sentence_starts,
 )
-from storage.errors import InputError
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.recipes.decoded import said
 from tests.stages.extraction.tiny_models import byte_tokenizer, word_tokenizer
 

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from stages.extraction.recipes import (
+from permafrost.stages.extraction.recipes import (
     EchoRecipe,
     HtpRecipe,
     MetaEolRecipe,
@@ -16,9 +16,9 @@ from stages.extraction.recipes import (
     parse_recipe,
     recipe_identity,
 )
-from stages.extraction.recipes.base import BaseRecipe
-from stages.extraction.recipes.kinds import AnyRecipe
-from storage.errors import InputError
+from permafrost.stages.extraction.recipes.base import BaseRecipe
+from permafrost.stages.extraction.recipes.kinds import AnyRecipe
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.recipes.decoded import said
 from tests.stages.extraction.tiny_models import word_tokenizer
 

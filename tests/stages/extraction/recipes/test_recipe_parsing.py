@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from stages.extraction.backbone import BackboneFiles, read_sizes
-from stages.extraction.recipes import (
+from permafrost.stages.extraction.backbone import BackboneFiles, read_sizes
+from permafrost.stages.extraction.recipes import (
     ContrastiveRecipe,
     HtpRecipe,
     Intervention,
@@ -29,8 +29,8 @@ from stages.extraction.recipes import (
     recipe_identity,
     resolve_recipe,
 )
-from stages.extraction.sizes import BackboneSizes
-from storage.errors import InputError
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.tiny_models import word_tokenizer
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "recipes.json"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tokenizers import normalizers
 
-from stages.extraction.backbone import BackboneFiles, load_tokenizer
-from stages.extraction.recipes import (
+from permafrost.stages.extraction.backbone import BackboneFiles, load_tokenizer
+from permafrost.stages.extraction.recipes import (
     Encoded,
     HtpRecipe,
     PlainRecipe,
@@ -17,7 +17,7 @@ from stages.extraction.recipes import (
     encode,
     parse_recipe,
 )
-from storage.errors import InputError
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.tiny_models import TEXTS, byte_tokenizer, word_tokenizer
 
 Files = Callable[[str], BackboneFiles]

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.extraction.recipes import (
+from permafrost.stages.extraction.recipes import (
     PLACEHOLDER,
     TemplateRecipe,
     TokenPrependingRecipe,
     encode,
     parse_recipe,
 )
-from storage.errors import InputError
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.recipes.decoded import said
 from tests.stages.extraction.tiny_models import byte_tokenizer, word_tokenizer
 

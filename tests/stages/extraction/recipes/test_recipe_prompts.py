@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from stages.extraction.recipes import (
+from permafrost.stages.extraction.recipes import (
     ContrastiveRecipe,
     Encoded,
     MetaEolRecipe,
@@ -15,7 +15,7 @@ from stages.extraction.recipes import (
     expand_recipe,
     parse_recipe,
 )
-from storage.errors import InputError
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.recipes.decoded import said
 from tests.stages.extraction.tiny_models import byte_tokenizer, word_tokenizer
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from stages.extraction.recipes import Recipe, encode, expand_recipe, parse_recipe
+from permafrost.stages.extraction.recipes import Recipe, encode, expand_recipe, parse_recipe
 from tests.stages.extraction.recipes.decoded import said
 from tests.stages.extraction.tiny_models import TEXTS, byte_tokenizer, word_tokenizer
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stages.extraction.recipes import Encoded, TemplateRecipe, encode, normalise_sentence
-from storage.errors import InputError
+from permafrost.stages.extraction.recipes import Encoded, TemplateRecipe, encode, normalise_sentence
+from permafrost.storage.errors import InputError
 from tests.stages.extraction.tiny_models import byte_tokenizer, word_tokenizer
 
 
