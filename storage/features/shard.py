@@ -5,7 +5,6 @@ pairs and the index's crc32c. So the local reader maps the file and, where nothi
 out the raw bytes; a chunk's checksum is verified the first time the chunk is touched.
 """
 
-import abc
 import contextlib
 import math
 import mmap
@@ -29,6 +28,9 @@ _ABSENT = np.uint64(2**64 - 1)
 
 _RUN_BYTES = 2048
 """Mean length of consecutive rows from which copying runs beats picking rows one by one."""
+
+_CHECKED_BYTES = 1 << 24
+"""How much of a file is in memory at a time while its checksum is made."""
 
 
 @dataclass(frozen=True)
@@ -170,18 +172,44 @@ def _reserve(fd: int, size: int) -> None:
 _CANNOT_RESERVE = {95, 22, 38}  # EOPNOTSUPP, EINVAL, ENOSYS
 
 
-class ShardRows(abc.ABC):
+class ShardRows:
     """Rows of one committed shard, in storage order, from decoded chunks of `chunk_rows` rows.
+
+    Through a memory map, and a chunk is verified when it is first touched. Where the file system has no
+    maps (some network and FUSE ones), a chunk is read and verified when it is asked for, and one is held.
 
     Raises:
         CorruptDataError: from any call; what is on disk differs from what the receipt recorded.
     """
 
     def __init__(
-        self, path: Path, *, row_shape: tuple[int, ...], dtype: np.dtype[Any], chunk_rows: int
+        self,
+        path: Path,
+        *,
+        seal: ShardSeal,
+        row_shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        chunk_rows: int,
+        shard_rows: int,
+        codec: Codec,
     ) -> None:
-        self._path = path
+        self._path, self._seal, self._codec = path, seal, codec
         self._row_shape, self._dtype, self._chunk_rows = row_shape, dtype, chunk_rows
+        try:
+            with path.open("rb") as file:
+                self._map = mapping_of(file)
+        except (FileNotFoundError, ValueError) as error:
+            raise CorruptDataError(f"{damaged(path)}: the file is missing or empty") from error
+        except OSError as error:
+            raise CorruptDataError(f"{damaged(path)}: {error.strerror}") from error
+        self._bytes = _FileBytes(path) if self._map is None else np.frombuffer(self._map, np.uint8)
+        if len(self._bytes) != seal.n_bytes:
+            raise CorruptDataError(
+                f"{damaged(path)}: it has {len(self._bytes):,} bytes, its receipt says {seal.n_bytes:,}"
+            )
+        tail = self._bytes[-index_bytes(shard_rows // chunk_rows) :].tobytes()
+        self._index = chunk_index(path, tail)
+        self._verified = np.zeros(len(seal.chunk_crc32c), dtype=bool)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows `[start, stop)` of the shard; a view of its chunk when they lie in one chunk."""
@@ -215,82 +243,32 @@ class ShardRows(abc.ABC):
             out[mine] = self._chunk(i)[rows[mine] - i * self._chunk_rows]
         return out
 
-    @abc.abstractmethod
     def will_need(self) -> None:
-        """Start reading ahead, where that can be asked for."""
+        """Have the kernel read a mapped file ahead, in pieces larger than a page fault brings."""
+        if self._map is not None and hasattr(mmap, "MADV_WILLNEED"):
+            self._map.madvise(mmap.MADV_WILLNEED)
 
-    @abc.abstractmethod
     def verify(self) -> None:
         """Read every byte: the file's checksum and each chunk's.
 
         Raises:
             CorruptDataError: names the file and, where it is known, the first chunk that differs.
         """
-
-    @abc.abstractmethod
-    def _chunk(self, i: int) -> NDArray[Any]:
-        """Decoded rows of chunk `i`, `[chunk_rows, *row_shape]`, checked against the receipt."""
-
-
-class MappedShard(ShardRows):
-    """Rows of one committed shard, through a memory map.
-
-    Raises:
-        CorruptDataError: size, index or a chunk's checksum differs from what the receipt recorded.
-        CannotMapError: the file is there, but its file system cannot map it; `ZarrShard` reads it.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        seal: ShardSeal,
-        row_shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        chunk_rows: int,
-        shard_rows: int,
-        codec: Codec,
-    ) -> None:
-        super().__init__(path, row_shape=row_shape, dtype=dtype, chunk_rows=chunk_rows)
-        self._seal, self._codec = seal, codec
-        try:
-            with path.open("rb") as file:
-                self._file = mapping_of(file)
-        except (FileNotFoundError, ValueError) as error:
-            raise CorruptDataError(f"{damaged(path)}: the file is missing or empty") from error
-        except OSError as error:
-            raise CorruptDataError(f"{damaged(path)}: {error.strerror}") from error
-        self._map = np.frombuffer(self._file, np.uint8)
-        if len(self._map) != seal.n_bytes:
-            raise CorruptDataError(
-                f"{damaged(path)}: it has {len(self._map):,} bytes, its receipt says {seal.n_bytes:,}"
-            )
-        tail = self._map[-index_bytes(shard_rows // chunk_rows) :].tobytes()
-        self._index = chunk_index(path, tail)
-        self._verified = np.zeros(len(seal.chunk_crc32c), dtype=bool)
-
-    def will_need(self) -> None:
-        """Have the kernel read the whole file ahead, in pieces larger than a page fault brings."""
-        if hasattr(mmap, "MADV_WILLNEED"):
-            self._file.madvise(mmap.MADV_WILLNEED)
-
-    def verify(self) -> None:
-        """Read every byte: the file's checksum and each chunk's.
-
-        Raises:
-            CorruptDataError: names the file and the first chunk that differs.
-        """
         for i in range(len(self._seal.chunk_crc32c)):
             self._chunk(i)
-        if crc32c(self._map.data) != self._seal.crc32c:
+        crc = 0
+        for start in range(0, len(self._bytes), _CHECKED_BYTES):
+            crc = crc32c(self._bytes[start : start + _CHECKED_BYTES].data, crc)
+        if crc != self._seal.crc32c:
             raise CorruptDataError(
                 f"{damaged(self._path)}: the checksum of the file does not match"
             )
 
     def _chunk(self, i: int) -> NDArray[Any]:
+        """Decoded rows of chunk `i`, `[chunk_rows, *row_shape]`, checked against the receipt."""
         offset, size = self._index[i].tolist()
-        raw = self._map[offset : offset + size - CRC_BYTES]
-        if not self._verified[i]:
+        raw = self._bytes[offset : offset + size - CRC_BYTES]
+        if self._map is None or not self._verified[i]:
             check_chunk(self._path, self._seal, i, raw.data)
             self._verified[i] = True
         if self._codec == "zstd":
@@ -302,6 +280,37 @@ class MappedShard(ShardRows):
                 f"others; or the store's own sizes are wrong"
             )
         return raw.view(self._dtype).reshape(shape)
+
+
+class _FileBytes:
+    """Bytes of a file that cannot be mapped.
+
+    The last slice is kept, as rows of one chunk are often asked for in turn.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._n_bytes = path, path.stat().st_size
+        self._held = (slice(0, 0), np.empty(0, np.uint8))
+
+    def __len__(self) -> int:
+        return self._n_bytes
+
+    def __getitem__(self, which: slice) -> NDArray[np.uint8]:
+        """The bytes of a slice; fewer where the file has been cut off since.
+
+        Raises:
+            CorruptDataError: the file has gone, or cannot be read.
+        """
+        start, stop, _ = which.indices(self._n_bytes)
+        held = self._held  # another thread may replace it
+        if held[0] != slice(start, stop):
+            try:
+                found = np.fromfile(self._path, np.uint8, count=stop - start, offset=start)
+            except OSError as error:
+                raise CorruptDataError(f"{damaged(self._path)}: {error.strerror}") from error
+            found.flags.writeable = False
+            held = self._held = (slice(start, stop), found)
+        return held[1]
 
 
 def index_bytes(n_chunks: int) -> int:
@@ -334,21 +343,16 @@ def check_chunk(path: Path, seal: ShardSeal, i: int, encoded: memoryview) -> Non
         raise CorruptDataError(f"{damaged(path)}: the checksum of chunk {i} does not match")
 
 
-class CannotMapError(Exception):
-    """A file system refused to map a file."""
-
-
-def mapping_of(file: BinaryIO) -> mmap.mmap:
-    """A read-only map of an open file.
+def mapping_of(file: BinaryIO) -> mmap.mmap | None:
+    """A read-only map of an open file; None where its file system has no maps.
 
     Raises:
-        CannotMapError: its file system has no maps.
         ValueError: the file is empty.
     """
     try:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise CannotMapError(str(error)) from error
+    except OSError:
+        return None
 
 
 def damaged(path: Path) -> str:

@@ -33,8 +33,7 @@ from permafrost.storage.features.record import (
     record_path,
 )
 from permafrost.storage.features.segments import Segment, read_segment
-from permafrost.storage.features.shard import CannotMapError, MappedShard, ShardRows
-from permafrost.storage.features.zarr_shard import ZarrShard
+from permafrost.storage.features.shard import ShardRows
 from permafrost.storage.replica import fetch_missing
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
@@ -288,25 +287,20 @@ class FeatureStore:
         return receipt
 
     def reopen_shard(self, segment: int, array: str) -> ShardRows:
-        """As `open_shard`, but afresh: every chunk will be verified again.
-
-        Mapped; through the Zarr API where the file system has no maps.
-        """
+        """As `open_shard`, but afresh: every chunk will be verified again."""
         receipt = self.checked_receipt(segment, array)
         spec, axes = self.spec(array), self.record.axes
         path = self.shard_path(segment, array)
         fetch_missing([path])
-        shape: dict[str, Any] = {
-            "row_shape": () if spec.width is None else (spec.width,),
-            "dtype": spec.storage,
-            "chunk_rows": spec.chunk_rows(axes),
-            "shard_rows": spec.segment_rows(axes),
-        }
-        try:
-            return MappedShard(path, seal=receipt.seal, codec=self.record.codec, **shape)
-        except CannotMapError:
-            folder, first_row = self.zarr_path / array, segment * spec.segment_rows(axes)
-            return ZarrShard(path, folder, first_row=first_row, seal=receipt.seal, **shape)
+        return ShardRows(
+            path,
+            seal=receipt.seal,
+            row_shape=() if spec.width is None else (spec.width,),
+            dtype=spec.storage,
+            chunk_rows=spec.chunk_rows(axes),
+            shard_rows=spec.segment_rows(axes),
+            codec=self.record.codec,
+        )
 
     def array_metadata(self, array: str, n_segments: int) -> dict[str, Any]:
         """The `zarr.json` that `array` has when the store holds `n_segments`."""

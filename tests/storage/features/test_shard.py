@@ -26,7 +26,7 @@ from permafrost.storage.features.layout import (
     shard_key,
     zarr_metadata,
 )
-from permafrost.storage.features.shard import MappedShard, ShardSeal, ShardWriter
+from permafrost.storage.features.shard import ShardRows, ShardSeal, ShardWriter
 from tests.storage.small_store import flip, make_rows
 
 SPECS = [
@@ -44,7 +44,7 @@ ZARRS = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}
 @contextmanager
 def _written(
     spec: ArraySpec, axes: Axes, portions: list[NDArray[Any]], codec: Codec
-) -> Iterator[tuple[Path, ShardSeal, MappedShard]]:
+) -> Iterator[tuple[Path, ShardSeal, ShardRows]]:
     """One array of one segment on disk, appended in these portions."""
     tail = () if spec.width is None else (spec.width,)
     shape: dict[str, Any] = {
@@ -63,7 +63,7 @@ def _written(
         seal = writer.seal()
         metadata = zarr_metadata(spec, axes, 1, codec)
         (root / spec.name / "zarr.json").write_text(json.dumps(metadata))
-        yield root / spec.name, seal, MappedShard(path, seal=seal, **shape)
+        yield root / spec.name, seal, ShardRows(path, seal=seal, **shape)
 
 
 @st.composite
@@ -158,8 +158,8 @@ def test_a_flipped_byte_anywhere_never_comes_back_as_data(codec: Codec) -> None:
             flip(shard, at)
 
 
-def _reopened(path: Path, seal: ShardSeal, codec: Codec) -> MappedShard:
-    return MappedShard(
+def _reopened(path: Path, seal: ShardSeal, codec: Codec) -> ShardRows:
+    return ShardRows(
         path,
         seal=seal,
         row_shape=(4,),

@@ -1,6 +1,7 @@
-"""A file system without memory maps: the same rows, through the Zarr API."""
+"""A file system without memory maps: the same rows, read a chunk at a time."""
 
-import json
+import mmap
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,10 @@ import numpy as np
 import pytest
 
 from permafrost.storage.errors import CorruptDataError
-from permafrost.storage.features import shard
 from permafrost.storage.features.layout import Codec
+from permafrost.storage.features.shard import CRC_BYTES, ShardRows
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.verification import verify
-from permafrost.storage.features.zarr_shard import ZarrShard
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import open_reader
@@ -26,10 +26,10 @@ ARRAYS = ("token_ids", "span", "hidden/1", "attention_rows/1", "pooled/hidden_me
 def unmappable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every map is refused, as some network and FUSE file systems do."""
 
-    def refused(file: Any) -> None:
-        raise shard.CannotMapError(f"[Errno 19] No such device: {file.name}")
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(19, "No such device")
 
-    monkeypatch.setattr(shard, "mapping_of", refused)
+    monkeypatch.setattr(mmap, "mmap", refused)
 
 
 def _cells(small: SmallStore) -> list[tuple[int, str]]:
@@ -47,7 +47,7 @@ def _rows(store: FeatureStore, segment: int, array: str) -> int:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_the_same_rows_come_through_the_zarr_api(
+def test_the_same_rows_come_without_a_map(
     tmp_path: Path, codec: Codec, dtype: str, request: pytest.FixtureRequest
 ) -> None:
     small = filled_store(tmp_path, codec=codec, dtype=dtype)
@@ -57,7 +57,6 @@ def test_the_same_rows_come_through_the_zarr_api(
     assert len({segment for segment, _ in mapped}) > 2
     for cell, expected in mapped.items():
         found = small.store.reopen_shard(*cell)
-        assert isinstance(found, ZarrShard)
         n = _rows(small.store, *cell)
         assert np.array_equal(found.read(0, n), expected.read(0, n))
         start, stop = sorted(rng.choice(n + 1, 2, replace=False).tolist())
@@ -90,38 +89,69 @@ def test_readers_and_verify_work_without_maps(tmp_path: Path, budget: int) -> No
 
 @pytest.mark.usefixtures("unmappable")
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_flipped_byte_anywhere_is_found_before_any_row_is_given(
+def test_a_flipped_byte_anywhere_is_found_and_gives_no_wrong_row(
     tmp_path: Path, codec: Codec
 ) -> None:
     small = filled_store(tmp_path, 6, codec=codec)
-    path = small.store.shard_path(0, "hidden/1")
+    path, n = small.store.shard_path(0, "hidden/1"), _rows(small.store, 0, "hidden/1")
+    expected = small.store.reopen_shard(0, "hidden/1").read(0, n)
+    spec, axes = small.store.spec("hidden/1"), small.store.record.axes
+    seal = small.store.checked_receipt(0, "hidden/1").seal
+    refused: list[str] = []
     for at in range(path.stat().st_size):
         flip(path, at)
-        with pytest.raises(CorruptDataError, match=r"is damaged.*checksum"):
-            small.store.reopen_shard(0, "hidden/1")
+        try:
+            found = ShardRows(
+                path,
+                seal=seal,
+                row_shape=(spec.width,),
+                dtype=spec.storage,
+                chunk_rows=spec.chunk_rows(axes),
+                shard_rows=spec.segment_rows(axes),
+                codec=codec,
+            )
+            assert np.array_equal(found.read(0, n), expected)
+            with pytest.raises(CorruptDataError, match="the checksum of the file"):
+                found.verify()
+        except CorruptDataError as error:
+            refused.append(str(error))
         flip(path, at)
+    # All but the checksums behind the chunks, which only Zarr's engines read.
+    n_chunks = -(-n // spec.chunk_rows(axes))
+    assert all(re.search(r"is damaged.*checksum", message) for message in refused)
+    assert len(refused) == path.stat().st_size - CRC_BYTES * n_chunks
 
 
 @pytest.mark.usefixtures("unmappable")
-def test_truncated_missing_or_undescribed_shards_are_refused(tmp_path: Path) -> None:
+def test_a_chunk_that_changes_after_it_was_read_is_found(tmp_path: Path) -> None:
+    small = filled_store(tmp_path)
+    shard = small.store.open_shard(0, "hidden/1")
+    chunk_rows = small.store.spec("hidden/1").chunk_rows(small.store.record.axes)
+    shard.read(0, 1)
+    shard.read(chunk_rows, chunk_rows + 1)
+    flip(small.store.shard_path(0, "hidden/1"), 3)
+    with pytest.raises(CorruptDataError, match="the checksum of chunk 0"):
+        shard.read(0, 1)
+
+
+@pytest.mark.usefixtures("unmappable")
+def test_truncated_and_missing_shards_are_refused(tmp_path: Path) -> None:
     small = filled_store(tmp_path)
     path = small.store.shard_path(0, "hidden/1")
+    opened = small.store.open_shard(0, "hidden/1")
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     with pytest.raises(CorruptDataError, match=r"has [\d,]+ bytes, its receipt says"):
         small.store.reopen_shard(0, "hidden/1")
+    chunk_rows = small.store.spec("hidden/1").chunk_rows(small.store.record.axes)
+    path.write_bytes(whole[:10])
+    with pytest.raises(CorruptDataError, match="checksum of chunk 0"):
+        opened.read(0, 1)
     path.unlink()
     with pytest.raises(CorruptDataError, match="the file is missing"):
         small.store.reopen_shard(0, "hidden/1")
-    path.write_bytes(whole)
-    metadata = small.store.zarr_path / "hidden/1/zarr.json"
-    kept = metadata.read_text()
-    metadata.write_text(json.dumps(json.loads(kept) | {"shape": [0, 8]}))
-    with pytest.raises(CorruptDataError, match="for a chunk, the store says float16"):
-        small.store.reopen_shard(0, "hidden/1").read(0, 1)
-    metadata.unlink()
-    with pytest.raises(CorruptDataError, match=r"the metadata of .* cannot be read"):
-        small.store.reopen_shard(0, "hidden/1")
+    with pytest.raises(CorruptDataError, match=r"is damaged.*No such file"):
+        opened.read(chunk_rows, chunk_rows + 1)
 
 
 @pytest.mark.usefixtures("unmappable")
@@ -130,4 +160,4 @@ def test_a_shard_of_another_store_is_damage(tmp_path: Path) -> None:
     other = filled_store(tmp_path / "b", arrays=("attention_rows/1", "hidden/1"))
     shutil.copyfile(other.store.shard_path(0, "hidden/1"), small.store.shard_path(0, "hidden/1"))
     with pytest.raises(CorruptDataError, match="is damaged"):
-        small.store.reopen_shard(0, "hidden/1")
+        small.store.reopen_shard(0, "hidden/1").read(0, 1)
