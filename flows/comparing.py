@@ -9,10 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from permafrost.flows.runs import latest_runs
-from permafrost.stages.comparison import Comparison, NamedAnswers, ScoredMethod, compare, named
-from permafrost.stages.example_scores import ExampleScores, read_example_scores
-from permafrost.stages.predictions import read_answers
-from permafrost.stages.significance import BootstrapConfig
+from permafrost.stages.metrics.bootstrap import BootstrapConfig
+from permafrost.stages.metrics.comparison import (
+    Comparison,
+    NamedAnswers,
+    ScoredMethod,
+    compare,
+    named,
+)
+from permafrost.stages.metrics.example_scores import ExampleScores, read_example_scores
+from permafrost.stages.metrics.predictions import read_answers
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.keys import KEY_LENGTH

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from permafrost.flows.comparing import Side
-from permafrost.stages.comparison import VERDICTS, Basis, Change, Comparison
+from permafrost.stages.metrics.comparison import VERDICTS, Basis, Change, Comparison
 from permafrost.stages.report.entries import DASH, hundredths, p_text, signed
 from permafrost.stages.report.latex import escaped, floating, tabular
 from permafrost.stages.report.markdown import literal

@@ -17,9 +17,9 @@ from permafrost.flows.nodes import ExperimentNodes
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.stages.corpus.config import task_kind
 from permafrost.stages.extraction.recipes import recipe_identity
-from permafrost.stages.layer_probe import LayerScores
 from permafrost.stages.mteb_evaluation import task_facts
 from permafrost.stages.probes import ProbeCurves
+from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.html import page_digest
 from permafrost.stages.report.pretraining import read_pretrainings

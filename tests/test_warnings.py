@@ -10,7 +10,7 @@ import pytest
     [
         "permafrost",
         "permafrost.flows.cli.app",
-        "permafrost.stages.score",
+        "permafrost.stages.scoring.score",
         "permafrost.storage.keys",
     ],
 )

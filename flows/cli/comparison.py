@@ -38,7 +38,7 @@ def compare(
     # Imported here: other listings need none of it.
     from permafrost.flows import comparison_table
     from permafrost.flows.comparing import compare_sources
-    from permafrost.stages.significance import BootstrapConfig
+    from permafrost.stages.metrics.bootstrap import BootstrapConfig
 
     home_a = home_folder(home)
     other = home_a if home_b is None else home_folder(home_b)

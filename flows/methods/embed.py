@@ -25,7 +25,7 @@ from permafrost.stages.embed.config import AUTO
 from permafrost.stages.encoder.vectors import MethodVectors
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.mteb_evaluation import Role
-from permafrost.stages.similarity import SimilarityConfig, require_graded, score_vectors
+from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_vectors
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
 

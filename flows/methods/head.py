@@ -30,8 +30,8 @@ from permafrost.stages.fit import (
 )
 from permafrost.stages.fit.losses import LOSS_OF
 from permafrost.stages.heads import HeadConfig, require_width
-from permafrost.stages.report.cells import Role
-from permafrost.stages.score import ScoreConfig, score, scored_examples
+from permafrost.stages.metrics.records import Role
+from permafrost.stages.scoring.score import ScoreConfig, score, scored_examples
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.drafts import DRAFT_PREFIX
 from permafrost.storage.progress import Progress

@@ -34,7 +34,7 @@ from permafrost.stages.freeze import (
     require_texts,
     score_corpus,
 )
-from permafrost.stages.similarity import SimilarityConfig
+from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress

@@ -35,7 +35,7 @@ from permafrost.stages.linear import (
     run_linear,
 )
 from permafrost.stages.linear.config import Strengths
-from permafrost.stages.report.cells import Role
+from permafrost.stages.metrics.records import Role
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
 

@@ -12,7 +12,7 @@ from permafrost.stages.corpus.config import CorpusConfig, task_kind
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit import Metric
 from permafrost.stages.fit.metrics import DEFAULT_METRIC
-from permafrost.stages.report.cells import Role
+from permafrost.stages.metrics.records import Role
 
 CLASSES: tuple[TaskKind, ...] = ("classification", "pair_classification")
 

@@ -16,10 +16,11 @@ from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.extraction.recipes import OPENING, PLACEHOLDER
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.stages.layer_probe import LayerScores
+from permafrost.stages.metrics.records import Role
 from permafrost.stages.probes import ProbeCurves
+from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.stages.report.attention_rows import AttentionRows, TextAttention
-from permafrost.stages.report.cells import Cell, Costs, Role
+from permafrost.stages.report.cells import Cell, Costs
 from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.layer_curves import LAYER_CURVES

@@ -9,16 +9,16 @@ from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
 from permafrost.flows.methods.method import CLASSES, Cell, Method
 from permafrost.flows.stage import Stage
-from permafrost.stages.controls import (
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.config import CorpusConfig, surface_at_chance
+from permafrost.stages.metrics.records import Role
+from permafrost.stages.scoring.controls import (
     BagOfWordsControl,
     ControlConfig,
     LengthControl,
     require_control,
     run_control,
 )
-from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.corpus.config import CorpusConfig, surface_at_chance
-from permafrost.stages.report.cells import Role
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
 

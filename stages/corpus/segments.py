@@ -9,7 +9,7 @@ from permafrost.stages.corpus.columns import DevAsGiven, TestAsGiven, Unlabelled
 from permafrost.stages.corpus.files import FilesCorpus, files_facts, files_rows
 from permafrost.stages.corpus.hub import HubCorpus, hub_facts, hub_rows
 from permafrost.stages.corpus.rows import SplitRows
-from permafrost.stages.segment_matching import SegmentSplit, split_segments
+from permafrost.stages.metrics.segment_matching import SegmentSplit, split_segments
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from permafrost.stages.correlations import spearman
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.config import Combine
 from permafrost.stages.embed.layers import combine_vectors
+from permafrost.stages.metrics.correlations import spearman
 from permafrost.storage.errors import InputError
 
 

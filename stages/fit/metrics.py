@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.correlations import pearson, spearman
+from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.storage.errors import InputError
 
 Metric = Literal["accuracy", "mcc", "f1", "spearman", "pearson", "spearman_pearson", "mrr"]

@@ -21,8 +21,8 @@ from permafrost.stages.freeze.config import (
 from permafrost.stages.freeze.encoders import LayerAutoencoders
 from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairFitResult, load_pair_fit
-from permafrost.stages.predictions import predictions_table
-from permafrost.stages.similarity import (
+from permafrost.stages.metrics.predictions import predictions_table
+from permafrost.stages.scoring.similarity import (
     CORRELATIONS,
     SimilarityConfig,
     SimilarityResult,

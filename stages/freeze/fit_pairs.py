@@ -16,7 +16,6 @@ from jaxtyping import Float32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from permafrost.stages.correlations import pearson, spearman
 from permafrost.stages.freeze.batches import gather, shuffled_batches
 from permafrost.stages.freeze.build import build_pair_head
 from permafrost.stages.freeze.config import PairFitConfig
@@ -25,6 +24,7 @@ from permafrost.stages.freeze.losses import LOSSES
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult
 from permafrost.stages.freeze.pair_heads import CosineMlp, EncodedHead, PairHead, cosines
 from permafrost.stages.freeze.step_log import StepLoss, steps_from
+from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.progress import Progress
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS, MAX_TEXTS
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.embed.config import AUTO
-from permafrost.stages.vector_map import MAP_TEXTS
+from permafrost.stages.metrics.vector_map import MAP_TEXTS
 
 Classifier = Literal["logistic", "svm"]
 PairFeatures = Literal["full", "concat"]

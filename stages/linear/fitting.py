@@ -15,7 +15,6 @@ import pyarrow as pa
 from jaxtyping import Float32
 from scipy.special import expit
 
-from permafrost.stages.answer_metrics import SPLITS, answer_metrics, answers_table
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import CorpusVectors, EmbedConfig, Features, embed_corpus
 from permafrost.stages.fit import Examples, FitData, Predictions, evaluate
@@ -23,8 +22,9 @@ from permafrost.stages.fit.splits import require_metric, splits
 from permafrost.stages.linear.config import LinearConfig
 from permafrost.stages.linear.features import inputs
 from permafrost.stages.linear.model import LinearModel
-from permafrost.stages.score import ScoreResult
-from permafrost.stages.vector_map import spread_evenly, vector_map
+from permafrost.stages.metrics.vector_map import spread_evenly, vector_map
+from permafrost.stages.scoring.answers import SPLITS, answer_metrics, answers_table
+from permafrost.stages.scoring.score import ScoreResult
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted

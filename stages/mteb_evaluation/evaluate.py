@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 from sklearn.base import clone
 
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.example_scores import ExampleScores
+from permafrost.stages.metrics.example_scores import ExampleScores
+from permafrost.stages.metrics.vector_map import VECTOR_MAP
 from permafrost.stages.mteb_evaluation.local_data import LocalData
 from permafrost.stages.mteb_evaluation.reading import file_digests, read_local
 from permafrost.stages.mteb_evaluation.tasks import Category, HubTask, MtebTask, Role
 from permafrost.stages.mteb_evaluation.vectors import Embedding
-from permafrost.stages.vector_map import VECTOR_MAP
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest
 from permafrost.storage.quoting import quoted

@@ -15,7 +15,7 @@ import pytrec_eval
 from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
 from numpy.typing import NDArray
 
-from permafrost.stages.example_scores import ROUNDED, ExampleScores, How
+from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores, How
 from permafrost.stages.mteb_evaluation.loaded import only_data, single_classes
 from permafrost.storage.keys import digest, text_digest
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering, AbsTaskRegression
 from numpy.typing import NDArray
 
+from permafrost.stages.metrics.vector_map import MAP_TEXTS, MapNames, spread_evenly, vector_map
 from permafrost.stages.mteb_evaluation.loaded import only_data, single_classes
 from permafrost.stages.mteb_evaluation.vectors import Embedding
-from permafrost.stages.vector_map import MAP_TEXTS, MapNames, spread_evenly, vector_map
 from permafrost.storage.keys import text_digest
 
 _KEPT_CHARS = 200

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 from jaxtyping import Float
 
+from permafrost.stages.metrics.vector_map import spread_evenly
 from permafrost.stages.report.token_weights import (
     Example,
     TaskCorpus,
@@ -20,7 +21,6 @@ from permafrost.stages.report.token_weights import (
     passage_of,
 )
 from permafrost.stages.report.tokens import Token, readable
-from permafrost.stages.vector_map import spread_evenly
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import text_digest
 

@@ -4,16 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from permafrost.stages.metrics.records import Role
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
-
-Role = Literal["method", "baseline", "control"]
-"""A control is given nothing from which the answer can be learnt: it must sit at chance. A baseline sees no
-backbone, and is what a method has to beat."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from permafrost.stages.report.cells import CellResult, Role
+from permafrost.stages.metrics.records import Role
+from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.entries import Entry, entry, hundredths
 from permafrost.stages.report.tables import Column, ResultsTable
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from permafrost.stages.bounds import MAX_TEXTS
+from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.report.averages import AverageRule
-from permafrost.stages.significance import BootstrapConfig
 
 
 class _Config(BaseModel):

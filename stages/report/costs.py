@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from permafrost.stages.report.cells import CellResult, Role
+from permafrost.stages.metrics.records import Role
+from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.entries import DASH, Entry, entry
 from permafrost.stages.report.history import LearningCurve
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from permafrost.stages.predictions import Answers, read_answers
+from permafrost.stages.metrics.predictions import Answers, read_answers
 from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.confusion import Confusion, confusion
 from permafrost.stages.report.token_weights import TaskCorpus

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from permafrost.stages.report.cells import CellResult, Role
+from permafrost.stages.metrics.records import Role
+from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.entries import Entry, entry, signed
 from permafrost.stages.report.tables import ResultsTable
 

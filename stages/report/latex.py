@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from permafrost.stages.report.cells import Role
+from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.entries import DASH, hundredths
 from permafrost.stages.report.tables import PrintedMark, ResultsTable, Row
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.report.averages import Average, averages
 from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.clean import overlap_note
@@ -13,7 +14,6 @@ from permafrost.stages.report.evaluated_texts import trained_texts_note
 from permafrost.stages.report.history import LearningCurve
 from permafrost.stages.report.standing import Standing, standings
 from permafrost.stages.report.tables import TIED, Column, ResultsTable
-from permafrost.stages.significance import BootstrapConfig
 
 ONE_EXAMPLE = 0.003
 """A test set is small if one of its examples is worth more of the metric."""

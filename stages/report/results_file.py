@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from permafrost.stages.metrics.bootstrap import Interval
 from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.standing import Standing
 from permafrost.stages.report.tables import Column
-from permafrost.stages.significance import Interval
 
 CellName = tuple[str, str, int]
 """Method, task, seed."""

@@ -1,8 +1,8 @@
 """Intervals of the results, and which methods the best of a task is not shown to be better than.
 
-The interval of a method is about examples and seeds (`stages.significance`), that of a cell, one seed, about
-examples. Resampling needs the predictions on test, or of an evaluation what each example adds to the score.
-A result takes part if these were kept and give the score that it reports; cells of a task share their
+The interval of a method is about examples and seeds (`stages.metrics.bootstrap`), that of a cell, one seed,
+about examples. Resampling needs the predictions on test, or of an evaluation what each example adds to the
+score. A result takes part if these were kept and give the score that it reports; cells of a task share their
 resamples if they answer the same examples.
 """
 
@@ -12,11 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from permafrost.stages.example_scores import ROUNDED, ExampleScores, read_example_scores
-from permafrost.stages.predictions import Answers, read_answers
-from permafrost.stages.report.cells import CellResult
-from permafrost.stages.resampled_metrics import METRICS
-from permafrost.stages.significance import (
+from permafrost.stages.metrics.bootstrap import (
     BootstrapConfig,
     Difference,
     Estimate,
@@ -26,6 +22,10 @@ from permafrost.stages.significance import (
     interval,
     resample,
 )
+from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores, read_example_scores
+from permafrost.stages.metrics.predictions import Answers, read_answers
+from permafrost.stages.metrics.resampling import METRICS
+from permafrost.stages.report.cells import CellResult
 
 _SAME_SCORE = 1e-9
 

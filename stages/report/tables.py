@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from permafrost.stages.metrics.bootstrap import Interval
+from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.averages import Average
-from permafrost.stages.report.cells import Cell, CellResult, Role, read_results
+from permafrost.stages.report.cells import Cell, CellResult, read_results
 from permafrost.stages.report.entries import DASH, Entry, entry, hundredths
 from permafrost.stages.report.markdown import literal
 from permafrost.stages.report.standing import Standing
-from permafrost.stages.significance import Interval
 
 _MOST_CLASSES = 3
 """Shares of so many classes are listed, those of more given as a range."""

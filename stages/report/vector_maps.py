@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from permafrost.stages.metrics.vector_map import VectorMap, read_vector_map
 from permafrost.stages.report.canvas import shortened
 from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.palette import SERIES
 from permafrost.stages.report.token_weights import TaskCorpus
-from permafrost.stages.vector_map import VectorMap, read_vector_map
 from permafrost.storage.errors import CorruptDataError
 
 OTHERS = "other classes"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from permafrost.stages.correlations import ranks
-from permafrost.stages.predictions import Answers, read_answers
+from permafrost.stages.metrics.correlations import ranks
+from permafrost.stages.metrics.predictions import Answers, read_answers
 from permafrost.stages.report.cells import CellResult
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from permafrost.stages.corpus.text_sample import TextSample, choose_texts
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.capture import Index
 from permafrost.stages.extraction.recipes import Encoded, Recipe, definite_readout, encode
@@ -27,7 +28,6 @@ from permafrost.stages.sensitivity.profile import (
     combined,
     own_tokens,
 )
-from permafrost.stages.text_sample import TextSample, choose_texts
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from permafrost.stages.corpus.text_sample import TextSample, choose_texts
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.recipes import Recipe, encode
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.extraction.token_budget import batches
 from permafrost.stages.extraction.unembedding import Unembedding, read_unembedding
 from permafrost.stages.probes import Point, ProbeCurves
-from permafrost.stages.text_sample import TextSample, choose_texts
 from permafrost.stages.token_prediction.prefixes import require_prefixes
 from permafrost.stages.token_prediction.ranks import NOWHERE, reciprocal_ranks, target_ranks
 from permafrost.stages.token_prediction.targets import following_tokens

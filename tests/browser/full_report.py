@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.report.cells import Costs
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.pretraining import PretrainingRun
-from permafrost.stages.significance import BootstrapConfig
 from tests.stages.report.fake_results import Grid, make_grid
 from tests.stages.report.test_attention_rows import stored_rows
 from tests.stages.report.test_layer_curves import tidy

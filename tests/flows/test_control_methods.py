@@ -10,9 +10,9 @@ from permafrost.flows.build import build_graph
 from permafrost.flows.experiment import Experiment
 from permafrost.flows.methods.method import Cell, Upstream
 from permafrost.flows.methods.surface import BagOfWordsMethod, LengthMethod
-from permafrost.stages.controls import BagOfWordsControl, LengthControl
 from permafrost.stages.corpus.dilution import DilutionCorpus
 from permafrost.stages.corpus.files import FilesCorpus
+from permafrost.stages.scoring.controls import BagOfWordsControl, LengthControl
 from tests.flows.conftest import tiny_experiment
 
 MADE = DilutionCorpus(ratio=0.5)

@@ -9,14 +9,12 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from permafrost.flows.methods.layers import Latents
-from permafrost.stages.controls import ControlConfig
 from permafrost.stages.corpus.dilution import DilutionCorpus
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.fit import FitConfig, LossConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
 from permafrost.stages.heads import HeadConfig, PygConv, PygPoolHead
-from permafrost.stages.layer_probe import LayerProbeConfig
 from permafrost.stages.linear import LinearConfig
 from permafrost.stages.probes import (
     GeometryConfig,
@@ -24,9 +22,11 @@ from permafrost.stages.probes import (
     TaskScoreConfig,
     TokenGraphConfig,
 )
-from permafrost.stages.score import ScoreConfig
+from permafrost.stages.probes.layer_probe import LayerProbeConfig
+from permafrost.stages.scoring.controls import ControlConfig
+from permafrost.stages.scoring.score import ScoreConfig
+from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.stages.sensitivity import SensitivityConfig
-from permafrost.stages.similarity import SimilarityConfig
 from permafrost.stages.token_prediction import LogitLensConfig, NextTokenConfig
 from permafrost.storage.keys import digest, to_plain
 

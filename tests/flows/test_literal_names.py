@@ -14,7 +14,7 @@ from permafrost.flows.comparison_table import as_markdown, as_text
 from permafrost.flows.engine.display import Display
 from permafrost.flows.results_table import render
 from permafrost.flows.terminal import Terminal
-from permafrost.stages.comparison import Comparison
+from permafrost.stages.metrics.comparison import Comparison
 
 NAMES = ["GLOT [k=2]", "GLOT [k=4]", "m[/b]", "[red]x[/red]", ":smile:", "[link=a]y[/link]"]
 

@@ -12,7 +12,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from permafrost.flows.methods.reporting import attention_rows
 from permafrost.flows.pipeline import pipeline
-from permafrost.stages.vector_map import read_vector_map
+from permafrost.stages.metrics.vector_map import read_vector_map
 from permafrost.storage.keys import text_digest
 from tests.flows.conftest import tiny_experiment
 from tests.flows.looked import Looked, look

@@ -12,7 +12,7 @@ from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import extract
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
-from permafrost.stages.similarity import SimilarityConfig, score_pairs
+from permafrost.stages.scoring.similarity import SimilarityConfig, score_pairs
 from permafrost.storage.progress import SilentProgress
 from tests.real_files import DATA, MODELS, needs_both
 

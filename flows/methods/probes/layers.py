@@ -8,7 +8,7 @@ from permafrost.flows.methods.probes.probe import FeatureProbe, MeasureFeatures
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import StoredFeatures, required_arrays
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.layer_probe import (
+from permafrost.stages.probes.layer_probe import (
     LayerProbeConfig,
     LayerScores,
     probe_layers,

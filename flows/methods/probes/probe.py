@@ -15,8 +15,8 @@ from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.layer_probe import LayerScores
 from permafrost.stages.probes import ProbeCurves
+from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress

@@ -9,13 +9,13 @@ from permafrost.flows.graph import Node, Resources
 from permafrost.flows.methods.method import Upstream
 from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
 from permafrost.flows.stage import Stage
+from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.sensitivity import (
     SensitivityConfig,
     measure_sensitivity,
     require_differentiable,
 )
-from permafrost.stages.text_sample import choose_texts
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from permafrost.stages.controls import LengthControl, run_control
 from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
 from permafrost.stages.corpus.overlap import overlap_metrics
-from permafrost.stages.similarity import SimilarityConfig, score_pairs
+from permafrost.stages.scoring.controls import LengthControl, run_control
+from permafrost.stages.scoring.similarity import SimilarityConfig, score_pairs
 from permafrost.storage.keys import text_digest
 
 NOTHING = {"overlap": None, "n_clean_test": None, "clean_test": None}

@@ -17,7 +17,7 @@ from sklearn.svm import LinearSVC
 
 from permafrost.stages.embed import EmbedConfig, WhiteningConfig
 from permafrost.stages.linear import LinearConfig, load_linear, run_linear
-from permafrost.stages.vector_map import read_vector_map
+from permafrost.stages.metrics.vector_map import read_vector_map
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.keys import digest
 from permafrost.storage.progress import SilentProgress

@@ -11,13 +11,21 @@ import pytest
 import pytrec_eval
 from scipy.stats import spearmanr
 
-from permafrost.stages.comparison import ScoredMethod, compare
-from permafrost.stages.example_scores import EXAMPLE_SCORES, ExampleScores, read_example_scores
+from permafrost.stages.metrics.bootstrap import (
+    BootstrapConfig,
+    bootstrap_interval,
+    paired_bootstrap,
+)
+from permafrost.stages.metrics.comparison import ScoredMethod, compare
+from permafrost.stages.metrics.example_scores import (
+    EXAMPLE_SCORES,
+    ExampleScores,
+    read_example_scores,
+)
 from permafrost.stages.mteb_evaluation import evaluate_task
 from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.stages.report.cells import Cell, read_results
 from permafrost.stages.report.standing import standings
-from permafrost.stages.significance import BootstrapConfig, bootstrap_interval, paired_bootstrap
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import text_digest
 from tests.stages.mteb_evaluation.small_tasks import task, write_task, write_tasks

@@ -9,10 +9,10 @@ import pytest
 from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTaskRegression
 
+from permafrost.stages.metrics.vector_map import MAP_TEXTS, principal_components, read_vector_map
 from permafrost.stages.mteb_evaluation import evaluate_task
 from permafrost.stages.mteb_evaluation.maps import task_map
 from permafrost.stages.mteb_evaluation.reading import read_local
-from permafrost.stages.vector_map import MAP_TEXTS, principal_components, read_vector_map
 from permafrost.storage.keys import text_digest
 from tests.diagonal import diagonal
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_task

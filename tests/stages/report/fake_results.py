@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.attention_rows import AttentionRows
-from permafrost.stages.report.cells import Cell, Role
+from permafrost.stages.report.cells import Cell
 from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.pretraining import PretrainingRun

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from permafrost.stages.fit import Metric, evaluate
-from permafrost.stages.predictions import PREDICTIONS, predictions_table
-from permafrost.stages.report.cells import Cell, Role
+from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
+from permafrost.stages.metrics.records import Role
+from permafrost.stages.report.cells import Cell
 
 DEV = 0.5
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import rankdata, zscore
 from sklearn.metrics import confusion_matrix
 
-from permafrost.stages.predictions import PREDICTIONS, Answers
+from permafrost.stages.metrics.predictions import PREDICTIONS, Answers
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.confusion import MAX_CLASSES, N_LISTED, confusion
 from permafrost.stages.report.errors import task_errors

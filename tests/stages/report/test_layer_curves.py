@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from permafrost.stages.metrics.segment_matching import layer_curve
 from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.config import ReportConfig, TasksAxis
 from permafrost.stages.report.figures import layer_figure
@@ -21,7 +22,6 @@ from permafrost.stages.report.layer_curves import (
 )
 from permafrost.stages.report.palette import SERIES, extended, marks
 from permafrost.stages.report.tables import results_table
-from permafrost.stages.segment_matching import layer_curve
 from permafrost.storage.errors import InputError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction
@@ -17,7 +18,6 @@ from permafrost.stages.report.plain_tables import (
 )
 from permafrost.stages.report.standing import standings
 from permafrost.stages.report.tables import ResultsTable, tabulate
-from permafrost.stages.significance import BootstrapConfig
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 from tests.stages.report.test_layer_curves import SCORES, tidy

@@ -12,7 +12,12 @@ import pytest
 from rich.console import Console
 
 from permafrost.flows.results_table import render
-from permafrost.stages.predictions import PREDICTIONS, predictions_table
+from permafrost.stages.metrics.bootstrap import (
+    BootstrapConfig,
+    bootstrap_interval,
+    paired_bootstrap,
+)
+from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.stages.report.averages import averages
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import CurveAxis, ReportConfig
@@ -22,7 +27,6 @@ from permafrost.stages.report.notes import annotated
 from permafrost.stages.report.report import write_report
 from permafrost.stages.report.standing import standings
 from permafrost.stages.report.tables import Column, ResultsTable, Row, tabulate
-from permafrost.stages.significance import BootstrapConfig, bootstrap_interval, paired_bootstrap
 from tests.stages.report.fake_results import FakeCorpus
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 from tests.stages.report.test_report import Page

@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from permafrost.stages.metrics.bootstrap import Interval
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.entries import Entry, entry, hundredths, magnitude
 from permafrost.stages.report.results_file import results_arrow
 from permafrost.stages.report.tables import results_table
-from permafrost.stages.significance import Interval
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 from tests.stages.report.fake_results import Grid, without
 

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from permafrost.stages.metrics.vector_map import VECTOR_MAP, MapNames, vector_map
 from permafrost.stages.report.canvas import drawing, svg
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.map_figure import map_figure
 from permafrost.stages.report.palette import CONTROL
 from permafrost.stages.report.vector_maps import OTHERS, map_description, read_task_maps
-from permafrost.stages.vector_map import VECTOR_MAP, MapNames, vector_map
 from permafrost.storage.errors import CorruptDataError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page

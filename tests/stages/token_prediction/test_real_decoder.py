@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
@@ -14,7 +15,6 @@ from permafrost.stages.extraction.backbone import (
 )
 from permafrost.stages.extraction.recipes import parse_recipe, resolve_recipe
 from permafrost.stages.sensitivity import SensitivityConfig, measure_sensitivity
-from permafrost.stages.text_sample import choose_texts
 from permafrost.stages.token_prediction import LogitLensConfig, logit_lens
 from permafrost.storage.progress import SilentProgress
 from tests.real_files import DATA, MODELS, needs_both

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from permafrost.stages.corpus.segments import SegmentsCorpus
-from permafrost.stages.segment_matching import (
+from permafrost.stages.metrics.segment_matching import (
     SegmentMatchingConfig,
     SegmentSplit,
     layer_curve,
@@ -71,12 +71,12 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     suffixes[40:] = suffixes[:13]  # ties across blocks
     whole = suffix_ranks(prefixes, suffixes)
     for rows in (1, 7, 53):
-        monkeypatch.setattr("permafrost.stages.segment_matching._ROWS_AT_A_TIME", rows)
+        monkeypatch.setattr("permafrost.stages.metrics.segment_matching._ROWS_AT_A_TIME", rows)
         assert suffix_ranks(prefixes, suffixes).tolist() == whole.tolist()
 
 
 def test_no_array_as_large_as_texts_times_texts_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("permafrost.stages.segment_matching._ROWS_AT_A_TIME", 16)
+    monkeypatch.setattr("permafrost.stages.metrics.segment_matching._ROWS_AT_A_TIME", 16)
     sizes: list[int] = []
 
     class Watched(np.ndarray):

@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from permafrost.stages.controls import (
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus, build_corpus
+from permafrost.stages.corpus.dilution import DilutionCorpus
+from permafrost.stages.scoring.controls import (
     BagOfWordsControl,
     ClassMetric,
     ControlConfig,
     LengthControl,
     run_control,
 )
-from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.corpus.corpus import EXAMPLES, Corpus, build_corpus
-from permafrost.stages.corpus.dilution import DilutionCorpus
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest
 

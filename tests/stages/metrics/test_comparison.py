@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from permafrost.stages.comparison import Comparison, NamedAnswers, ScoredMethod, compare, named
 from permafrost.stages.fit import evaluate
-from permafrost.stages.predictions import Answers
-from permafrost.stages.significance import BootstrapConfig, paired_bootstrap
+from permafrost.stages.metrics.bootstrap import BootstrapConfig, paired_bootstrap
+from permafrost.stages.metrics.comparison import (
+    Comparison,
+    NamedAnswers,
+    ScoredMethod,
+    compare,
+    named,
+)
+from permafrost.stages.metrics.predictions import Answers
 from permafrost.storage.errors import InputError
 
 CONFIG = BootstrapConfig(n_resamples=400)

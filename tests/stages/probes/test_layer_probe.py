@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
-from permafrost.stages.layer_probe import LayerProbeConfig, LayerScores, probe_layers
+from permafrost.stages.probes.layer_probe import LayerProbeConfig, LayerScores, probe_layers
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.embed.corpus_features import N_TEXTS, cosine, directions, features, graded

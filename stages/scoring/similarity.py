@@ -21,9 +21,9 @@ from pydantic import BaseModel, ConfigDict
 from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import overlap_metrics
-from permafrost.stages.correlations import pearson, spearman
 from permafrost.stages.embed.corpus import CorpusVectors
-from permafrost.stages.predictions import PREDICTIONS, predictions_table
+from permafrost.stages.metrics.correlations import pearson, spearman
+from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

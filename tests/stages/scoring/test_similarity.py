@@ -16,9 +16,9 @@ from scipy.spatial.distance import cosine as cosine_distance
 
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
-from permafrost.stages.correlations import pearson, spearman
+from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.stages.report.cells import Cell, read_results
-from permafrost.stages.similarity import SimilarityConfig, score_pairs
+from permafrost.stages.scoring.similarity import SimilarityConfig, score_pairs
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from permafrost.stages.text_sample import TextSample, choose_texts
+from permafrost.stages.corpus.text_sample import TextSample, choose_texts
 from permafrost.storage.errors import InputError
 
 TEXTS = [f"{'word ' * (i % 7)}number {i}" for i in range(60)]

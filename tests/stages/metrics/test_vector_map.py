@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.decomposition import PCA
 
-from permafrost.stages.vector_map import (
+from permafrost.stages.metrics.vector_map import (
     VECTOR_MAP,
     MapNames,
     principal_components,

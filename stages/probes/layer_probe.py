@@ -19,8 +19,8 @@ from permafrost.stages.embed import EmbedConfig, Features, Method, embed_ensembl
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.layers import layer_vectors
 from permafrost.stages.extraction.capture import Index, LayersText
-from permafrost.stages.segment_matching import match
-from permafrost.stages.similarity import SimilarityConfig, require_graded, score_pairs
+from permafrost.stages.metrics.segment_matching import match
+from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_pairs
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 

@@ -20,7 +20,7 @@ from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import overlap_metrics
 from permafrost.stages.fit.metrics import class_balance, evaluate, majority_rate
-from permafrost.stages.predictions import PREDICTIONS, predictions_table
+from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

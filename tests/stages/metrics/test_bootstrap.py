@@ -9,10 +9,9 @@ from pydantic import ValidationError
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from permafrost.stages import resampled_metrics
 from permafrost.stages.fit import Metric, evaluate
-from permafrost.stages.resampled_metrics import METRICS, draws, resampled
-from permafrost.stages.significance import (
+from permafrost.stages.metrics import resampling
+from permafrost.stages.metrics.bootstrap import (
     BootstrapConfig,
     Estimate,
     bootstrap_interval,
@@ -21,6 +20,7 @@ from permafrost.stages.significance import (
     paired_bootstrap,
     resample,
 )
+from permafrost.stages.metrics.resampling import METRICS, draws, resampled
 from permafrost.storage.errors import InputError
 
 N = 60
@@ -114,7 +114,7 @@ def test_draws_are_whole_test_sets_and_the_same_however_many_are_held(monkeypatc
     (whole,) = draws(7, 100, seed=5)
     assert whole.shape == (7, 100)
     assert (whole.sum(axis=0) == 7).all()
-    monkeypatch.setattr(resampled_metrics, "_CELLS_AT_A_TIME", 7 * 9)
+    monkeypatch.setattr(resampling, "_CELLS_AT_A_TIME", 7 * 9)
     parts = list(draws(7, 100, seed=5))
     assert [part.shape[1] for part in parts] == [9] * 11 + [1]
     assert np.array_equal(np.concatenate(parts, axis=1), whole)

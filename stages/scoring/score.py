@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from permafrost.stages.answer_metrics import SPLITS, answer_metrics, answers_table
 from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
 from permafrost.stages.fit import (
     Examples,
@@ -29,8 +28,9 @@ from permafrost.stages.fit import (
     source_of,
     to_tensors,
 )
-from permafrost.stages.predictions import PREDICTIONS
-from permafrost.stages.vector_map import MAP_TEXTS, VECTOR_MAP, spread_evenly, vector_map
+from permafrost.stages.metrics.predictions import PREDICTIONS
+from permafrost.stages.metrics.vector_map import MAP_TEXTS, VECTOR_MAP, spread_evenly, vector_map
+from permafrost.stages.scoring.answers import SPLITS, answer_metrics, answers_table
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

@@ -1,9 +1,9 @@
 """What got better or worse between two sets of results, and whether the difference is beyond noise.
 
 Where both sides kept predictions of the same test examples, the difference is resampled in pairs
-(`stages.significance`): noise is then the choice of examples, and of seeds where there are several. Otherwise
-the scores of the seeds are compared by Welch's t-test: noise is then the training alone, and the test sets
-may differ.
+(`stages.metrics.bootstrap`): noise is then the choice of examples, and of seeds where there are several.
+Otherwise the scores of the seeds are compared by Welch's t-test: noise is then the training alone, and the
+test sets may differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from permafrost.stages.example_scores import ROUNDED, ExampleScores
-from permafrost.stages.predictions import Answers
-from permafrost.stages.report.cells import Role
-from permafrost.stages.resampled_metrics import METRICS
-from permafrost.stages.significance import (
+from permafrost.stages.metrics.bootstrap import (
     BootstrapConfig,
     Difference,
     difference,
     estimate,
     resample,
 )
+from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores
+from permafrost.stages.metrics.predictions import Answers
+from permafrost.stages.metrics.records import Role
+from permafrost.stages.metrics.resampling import METRICS
 from permafrost.storage.errors import InputError
 
 Verdict = Literal["better", "worse", "within noise", "cannot tell"]

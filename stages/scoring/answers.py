@@ -22,7 +22,7 @@ from permafrost.stages.fit import (
     evaluate,
     majority_rate,
 )
-from permafrost.stages.predictions import predictions_table
+from permafrost.stages.metrics.predictions import predictions_table
 
 SPLITS = ("dev", "test")
 """What is scored."""

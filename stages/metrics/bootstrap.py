@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from scipy.special import stdtrit
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
-from permafrost.stages.resampled_metrics import CORRELATIONS, draws, resampled
+from permafrost.stages.metrics.resampling import CORRELATIONS, draws, resampled
 from permafrost.storage.errors import InputError
 
 _ROUNDING = 1e-12
@@ -106,7 +106,7 @@ def bootstrap_interval(
     """Percentile interval of a metric over resampled test examples.
 
     Args:
-        metric: one of `stages.resampled_metrics.METRICS`.
+        metric: one of `stages.metrics.resampling.METRICS`.
         labels: `[n]`; class indices, scores, or, for `mrr`, anything.
         predictions: `[n]`, or `[n_seeds, n]` for the mean over seeds.
         n_resamples: how often the examples are drawn.
@@ -148,7 +148,7 @@ def resample(
     """A metric of k predictions on the test set, and on resamples that all of them share.
 
     Args:
-        metric: see `stages.resampled_metrics.resampled`.
+        metric: see `stages.metrics.resampling.resampled`.
         labels: `[n]`.
         predictions: `[k, n]`.
         n_resamples: how many resamples.
@@ -156,7 +156,7 @@ def resample(
 
     Raises:
         InputError: fewer than two examples, another number of predictions than labels, a value that is
-            not finite; see also `stages.resampled_metrics.resampled`.
+            not finite; see also `stages.metrics.resampling.resampled`.
     """
     truth, answers_KN = labels.astype(np.float64), predictions.astype(np.float64)
     n = len(truth)

@@ -1,0 +1,1 @@
+"""Test and dev scores: of trained heads, of cosines on graded pairs, and of baselines and controls."""
