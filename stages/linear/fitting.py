@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import CorpusVectors, EmbedConfig, Features, embed_corpus
 from permafrost.stages.fit import Examples, FitData, Predictions, evaluate
+from permafrost.stages.fit.logistic import logistic_regression
 from permafrost.stages.fit.splits import require_metric, splits
 from permafrost.stages.linear.config import LinearConfig
 from permafrost.stages.linear.features import inputs
@@ -128,7 +130,7 @@ def _candidates(
     progress.start("linear", len(config.c), "candidates")
     try:
         for c in sorted(config.c):
-            solver = _solver(config, c).fit(rows, train.labels)
+            solver = _solved(config, c, rows, train.labels)
             model = LinearModel(
                 task=data.task,
                 label_names=data.label_names,
@@ -151,16 +153,17 @@ def _candidates(
     return found
 
 
-def _solver(config: LinearConfig, c: float) -> Any:
-    """Not fitted; warns, as scikit-learn does, where it does not converge."""
-    from sklearn.linear_model import LogisticRegression
+def _solved(
+    config: LinearConfig, c: float, rows: NDArray[np.float64], labels: NDArray[np.int64]
+) -> Any:
+    """Warns, as scikit-learn does, where it does not converge."""
     from sklearn.svm import LinearSVC
 
     if config.classifier == "logistic":
-        return LogisticRegression(C=c, max_iter=config.max_iter)
+        return logistic_regression(rows, labels, c, config.max_iter)
     # The primal problem, whose solver draws nothing. Pyright takes the type of `dual` from its default.
     dual: Any = False
-    return LinearSVC(C=c, dual=dual, max_iter=config.max_iter)
+    return LinearSVC(C=c, dual=dual, max_iter=config.max_iter).fit(rows, labels)
 
 
 def _scored(

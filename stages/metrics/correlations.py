@@ -1,5 +1,7 @@
 """Correlations, 0 where a side is constant (as Matthews' correlation in `stages.fit.metrics`)."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
@@ -13,8 +15,15 @@ def pearson(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> float
 
 
 def spearman(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> float:
-    """Rank correlation; equal values share the mean of their ranks."""
-    return pearson(ranks(a), ranks(b))
+    """Rank correlation, as scipy computes it; equal values share the mean of their ranks."""
+    # Imported here: scipy.stats takes half a second, which `plan` and a run of cached stages should not pay.
+    from scipy.stats import spearmanr
+
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    # Untyped: a correlation and its p-value.
+    found: Any = spearmanr(a, b)
+    return float(found.statistic)
 
 
 def _direction(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -22,9 +31,3 @@ def _direction(values: NDArray[np.float64]) -> NDArray[np.float64]:
     scaled = values / np.abs(values).max()
     centred = scaled - scaled.mean()
     return centred / np.linalg.norm(centred)
-
-
-def ranks(values: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
-    """Place of each value in ascending order, from 1; equal values share the mean of their places."""
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(sizes) - (sizes - 1) / 2)[group]

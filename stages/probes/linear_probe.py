@@ -1,6 +1,7 @@
 """How well frozen vectors do a task: by a linear model on classes, by the plain cosine on graded pairs."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -9,15 +10,13 @@ from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.fit import FitData, evaluate
+from permafrost.stages.fit.logistic import best_regression
 from permafrost.stages.fit.splits import require_metric
 from permafrost.stages.linear.config import ClassMetric, PairFeatures, Strengths
 from permafrost.stages.linear.features import inputs
-from permafrost.stages.probes.curves import first_best
 from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_pairs
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
-
-_MAX_ITER = 5000
 
 
 class LinearProbe(BaseModel):
@@ -86,9 +85,6 @@ def score_task(config: LinearProbe, vectors: Vectors, corpus: Corpus) -> TaskSco
     if corpus.task == "similarity":
         metrics = score_pairs(SimilarityConfig(), vectors, corpus).metrics
         return TaskScore("Spearman", metrics["dev_spearman"], metrics["test_spearman"])
-    # Imported here: scikit-learn takes a second, which `plan` and a run of cached stages should not pay.
-    from sklearn.linear_model import LogisticRegression
-
     data = _data(corpus)
     examples = {split: data.split(split) for split in ("train", "dev", "test")}
     rows = {
@@ -98,15 +94,12 @@ def score_task(config: LinearProbe, vectors: Vectors, corpus: Corpus) -> TaskSco
     mean, std = rows["train"].mean(axis=0), rows["train"].std(axis=0)
     scale = np.where(std > 0, std, 1.0)  # a constant column says nothing, wherever it lies
     standard = {split: (found - mean) / scale for split, found in rows.items()}
-    models = [
-        LogisticRegression(C=c, max_iter=_MAX_ITER).fit(standard["train"], examples["train"].labels)
-        for c in sorted(config.c)
-    ]
 
-    def score(model: LogisticRegression, split: str) -> float:
+    def score(model: Any, split: str) -> float:
         guesses = np.asarray(model.predict(standard[split]))
         return evaluate(config.metric, examples[split].labels, guesses)
 
-    on_dev = [score(model, "dev") for model in models]
-    kept = first_best(on_dev)
-    return TaskScore(config.metric, on_dev[kept], score(models[kept], "test"))
+    chosen = best_regression(
+        standard["train"], examples["train"].labels, config.c, lambda model: score(model, "dev")
+    )
+    return TaskScore(config.metric, chosen.dev, score(chosen.model, "test"))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from permafrost.stages.metrics.correlations import ranks
 from permafrost.stages.metrics.predictions import Answers, read_answers
 from permafrost.stages.report.cells import CellResult
 
@@ -44,7 +43,10 @@ def worst_grades(answers: Answers, metric: str, n: int) -> WorstAnswers:
             order,
             lambda row, _: f"{given[row]:+.1f} for {wanted[row]:+.1f}",
         )
-    given, wanted = ((ranks(values) - 0.5) / len(values) for values in (given, wanted))
+    # Imported here: scipy.stats takes half a second, which a report without graded pairs should not pay.
+    from scipy.stats import rankdata
+
+    given, wanted = ((rankdata(values) - 0.5) / len(values) for values in (given, wanted))
     order = (
         "by the distance between the ranks of prediction and label (error: both, as shares of all)"
     )

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import overlap_metrics
+from permafrost.stages.fit.logistic import best_regression
 from permafrost.stages.fit.metrics import class_balance, evaluate, majority_rate
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.storage.errors import InputError
@@ -84,19 +85,15 @@ def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
     Raises:
         InputError: the task has no classes, or train, dev or test is missing.
     """
-    # Imported here: scikit-learn takes a second, which `plan` and a run of cached stages should not pay.
-    from sklearn.linear_model import LogisticRegression
-
     require_control(config, corpus)
     labels = _labels(corpus)
     features = _length(corpus) if isinstance(config, LengthControl) else _counts(corpus)
-    best, model, chosen = -np.inf, None, 0.0
-    for c in sorted(config.c):
-        candidate = LogisticRegression(C=c, max_iter=5000).fit(features["train"], labels["train"])
-        found = evaluate(config.metric, labels["dev"], candidate.predict(features["dev"]))
-        if found > best:
-            best, model, chosen = found, candidate, c
-    assert model is not None, "an empty grid"
+    model, chosen, best = best_regression(
+        features["train"],
+        labels["train"],
+        config.c,
+        lambda model: evaluate(config.metric, labels["dev"], model.predict(features["dev"])),
+    )
     answers = np.asarray(model.predict(features["test"]))
     metrics = {
         "metric": config.metric,

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float64
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from permafrost.stages.extraction.recipes import Encoded
+from permafrost.stages.metrics.correlations import spearman
 from permafrost.stages.probes import Point, ProbeCurves
 from permafrost.stages.sensitivity.gradients import Readout
 
@@ -123,13 +123,6 @@ def density_by_position(
     return sums / np.bincount(part, minlength=n_bins) * n / values.sum()
 
 
-def rank_correlation(first: Float64[np.ndarray, " n"], second: Float64[np.ndarray, " n"]) -> float:
-    """Spearman's correlation; 0 where one of the two is constant, as it says nothing then."""
-    a, b = (rankdata(x) - (len(x) + 1) / 2 for x in (first, second))
-    size = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / size if size else 0.0
-
-
 def combined(
     texts: Sequence[TextProfile], readouts: Sequence[Readout], n_bins: int
 ) -> SensitivityProfile:
@@ -162,7 +155,7 @@ def combined(
                 "readout": readout,
                 "sensitivity": float(np.mean([text.gradients.mean() for text in mine])),
                 "rank_correlation": float(
-                    np.mean([rank_correlation(t.gradients, t.products) for t in mine])
+                    np.mean([spearman(t.gradients, t.products) for t in mine])
                 ),
                 "n_texts": len(mine),
             }

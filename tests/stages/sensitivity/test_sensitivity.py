@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from permafrost.stages.sensitivity import SensitivityConfig, SensitivityProfile, measure_sensitivity
 from permafrost.stages.sensitivity.gradients import output_directions, sensitivity
 from permafrost.stages.sensitivity.mixing import block_mixings, copies_before, path_sums
-from permafrost.stages.sensitivity.profile import density_by_position, own_tokens, rank_correlation
+from permafrost.stages.sensitivity.profile import density_by_position, own_tokens
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.conftest import Pair
@@ -38,14 +38,6 @@ def test_densities_are_shares_times_the_number_of_tokens(n: int, n_bins: int) ->
         assert found[b] == pytest.approx(expected, rel=1e-12)
     assert density_by_position(np.full(n, 0.3), n_bins) == pytest.approx(np.ones(n_bins))
     assert density_by_position(7 * values, n_bins) == pytest.approx(found, rel=1e-12)
-
-
-def test_rank_correlation_is_spearmans() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        a, b = rng.integers(0, 6, (2, 9)).astype(np.float64)
-        assert rank_correlation(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
-    assert rank_correlation(np.ones(5), rng.random(5)) == 0
 
 
 def test_own_tokens_are_neither_prompt_nor_special_nor_placeholders(pair: Pairs) -> None:
