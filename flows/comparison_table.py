@@ -11,8 +11,7 @@ from rich.text import Text
 from permafrost.flows.comparing import Side
 from permafrost.stages.metrics.comparison import VERDICTS, Basis, Change, Comparison
 from permafrost.stages.report.entries import DASH, hundredths, p_text, signed
-from permafrost.stages.report.latex import escaped, floating, tabular
-from permafrost.stages.report.markdown import literal
+from permafrost.stages.report.markup import escaped, floating, literal, tabular
 from permafrost.storage.quoting import visible
 
 HEADINGS = ("task", "method", "metric", "A", "B", "B − A", "interval", "p", "over", "verdict")

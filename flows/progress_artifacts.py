@@ -63,7 +63,7 @@ class ProgressArtifacts:
         from prefect.artifacts import create_progress_artifact, update_progress_artifact
         from prefect.context import TaskRunContext
 
-        from permafrost.stages.report.markdown import literal
+        from permafrost.stages.report.markup import literal
 
         if TaskRunContext.get() is None:
             return

@@ -19,13 +19,13 @@ from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.probes import ProbeCurves
 from permafrost.stages.probes.layer_probe import LayerScores
-from permafrost.stages.report.attention_rows import AttentionRows, TextAttention
+from permafrost.stages.report.attention import AttentionRows, TextAttention
 from permafrost.stages.report.cells import Cell, Costs
 from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.costs import Extraction
-from permafrost.stages.report.layer_curves import LAYER_CURVES
+from permafrost.stages.report.layers import LAYER_CURVES
 from permafrost.stages.report.pretraining import PretrainingRun
-from permafrost.stages.report.probe_curves import PROBE_CURVES
+from permafrost.stages.report.probes import PROBE_CURVES
 from permafrost.stages.report.report import write_report
 from permafrost.stages.report.tokens import Token
 from permafrost.storage.artifacts import Draft, parse_ref

@@ -49,6 +49,7 @@ _STYLE: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",  # text stays text: the page's font, selectable, sharp
 }
 
+
 # matplotlib's settings belong to the process; two reports at once would see each other's.
 _settings = threading.Lock()
 

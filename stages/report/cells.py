@@ -1,10 +1,12 @@
-"""Cells of the grid (method x task x seed) and the numbers in their result folders."""
+"""What a report is made of: cells of the grid (method x task x seed), their metrics, and the tasks' texts."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from permafrost.stages.metrics.records import Role
@@ -97,6 +99,20 @@ class CellResult:
     metrics: Metrics
 
 
+@runtime_checkable
+class TaskCorpus(Protocol):
+    """What a report needs to know of a task's corpus."""
+
+    @property
+    def texts(self) -> Sequence[str]: ...
+    @property
+    def examples(self) -> pa.Table: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def label_names(self) -> tuple[str, ...]: ...
+
+
 def read_results(cells: Sequence[Cell]) -> tuple[CellResult, ...]:
     """Read the metrics of all cells, in their order.
 
@@ -157,3 +173,11 @@ def _read_metrics(cell: Cell) -> Metrics:
                 "that, so find out why the scorer gave it, or leave this method out of the experiment"
             )
     return metrics
+
+
+def label_text(value: float, corpus: TaskCorpus) -> str:
+    """The name of a class, or three digits of a grade."""
+    names = corpus.label_names
+    if value.is_integer() and 0 <= value < len(names):
+        return names[int(value)]
+    return f"{value:.3g}"

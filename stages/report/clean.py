@@ -5,19 +5,8 @@ from dataclasses import dataclass
 
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.cells import CellResult
-from permafrost.stages.report.entries import Entry, entry, hundredths
+from permafrost.stages.report.entries import Entry, entry
 from permafrost.stages.report.tables import Column, ResultsTable
-
-
-def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:
-    """Which tasks share texts between train and test, if there are any."""
-    shared = {c.task: f"{c.task} {hundredths(c.overlap)} %" for c in columns if c.overlap}
-    if not shared:
-        return ()
-    return (
-        f"Test examples with a text that train has: {'; '.join(shared.values())}. Scores on the others are "
-        "in report.html, and in results.parquet as clean_test.",
-    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from permafrost.stages.bounds import MAX_TEXTS
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
-from permafrost.stages.report.averages import AverageRule
+
+AverageRule = Literal["same_metric", "any_metric", "mteb", "none"]
+"""Which tasks are averaged: only those scored by one metric, or all, as GLUE does, or none. `mteb`: all, and
+beside the mean over tasks the mean over kinds of task, as its leaderboard has both."""
 
 
 class _Config(BaseModel):

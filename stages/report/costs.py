@@ -7,8 +7,9 @@ import numpy as np
 
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.cells import CellResult
-from permafrost.stages.report.entries import DASH, Entry, entry
-from permafrost.stages.report.history import LearningCurve
+from permafrost.stages.report.entries import DASH, Entry, entry, mean_text, seconds
+from permafrost.stages.report.learning import LearningCurve
+from permafrost.stages.report.markup import PlainTable
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,6 @@ def cost_rows(
     return tuple(rows)
 
 
-def seconds(value: float | None) -> str:
-    """A time as it is printed: two digits below ten seconds, whole seconds beyond."""
-    if value is None:
-        return DASH
-    return f"{value:.2g}" if value < 9.95 else f"{value:,.0f}"
-
-
 def _range(values: Sequence[int]) -> tuple[int, int]:
     return min(values), max(values)
 
@@ -95,3 +89,34 @@ def _range(values: Sequence[int]) -> tuple[int, int]:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if len(known) == len(values) else None
+
+
+def costs_table(rows: Sequence[CostRow]) -> PlainTable:
+    """What every method took."""
+    return PlainTable(
+        "Costs beside the test metric × 100; means over seeds",
+        ("task", "method", "test", "parameters", "settings", "epochs", "fit, s", "score, s"),
+        tuple(
+            (
+                row.task,
+                row.method,
+                mean_text(row.test),
+                DASH.join(f"{n:,}" for n in sorted(set(row.n_parameters))),
+                str(row.n_candidates or DASH),
+                DASH if row.n_epochs is None else f"{row.n_epochs:,.0f}",
+                seconds(row.fit_seconds),
+                seconds(row.score_seconds),
+            )
+            for row in rows
+        ),
+    )
+
+
+def extractions_table(rows: Sequence[Extraction]) -> PlainTable:
+    """What the backbone took."""
+    return PlainTable(
+        "Runs of the backbone",
+        ("extraction", "tokens", "seconds"),
+        tuple((e.label, f"{e.n_tokens:,}", seconds(e.seconds)) for e in rows),
+        n_names=1,
+    )

@@ -9,6 +9,22 @@ DASH = "–"
 """Stands where there is no number."""
 
 
+@dataclass(frozen=True)
+class Entry:
+    """Test metric of one method on one task, over seeds."""
+
+    mean: float
+    sd: float | None
+    """Sample standard deviation (ddof 1); None for one seed."""
+    n: int
+    """Seeds."""
+
+    @property
+    def text(self) -> str:
+        """`87.3 ± 1.2`."""
+        return f"{hundredths(self.mean)} ± {DASH if self.sd is None else hundredths(self.sd)}"
+
+
 def hundredths(value: float) -> str:
     """A fraction times 100, one decimal, with a typographic minus."""
     text = f"{100 * value:.1f}"
@@ -36,23 +52,19 @@ def p_text(p: float) -> str:
     return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Test metric of one method on one task, over seeds."""
-
-    mean: float
-    sd: float | None
-    """Sample standard deviation (ddof 1); None for one seed."""
-    n: int
-    """Seeds."""
-
-    @property
-    def text(self) -> str:
-        """`87.3 ± 1.2`."""
-        return f"{hundredths(self.mean)} ± {DASH if self.sd is None else hundredths(self.sd)}"
-
-
 def entry(values: Sequence[float]) -> Entry:
     """Mean and sample standard deviation of at least one value."""
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return Entry(mean=float(np.mean(values)), sd=sd, n=len(values))
+
+
+def mean_text(found: Entry | None) -> str:
+    """The mean as it is printed."""
+    return DASH if found is None else hundredths(found.mean)
+
+
+def seconds(value: float | None) -> str:
+    """A time as it is printed: two digits below ten seconds, whole seconds beyond."""
+    if value is None:
+        return DASH
+    return f"{value:.2g}" if value < 9.95 else f"{value:,.0f}"

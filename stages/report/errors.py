@@ -4,21 +4,19 @@ The method is the one with the best score on dev, as nothing may be chosen on te
 is shown.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
 
 from permafrost.stages.metrics.predictions import Answers, read_answers
-from permafrost.stages.report.cells import CellResult
-from permafrost.stages.report.confusion import Confusion, confusion
-from permafrost.stages.report.token_weights import TaskCorpus
-from permafrost.stages.report.worst_answers import (
-    WorstAnswers,
-    worst_classes,
-    worst_grades,
-    worst_partners,
-)
+from permafrost.stages.report.cells import CellResult, TaskCorpus
+
+MAX_CLASSES = 12
+"""Matrices of more classes are unreadable; their most frequent confusions are listed instead."""
+N_LISTED = 15
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,41 @@ class WorstError:
     prediction: str
     size: str
     """How wrong."""
+
+
+@dataclass(frozen=True)
+class Confused:
+    """One class taken for another."""
+
+    label: str
+    prediction: str
+    n: int
+    share: float
+    """Of the examples with this label."""
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Counts of labels against predictions."""
+
+    names: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+    """Labels down, predictions across; empty where there are more than `MAX_CLASSES` classes."""
+    confused: tuple[Confused, ...]
+    """The most frequent ones of more classes, at most `N_LISTED`; otherwise empty."""
+    n_wrong: int
+
+
+@dataclass(frozen=True)
+class WorstAnswers:
+    """An order of wrong answers."""
+
+    rows: tuple[int, ...]
+    """Of the answers, the worst first."""
+    sizes: tuple[str, ...]
+    """Of each: how wrong."""
+    order: str
+    """What decides, in words."""
 
 
 @dataclass(frozen=True)
@@ -135,3 +168,97 @@ def _dev(results: Sequence[CellResult]) -> float:
 
 def _named(value: float, names: Sequence[str]) -> str:
     return names[int(value)] if names else f"{value:.3g}"
+
+
+def confusion(
+    labels: Float64[np.ndarray, " n"],
+    predictions: Float64[np.ndarray, " n"],
+    names: Sequence[str],
+) -> Confusion:
+    """Count class indices against each other."""
+    counts = np.zeros((len(names), len(names)), np.int64)
+    np.add.at(counts, (labels.astype(np.int64), predictions.astype(np.int64)), 1)
+    is_small = len(names) <= MAX_CLASSES
+    return Confusion(
+        names=tuple(names),
+        counts=tuple(tuple(row) for row in counts.tolist()) if is_small else (),
+        confused=() if is_small else _most_frequent(counts, names),
+        n_wrong=int(counts.sum() - np.trace(counts)),
+    )
+
+
+def _most_frequent(counts: NDArray[np.int64], names: Sequence[str]) -> tuple[Confused, ...]:
+    wrong = counts - np.diag(np.diag(counts))
+    order: list[int] = np.argsort(-wrong, axis=None, kind="stable")[:N_LISTED].tolist()
+    cells: list[tuple[int, int]] = [divmod(place, len(names)) for place in order]
+    return tuple(
+        Confused(names[i], names[j], int(wrong[i, j]), float(wrong[i, j] / counts[i].sum()))
+        for i, j in cells
+        if wrong[i, j]
+    )
+
+
+def worst_partners(answers: Answers, n: int) -> WorstAnswers:
+    """By the rank that the partner of a text got."""
+    order = "by the number of texts that stand before the partner"
+    return _largest(answers.predictions - 1, n, order, lambda row, size: f"{size:,.0f} before it")
+
+
+def worst_grades(answers: Answers, metric: str, n: int) -> WorstAnswers:
+    """By the distance of prediction and label in what the metric compares.
+
+    Pearson's correlation compares standard scores; Spearman's, and the mean of both, ranks.
+    """
+    given, wanted = answers.predictions, answers.labels
+    if metric == "pearson":
+        given, wanted = _standard(given), _standard(wanted)
+        order = "by the distance between prediction and label (error: both in standard deviations)"
+        return _largest(
+            np.abs(given - wanted),
+            n,
+            order,
+            lambda row, _: f"{given[row]:+.1f} for {wanted[row]:+.1f}",
+        )
+    # Imported here: scipy.stats takes half a second, which a report without graded pairs should not pay.
+    from scipy.stats import rankdata
+
+    given, wanted = ((rankdata(values) - 0.5) / len(values) for values in (given, wanted))
+    order = (
+        "by the distance between the ranks of prediction and label (error: both, as shares of all)"
+    )
+    return _largest(
+        np.abs(given - wanted), n, order, lambda row, _: f"{given[row]:.0%} for {wanted[row]:.0%}"
+    )
+
+
+def worst_classes(answers: Answers, others: Sequence[CellResult], n: int) -> WorstAnswers:
+    """Wrong answers by their probability; where that was not kept, by how many results are wrong."""
+    is_wrong = answers.predictions != answers.labels
+    if answers.scores is not None:
+        of_answer = np.where(answers.predictions == 1, answers.scores, 1 - answers.scores)
+        order = "by the probability that the wrong class was given"
+        return _largest(
+            np.where(is_wrong, of_answer, 0.0), n, order, lambda _, size: f"probability {size:.3f}"
+        )
+    found = [read_answers(r.cell.folder) for r in others]
+    same = [a for a in found if a is not None and a.same_examples(answers)]
+    n_wrong = np.sum([a.predictions != a.labels for a in same], axis=0)
+    order = f"by how many of the {len(same)} results of all methods are wrong on it"
+    return _largest(
+        np.where(is_wrong, n_wrong, 0.0),
+        n,
+        order,
+        lambda _, size: f"{size:.0f} of {len(same)} wrong",
+    )
+
+
+def _largest(
+    sizes: NDArray[np.float64], n: int, order: str, said: Callable[[int, float], str]
+) -> WorstAnswers:
+    rows = [int(row) for row in np.argsort(-sizes, kind="stable")[:n] if sizes[row] > 0]
+    return WorstAnswers(tuple(rows), tuple(said(row, float(sizes[row])) for row in rows), order)
+
+
+def _standard(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    centred = values - values.mean()
+    return centred / (centred.std() or 1.0)

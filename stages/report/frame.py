@@ -1,4 +1,4 @@
-"""What the figures share: their width, a legend along the top, and lines drawn as marks.
+"""What the figures share: their width, a legend along the top, lines drawn as marks, panels over epochs.
 
 A figure is drawn inside `canvas.drawing()`. Lengths are points.
 """
@@ -6,19 +6,23 @@ A figure is drawn inside `canvas.drawing()`. Lengths are points.
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from permafrost.stages.report.canvas import drawable
-from permafrost.stages.report.palette import INK, PAPER, Mark
+from permafrost.stages.report.palette import INK, MUTED, PAPER, Mark
 
 WIDTH = 480.0
 POINTS = 72.0
 DASHES = (5.0, 3.0)
 """Of lines that compare: a majority rate, a uniform weight."""
-
 _COLUMNS = ((12, 4), (22, 3), (38, 2))
 """Characters of the longest name in a legend to the names that stand side by side."""
+_ROW = 158.0
+_N_MARKERS = 6
+"""Along a line; a marker at every epoch would hide a line of a hundred."""
 
 
 def framed(height: float, marks: dict[str, Mark], compared: Sequence[str]) -> tuple[Figure, float]:
@@ -86,3 +90,68 @@ def _shown_names(names: Sequence[str]) -> list[str]:
 def _n_across(names: Sequence[str]) -> int:
     longest = max(map(len, names), default=0)
     return next((n for most, n in _COLUMNS if longest <= most), 1)
+
+
+def log_scale(axes: Axes) -> None:
+    """A logarithmic scale with a few plain numbers."""
+    axes.set_yscale("log")
+    axes.autoscale_view()
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 300 * low else (1.0, 3.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def rows_of_panels(shown: dict[str, Mark], n_rows: int) -> tuple[Figure, list[tuple[Axes, Axes]]]:
+    """A figure with two panels in each row, a title above each and epochs below."""
+    height = legend_height(list(shown)) + n_rows * _ROW + 12.0
+    figure, top = framed(height, shown, ())
+    grid = figure.add_gridspec(
+        n_rows,
+        2,
+        left=0.085,
+        right=0.99,
+        top=top - 18 / height,
+        bottom=40 / height,
+        hspace=0.42,
+        wspace=0.19,
+    )
+    panels: list[tuple[Axes, Axes]] = []
+    for row in range(n_rows):
+        left = figure.add_subplot(grid[row, 0])
+        right = figure.add_subplot(grid[row, 1], sharex=left)
+        for axes in (left, right):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+        panels.append((left, right))
+    figure.supxlabel("epoch", y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
+    return figure, panels
+
+
+def panel_title(axes: Axes, text: str) -> None:
+    """The title of a small panel."""
+    axes.set_title(drawable(text, 36), color=INK, fontsize=9.5)
+
+
+def add_line(axes: Axes, mark: Mark, x: np.ndarray, y: np.ndarray, place: int) -> None:
+    """A line over epochs; `place` among the lines of a panel decides where its markers stand."""
+    drawn = line(mark, x, y, small=True)
+    step = -(-len(x) // _N_MARKERS)
+    if step > 1:
+        # Lines begin to be marked at different epochs, so that equal ones are told apart.
+        drawn.set_markevery((place % step, step))
+    axes.add_line(drawn)
+
+
+def ring(axes: Axes, x: float, y: float, colour: str, size: float) -> None:
+    """A ring around a point that was chosen."""
+    axes.plot(
+        [x],
+        [y],
+        linestyle="none",
+        marker="o",
+        markersize=size,
+        markerfacecolor="none",
+        markeredgecolor=colour,
+        markeredgewidth=1.1,
+        zorder=5,
+    )

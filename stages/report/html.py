@@ -1,6 +1,7 @@
 """The page: what goes into the template, and the template's own small helpers."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,25 +10,25 @@ from typing import Any
 
 import pyarrow.compute as pc
 from jinja2 import DictLoader, Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from permafrost.stages.report.canvas import InlineSvg, shortened
-from permafrost.stages.report.cells import CellResult
+from permafrost.stages.report.cells import CellResult, TaskCorpus
+from permafrost.stages.report.choices import choice_fields, choice_rows
 from permafrost.stages.report.clean import clean_table
 from permafrost.stages.report.config import CurveAxis, ReportConfig
-from permafrost.stages.report.costs import CostRow, Extraction, seconds
-from permafrost.stages.report.entries import DASH, hundredths, magnitude, p_text, signed
+from permafrost.stages.report.controls import control_findings
+from permafrost.stages.report.costs import CostRow, Extraction
+from permafrost.stages.report.entries import DASH, hundredths, magnitude, p_text, seconds, signed
 from permafrost.stages.report.errors import TaskErrors
-from permafrost.stages.report.findings import choice_fields, choice_rows, control_findings
-from permafrost.stages.report.layer_curves import LayerCurve, layer_tables
+from permafrost.stages.report.layers import LayerCurve, layer_tables
+from permafrost.stages.report.maps import TaskMap
 from permafrost.stages.report.pretraining import Pretraining
-from permafrost.stages.report.probe_curves import Probe
-from permafrost.stages.report.prose import prose
+from permafrost.stages.report.probes import Probe
 from permafrost.stages.report.tables import ResultsTable
 from permafrost.stages.report.token_summary import TaskSummary
-from permafrost.stages.report.token_weights import Example, Piece, TaskCorpus
 from permafrost.stages.report.tokens import KINDS
-from permafrost.stages.report.vector_maps import TaskMap
+from permafrost.stages.report.weighed_text import Example, pieces_html
 
 _TEMPLATE, _STYLE = "template.html.j2", "style.css"
 _PARTS = (
@@ -40,6 +41,8 @@ _PARTS = (
 """What the template includes."""
 COMMAND = "command"
 """The entry of the provenance that is shown as the command that makes the report again."""
+_CODE = re.compile(r"`([^`\n]+)`")
+_BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def render(page: Page) -> str:
         seconds=seconds,
         extent=_extent,
         magnitude=lambda values: DASH.join(dict.fromkeys(map(magnitude, sorted(values)))),
-        pieces=_pieces_html,
+        pieces=pieces_html,
         svg=lambda drawn: Markup(drawn.markup),
     )
     findings = control_findings(page.table)
@@ -174,15 +177,26 @@ def _extent(values: tuple[int, int] | None) -> str:
     return DASH if values is None else DASH.join(f"{n:,}" for n in sorted(set(values)))
 
 
-def _pieces_html(pieces: Sequence[Piece]) -> Markup:
-    """Tokens as one run of text, each with its level; pieces of one word touch."""
-    parts: list[Markup] = []
-    for i, piece in enumerate(pieces):
-        if i and not piece.glued:
-            parts.append(Markup(" "))
-        parts.append(
-            Markup('<span class="t w{}" title="{:.2g}× uniform">{}</span>').format(
-                piece.level, piece.ratio, shortened(piece.text, 60)
-            )
-        )
-    return Markup("").join(parts)
+def prose(text: str) -> Markup:
+    """HTML of the text. Everything in it is escaped, so no tag of the writer's gets through."""
+    blocks = [block.strip() for block in re.split(r"\n\s*\n", text) if block.strip()]
+    return Markup("\n").join(_block(block) for block in blocks)
+
+
+def _block(block: str) -> Markup:
+    lines = [line.strip() for line in block.splitlines()]
+    if all(line.startswith("- ") for line in lines):
+        items = Markup("").join(Markup("<li>{}</li>").format(_inline(line[2:])) for line in lines)
+        return Markup("<ul>{}</ul>").format(items)
+    return Markup("<p>{}</p>").format(_inline(" ".join(lines)))
+
+
+def _inline(text: str) -> Markup:
+    """Code spans first, so that asterisks inside them stay as they are."""
+    parts = _CODE.split(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part)
+        if i % 2
+        else Markup(_BOLD.sub(r"<strong>\1</strong>", str(escape(part))))
+        for i, part in enumerate(parts)
+    )

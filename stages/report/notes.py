@@ -1,19 +1,22 @@
-"""Under the results: what marks mean, what was averaged, and which test sets are too small."""
+"""Under the results: what marks mean, what was averaged, and what must be known to read the scores.
 
-from collections.abc import Sequence
+Among it the fits that may not have been trained to their end. Dev decides when training is over. It has not
+where the epoch it likes best is the last there was, or where the loss on train still falls markedly and dev
+has hardly been waited for. A loss that falls while dev has long been getting no better is no sign of it.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
-from permafrost.stages.report.averages import Average, averages
-from permafrost.stages.report.cells import CellResult
-from permafrost.stages.report.clean import overlap_note
+from permafrost.stages.report.cells import CellResult, TextsInTrain
 from permafrost.stages.report.config import CurveAxis, ReportConfig
-from permafrost.stages.report.convergence import unfinished_note
 from permafrost.stages.report.entries import DASH, hundredths
-from permafrost.stages.report.evaluated_texts import trained_texts_note
-from permafrost.stages.report.history import LearningCurve
+from permafrost.stages.report.learning import LearningCurve, Run
 from permafrost.stages.report.standing import Standing, standings
-from permafrost.stages.report.tables import TIED, Column, ResultsTable
+from permafrost.stages.report.tables import TIED, Average, Column, ResultsTable, averages
 
 ONE_EXAMPLE = 0.003
 """A test set is small if one of its examples is worth more of the metric."""
@@ -22,6 +25,13 @@ HALF_WIDTH = 0.03
 FEW_SEEDS = 5
 """With fewer, seeds alone make an interval more than 1.4 times as wide as a known spread of theirs would."""
 _MEANS_OF_EXAMPLES = ("accuracy", "mrr")
+WAITED = 5
+"""Epochs without a better one on dev after which the loss on train no longer matters."""
+SHARE_OF_FALL = 0.05
+"""A loss still falls if its last epoch has more than this share of its whole fall,"""
+SHARE_OF_LOSS = 0.01
+"""and more than this share of the loss of its first epoch."""
+_MOST_NAMED = 6
 
 
 def annotated(
@@ -145,3 +155,88 @@ def small_sets_note(table: ResultsTable, config: BootstrapConfig) -> tuple[str, 
 
 def _counted(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def ends_at_its_best(run: Run) -> bool:
+    """The epoch that was kept is the last with a metric on dev, which could still rise."""
+    evaluated, _ = run.points("dev_metric")
+    return bool(run.kept == evaluated[-1] and run.kept_metric < 1)
+
+
+def still_falls(run: Run) -> bool:
+    """The loss on train fell markedly in the last epoch, and dev has hardly been waited for."""
+    losses = run.train_loss
+    if len(losses) < 2 or run.epochs[-1] - run.kept >= WAITED or run.kept_metric >= 1:
+        return False
+    last, whole = losses[-2] - losses[-1], losses[0] - losses[-1]
+    return bool(last > max(SHARE_OF_FALL * whole, SHARE_OF_LOSS * np.abs(losses[0])))
+
+
+def unfinished_note(
+    curves: Sequence[LearningCurve], controls: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Which fits those are, by method, task and seed, and what to change; controls are left out."""
+    found: list[str] = []
+    for curve in curves:
+        if curve.method in controls:
+            continue
+        last = [r for r in curve.runs if ends_at_its_best(r)]
+        falling = [r for r in curve.runs if not ends_at_its_best(r) and still_falls(r)]
+        reasons = [
+            f"{why} {_seeds(runs)}"
+            for why, runs in (("the last epoch kept by", last), ("train loss falling in", falling))
+            if runs
+        ]
+        if reasons:
+            found.append(f"{curve.method} on {curve.task} ({'; '.join(reasons)})")
+    if not found:
+        return ()
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return (
+        f"Perhaps not trained to the end: {', '.join(found[:_MOST_NAMED])}{more}. Their scores may say more "
+        "of the training than of the method. Raise `max_epochs`, or leave it out of `optim` so that dev "
+        "decides; where it is out, raise `max_steps` or `lr`.",
+    )
+
+
+def _seeds(runs: Sequence[Run]) -> str:
+    noun = "seed" if len(runs) == 1 else "seeds"
+    named = ", ".join(f"{r.seed} (epoch {r.kept} of {r.epochs[-1]})" for r in runs)
+    return f"{noun} {named}"
+
+
+def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Which tasks share texts between train and test, if there are any."""
+    shared = {c.task: f"{c.task} {hundredths(c.overlap)} %" for c in columns if c.overlap}
+    if not shared:
+        return ()
+    return (
+        f"Test examples with a text that train has: {'; '.join(shared.values())}. Scores on the others are "
+        "in report.html, and in results.parquet as clean_test.",
+    )
+
+
+def trained_texts_note(results: Sequence[CellResult]) -> tuple[str, ...]:
+    """Per evaluation task, how many of its texts a method was trained on, if anything that was trained was
+    evaluated; of several methods those of the one that was trained on most."""
+    counts: dict[str, dict[str, TextsInTrain]] = {}
+    for result in results:
+        of_task = counts.setdefault(result.cell.task, {})
+        for role, found in (result.metrics.texts_in_train or {}).items():
+            of_task[role] = max(of_task.get(role, found), found, key=lambda f: f.n_in_train)
+    counts = {task: roles for task, roles in counts.items() if roles}
+    if not counts:
+        return ()
+    shared = [task for task, roles in counts.items() if any(r.n_in_train for r in roles.values())]
+    parts = [f"{task}: {_counted_roles(counts[task])}" for task in shared]
+    if none := [task for task in counts if task not in shared]:
+        parts.append(f"none of those of {', '.join(none)}")
+    return (f"Texts of evaluation tasks that methods were trained on: {'; '.join(parts)}.",)
+
+
+def _counted_roles(roles: Mapping[str, TextsInTrain]) -> str:
+    nouns = {"query": "queries", "document": "documents", "text": "texts"}
+    return ", ".join(
+        f"{found.n_in_train:,} of {found.n_texts:,} {nouns.get(role, role)}"
+        for role, found in roles.items()
+    )

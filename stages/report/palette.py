@@ -11,16 +11,30 @@ from dataclasses import dataclass
 from permafrost.stages.report.tables import ResultsTable
 
 PAPER = "#ffffff"
+
+
 INK = "#1b2126"
+
+
 MUTED = "#56616b"
+
+
 GRID = "#e1e6ea"
+
+
 CONTROL = "#6d7882"
+
+
 SERIES = ("#0072b2", "#d55e00", "#00896a", "#b04a8b", "#a97a00", "#5b4fc4", "#8a5a2e", "#2b8ca3")
+
+
 HEAT = ("none", "#fdf3e0", "#fbe5bf", "#f9cf8a", "#f3b04f", "#e88d1c", "#b35900")
 """Token weights from a quarter of uniform or less (first) to sixteen times it or more (last)."""
 
-KINDS = ("#c3cbd4", "#ead9a8", "#8fc7c0", "#d3ebe8")
+
+KIND_COLOURS = ("#c3cbd4", "#ead9a8", "#8fc7c0", "#d3ebe8")
 """Kinds of token: special, punctuation, first of a word, continuation."""
+
 
 CUSTOM_PROPERTIES = {
     PAPER: "var(--paper)",
@@ -29,12 +43,17 @@ CUSTOM_PROPERTIES = {
     GRID: "var(--grid)",
     CONTROL: "var(--control)",
     **{colour: f"var(--series-{i})" for i, colour in enumerate(SERIES)},
-    **{colour: f"var(--kind-{i})" for i, colour in enumerate(KINDS)},
+    **{colour: f"var(--kind-{i})" for i, colour in enumerate(KIND_COLOURS)},
 }
 """Colours of a figure to their names in the page's style sheet."""
 
+
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+
+
 _CONTROL_MARKERS = ("x", "+", "*", "1", "2", "3")
+
+
 _CONTROL_DASHES = ((1.0, 1.6), (4.0, 1.6), (4.0, 1.6, 1.0, 1.6))
 
 

@@ -12,12 +12,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
+from matplotlib.figure import Figure
 
 from permafrost.stages.report.entries import DASH
+from permafrost.stages.report.frame import (
+    add_line,
+    log_scale,
+    of,
+    panel_title,
+    ring,
+    rows_of_panels,
+)
+from permafrost.stages.report.palette import CONTROL, INK, MUTED, Mark
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 _COLUMNS = ("epoch", "layer", "train_mse", "dev_mse")
 _NAMES = {1: ("all",), 2: ("early", "late"), 3: ("early", "mid", "late")}
+_DEPTHS = {
+    "all": Mark(INK, "^", (), filled=True),
+    "early": Mark(CONTROL, "o", (1.0, 1.6), filled=True),
+    "mid": Mark(MUTED, "s", (4.0, 1.6), filled=True),
+    "late": Mark(INK, "^", (), filled=True),
+}
 
 
 @dataclass(frozen=True)
@@ -128,3 +144,27 @@ def _read(run: PretrainingRun) -> pa.Table:
             f"{run.history} (pretraining {run.name}) cannot be read with the columns {list(_COLUMNS)}: "
             f"{error}; pretrain again"
         ) from error
+
+
+def pretraining_figure(pretrainings: Sequence[Pretraining]) -> Figure:
+    """Mean squared error of reconstruction by epoch, on train and held out, by depth of the layers.
+
+    A ring is the epoch kept of a layer.
+    """
+    names = {depth.name for p in pretrainings for depth in p.depths}
+    figure, panels = rows_of_panels(of(_DEPTHS, names), len(pretrainings))
+    for pretraining, (left, right) in zip(pretrainings, panels, strict=True):
+        panel_title(left, f"{pretraining.name} · error on train")
+        panel_title(right, "error on held-out texts")
+        right.sharey(left)
+        right.tick_params(labelleft=False)
+        for place, depth in enumerate(pretraining.depths):
+            mark = _DEPTHS[depth.name]
+            add_line(left, mark, pretraining.epochs, depth.train_mse, place)
+            add_line(right, mark, pretraining.epochs, depth.dev_mse, place)
+            for epoch, error in zip(depth.kept_epochs, depth.kept_dev_mse, strict=True):
+                ring(right, epoch, error, mark.colour, 5)
+        log_scale(left)
+        for axes in (left, right):
+            axes.autoscale_view()
+    return figure

@@ -7,41 +7,62 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from matplotlib.figure import Figure
 
 from permafrost.stages.report import canvas
-from permafrost.stages.report.attention_rows import AttentionRows, attention_examples
-from permafrost.stages.report.cells import Cell, CellResult, read_results
+from permafrost.stages.report.attention import AttentionRows, attention_examples
+from permafrost.stages.report.cells import Cell, CellResult, TaskCorpus, read_results
+from permafrost.stages.report.choices import ChoiceRow, choice_rows, choices_table, settled_table
 from permafrost.stages.report.config import CurveAxis, ReportConfig
-from permafrost.stages.report.costs import Extraction, cost_rows
+from permafrost.stages.report.controls import control_findings, controls_table
+from permafrost.stages.report.costs import (
+    CostRow,
+    Extraction,
+    cost_rows,
+    costs_table,
+    extractions_table,
+)
 from permafrost.stages.report.errors import task_errors
-from permafrost.stages.report.figures import layer_figure, metric_figure, tasks_figure
-from permafrost.stages.report.findings import choice_rows
-from permafrost.stages.report.history import learning_curves, learning_description
 from permafrost.stages.report.html import Page, render
-from permafrost.stages.report.latex import results_latex
-from permafrost.stages.report.layer_curves import layer_description, layer_tables, read_layer_curves
-from permafrost.stages.report.map_figure import map_figure
+from permafrost.stages.report.layers import (
+    LayerTable,
+    layer_description,
+    layer_figure,
+    layer_tables,
+    layers_table,
+    read_layer_curves,
+)
+from permafrost.stages.report.learning import learning_curves, learning_description, learning_figure
+from permafrost.stages.report.main_figure import main_description, main_figure
+from permafrost.stages.report.maps import map_description, map_figure, read_task_maps
+from permafrost.stages.report.markup import PlainTable, to_latex, to_markdown
 from permafrost.stages.report.notes import annotated
-from permafrost.stages.report.palette import Mark, extended, marks
-from permafrost.stages.report.plain_tables import plain_tables, to_latex, to_markdown
+from permafrost.stages.report.palette import extended, marks
 from permafrost.stages.report.pretraining import (
     PretrainingRun,
     pretraining_description,
+    pretraining_figure,
     read_pretrainings,
 )
-from permafrost.stages.report.probe_curves import probe_description, read_probes
-from permafrost.stages.report.probe_figure import probe_figure
-from permafrost.stages.report.results_file import cell_intervals, results_arrow
-from permafrost.stages.report.stored_weights import read_tokens, read_weights
-from permafrost.stages.report.tables import ResultsTable, tabulate
-from permafrost.stages.report.token_figures import summary_figure
-from permafrost.stages.report.token_picture import token_picture
-from permafrost.stages.report.token_summary import summaries, summary_description, summary_table
-from permafrost.stages.report.token_weights import TaskCorpus, token_examples
-from permafrost.stages.report.tokens import TextTokens
-from permafrost.stages.report.training_figures import learning_figure, pretraining_figure
-from permafrost.stages.report.vector_maps import map_description, read_task_maps
+from permafrost.stages.report.probes import probe_description, probe_figure, read_probes
+from permafrost.stages.report.results_files import (
+    cell_intervals,
+    results_arrow,
+    results_latex,
+    results_markdown,
+    results_summary,
+)
+from permafrost.stages.report.tables import ResultsTable, intervals_table, tabulate
+from permafrost.stages.report.token_examples import token_examples
+from permafrost.stages.report.token_summary import (
+    TaskSummary,
+    summaries,
+    summary_description,
+    summary_figure,
+    summary_table,
+    token_weights_table,
+)
+from permafrost.stages.report.tokens import TextTokens, read_tokens, read_weights
+from permafrost.stages.report.weighed_text import token_picture
 from permafrost.storage.durable import write_durably, write_json
 from permafrost.storage.errors import InputError
 
@@ -108,7 +129,7 @@ def write_report(
     weighed = summaries(token_table)
     row_marks = marks(table)
     with canvas.drawing():
-        pictures = {"metric": _main_figure(config, table, row_marks)}
+        pictures = {"metric": main_figure(config, table, row_marks)}
         if curves:
             pictures["learning_curves"] = learning_figure(curves, row_marks)
         if by_layer:
@@ -130,7 +151,7 @@ def write_report(
         for name, figure in pictures.items():
             write_durably(folder / "figures" / f"{name}.png", canvas.png(figure))
         descriptions = {
-            "metric": _metric_description(config, table),
+            "metric": main_description(config, table),
             "learning_curves": learning_description(curves),
             "pretraining": pretraining_description(pretrained),
             "layer_curves": layer_description(by_layer),
@@ -151,9 +172,9 @@ def write_report(
         _write_parquet(folder / "probes.parquet", probes)
     if weighed:
         _write_parquet(folder / "token_summary.parquet", token_table)
-    write_durably(folder / "results.md", table.to_markdown().encode())
+    write_durably(folder / "results.md", results_markdown(table).encode())
     write_durably(folder / "results.tex", results_latex(table, config.title).encode())
-    write_json(folder / "summary.json", {"title": config.title, **table.summary()})
+    write_json(folder / "summary.json", {"title": config.title, **results_summary(table)})
     costs = cost_rows(results, curves)
     others = plain_tables(
         table,
@@ -215,23 +236,35 @@ def _check_tasks(
             )
 
 
-def _main_figure(config: ReportConfig, table: ResultsTable, row_marks: dict[str, Mark]) -> Figure:
-    if isinstance(config.x_axis, CurveAxis):
-        return metric_figure(table, config.x_axis, row_marks)
-    return tasks_figure(table, row_marks)
+def plain_tables(
+    table: ResultsTable,
+    level: float,
+    *,
+    layers: Sequence[LayerTable],
+    weighed: Sequence[TaskSummary],
+    choices: Sequence[ChoiceRow],
+    costs: Sequence[CostRow],
+    extractions: Sequence[Extraction],
+) -> tuple[PlainTable, ...]:
+    """Every table that has rows, in the order of the page.
 
-
-def _metric_description(config: ReportConfig, table: ResultsTable) -> str:
-    """The figure in words, with its numbers: they are in the results table as well."""
-    axis = config.x_axis
-    against = f"against {axis.label}" if isinstance(axis, CurveAxis) else "by task"
-    lines = [
-        f"{row.method}: "
-        + ", ".join(
-            f"{e.mean:.1%} at {column.heading}"
-            for column, e in zip(table.columns, row.entries, strict=True)
-            if e is not None
-        )
-        for row in table.rows
-    ]
-    return f"Test metric {against}. {'; '.join(lines)}."
+    Args:
+        table: the results, with their intervals.
+        level: coverage of these.
+        layers: scores by layer, by task.
+        weighed: token weights, by task.
+        choices: what was chosen on dev.
+        costs: what methods took.
+        extractions: what the backbone took.
+    """
+    found = (
+        intervals_table(table, level),
+        controls_table(control_findings(table)),
+        *map(layers_table, layers),
+        *map(token_weights_table, weighed),
+        choices_table(choices),
+        settled_table(choices),
+        costs_table(costs),
+        extractions_table(extractions),
+    )
+    return tuple(t for t in found if t.rows)

@@ -29,6 +29,7 @@ from permafrost.stages.report.cells import CellResult
 
 _SAME_SCORE = 1e-9
 
+
 _Examples = Answers | ExampleScores
 
 

@@ -3,24 +3,26 @@
 Numbers are kept as fractions; renderers show them times 100 with one decimal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from permafrost.stages.metrics.bootstrap import Interval
 from permafrost.stages.metrics.records import Role
-from permafrost.stages.report.averages import Average
 from permafrost.stages.report.cells import Cell, CellResult, read_results
-from permafrost.stages.report.entries import DASH, Entry, entry, hundredths
-from permafrost.stages.report.markdown import literal
+from permafrost.stages.report.config import AverageRule
+from permafrost.stages.report.entries import DASH, Entry, entry, hundredths, p_text, signed
+from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.standing import Standing
 
 _MOST_CLASSES = 3
 """Shares of so many classes are listed, those of more given as a range."""
 TIED = "≈"
 """Stands behind a method that the best of its column is not shown to be better than."""
+PrintedMark = Literal["plain", "best", "tied"]
+"""Bold; or not the best, but not shown to be worse either."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,6 @@ class Row:
         return max(e.n for e in self.entries if e is not None)
 
 
-PrintedMark = Literal["plain", "best", "tied"]
-"""Bold; or not the best, but not shown to be worse either."""
-
-
 @dataclass(frozen=True)
 class Printed:
     """A number as it is printed."""
@@ -86,7 +84,29 @@ class Printed:
     mark: PrintedMark
 
 
-_MARKDOWN: dict[PrintedMark, str] = {"plain": "{}", "best": "**{}**", "tied": f"{{}} {TIED}"}
+@runtime_checkable
+class ScoredTask(Protocol):
+    """A task under a metric."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def category(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Average:
+    """An unweighted mean over tasks."""
+
+    heading: str
+    metric: str
+    """That of the tasks, or `mixed`."""
+    columns: tuple[int, ...]
+    """Which columns of the results."""
+    kinds: tuple[tuple[int, ...], ...] = ()
+    """The columns by kind of task, where kinds count alike; empty where tasks do."""
 
 
 @dataclass(frozen=True)
@@ -186,78 +206,6 @@ class ResultsTable:
             return "best"
         return "tied" if self.is_tied(row, column) else "plain"
 
-    def to_markdown(self) -> str:
-        """A pipe table; best in bold, controls named so, then majority rate and class balance, and notes."""
-        body = [
-            [
-                literal(row.label),
-                *(_MARKDOWN[p.mark].format(p.text) for p in self.printed(row)),
-                str(row.n_seeds),
-            ]
-            for row in self.rows
-        ]
-        majority = [DASH if c.majority is None else hundredths(c.majority) for c in self.columns]
-        header = [
-            "method",
-            *(
-                f"{literal(c.heading)} ({literal(c.metric)})"
-                for c in (*self.columns, *self.averages)
-            ),
-            "seeds",
-        ]
-        rule = [":---", *("---:" for _ in header[1:])]
-        dashes = [DASH] * (len(self.averages) + 1)
-        last = [["majority class", *majority, *dashes]] if self.has_majority else []
-        if self.has_classes:
-            shares = [c.balance_text for c in self.columns]
-            last.append(["classes in test", *shares, *dashes])
-        lines = [f"| {' | '.join(line)} |\n" for line in (header, rule, *body, *last)]
-        return "".join([*lines, *(f"\n{literal(note)}\n" for note in self.notes)])
-
-    def summary(self) -> dict[str, Any]:
-        """Plain data for listings: `tasks` are the headings of every row's `cells`."""
-        return {
-            "tasks": [c.heading for c in self.columns],
-            "metrics": [c.metric for c in self.columns],
-            "n_test": [c.n_test for c in self.columns],
-            "averages": [{"heading": a.heading, "metric": a.metric} for a in self.averages],
-            "notes": list(self.notes),
-            "majority": [
-                {
-                    "value": c.majority,
-                    "text": DASH if c.majority is None else hundredths(c.majority),
-                }
-                for c in self.columns
-            ],
-            "class_balance": [
-                {"value": c.class_balance, "text": c.balance_text} for c in self.columns
-            ],
-            "overlap": [c.overlap for c in self.columns],
-            "rows": [
-                {
-                    "method": row.method,
-                    "role": row.role,
-                    "n_parameters": list(row.n_parameters),
-                    "cells": [
-                        None
-                        if e is None
-                        else {
-                            "mean": e.mean,
-                            "sd": e.sd,
-                            "n": e.n,
-                            "text": self.text(e),
-                            "best": self.is_best(row, i),
-                            "tied": self.is_tied(row, i),
-                            "interval": _ends(self.interval(row, i)),
-                        }
-                        for i, e in enumerate(row.entries)
-                    ],
-                    "averages": [vars(p) for p in self.printed(row)[len(self.columns) :]],
-                }
-                for row in self.rows
-            ],
-        }
-
 
 def results_table(cells: Sequence[Cell]) -> ResultsTable:
     """Read the cells' metrics and tabulate them; raises as `read_results` does."""
@@ -319,5 +267,57 @@ def _row(name: str, role: Role, columns: Sequence[Column], results: Sequence[Cel
     )
 
 
-def _ends(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]
+def averages(columns: Sequence[ScoredTask], rule: AverageRule) -> tuple[Average, ...]:
+    """The mean over all tasks last, before it one for each category, wherever there are two tasks or more.
+
+    A category that holds all tasks has no mean of its own. A task that has several metrics counts by the
+    first.
+    """
+    first = {column.task: i for i, column in reversed(list(enumerate(columns)))}
+    categories = dict.fromkeys(c.category for c in columns if c.category is not None)
+    groups: dict[str, list[int]] = {}
+    for name in categories:
+        mine = [i for i, c in enumerate(columns) if c.category == name and first[c.task] == i]
+        if len(mine) < len(first):
+            groups[f"mean, {name.replace('_', ' ')}"] = mine
+    groups["mean"] = sorted(first.values())
+    found: list[Average] = []
+    for heading, mine in groups.items():
+        metrics = {columns[i].metric for i in mine}
+        is_wanted = rule in ("any_metric", "mteb") or (rule == "same_metric" and len(metrics) == 1)
+        if len(mine) > 1 and is_wanted:
+            metric = metrics.pop() if len(metrics) == 1 else "mixed"
+            found.append(Average(heading, metric, tuple(mine)))
+    kinds = tuple(tuple(i for i in groups["mean"] if columns[i].category == k) for k in categories)
+    if rule == "mteb" and 1 < len(kinds) < len(groups["mean"]):
+        last = found[-1]
+        found.append(Average("mean of kinds", last.metric, last.columns, kinds))
+    return tuple(found)
+
+
+def intervals_table(table: ResultsTable, level: float) -> PlainTable:
+    """Intervals of every result, and of its difference to the best."""
+    rows: list[tuple[str, ...]] = []
+    for place, column in enumerate(table.columns):
+        for row in table.rows:
+            if (found := table.interval(row, place)) is None:
+                continue
+            against = table.standings[place].against(row.method)
+            is_best = table.standings[place].best == row.method
+            to_best = ("best" if is_best else DASH, DASH, DASH)
+            if against is not None:
+                difference = against.difference
+                to_best = (
+                    signed(difference.value),
+                    _span(difference.low, difference.high, signed),
+                    p_text(difference.p),
+                )
+            test = (hundredths(found.value), _span(found.low, found.high, hundredths))
+            rows.append((column.heading, row.method, *test, *to_best))
+    header = ("task", "method", "test", "interval", "to the best", "interval", "p")
+    title = f"Test metric with its {level:.0%} interval over test examples and seeds, × 100"
+    return PlainTable(title, header, tuple(rows))
+
+
+def _span(low: float, high: float, printed: Callable[[float], str]) -> str:
+    return f"{printed(low)} to {printed(high)}"

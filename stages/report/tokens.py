@@ -13,10 +13,22 @@ A piece of a character (byte-level BPE) counts as a part of a word.
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float64
+
+from permafrost.stages.report.cells import CellResult
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.quoting import quoted
 
 TokenKind = Literal["special", "punctuation", "word", "continuation"]
 KINDS: tuple[TokenKind, ...] = get_args(TokenKind)
+FILE = "token_weights.parquet"
+_COLUMNS = ("text", "digest", "weights")
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,11 @@ class Token:
 
     text: str
     is_special: bool = False
+
+
+TextTokens = Callable[[Sequence[str]], Mapping[str, Sequence[Token]]]
+"""Digests of texts to their tokens, as many as there are weights; texts whose tokens are not known are not
+among them."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +54,29 @@ class ReadToken:
     kind: TokenKind
 
 
-TextTokens = Callable[[Sequence[str]], Mapping[str, Sequence[Token]]]
-"""Digests of texts to their tokens, as many as there are weights; texts whose tokens are not known are not
-among them."""
+Reading = Mapping[str, tuple[ReadToken, ...]]
+"""Digests of texts to their tokens."""
+
+
+@dataclass(frozen=True)
+class TextWeights:
+    """The weights of one text, 1 in sum."""
+
+    digest: str
+    weights: Float64[np.ndarray, " n_tokens"]
+
+
+@dataclass(frozen=True)
+class CellWeights:
+    """What a method, with one seed, weighs on a task."""
+
+    method: str
+    task: str
+    seed: int
+    folder: Path
+    """Of the score."""
+    texts: Mapping[int, TextWeights]
+    """By the text's number in the corpus."""
 
 
 def readable(tokens: Sequence[Token]) -> tuple[ReadToken, ...]:
@@ -88,6 +125,51 @@ def _byte_alphabet() -> dict[str, int]:
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def read_weights(results: Sequence[CellResult]) -> tuple[CellWeights, ...]:
+    """The weights of every method that has some, cells in their order.
+
+    Raises:
+        CorruptDataError: a file lacks a column or cannot be read.
+    """
+    return tuple(
+        CellWeights(r.cell.method, r.cell.task, r.cell.seed, r.cell.folder, _text_weights(path))
+        for r in results
+        if r.cell.role == "method" and (path := r.cell.folder / FILE).exists()
+    )
+
+
+def read_tokens(weights: Sequence[CellWeights], tokens: TextTokens) -> Reading:
+    """The tokens of all texts that have weights, as far as they are known.
+
+    Raises:
+        CorruptDataError: a text has not as many tokens as weights.
+    """
+    digests = dict.fromkeys(text.digest for cell in weights for text in cell.texts.values())
+    found = {d: readable(of_text) for d, of_text in tokens(list(digests)).items()}
+    for cell in weights:
+        for text in cell.texts.values():
+            read = found.get(text.digest)
+            if read is not None and len(read) != len(text.weights):
+                raise CorruptDataError(
+                    f"text {text.digest[:12]} has {len(text.weights)} weights under {quoted(cell.method)} "
+                    f"but {len(read)} tokens; they were made from different features, so score it again"
+                )
+    return found
+
+
+def _text_weights(path: Path) -> dict[int, TextWeights]:
+    try:
+        rows = pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+        raise CorruptDataError(
+            f"{path} cannot be read with the columns {list(_COLUMNS)}: {error}; score it again"
+        ) from error
+    return {
+        row["text"]: TextWeights(row["digest"], np.asarray(row["weights"], np.float64))
+        for row in rows
+    }
 
 
 _BYTE_OF = _byte_alphabet()

@@ -11,11 +11,11 @@ from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.pretraining import PretrainingRun
 from tests.stages.report.fake_results import Grid, make_grid
-from tests.stages.report.test_attention_rows import stored_rows
-from tests.stages.report.test_layer_curves import tidy
-from tests.stages.report.test_pretraining_curves import write_history
-from tests.stages.report.test_report_probes import rows, table
-from tests.stages.report.test_vector_maps import add_maps
+from tests.stages.report.test_attention import stored_rows
+from tests.stages.report.test_layers import tidy
+from tests.stages.report.test_maps import add_maps
+from tests.stages.report.test_pretraining import write_history
+from tests.stages.report.test_probes import rows, table
 
 TASKS = ("CoLA", "SST-2", "MRPC", "RTE", "WNLI", "STS-B")
 METHODS = ("mean", "scorer", "glot", "a method with a long name")

@@ -12,7 +12,7 @@ from permafrost.flows.methods.reporting import extractions, pretraining_runs, re
 from permafrost.flows.pipeline import PipelineResult, run_embedded
 from permafrost.stages.freeze import load_pair_fit
 from permafrost.stages.report.cells import read_results
-from permafrost.stages.report.history import learning_curves
+from permafrost.stages.report.learning import learning_curves
 from permafrost.stages.report.pretraining import read_pretrainings
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError

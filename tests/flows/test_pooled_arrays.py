@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.stages.report.stored_weights import FILE
+from permafrost.stages.report.tokens import FILE
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, run_in
 

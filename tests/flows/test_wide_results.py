@@ -4,9 +4,9 @@ import pytest
 from rich.console import Console
 
 from permafrost.flows.results_table import render_fitting
-from permafrost.stages.report.averages import averages
 from permafrost.stages.report.entries import entry
-from permafrost.stages.report.tables import Column, ResultsTable, Row
+from permafrost.stages.report.results_files import results_summary
+from permafrost.stages.report.tables import Column, ResultsTable, Row, averages
 
 N_TASKS = 11
 
@@ -27,7 +27,7 @@ def summary() -> dict[str, object]:
         )
         for m in (1, 2, 3)
     )
-    return ResultsTable(columns, rows, averages=averages(columns, "mteb")).summary()
+    return results_summary(ResultsTable(columns, rows, averages=averages(columns, "mteb")))
 
 
 def printed(width: int) -> tuple[int, str]:

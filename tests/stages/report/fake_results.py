@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from permafrost.stages.metrics.records import Role
-from permafrost.stages.report.attention_rows import AttentionRows
+from permafrost.stages.report.attention import AttentionRows
 from permafrost.stages.report.cells import Cell
 from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.costs import Extraction

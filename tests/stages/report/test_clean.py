@@ -12,6 +12,7 @@ from permafrost.flows.results_table import render
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.clean import clean_table
 from permafrost.stages.report.entries import hundredths
+from permafrost.stages.report.results_files import results_markdown, results_summary
 from permafrost.stages.report.tables import Column, results_table
 from permafrost.storage.errors import PermafrostError
 from tests.stages.report.fake_results import Grid
@@ -43,7 +44,7 @@ def clean_scores(grid: Grid, method: str) -> list[float]:
 
 def terminal(grid: Grid) -> str:
     console = Console(width=200, record=True)
-    console.print(render("Title", {"title": "Title", **results_table(grid.cells).summary()}))
+    console.print(render("Title", {"title": "Title", **results_summary(results_table(grid.cells))}))
     return console.export_text()
 
 
@@ -60,7 +61,7 @@ def test_shares_stand_in_the_order_of_the_classes_and_many_as_a_range():
 
 
 def test_every_table_has_the_majority_rate_and_the_classes(mixed: Grid, tmp_path: Path):
-    lines = results_table(mixed.cells).to_markdown().splitlines()
+    lines = results_markdown(results_table(mixed.cells)).splitlines()
     assert lines[-2] == "| majority class | 75.0 | 75.0 | – |"
     assert lines[-1] == "| classes in test | 25.0 / 75.0 | 25.0 / 75.0 | – |"
     assert len({line.count("|") for line in lines}) == 1
@@ -80,7 +81,7 @@ def test_every_table_has_the_majority_rate_and_the_classes(mixed: Grid, tmp_path
 def test_classes_are_shown_whatever_the_metric(mixed: Grid):
     for i in range(len(mixed.cells)):
         mixed.edit_metrics(i, metric="mcc")
-    lines = results_table(mixed.cells).to_markdown().splitlines()
+    lines = results_markdown(results_table(mixed.cells)).splitlines()
     assert "majority" not in lines[-2]
     assert lines[-1] == "| classes in test | 25.0 / 75.0 | 25.0 / 75.0 | – |"
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from permafrost.stages.report.convergence import ends_at_its_best, still_falls, unfinished_note
-from permafrost.stages.report.history import LearningCurve, Run
+from permafrost.stages.report.learning import LearningCurve, Run
+from permafrost.stages.report.notes import ends_at_its_best, still_falls, unfinished_note
 
 
 def run(loss: list[float], dev: list[float], seed: int = 0) -> Run:

@@ -12,9 +12,15 @@ from sklearn.metrics import confusion_matrix
 
 from permafrost.stages.metrics.predictions import PREDICTIONS, Answers
 from permafrost.stages.report.cells import read_results
-from permafrost.stages.report.confusion import MAX_CLASSES, N_LISTED, confusion
-from permafrost.stages.report.errors import task_errors
-from permafrost.stages.report.worst_answers import worst_classes, worst_grades, worst_partners
+from permafrost.stages.report.errors import (
+    MAX_CLASSES,
+    N_LISTED,
+    confusion,
+    task_errors,
+    worst_classes,
+    worst_grades,
+    worst_partners,
+)
 from tests.stages.report.fake_results import FakeCorpus, Grid
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 from tests.stages.report.test_report import Page

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import ReportConfig
-from permafrost.stages.report.evaluated_texts import trained_texts_note
-from permafrost.stages.report.notes import annotated
+from permafrost.stages.report.notes import annotated, trained_texts_note
 from permafrost.stages.report.tables import tabulate
 from tests.stages.report.fake_results import Grid
 

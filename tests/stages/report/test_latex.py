@@ -6,8 +6,9 @@ import pytest
 
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import ReportConfig
-from permafrost.stages.report.latex import escaped, floating, results_latex, tabular
+from permafrost.stages.report.markup import escaped, floating, tabular
 from permafrost.stages.report.notes import annotated
+from permafrost.stages.report.results_files import results_latex
 from permafrost.stages.report.tables import tabulate
 from tests.stages.report.fake_results import Grid
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from permafrost.stages.report.entries import Entry
-from permafrost.stages.report.markdown import literal
-from permafrost.stages.report.plain_tables import PlainTable, to_markdown
+from permafrost.stages.report.markup import PlainTable, literal, to_markdown
+from permafrost.stages.report.results_files import results_markdown
 from permafrost.stages.report.tables import Column, ResultsTable, Row
 
 NAMES = [
@@ -58,7 +58,9 @@ def test_results_and_their_notes_are_printed_literally() -> None:
         column = Column(task=name, metric="accuracy", heading=name, majority=None, n_test=2)
         row = Row(name, "method", (Entry(0.5, None, 1),), (0,), (1, 1))
         page = _Page(
-            ResultsTable((column,), (row,), notes=(name, f"One seed of {name}: x.")).to_markdown()
+            results_markdown(
+                ResultsTable((column,), (row,), notes=(name, f"One seed of {name}: x."))
+            )
         )
         assert page.texts["th"] == ["method", f"{name} (accuracy)", "seeds"]
         assert page.texts["td"][0] == name

@@ -8,20 +8,15 @@ import pytest
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import ReportConfig
-from permafrost.stages.report.costs import Extraction
-from permafrost.stages.report.plain_tables import (
-    PlainTable,
-    extractions_table,
-    plain_tables,
-    to_latex,
-    to_markdown,
-)
+from permafrost.stages.report.costs import Extraction, extractions_table
+from permafrost.stages.report.markup import PlainTable, to_latex, to_markdown
+from permafrost.stages.report.report import plain_tables
 from permafrost.stages.report.standing import standings
 from permafrost.stages.report.tables import ResultsTable, tabulate
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
-from tests.stages.report.test_layer_curves import SCORES, tidy
-from tests.stages.report.test_report_costs import with_costs
+from tests.stages.report.test_costs import with_costs
+from tests.stages.report.test_layers import SCORES, tidy
 
 
 def sections(markdown: str) -> dict[str, list[list[str]]]:

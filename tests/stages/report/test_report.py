@@ -13,11 +13,10 @@ from pydantic import ValidationError
 
 from permafrost.stages.report.config import CurveAxis, ReportConfig, TasksAxis
 from permafrost.stages.report.entries import hundredths
-from permafrost.stages.report.html import page_digest
-from permafrost.stages.report.markdown import literal
+from permafrost.stages.report.html import page_digest, prose
+from permafrost.stages.report.markup import literal
 from permafrost.stages.report.palette import CUSTOM_PROPERTIES, HEAT, SERIES
-from permafrost.stages.report.prose import prose
-from permafrost.stages.report.results_file import SCHEMA
+from permafrost.stages.report.results_files import SCHEMA, results_markdown, results_summary
 from permafrost.stages.report.tables import results_table
 from permafrost.storage.errors import InputError
 from tests.stages.report.fake_results import Grid, without
@@ -217,10 +216,10 @@ def test_results_parquet_and_summary_read_back(written_grid: Grid, written: Path
     assert note.startswith(
         "Perhaps not trained to the end: mean on ratio 0.2 (the last epoch kept by"
     )
-    expected = results_table(written_grid.cells).summary()
+    expected = results_summary(results_table(written_grid.cells))
     del expected["notes"]
     assert summary == {"title": "Signal dilution", **expected}
-    markdown = results_table(written_grid.cells).to_markdown()
+    markdown = results_markdown(results_table(written_grid.cells))
     assert (written / "results.md").read_text() == f"{markdown}\n{literal(note)}\n"
 
 

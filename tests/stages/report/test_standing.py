@@ -18,15 +18,14 @@ from permafrost.stages.metrics.bootstrap import (
     paired_bootstrap,
 )
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
-from permafrost.stages.report.averages import averages
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.entries import entry, p_text, signed
-from permafrost.stages.report.latex import results_latex
 from permafrost.stages.report.notes import annotated
 from permafrost.stages.report.report import write_report
+from permafrost.stages.report.results_files import results_latex, results_markdown, results_summary
 from permafrost.stages.report.standing import standings
-from permafrost.stages.report.tables import Column, ResultsTable, Row, tabulate
+from permafrost.stages.report.tables import Column, ResultsTable, Row, averages, tabulate
 from tests.stages.report.fake_results import FakeCorpus
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 from tests.stages.report.test_report import Page
@@ -139,14 +138,14 @@ def test_every_form_of_the_table_marks_what_the_best_is_not_shown_to_beat(cells)
     assert table.is_best(by_method["good"], 0)
     assert [m for m, row in by_method.items() if table.is_tied(row, 0)] == ["close"]
     text = {m: table.text(row.entries[0]) for m, row in by_method.items() if row.entries[0]}
-    markdown = table.to_markdown()
+    markdown = results_markdown(table)
     assert f"| close | {text['close']} ≈ |" in markdown
     assert f"| bad | {text['bad']} |" in markdown
     assert "2 comparisons, not corrected" in markdown
     assert f"| good | **{text['good']}** |" in markdown
     latex = results_latex(table, "t")
     assert text["close"].replace("±", r"$\pm$") + r"$^{\approx}$ & 2 \\" in latex
-    cell = table.summary()["rows"][1]["cells"][0]
+    cell = results_summary(table)["rows"][1]["cells"][0]
     assert (cell["tied"], cell["best"]) == (True, False)
     assert cell["interval"] == [table.standings[0].entries["close"].low, cell["interval"][1]]
 
@@ -154,7 +153,7 @@ def test_every_form_of_the_table_marks_what_the_best_is_not_shown_to_beat(cells)
 def test_a_terminal_shows_numbers_below_each_other_and_the_mark_behind(cells):
     table = with_notes(cells)
     console = Console(width=100, record=True)
-    console.print(render("Title", {"title": "Title", **table.summary()}))
+    console.print(render("Title", {"title": "Title", **results_summary(table)}))
     lines = console.export_text().splitlines()
     rows = {line.split()[0]: line for line in lines if "±" in line}
     assert rows["close"].rstrip().endswith("≈")
@@ -269,7 +268,7 @@ def test_means_are_printed_with_the_best_in_bold_and_missing_tasks_as_dashes(tmp
     assert table.average(m, mean) == (scores["m", "a"] + scores["m", "b"]) / 2
     assert table.average(o, mean) is None
     assert [table.is_best_average(row, mean) for row in (m, n, o)] == [True, False, False]
-    lines = table.to_markdown().splitlines()
+    lines = results_markdown(table).splitlines()
     assert "| mean (accuracy) | seeds |" in lines[0]
     assert lines[2].endswith(f"| **{100 * table.average(m, mean):.1f}** | 1 |")
     assert lines[4].endswith("| – | – | 1 |")
@@ -380,7 +379,7 @@ def test_the_page_and_the_files_hold_intervals_marks_and_notes(cells, tmp_path: 
         expected = table.standings[column].cells[row["method"], row["seed"]]
         assert (row["ci_low"], row["ci_high"]) == (expected.low, expected.high)
     assert (folders[0] / "results.tex").read_text() == results_latex(table, "t")
-    assert (folders[0] / "results.md").read_text() == table.to_markdown()
+    assert (folders[0] / "results.md").read_text() == results_markdown(table)
 
 
 def test_p_is_printed_with_more_digits_where_they_matter():

@@ -7,7 +7,7 @@ import pytest
 from permafrost.stages.metrics.bootstrap import Interval
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.entries import Entry, entry, hundredths, magnitude
-from permafrost.stages.report.results_file import results_arrow
+from permafrost.stages.report.results_files import results_arrow, results_markdown, results_summary
 from permafrost.stages.report.tables import results_table
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 from tests.stages.report.fake_results import Grid, without
@@ -42,8 +42,8 @@ def test_a_method_that_was_not_run_on_a_task_has_no_entry_there(grid: Grid):
     (glot,) = [row for row in table.rows if row.method == "glot"]
     assert glot.entries[0] is not None
     assert glot.entries[1] is None
-    assert "| glot | **" in table.to_markdown()
-    assert table.summary()["rows"][2]["cells"][1] is None
+    assert "| glot | **" in results_markdown(table)
+    assert results_summary(table)["rows"][2]["cells"][1] is None
 
 
 def test_methods_come_first_and_only_methods_can_be_best(grid: Grid):
@@ -62,7 +62,7 @@ def test_methods_that_print_the_same_are_both_best(make_grid):
 
 
 def test_markdown_has_a_line_per_row_marks_controls_and_ends_with_the_majority(grid: Grid):
-    lines = results_table(grid.cells).to_markdown().splitlines()
+    lines = results_markdown(results_table(grid.cells)).splitlines()
     assert lines[0] == "| method | ratio 0.2 (accuracy) | ratio 0.8 (accuracy) | seeds |"
     assert len({line.count("|") for line in lines}) == 1
     assert lines[5].startswith("| shuffled (control) |")
@@ -71,7 +71,7 @@ def test_markdown_has_a_line_per_row_marks_controls_and_ends_with_the_majority(g
 
 def test_markdown_escapes_what_would_break_the_table(make_grid):
     grid = make_grid(tasks=["a|b"], methods=["x\ny|z"], controls=[], seeds=[0])
-    lines = results_table(grid.cells).to_markdown().splitlines()
+    lines = results_markdown(results_table(grid.cells)).splitlines()
     assert len(lines) == 4
     assert "a\\|b" in lines[0]
     assert "x y\\|z" in lines[2]
@@ -172,7 +172,7 @@ def test_hundredths_has_a_real_minus_and_no_negative_zero():
 
 
 def test_summary_headings_match_the_cells_of_every_row(grid: Grid):
-    summary = results_table(grid.cells).summary()
+    summary = results_summary(results_table(grid.cells))
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
     assert {len(row["cells"]) for row in summary["rows"]} == {len(summary["tasks"])}
     assert summary["rows"][2]["cells"][0]["best"] is True

@@ -11,20 +11,19 @@ from scipy import stats
 
 from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.cells import read_results
-from permafrost.stages.report.palette import KINDS as COLOURS
+from permafrost.stages.report.palette import KIND_COLOURS as COLOURS
 from permafrost.stages.report.palette import marks
-from permafrost.stages.report.stored_weights import read_tokens, read_weights
 from permafrost.stages.report.tables import results_table
-from permafrost.stages.report.token_figures import summary_figure
 from permafrost.stages.report.token_summary import (
     SCHEMA,
     by_position,
     entropy,
     summaries,
     summary_description,
+    summary_figure,
     summary_table,
 )
-from permafrost.stages.report.tokens import KINDS, Token
+from permafrost.stages.report.tokens import KINDS, Token, read_tokens, read_weights
 from permafrost.storage.errors import CorruptDataError
 from tests.stages.report.fake_results import Grid
 

@@ -1,4 +1,7 @@
-"""What probes found, from a tidy table to curves, choices and data tables."""
+"""What probes found: curves and choices, from a tidy table to a figure, one panel per task and measure.
+
+A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.entries import hundredths
+from permafrost.stages.report.frame import framed, legend_height, line, of
+from permafrost.stages.report.palette import INK, MUTED, Mark
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -28,7 +36,6 @@ PROBE_CURVES = pa.schema(
 )
 """Columns of `probes.parquet`, one row per number. `unit` is `share` (shown times 100) or `number`; `at`
 is what the place x is called; `chosen` marks the place that dev chose."""
-
 CAPTIONS = {
     "task_score": "Score of each layer's vectors alone: of a logistic regression fitted on train where "
     "there are classes, Spearman's correlation of plain cosines where pairs are graded. A ring is the layer "
@@ -60,6 +67,8 @@ CAPTIONS = {
     "even share; means over texts.",
 }
 """Kind of probe to what its figure shows."""
+_ROW = 160.0
+_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -213,3 +222,69 @@ def _curve(method: str, task: str, measure: str, rows: Sequence[dict[str, object
         values=np.array([row["value"] for row in ordered], dtype=np.float64),
         chosen=chosen[0] if chosen else None,
     )
+
+
+def probe_figure(probe: Probe, marks: dict[str, Mark]) -> Figure:
+    """Every measure by place, two panels across; each measure has its own scale, dev and test share one.
+
+    A ring is the place that dev chose.
+    """
+    names = of(marks, set(probe.methods))
+    panels = probe.panels()
+    n_across = min(2, len(panels))
+    n_down = -(-len(panels) // n_across)
+    height = legend_height(list(names)) + n_down * _ROW + 34
+    figure, top = framed(height, names, ())
+    grid = figure.add_gridspec(
+        n_down,
+        n_across,
+        left=0.09,
+        right=0.985,
+        top=top - 16 / height,
+        bottom=42 / height,
+        hspace=0.42,
+        wspace=0.2,
+    )
+    scales: dict[tuple[str, str], Axes] = {}
+    for i, ((task, measure), curves) in enumerate(panels.items()):
+        axes = figure.add_subplot(grid[i // n_across, i % n_across])
+        scale = task, measure.removeprefix("dev ").removeprefix("test ")
+        if (first := scales.setdefault(scale, axes)) is not axes:
+            axes.sharey(first)
+        _title(axes, probe, task, curves[0])
+        for curve in reversed(curves):
+            _draw(axes, curve, names[curve.method])
+        _ticks(axes, curves)
+        axes.autoscale_view()
+    figure.supxlabel(probe.axis, y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
+    return figure
+
+
+def _title(axes: Axes, probe: Probe, task: str, curve: ProbeCurve) -> None:
+    words = f"{curve.measure}{' × 100' if curve.unit == 'share' else ''}"
+    if len(probe.tasks) > 1:
+        words = f"{drawable(task, 16)} · {words}"
+    axes.set_title(words, color=INK)
+
+
+def _draw(axes: Axes, curve: ProbeCurve, mark: Mark) -> None:
+    values = 100 * curve.values if curve.unit == "share" else curve.values
+    axes.add_line(line(mark, curve.x, values, small=True))
+    if curve.chosen is not None:
+        axes.plot(
+            curve.x[curve.chosen],
+            values[curve.chosen],
+            marker="o",
+            markersize=10,
+            markerfacecolor="none",
+            markeredgecolor=mark.colour,
+            markeredgewidth=1.1,
+        )
+
+
+def _ticks(axes: Axes, curves: list[ProbeCurve]) -> None:
+    places = sorted({place for c in curves for place in zip(c.x.tolist(), c.at, strict=True)})
+    step = -(-len(places) // _TICKS)
+    # The last place is always named: it is the layer, or the threshold, that people know best.
+    kept = places[(len(places) - 1) % step :: step]
+    axes.set_xticks([x for x, _ in kept], [drawable(at, 8) for _, at in kept])

@@ -11,9 +11,8 @@ import pytest
 from permafrost.stages.metrics.vector_map import VECTOR_MAP, MapNames, vector_map
 from permafrost.stages.report.canvas import drawing, svg
 from permafrost.stages.report.cells import read_results
-from permafrost.stages.report.map_figure import map_figure
+from permafrost.stages.report.maps import OTHERS, map_description, map_figure, read_task_maps
 from permafrost.stages.report.palette import CONTROL
-from permafrost.stages.report.vector_maps import OTHERS, map_description, read_task_maps
 from permafrost.storage.errors import CorruptDataError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page

@@ -1,24 +1,42 @@
-"""The figures of results: metric along a dial or by task, and curves over layers.
+"""The main figure: test metric along a dial, or by task.
 
 A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points; numbers are shown times 100.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from permafrost.stages.report.canvas import drawable
-from permafrost.stages.report.config import CurveAxis
-from permafrost.stages.report.frame import DASHES, framed, legend_height, line, of
-from permafrost.stages.report.layer_curves import LayerCurve
-from permafrost.stages.report.palette import INK, MUTED, Mark
+from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.frame import DASHES, framed, line
+from permafrost.stages.report.palette import INK, Mark
 from permafrost.stages.report.tables import ResultsTable, Row
 
 _MAJORITY = "majority class"
+
+
+def main_figure(config: ReportConfig, table: ResultsTable, row_marks: dict[str, Mark]) -> Figure:
+    if isinstance(config.x_axis, CurveAxis):
+        return metric_figure(table, config.x_axis, row_marks)
+    return tasks_figure(table, row_marks)
+
+
+def main_description(config: ReportConfig, table: ResultsTable) -> str:
+    """The figure in words, with its numbers: they are in the results table as well."""
+    axis = config.x_axis
+    against = f"against {axis.label}" if isinstance(axis, CurveAxis) else "by task"
+    lines = [
+        f"{row.method}: "
+        + ", ".join(
+            f"{e.mean:.1%} at {column.heading}"
+            for column, e in zip(table.columns, row.entries, strict=True)
+            if e is not None
+        )
+        for row in table.rows
+    ]
+    return f"Test metric {against}. {'; '.join(lines)}."
 
 
 def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) -> Figure:
@@ -78,51 +96,6 @@ def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"test {drawable(_metric_names(table), 30)} × 100")
     return figure
-
-
-def layer_figure(curves: Sequence[LayerCurve], marks: dict[str, Mark]) -> Figure:
-    """Score by layer, one panel per task, one line per method; scores of tasks share an axis."""
-    shown = of(marks, {c.method for c in curves})
-    figure, panels = _panels([c.task for c in curves], shown, "layer")
-    for task, axes in panels.items():
-        by_method = {c.method: c for c in curves if c.task == task}
-        for name in reversed([name for name in shown if name in by_method]):
-            curve = by_method[name]
-            axes.add_line(line(marks[name], curve.layers, 100 * curve.scores, small=True))
-        axes.autoscale_view()
-    return figure
-
-
-def _panels(
-    tasks: Sequence[str], shown: dict[str, Mark], below: str
-) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with one panel per task, two across, all of one scale."""
-    unique = list(dict.fromkeys(tasks))
-    n_across = min(2, len(unique))
-    n_down = -(-len(unique) // n_across)
-    height = legend_height(list(shown)) + n_down * 190 + 24.0
-    figure, top = framed(height, shown, ())
-    grid = figure.add_gridspec(
-        n_down,
-        n_across,
-        left=0.085,
-        right=0.985,
-        top=top - 16 / height,
-        bottom=42 / height,
-        hspace=0.3,
-        wspace=0.1,
-    )
-    panels: dict[str, Axes] = {}
-    first: Axes | None = None
-    for i, task in enumerate(unique):
-        axes = figure.add_subplot(grid[i // n_across, i % n_across], sharex=first, sharey=first)
-        first = first or axes
-        axes.set_title(drawable(task, 30), color=INK)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        axes.tick_params(labelleft=i % n_across == 0, labelbottom=i >= len(unique) - n_across)
-        panels[task] = axes
-    figure.supxlabel(below, y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
-    return figure, panels
 
 
 def _back_to_front(table: ResultsTable) -> list[Row]:

@@ -1,134 +1,19 @@
-"""Which tokens a method reads: test examples, their pieces of text, and weights relative to uniform.
+"""Which tokens a method reads: test examples with the weights of every method that has some."""
 
-Axes: T tokens of one text. A weight of 1/T is what a mean would give, and is the unit here, so rows of
-different methods and texts of different lengths mean the same by the same colour.
-"""
-
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol, runtime_checkable
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Float64
 
-from permafrost.stages.report.stored_weights import CellWeights, Reading
-from permafrost.stages.report.tokens import ReadToken
+from permafrost.stages.report.cells import TaskCorpus, label_text
+from permafrost.stages.report.tokens import CellWeights, Reading
+from permafrost.stages.report.weighed_text import Example, Passage, WeightRow, passage_of
 from permafrost.storage.errors import CorruptDataError, InputError
 from permafrost.storage.quoting import quoted
 
-N_LEVELS = 7
-N_OPEN = 120
-"""Tokens of a long text that are seen at once; the others unfold."""
-MAX_TOKENS = 512
-"""Tokens shown of one text, folded ones included; what is cut is said, with the weight it holds."""
 _COLUMNS = ("split", "text", "label", "prediction")
-
-
-@runtime_checkable
-class TaskCorpus(Protocol):
-    """What a report needs to know of a task's corpus."""
-
-    @property
-    def texts(self) -> Sequence[str]: ...
-    @property
-    def examples(self) -> pa.Table: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def label_names(self) -> tuple[str, ...]: ...
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One token as it is read."""
-
-    text: str
-    glued: bool
-    """Continues what is before it, without a space."""
-    ratio: float
-    """Weight in units of the uniform weight."""
-
-    @property
-    def level(self) -> int:
-        """0 to 6: a quarter of uniform or less, a half, uniform, 2, 4, 8, 16 times or more."""
-        if self.ratio <= 0:
-            return 0
-        return min(max(round(math.log2(self.ratio)) + 2, 0), N_LEVELS - 1)
-
-
-@dataclass(frozen=True)
-class Passage:
-    """One text of an example under one method."""
-
-    n_tokens: int
-    pieces: tuple[Piece, ...]
-    """The first `MAX_TOKENS` at most."""
-    heaviest: tuple[tuple[str, float], ...]
-    """At most three tokens with the most weight, and their shares; none below half a percent."""
-
-    @property
-    def n_open(self) -> int:
-        """Pieces that are seen at once; a third more than usual where that shows all of the text."""
-        return len(self.pieces) if self.n_tokens <= N_OPEN * 4 // 3 else N_OPEN
-
-    @property
-    def shown(self) -> tuple[Piece, ...]:
-        """The pieces that are seen at once."""
-        return self.pieces[: self.n_open]
-
-    @property
-    def folded(self) -> tuple[Piece, ...]:
-        """The pieces that unfold."""
-        return self.pieces[self.n_open :]
-
-    @property
-    def n_cut(self) -> int:
-        """Tokens beyond the pieces."""
-        return self.n_tokens - len(self.pieces)
-
-    @property
-    def cut_share(self) -> float:
-        """Weight of the tokens beyond the pieces."""
-        return max(1 - sum(piece.ratio for piece in self.pieces) / self.n_tokens, 0.0)
-
-    @property
-    def hidden_share(self) -> float:
-        """Weight of the tokens that are not seen at once."""
-        return max(1 - sum(piece.ratio for piece in self.shown) / self.n_tokens, 0.0)
-
-    @property
-    def is_uniform(self) -> bool:
-        """All pieces have the weight of a mean, to a percent."""
-        return all(abs(piece.ratio - 1) < 0.01 for piece in self.pieces)
-
-
-@dataclass(frozen=True)
-class WeightRow:
-    """One method's reading of an example."""
-
-    method: str
-    prediction: str | None
-    """None where nothing is answered."""
-    correct: bool | None
-    """None where the answer is no class."""
-    passages: tuple[Passage, ...]
-    """One per text."""
-
-
-@dataclass(frozen=True)
-class Example:
-    """One test example, of one text or two, under every method that has token weights."""
-
-    task: str
-    label: str | None
-    """None where examples have none."""
-    n_tokens: tuple[int, ...]
-    """Of each text."""
-    rows: tuple[WeightRow, ...]
 
 
 @dataclass(frozen=True)
@@ -273,19 +158,6 @@ def _row(
     )
 
 
-def passage_of(words: Sequence[ReadToken], weights_T: Float64[np.ndarray, " t"]) -> Passage:
-    """One text under weights of its tokens, 1 in sum."""
-    top = np.argsort(-weights_T, kind="stable")[:3]
-    return Passage(
-        n_tokens=len(words),
-        pieces=tuple(
-            Piece(word.text, word.glued, float(weight * len(words)))
-            for word, weight in zip(words[:MAX_TOKENS], weights_T, strict=False)
-        ),
-        heaviest=tuple((words[i].text, float(weights_T[i])) for i in top if weights_T[i] >= 0.005),
-    )
-
-
 def _said(prediction: float, corpus: TaskCorpus) -> str:
     """An answer in words: a class, the cosine of graded pairs, the rank at which a partner was found."""
     match corpus.task:
@@ -295,11 +167,3 @@ def _said(prediction: float, corpus: TaskCorpus) -> str:
             return f"partner at rank {prediction:.0f}"
         case _:
             return label_text(prediction, corpus)
-
-
-def label_text(value: float, corpus: TaskCorpus) -> str:
-    """The name of a class, or three digits of a grade."""
-    names = corpus.label_names
-    if value.is_integer() and 0 <= value < len(names):
-        return names[int(value)]
-    return f"{value:.3g}"

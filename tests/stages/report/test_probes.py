@@ -13,14 +13,14 @@ from PIL import Image
 from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.palette import extended, marks
-from permafrost.stages.report.probe_curves import (
+from permafrost.stages.report.probes import (
     CAPTIONS,
     PROBE_CURVES,
     probe_description,
+    probe_figure,
     read_probes,
     shown,
 )
-from permafrost.stages.report.probe_figure import probe_figure
 from permafrost.stages.report.report import write_report
 from permafrost.stages.report.tables import results_table
 from permafrost.storage.errors import InputError

@@ -8,10 +8,9 @@ from matplotlib.axes import Axes
 
 from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.cells import read_results
-from permafrost.stages.report.history import learning_curves, learning_description
+from permafrost.stages.report.learning import learning_curves, learning_description, learning_figure
 from permafrost.stages.report.palette import marks
 from permafrost.stages.report.tables import results_table
-from permafrost.stages.report.training_figures import learning_figure
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from tests.stages.report.fake_results import Grid
 

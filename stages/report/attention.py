@@ -13,14 +13,9 @@ import pyarrow.compute as pc
 from jaxtyping import Float
 
 from permafrost.stages.metrics.vector_map import spread_evenly
-from permafrost.stages.report.token_weights import (
-    Example,
-    TaskCorpus,
-    WeightRow,
-    label_text,
-    passage_of,
-)
+from permafrost.stages.report.cells import TaskCorpus, label_text
 from permafrost.stages.report.tokens import Token, readable
+from permafrost.stages.report.weighed_text import Example, WeightRow, passage_of
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import text_digest
 

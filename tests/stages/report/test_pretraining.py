@@ -14,9 +14,9 @@ from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.pretraining import (
     PretrainingRun,
     pretraining_description,
+    pretraining_figure,
     read_pretrainings,
 )
-from permafrost.stages.report.training_figures import pretraining_figure
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.report.fake_results import Grid

@@ -13,10 +13,10 @@ from PIL import Image
 from permafrost.stages.metrics.segment_matching import layer_curve
 from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.config import ReportConfig, TasksAxis
-from permafrost.stages.report.figures import layer_figure
-from permafrost.stages.report.layer_curves import (
+from permafrost.stages.report.layers import (
     LAYER_CURVES,
     layer_description,
+    layer_figure,
     layer_tables,
     read_layer_curves,
 )

@@ -5,8 +5,13 @@ import pytest
 from scipy import stats
 
 from permafrost.stages.report.cells import read_results
-from permafrost.stages.report.findings import choice_fields, choice_rows, control_findings
-from permafrost.stages.report.plain_tables import choices_table, settled_table
+from permafrost.stages.report.choices import (
+    choice_fields,
+    choice_rows,
+    choices_table,
+    settled_table,
+)
+from permafrost.stages.report.controls import control_findings
 from permafrost.stages.report.tables import results_table
 from tests.stages.report.fake_results import Grid
 

@@ -1,6 +1,9 @@
-"""Learning curves: loss on train and metric on dev of the chosen candidate, epoch by epoch, over seeds."""
+"""Learning curves: loss on train and metric on dev of the chosen candidate, epoch by epoch, over seeds.
 
-from collections.abc import Sequence
+A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -10,13 +13,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from permafrost.stages.report.cells import Cell, CellResult
+from permafrost.stages.report.frame import (
+    add_line,
+    log_scale,
+    of,
+    panel_title,
+    ring,
+    rows_of_panels,
+)
+from permafrost.stages.report.palette import Mark
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 _COLUMNS = ("epoch", "train_loss", "dev_metric")
-
 Quantity = Literal["train_loss", "dev_metric"]
+LOG_FROM = 20.0
+"""Losses that are positive and differ by more than this factor are drawn on a logarithmic scale."""
 
 
 @dataclass(frozen=True)
@@ -164,3 +179,46 @@ def _read(cell: Cell, path: Path) -> pa.Table:
             f"expected rows with {list(_COLUMNS)}; fit it again"
         )
     return table
+
+
+def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> Figure:
+    """Loss on train and metric on dev by epoch, one row per (task, loss): mean and range over seeds.
+
+    A ring is the epoch that a fit kept. Metrics are times 100 and share a scale where they are the same.
+    """
+    shown = of(marks, {c.method for c in curves})
+    rows = list(dict.fromkeys((c.task, c.loss, c.metric) for c in curves))
+    figure, panels = rows_of_panels(shown, len(rows))
+    first_of_metric: dict[str, Axes] = {}
+    for (task, loss, metric), (left, right) in zip(rows, panels, strict=True):
+        mine = {c.method: c for c in curves if (c.task, c.loss, c.metric) == (task, loss, metric)}
+        panel_title(left, f"{task} · {loss} on train")
+        panel_title(right, f"{metric} on dev × 100")
+        if (first := first_of_metric.setdefault(metric, right)) is not right:
+            right.sharey(first)
+        for place, name in enumerate(reversed([name for name in shown if name in mine])):
+            _draw(left, mine[name], "train_loss", 1, marks[name], place)
+            _draw(right, mine[name], "dev_metric", 100, marks[name], place)
+            for run in mine[name].runs:
+                ring(right, run.kept, 100 * run.kept_metric, marks[name].colour, 8)
+        if _spans_much(mine.values()):
+            log_scale(left)
+        for axes in (left, right):
+            axes.autoscale_view()
+    return figure
+
+
+def _spans_much(curves: Iterable[LearningCurve]) -> bool:
+    losses = np.concatenate([run.points("train_loss")[1] for c in curves for run in c.runs])
+    return bool(losses.min() > 0 and losses.max() > LOG_FROM * losses.min())
+
+
+def _draw(
+    axes: Axes, curve: LearningCurve, what: Quantity, scale: float, mark: Mark, place: int
+) -> None:
+    series = curve.series(what)
+    low, high = scale * series.low, scale * series.high
+    axes.fill_between(series.epochs, low, high, color=mark.colour, alpha=0.14, linewidth=0)
+    for epochs, values in curve.tails(what):
+        axes.plot(epochs, scale * values, color=mark.colour, linewidth=0.8, alpha=0.7)
+    add_line(axes, mark, series.epochs, scale * series.mean, place)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from permafrost.stages.report.cells import Costs, read_results
-from permafrost.stages.report.costs import Extraction, cost_rows, seconds
-from permafrost.stages.report.history import learning_curves
+from permafrost.stages.report.costs import Extraction, cost_rows
+from permafrost.stages.report.entries import seconds
+from permafrost.stages.report.learning import learning_curves
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 

@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.stages.report.cells import read_results
-from permafrost.stages.report.stored_weights import read_tokens, read_weights
-from permafrost.stages.report.token_weights import MAX_TOKENS, N_OPEN, Piece, token_examples
+from permafrost.stages.report.token_examples import token_examples
+from permafrost.stages.report.tokens import read_tokens, read_weights
+from permafrost.stages.report.weighed_text import MAX_TOKENS, N_OPEN, Piece
 from permafrost.storage.errors import CorruptDataError, InputError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page

@@ -7,11 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from permafrost.stages.report.attention_rows import (
-    AttentionRows,
-    TextAttention,
-    attention_examples,
-)
+from permafrost.stages.report.attention import AttentionRows, TextAttention, attention_examples
 from permafrost.stages.report.tokens import Token
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import text_digest

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64, Int64
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from permafrost.stages.report.entries import hundredths
+from permafrost.stages.report.canvas import drawable
+from permafrost.stages.report.entries import DASH, hundredths
+from permafrost.stages.report.frame import framed, legend_height, line, of
+from permafrost.stages.report.markup import PlainTable
+from permafrost.stages.report.palette import INK, MUTED, Mark
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -136,3 +143,64 @@ def _checked(table: pa.Table) -> pa.Table:
             f"{point[2]}; average them, or name one of the methods differently"
         )
     return rows
+
+
+def layer_figure(curves: Sequence[LayerCurve], marks: dict[str, Mark]) -> Figure:
+    """Score by layer, one panel per task, one line per method; scores of tasks share an axis."""
+    shown = of(marks, {c.method for c in curves})
+    figure, panels = _panels([c.task for c in curves], shown, "layer")
+    for task, axes in panels.items():
+        by_method = {c.method: c for c in curves if c.task == task}
+        for name in reversed([name for name in shown if name in by_method]):
+            curve = by_method[name]
+            axes.add_line(line(marks[name], curve.layers, 100 * curve.scores, small=True))
+        axes.autoscale_view()
+    return figure
+
+
+def _panels(
+    tasks: Sequence[str], shown: dict[str, Mark], below: str
+) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with one panel per task, two across, all of one scale."""
+    unique = list(dict.fromkeys(tasks))
+    n_across = min(2, len(unique))
+    n_down = -(-len(unique) // n_across)
+    height = legend_height(list(shown)) + n_down * 190 + 24.0
+    figure, top = framed(height, shown, ())
+    grid = figure.add_gridspec(
+        n_down,
+        n_across,
+        left=0.085,
+        right=0.985,
+        top=top - 16 / height,
+        bottom=42 / height,
+        hspace=0.3,
+        wspace=0.1,
+    )
+    panels: dict[str, Axes] = {}
+    first: Axes | None = None
+    for i, task in enumerate(unique):
+        axes = figure.add_subplot(grid[i // n_across, i % n_across], sharex=first, sharey=first)
+        first = first or axes
+        axes.set_title(drawable(task, 30), color=INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        axes.tick_params(labelleft=i % n_across == 0, labelbottom=i >= len(unique) - n_across)
+        panels[task] = axes
+    figure.supxlabel(below, y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
+    return figure, panels
+
+
+def layers_table(by_layer: LayerTable) -> PlainTable:
+    """Score by layer of every method of a task."""
+    return PlainTable(
+        f"{by_layer.task}: score by layer, × 100",
+        ("layer", *(curve.method for curve in by_layer.curves)),
+        tuple(
+            (
+                str(layer),
+                *(DASH if score is None else hundredths(score) for score, _ in cells),
+            )
+            for layer, cells in by_layer.rows()
+        ),
+        n_names=1,
+    )

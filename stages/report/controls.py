@@ -1,0 +1,106 @@
+"""What the controls say: every control against the majority rate."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from permafrost.stages.report.entries import Entry, hundredths, p_text, signed
+from permafrost.stages.report.markup import PlainTable
+from permafrost.stages.report.tables import ResultsTable
+
+
+@dataclass(frozen=True)
+class ControlFinding:
+    """A control on one task against the majority rate."""
+
+    control: str
+    task: str
+    entry: Entry
+    majority: float
+    standard_error: float
+    """Of the majority rate on a test set of this size, sqrt(p (1 - p) / n)."""
+    p: float
+    """Two-sided, of a control at chance, by the normal distribution; corrected for the number of control
+    results by Holm's method."""
+    alpha: float
+    """At which it is tested."""
+
+    @property
+    def at_chance(self) -> bool:
+        """Not shown to be elsewhere."""
+        return self.p >= self.alpha
+
+    @property
+    def difference(self) -> str:
+        """Points above (+) or below (−) the majority rate."""
+        return signed(self.entry.mean - self.majority)
+
+    @property
+    def verdict(self) -> str:
+        """The finding in a few words."""
+        if self.at_chance:
+            return "at chance"
+        above = self.entry.mean > self.majority
+        return "above chance" if above else "below chance"
+
+
+def control_findings(table: ResultsTable) -> tuple[ControlFinding, ...]:
+    """Every control on every task for which there is a majority rate.
+
+    Corrected by S. Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scandinavian Journal of
+    Statistics, 1979: among many controls at chance, some are past any bound made for one.
+    """
+    found = [
+        (row.method, column.task, entry, column.majority, column.n_test)
+        for row in table.of_role("control")
+        for column, entry in zip(table.columns, row.entries, strict=True)
+        if entry is not None and column.majority is not None
+    ]
+    errors = [math.sqrt(rate * (1 - rate) / n) for *_, rate, n in found]
+    alone = [
+        _two_sided(entry.mean - rate, error)
+        for (_, _, entry, rate, _), error in zip(found, errors, strict=True)
+    ]
+    return tuple(
+        ControlFinding(control, task, entry, rate, error, p, table.alpha)
+        for (control, task, entry, rate, _), error, p in zip(
+            found, errors, _holm(alone), strict=True
+        )
+    )
+
+
+def _two_sided(difference: float, error: float) -> float:
+    """Of a normal distribution; a test set of one class leaves nothing to chance."""
+    if error == 0:
+        return float(difference == 0)
+    return math.erfc(abs(difference) / error / math.sqrt(2))
+
+
+def _holm(ps: Sequence[float]) -> list[float]:
+    """p-values corrected for their number, in the order given."""
+    corrected, least = [1.0] * len(ps), 0.0
+    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        least = max(least, (len(ps) - rank) * ps[place])
+        corrected[place] = min(least, 1.0)
+    return corrected
+
+
+def controls_table(findings: Sequence[ControlFinding]) -> PlainTable:
+    """Controls against the majority rate."""
+    return PlainTable(
+        "Controls against the majority class, × 100",
+        ("control", "task", "test", "majority", "difference", "std. error", "p (Holm)", "finding"),
+        tuple(
+            (
+                f.control,
+                f.task,
+                f.entry.text,
+                hundredths(f.majority),
+                f.difference,
+                hundredths(f.standard_error),
+                p_text(f.p),
+                f.verdict,
+            )
+            for f in findings
+        ),
+    )

@@ -1,0 +1,184 @@
+"""The results as files: a row per cell (`results.parquet`), Markdown, LaTeX, and plain data for listings."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from permafrost.stages.metrics.bootstrap import Interval
+from permafrost.stages.metrics.records import Role
+from permafrost.stages.report.cells import CellResult
+from permafrost.stages.report.entries import DASH, hundredths
+from permafrost.stages.report.markup import escaped, floating, literal, tabular
+from permafrost.stages.report.standing import Standing
+from permafrost.stages.report.tables import TIED, Column, PrintedMark, ResultsTable, Row
+
+CellName = tuple[str, str, int]
+"""Method, task, seed."""
+SCHEMA = pa.schema(
+    [
+        pa.field("method", pa.string(), nullable=False),
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("category", pa.string()),
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("role", pa.string(), nullable=False),
+        pa.field("metric", pa.string(), nullable=False),
+        pa.field("dev", pa.float64()),
+        pa.field("test", pa.float64(), nullable=False),
+        pa.field("ci_low", pa.float64()),
+        pa.field("ci_high", pa.float64()),
+        pa.field("majority", pa.float64()),
+        pa.field("class_balance", pa.string()),
+        pa.field("overlap", pa.float64()),
+        pa.field("n_clean_test", pa.int64()),
+        pa.field("clean_test", pa.float64()),
+        pa.field("n_dev", pa.int64(), nullable=False),
+        pa.field("n_test", pa.int64(), nullable=False),
+        pa.field("n_parameters", pa.int64(), nullable=False),
+        pa.field("choice", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+    ]
+)
+"""Columns, one row per cell. `ci_low` and `ci_high` are the interval of `test` over resampled test examples,
+null where the predictions were not kept. `overlap` is the share of test examples with a text that train has,
+`clean_test` the metric on the `n_clean_test` others. `choice` and `class_balance`, the share of each class in
+test, are JSON."""
+_OF_CELL = ("method", "task", "category", "seed", "role", "key")
+_MARKDOWN: dict[PrintedMark, str] = {"plain": "{}", "best": "**{}**", "tied": f"{{}} {TIED}"}
+_MARKED: dict[PrintedMark, str] = {
+    "plain": "{}",
+    "best": r"\textbf{{{}}}",
+    "tied": r"{}$^{{\approx}}$",
+}
+
+
+def cell_intervals(
+    columns: Sequence[Column], standings: Sequence[Standing]
+) -> dict[CellName, Interval]:
+    """The interval of every cell that has one."""
+    return {
+        (method, column.task, seed): found
+        for column, standing in zip(columns, standings, strict=True)
+        for (method, seed), found in standing.cells.items()
+    }
+
+
+def results_arrow(
+    results: Sequence[CellResult], intervals: Mapping[CellName, Interval]
+) -> pa.Table:
+    """Every cell as a row, in the order given."""
+    rows = [
+        {
+            **{name: getattr(r.cell, name) for name in _OF_CELL},
+            **r.metrics.model_dump(exclude={"choice", "class_balance"}),
+            "ci_low": None if interval is None else interval.low,
+            "ci_high": None if interval is None else interval.high,
+            "choice": json.dumps(r.metrics.choice, sort_keys=True, ensure_ascii=False),
+            "class_balance": None
+            if (shares := r.metrics.class_balance) is None
+            else json.dumps(shares, ensure_ascii=False),
+        }
+        for r in results
+        for interval in [intervals.get((r.cell.method, r.cell.task, r.cell.seed))]
+    ]
+    return pa.table({name: [row[name] for row in rows] for name in SCHEMA.names}, schema=SCHEMA)
+
+
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
+
+
+def results_markdown(table: ResultsTable) -> str:
+    """A pipe table; best in bold, controls named so, then majority rate and class balance, and notes."""
+    body = [
+        [
+            literal(row.label),
+            *(_MARKDOWN[p.mark].format(p.text) for p in table.printed(row)),
+            str(row.n_seeds),
+        ]
+        for row in table.rows
+    ]
+    majority = [DASH if c.majority is None else hundredths(c.majority) for c in table.columns]
+    header = [
+        "method",
+        *(f"{literal(c.heading)} ({literal(c.metric)})" for c in (*table.columns, *table.averages)),
+        "seeds",
+    ]
+    rule = [":---", *("---:" for _ in header[1:])]
+    dashes = [DASH] * (len(table.averages) + 1)
+    last = [["majority class", *majority, *dashes]] if table.has_majority else []
+    if table.has_classes:
+        shares = [c.balance_text for c in table.columns]
+        last.append(["classes in test", *shares, *dashes])
+    lines = [f"| {' | '.join(line)} |\n" for line in (header, rule, *body, *last)]
+    return "".join([*lines, *(f"\n{literal(note)}\n" for note in table.notes)])
+
+
+def results_summary(table: ResultsTable) -> dict[str, Any]:
+    """Plain data for listings: `tasks` are the headings of every row's `cells`."""
+    return {
+        "tasks": [c.heading for c in table.columns],
+        "metrics": [c.metric for c in table.columns],
+        "n_test": [c.n_test for c in table.columns],
+        "averages": [{"heading": a.heading, "metric": a.metric} for a in table.averages],
+        "notes": list(table.notes),
+        "majority": [
+            {
+                "value": c.majority,
+                "text": DASH if c.majority is None else hundredths(c.majority),
+            }
+            for c in table.columns
+        ],
+        "class_balance": [
+            {"value": c.class_balance, "text": c.balance_text} for c in table.columns
+        ],
+        "overlap": [c.overlap for c in table.columns],
+        "rows": [
+            {
+                "method": row.method,
+                "role": row.role,
+                "n_parameters": list(row.n_parameters),
+                "cells": [
+                    None
+                    if e is None
+                    else {
+                        "mean": e.mean,
+                        "sd": e.sd,
+                        "n": e.n,
+                        "text": table.text(e),
+                        "best": table.is_best(row, i),
+                        "tied": table.is_tied(row, i),
+                        "interval": _ends(table.interval(row, i)),
+                    }
+                    for i, e in enumerate(row.entries)
+                ],
+                "averages": [vars(p) for p in table.printed(row)[len(table.columns) :]],
+            }
+            for row in table.rows
+        ],
+    }
+
+
+def results_latex(table: ResultsTable, title: str) -> str:
+    """The results, best in bold, with the notes as the caption."""
+    columns = (*table.columns, *table.averages)
+    head = [
+        ["method", *(escaped(c.heading) for c in columns), "seeds"],
+        ["", *(escaped(c.metric) for c in columns), ""],
+    ]
+    roles: tuple[Role, ...] = ("method", "baseline", "control")
+    groups = [[_row(table, row) for row in table.of_role(role)] for role in roles]
+    dashes = [escaped(DASH)] * (len(table.averages) + 1)
+    rates = [DASH if c.majority is None else hundredths(c.majority) for c in table.columns]
+    majority = [["majority class", *map(escaped, rates), *dashes]] if table.has_majority else []
+    spread = ", mean ± sample standard deviation over seeds" if table.has_spread else ""
+    about = f"{title}. Test metric × 100{spread}; bold: highest mean of the methods in a column."
+    caption = " ".join(map(escaped, (about, *table.notes)))
+    body = tabular("l" + "r" * (len(columns) + 1), [head, *groups, majority])
+    return floating(body, caption, "results")
+
+
+def _row(table: ResultsTable, row: Row) -> list[str]:
+    printed = (_MARKED[p.mark].format(escaped(p.text)) for p in table.printed(row))
+    return [escaped(row.label), *printed, str(row.n_seeds)]

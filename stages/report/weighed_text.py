@@ -1,0 +1,243 @@
+"""A text whose tokens have weights, relative to uniform: as data, as HTML, and as a stand-alone picture.
+
+Axes: T tokens of one text. A weight of 1/T is what a mean would give, and is the unit here, so rows of
+different methods and texts of different lengths mean the same by the same colour.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from permafrost.stages.report.canvas import drawable, shortened
+from permafrost.stages.report.palette import HEAT, INK, MUTED, PAPER
+from permafrost.stages.report.tokens import ReadToken
+
+N_LEVELS = 7
+N_OPEN = 120
+"""Tokens of a long text that are seen at once; the others unfold."""
+MAX_TOKENS = 512
+"""Tokens shown of one text, folded ones included; what is cut is said, with the weight it holds."""
+_WIDTH = 700.0
+_MARGIN = 14.0
+_FONT = 9.0
+_ADVANCE = 0.602 * _FONT
+"""Width of a character of the fixed-width font, in points."""
+_LINE = 17.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token as it is read."""
+
+    text: str
+    glued: bool
+    """Continues what is before it, without a space."""
+    ratio: float
+    """Weight in units of the uniform weight."""
+
+    @property
+    def level(self) -> int:
+        """0 to 6: a quarter of uniform or less, a half, uniform, 2, 4, 8, 16 times or more."""
+        if self.ratio <= 0:
+            return 0
+        return min(max(round(math.log2(self.ratio)) + 2, 0), N_LEVELS - 1)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One text of an example under one method."""
+
+    n_tokens: int
+    pieces: tuple[Piece, ...]
+    """The first `MAX_TOKENS` at most."""
+    heaviest: tuple[tuple[str, float], ...]
+    """At most three tokens with the most weight, and their shares; none below half a percent."""
+
+    @property
+    def n_open(self) -> int:
+        """Pieces that are seen at once; a third more than usual where that shows all of the text."""
+        return len(self.pieces) if self.n_tokens <= N_OPEN * 4 // 3 else N_OPEN
+
+    @property
+    def shown(self) -> tuple[Piece, ...]:
+        """The pieces that are seen at once."""
+        return self.pieces[: self.n_open]
+
+    @property
+    def folded(self) -> tuple[Piece, ...]:
+        """The pieces that unfold."""
+        return self.pieces[self.n_open :]
+
+    @property
+    def n_cut(self) -> int:
+        """Tokens beyond the pieces."""
+        return self.n_tokens - len(self.pieces)
+
+    @property
+    def cut_share(self) -> float:
+        """Weight of the tokens beyond the pieces."""
+        return max(1 - sum(piece.ratio for piece in self.pieces) / self.n_tokens, 0.0)
+
+    @property
+    def hidden_share(self) -> float:
+        """Weight of the tokens that are not seen at once."""
+        return max(1 - sum(piece.ratio for piece in self.shown) / self.n_tokens, 0.0)
+
+    @property
+    def is_uniform(self) -> bool:
+        """All pieces have the weight of a mean, to a percent."""
+        return all(abs(piece.ratio - 1) < 0.01 for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class WeightRow:
+    """One method's reading of an example."""
+
+    method: str
+    prediction: str | None
+    """None where nothing is answered."""
+    correct: bool | None
+    """None where the answer is no class."""
+    passages: tuple[Passage, ...]
+    """One per text."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One test example, of one text or two, under every method that has token weights."""
+
+    task: str
+    label: str | None
+    """None where examples have none."""
+    n_tokens: tuple[int, ...]
+    """Of each text."""
+    rows: tuple[WeightRow, ...]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Pieces with their left edges, or a remark."""
+
+    pieces: tuple[tuple[Piece, float], ...]
+    remark: str = ""
+
+
+def passage_of(words: Sequence[ReadToken], weights_T: Float64[np.ndarray, " t"]) -> Passage:
+    """One text under weights of its tokens, 1 in sum."""
+    top = np.argsort(-weights_T, kind="stable")[:3]
+    return Passage(
+        n_tokens=len(words),
+        pieces=tuple(
+            Piece(word.text, word.glued, float(weight * len(words)))
+            for word, weight in zip(words[:MAX_TOKENS], weights_T, strict=False)
+        ),
+        heaviest=tuple((words[i].text, float(weights_T[i])) for i in top if weights_T[i] >= 0.005),
+    )
+
+
+def pieces_html(pieces: Sequence[Piece]) -> Markup:
+    """Tokens as one run of text, each with its level; pieces of one word touch."""
+    parts: list[Markup] = []
+    for i, piece in enumerate(pieces):
+        if i and not piece.glued:
+            parts.append(Markup(" "))
+        parts.append(
+            Markup('<span class="t w{}" title="{:.2g}× uniform">{}</span>').format(
+                piece.level, piece.ratio, shortened(piece.text, 60)
+            )
+        )
+    return Markup("").join(parts)
+
+
+def token_picture(example: Example) -> Figure:
+    """Draw the example, one block per method; call inside `canvas.drawing()`.
+
+    Of a long text the tokens that a page shows at once are drawn; how many more there are is said.
+    """
+    blocks = [_lines(row) for row in example.rows]
+    height = 44 + sum(24 + _LINE * len(lines) for lines in blocks)
+    figure = Figure(figsize=(_WIDTH / 72, height / 72), dpi=72)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, _WIDTH), ylim=(height, 0))
+    axes.set_axis_off()
+    label = "" if example.label is None else f" · label {drawable(example.label, 30)}"
+    heading = f"{drawable(example.task, 50)}{label}"
+    axes.text(_MARGIN, 18, heading, fontsize=11, fontweight="bold", va="center")
+    legend = [Piece(f"{2.0 ** (i - 2):g}×", False, 2.0 ** (i - 2)) for i in range(1, len(HEAT))]
+    left = _WIDTH - _MARGIN - sum((len(p.text) + 1) * _ADVANCE for p in legend) + _ADVANCE
+    axes.text(left - 8, 18, "weight / uniform", fontsize=9.5, color=MUTED, va="center", ha="right")
+    for piece in legend:
+        _draw(axes, piece, left, 11.0)
+        left += (len(piece.text) + 1) * _ADVANCE
+    top = 34.0
+    for row, lines in zip(example.rows, blocks, strict=True):
+        axes.text(_MARGIN, top + 8, drawable(row.method), fontsize=9.5, color=INK, va="center")
+        said = "" if row.prediction is None else f"says {drawable(row.prediction, 30)}"
+        axes.text(
+            _WIDTH - _MARGIN, top + 8, said, fontsize=9.5, color=MUTED, va="center", ha="right"
+        )
+        top += 20
+        for line in lines:
+            for piece, x in line.pieces:
+                _draw(axes, piece, x, top)
+            if line.remark:
+                axes.text(_MARGIN, top + 9.6, line.remark, fontsize=_FONT, color=MUTED)
+            top += _LINE
+        top += 4
+    return figure
+
+
+def _lines(row: WeightRow) -> list[_Line]:
+    """All texts of a row, each beginning a line of its own."""
+    return [line for passage in row.passages for line in _wrapped(passage)]
+
+
+def _wrapped(passage: Passage) -> list[_Line]:
+    """A text's pieces, wrapped at the right margin, and what is left out."""
+    lines: list[list[tuple[Piece, float]]] = [[]]
+    x = _MARGIN
+    for piece in passage.shown:
+        width = len(_text(piece)) * _ADVANCE
+        gap = 0.0 if piece.glued or not lines[-1] else _ADVANCE * 0.9
+        if x + gap + width > _WIDTH - _MARGIN and lines[-1]:
+            lines.append([])
+            x, gap = _MARGIN, 0.0
+        lines[-1].append((piece, x + gap))
+        x += gap + width
+    found = [_Line(tuple(line)) for line in lines]
+    n_more = passage.n_tokens - len(passage.shown)
+    if n_more:
+        remark = f"… {n_more} more tokens, holding {passage.hidden_share:.0%} of the weight"
+        found.append(_Line((), remark))
+    return found
+
+
+def _text(piece: Piece) -> str:
+    return drawable(piece.text, 60)
+
+
+def _draw(axes: Axes, piece: Piece, x: float, y: float) -> None:
+    text = _text(piece)
+    width = len(text) * _ADVANCE
+    # Not add_patch, which measures each patch for limits that are set here.
+    axes.add_artist(
+        FancyBboxPatch(
+            (x, y),
+            width,
+            _LINE - 4,
+            boxstyle="round,pad=0,rounding_size=1.5",
+            facecolor=HEAT[piece.level],
+            edgecolor="none",
+        )
+    )
+    colour = {0: MUTED, len(HEAT) - 1: PAPER}.get(piece.level, INK)
+    axes.text(
+        x, y + 9.6, text, fontsize=_FONT, family="DejaVu Sans Mono", color=colour, va="baseline"
+    )
