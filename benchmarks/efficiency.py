@@ -50,7 +50,6 @@ from permafrost.stages.heads import (
     MeanHead,
     MlpHead,
     ScorerHead,
-    build_head,
 )
 from permafrost.stages.heads.token_graph import build_graph
 from permafrost.storage.features.store import FeatureStore, store_folder
@@ -128,7 +127,7 @@ class Learner:
 
     def __init__(self, config: HeadConfig, width: int) -> None:
         draw = torch.Generator().manual_seed(0)
-        self.head = build_head(config, width, draw)
+        self.head = config.build(width, draw)
         self.classifier = Classifier(self.head.d_out, 2, draw)
         parameters = [*self.head.parameters(), *self.classifier.parameters()]
         self.n_parameters = sum(p.numel() for p in parameters)

@@ -39,7 +39,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
-from permafrost.stages.heads import Classifier, GlotHead, PygConv, build_head
+from permafrost.stages.heads import Classifier, GlotHead, PygConv
 from permafrost.stages.heads.glot import GlotPooling
 from permafrost.stages.heads.products import product
 from permafrost.stages.heads.pyg_conv import PygConvolution
@@ -83,13 +83,13 @@ class Case:
         tokens += torch.randn(tokens.shape, generator=draw)
         self.tokens = tokens.to(device)
         self.labels = torch.randint(0, 2, (TEXTS,), generator=draw).to(device)
-        head = build_head(GlotHead(hidden=hidden, tau=TAU), WIDTH, draw).to(device)
+        head = GlotHead(hidden=hidden, tau=TAU).build(WIDTH, draw).to(device)
         assert isinstance(head, GlotPooling)
         self.head = head
         self.classifier = Classifier(head.d_out, 2, draw).to(device)
         self.layers = [gat_conv(conv).to(device) for conv in head.convs]  # pyright: ignore[reportArgumentType] # a ModuleList
         conv = PygConv(name="GATConv", args={"edge_dim": 1})
-        named = build_head(GlotHead(hidden=hidden, tau=TAU, conv=conv), WIDTH, draw).to(device)
+        named = GlotHead(hidden=hidden, tau=TAU, conv=conv).build(WIDTH, draw).to(device)
         assert isinstance(named, GlotPooling)
         named.readout = head.readout
         for layer, theirs in zip(named.convs, self.layers, strict=True):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -33,6 +34,7 @@ from permafrost.stages.extraction.recipes import PlainRecipe, Recipe
 from permafrost.stages.fit import Metric
 from permafrost.stages.fit.metrics import METRICS
 from permafrost.stages.mteb_evaluation import NoInstructions
+from permafrost.stages.plugins import use_files
 from permafrost.stages.report.config import ReportConfig
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName
@@ -53,11 +55,20 @@ class GridCell:
     """What methods are compared by on this task, if the experiment says so."""
 
 
+def _loaded(paths: tuple[str, ...]) -> tuple[str, ...]:
+    use_files(paths)
+    return paths
+
+
 class Experiment(BaseModel):
     """What is computed from which texts, and how it is reported."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    plugins: Annotated[tuple[str, ...], AfterValidator(_loaded)] = Field(
+        default=(), max_length=LIMIT, validate_default=True
+    )
+    """Python files that add kinds. The first field, as those after it may be of these kinds."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=LIMIT)
     backbone: BackboneConfig
     recipe: RecipeField = PlainRecipe()

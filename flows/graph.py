@@ -5,7 +5,7 @@ sent to another process, and running it needs the node and the home and nothing 
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -57,6 +57,8 @@ class Node(_Data):
     """Project functions that run inside the node, `module:name` to digest."""
     run_facts: dict[str, Any] = {}
     """What running needs and the key must not hold: paths beside hashed facts, devices, names."""
+    plugins: dict[str, str] = {}
+    """Sources of the plug-in modules that it runs, by name: another process may not have their files."""
     after: tuple[str, ...] = ()
     """Nodes that have to be done first although the key does not hold them: the extraction of features."""
     resources: Resources = Resources()
@@ -151,7 +153,6 @@ def import_path(entry: Any) -> str:
     return f"{entry.__module__}:{entry.__qualname__}"
 
 
-@cache
 def resolve(path: str) -> Any:
     """The class or function of an import path."""
     module, _, name = path.partition(":")

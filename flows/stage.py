@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, Resources, import_path, resolve
+from permafrost.stages.kinds import Kind, kinds_in
+from permafrost.stages.plugins import packages, sources_of, use_sources
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.fingerprint import fingerprint
 from permafrost.storage.keys import to_plain
@@ -40,9 +42,9 @@ class Stage(ABC):
         return context.artifacts.is_done(node.ref)
 
     @classmethod
-    def code(cls, inputs: Sequence[Input]) -> dict[str, str]:
-        """Project functions that a node reaches: those of its stage, and of what loads its inputs."""
-        return code_of(cls, *(resolve(i.loader) for i in inputs))
+    def code(cls, entries: Sequence[Any]) -> dict[str, str]:
+        """Project functions that a node of these classes and functions reaches, `module:name` to digest."""
+        return code_of(*entries)
 
     @classmethod
     def node(
@@ -51,6 +53,7 @@ class Stage(ABC):
         config: object,
         inputs: Sequence[Input],
         *,
+        kinds: Sequence[Kind] = (),
         run_facts: Mapping[str, object] | None = None,
         after: Sequence[str] = (),
         resources: Resources | None = None,
@@ -61,17 +64,22 @@ class Stage(ABC):
             label: for people.
             config: a validated config, or plain JSON.
             inputs: what it is made from, in order.
+            kinds: what its code depends on beside the kinds in `config`.
             run_facts: what running needs and the key must not hold.
             after: ids of nodes to be done first.
             resources: what it needs for itself.
         """
+        # Its stage, what loads its inputs, and the kinds that its config chose.
+        loaders = (resolve(i.loader) for i in inputs)
+        entries = (cls, *loaders, *kinds_in(config), *kinds_in(tuple(kinds)))
         return Node(
             kind=import_path(cls),
             label=label,
             stage=cls.name,
             config=to_plain(config),
             inputs=tuple(inputs),
-            code=cls.code(inputs),
+            code=cls.code(entries),
+            plugins=dict(sources_of(entries)),
             run_facts=to_plain(run_facts or {}),
             after=tuple(dict.fromkeys(after)),
             resources=resources or Resources(),
@@ -79,7 +87,8 @@ class Stage(ABC):
 
 
 def stage_of(node: Node) -> type[Stage]:
-    """What runs a node."""
+    """What runs a node; its plug-ins are loaded, if this process has not."""
+    use_sources(node.plugins)
     found = resolve(node.kind)
     assert isinstance(found, type), f"{node.kind} is no class"
     assert issubclass(found, Stage), f"{node.kind} is no stage"
@@ -90,5 +99,5 @@ def code_of(*entries: Callable[..., Any]) -> dict[str, str]:
     """The project functions that these reach, `module:name` to digest."""
     found: dict[str, str] = {}
     for entry in entries:
-        found |= fingerprint(entry, PACKAGES).definitions
+        found |= fingerprint(entry, (*PACKAGES, *packages())).definitions
     return dict(sorted(found.items()))

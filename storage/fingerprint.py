@@ -9,16 +9,34 @@ module-level table that names its members, which all are then reached.
 import ast
 import hashlib
 import importlib.util
+import math
+import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import cast
 
+from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
 
 Definition = tuple[str, str]
 """Module and top-level name."""
+
+
+_SOURCES: dict[str, str] = {}
+"""Of modules that were loaded from memory, or anew after an edit."""
+_LOADED: dict[str, float] = {}
+"""When a project module was first seen to be loaded, in seconds since the epoch."""
+
+
+def use_source(module: str, source: str) -> None:
+    """Fingerprint `module` by this source, which is the one that runs, and not by its file."""
+    if _SOURCES.get(module) != source:
+        _SOURCES[module] = source
+        for cached in (_fingerprint, _parse, _is_module):
+            cached.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -47,7 +65,14 @@ class CodeFingerprint:
 
 
 def fingerprint(entry: Callable[..., object], packages: Sequence[str]) -> CodeFingerprint:
-    """Fingerprint the code that `entry` reaches inside `packages` (dotted names, what is below included)."""
+    """Fingerprint the code that `entry` reaches inside `packages` (dotted names, what is below included).
+
+    Raises:
+        InputError: a file was changed after it had been imported.
+    """
+    for name in list(sys.modules):
+        if _is_project(name, tuple(packages)):
+            _LOADED.setdefault(name, time.time())
     found = _fingerprint(entry.__module__, entry.__qualname__.split(".")[0], tuple(packages))
     assert found.definitions, f"{entry!r} is not defined at the top level of a module of {packages}"
     return found
@@ -106,11 +131,22 @@ def _parse(module: str) -> _Module:
     spec = importlib.util.find_spec(module)
     assert spec is not None, f"{module} cannot be imported"
     assert spec.origin is not None, f"{module} has no source"
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    source = _SOURCES.get(module)
+    tree = ast.parse(_read(module, Path(spec.origin)) if source is None else source)
     is_package = spec.submodule_search_locations is not None
     found = _Module(is_package, {}, {})
     _collect(tree.body, _package(module, is_package), found)
     return found
+
+
+def _read(module: str, path: Path) -> str:
+    """The source of a module, unless what runs is an older one: a key would name code that does not run."""
+    if _LOADED.get(module, math.inf) < path.stat().st_mtime <= time.time():
+        raise InputError(
+            f"{path} was changed after this process had loaded it, so keys would not say what runs; start "
+            "Python again"
+        )
+    return path.read_text(encoding="utf-8")
 
 
 def _collect(statements: Sequence[ast.stmt], package: str, found: _Module) -> None:

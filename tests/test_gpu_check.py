@@ -9,8 +9,7 @@ import torch
 
 from benchmarks import gpu_check
 from benchmarks.measuring import Finding
-from permafrost.stages.heads import build_head
-from permafrost.stages.heads.config import HeadConfig
+from permafrost.stages.heads import HeadConfig
 from tests.gpu.agreement import HEADS, LENGTHS, WIDTH, differing, further_off, outcome
 from tests.stages.heads.batches import make_batch
 
@@ -44,7 +43,7 @@ def test_the_table_says_how_the_checks_ended(
 @pytest.mark.parametrize("config", HEADS, ids=str)
 def test_rounding_alone_is_no_difference_and_more_is(config: HeadConfig) -> None:
     """Float64 rounds elsewhere, as a GPU does."""
-    head = build_head(config, WIDTH, torch.Generator().manual_seed(0))
+    head = config.build(WIDTH, torch.Generator().manual_seed(0))
     tokens, offsets = make_batch(LENGTHS, WIDTH, dtype=torch.float32)
     wide = outcome(copy.deepcopy(head).double(), tokens.double(), offsets)
     assert not differing(outcome(head, tokens, offsets), wide)

@@ -29,7 +29,7 @@ from permafrost.stages.fit import (
     require_trainable,
 )
 from permafrost.stages.fit.losses import LOSS_OF
-from permafrost.stages.heads import HeadConfig, require_width
+from permafrost.stages.heads import HeadConfig
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.score import ScoreConfig, score, scored_examples
 from permafrost.storage.artifacts import Draft
@@ -169,7 +169,7 @@ class FitHead(Stage):
     def check(cls, node: Node, context: RunContext) -> None:
         config = FitConfig.model_validate(node.config)
         for candidate in config.candidates():
-            require_width(candidate.head, width_of(node, candidate.layer))
+            candidate.head.require_width(width_of(node, candidate.layer))
         data = fit_data(node, context, {})
         require_trainable(config, data)
         scored_examples(data)

@@ -29,17 +29,13 @@ from permafrost.stages.extraction.recompute import COMPUTE_NOISE
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.fit import LoadedHead
 from permafrost.stages.fit.models import GradedPairs
+from permafrost.stages.heads.head import HEADS
 from permafrost.storage.durable import json_bytes
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
-POOLING_MODES = {
-    "first": "cls_token",
-    "last": "lasttoken",
-    "mean": "mean_tokens",
-    "max": "max_tokens",
-}
-"""Kind of head to the library's name for the same pooling."""
+POOLING_MODES = ("cls_token", "lasttoken", "mean_tokens", "max_tokens")
+"""Poolings of the library that heads of ours may be equal to."""
 
 ENDS_IN_ITS_NORM = ("bert", "roberta", "xlm-roberta", "distilbert")
 """Architectures whose state after any block is what a model of that many blocks returns."""
@@ -55,11 +51,12 @@ def obstacle(fitted: FittedHead) -> str | None:
     vectors, target = fitted.vectors, fitted.target
     if isinstance(vectors, LatentVectors):
         return "sentence-transformers has no head on the latents of every layer"
-    kind, layer = vectors.head.config.head.kind, vectors.head.layer
-    if kind not in POOLING_MODES:
+    head, layer = vectors.head.config.head, vectors.head.layer
+    if head.sentence_transformers_mode is None:
+        alike = (n for n, k in HEADS.kinds().items() if k.sentence_transformers_mode is not None)
         return (
-            f"sentence-transformers has no pooling like a head of kind {quoted(kind)}, only "
-            f"{', '.join(POOLING_MODES)}"
+            f"sentence-transformers has no pooling like a head of kind {quoted(head.kind)}, only "
+            f"{', '.join(alike)}"
         )
     recipe = target.recipe
     if recipe != PlainRecipe(readout=recipe.readout):
@@ -197,9 +194,9 @@ def _write_tokenizer(target: ExtractTarget, folder: Path) -> None:
 
 def _write_pooling(head: LoadedHead, folder: Path) -> None:
     folder.mkdir()
-    used = POOLING_MODES[head.config.head.kind]
+    used = head.config.head.sentence_transformers_mode
     config = {"word_embedding_dimension": head.d_in} | {
-        f"pooling_mode_{mode}": mode == used for mode in POOLING_MODES.values()
+        f"pooling_mode_{mode}": mode == used for mode in POOLING_MODES
     }
     (folder / "config.json").write_bytes(json_bytes(config))
 

@@ -10,7 +10,7 @@ from permafrost.stages.fit.grid import flat, replaced
 from permafrost.stages.fit.losses import CrossEntropy, LossConfig
 from permafrost.stages.fit.metrics import Metric
 from permafrost.stages.fit.optim import OptimConfig
-from permafrost.stages.heads import HeadConfig
+from permafrost.stages.heads.head import HeadConfig
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

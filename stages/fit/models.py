@@ -25,11 +25,8 @@ from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.losses import Contrastive, contrastive, cosine_mse
 from permafrost.stages.fit.ranks import partner_ranks
-from permafrost.stages.heads import Classifier, Pooling, build_head
+from permafrost.stages.heads.head import Classifier, Pooling
 from permafrost.stages.heads.initialise import linear
-
-PARAMETERLESS = ("first", "last", "mean", "max")
-"""Heads with nothing to train, so that a text can be pooled once."""
 
 _PAIRS_AT_A_TIME = 1024
 
@@ -209,7 +206,7 @@ def build_model(config: FitConfig, facts: TaskFacts, d_in: int) -> TaskModel:
         InputError: widths that do not go together.
     """
     draw = torch.Generator().manual_seed(config.seed)
-    pooling = build_head(config.head, d_in, draw)
+    pooling = config.head.build(d_in, draw)
     match facts.task:
         case "classification":
             return SingleClasses(pooling, len(facts.label_names), draw)

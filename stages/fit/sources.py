@@ -12,7 +12,7 @@ from jaxtyping import Int64
 
 from permafrost.stages.fit.batches import per_text
 from permafrost.stages.fit.data import Examples
-from permafrost.stages.heads import HeadConfig, build_head
+from permafrost.stages.heads.head import HeadConfig
 from permafrost.storage.ragged import Ragged
 from permafrost.storage.readers import Batch, FeatureReader, InMemoryReader
 
@@ -97,7 +97,7 @@ def pooled(
     head: HeadConfig, reader: FeatureReader, batch_size: int, device: torch.device
 ) -> InMemoryReader:
     """The same texts, each replaced by its pooled vector, for a head without parameters."""
-    pooling = build_head(head, reader.width, torch.Generator()).to(device)
+    pooling = head.build(reader.width, torch.Generator()).to(device)
     vectors = per_text(reader, batch_size, device, pooling).numpy()
     offsets = np.arange(len(vectors) + 1, dtype=np.int64)
     return InMemoryReader(reader.array, Ragged(vectors, offsets))

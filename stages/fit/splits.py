@@ -9,7 +9,6 @@ from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import Examples, FitData
 from permafrost.stages.fit.losses import LOSS_OF, Contrastive
 from permafrost.stages.fit.metrics import METRICS, Metric
-from permafrost.stages.fit.models import PARAMETERLESS
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -30,7 +29,7 @@ def require_fitting(config: FitConfig, data: FitData) -> None:
             f"{{kind: {loss}}}"
         )
     require_metric(config.metric, data)
-    if data.task == "unlabelled" and config.head.kind in PARAMETERLESS:
+    if data.task == "unlabelled" and not config.head.trains:
         raise InputError(
             f"head {config.head.kind} has no parameters and loss {loss} adds none, so there is nothing to "
             "train; use another head, or a method of kind 'embed'"

@@ -18,7 +18,7 @@ from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.history import EpochRecord, StepRecord, history_table, log_csv
 from permafrost.stages.fit.models import TaskFacts, build_model
-from permafrost.stages.heads import Pooling
+from permafrost.stages.heads.head import Pooling
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.quoting import quoted
 

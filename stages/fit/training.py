@@ -18,7 +18,7 @@ from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import Examples, FitData
 from permafrost.stages.fit.history import EpochRecord, StepRecord, Trace
 from permafrost.stages.fit.metrics import evaluate
-from permafrost.stages.fit.models import PARAMETERLESS, TaskFacts
+from permafrost.stages.fit.models import TaskFacts
 from permafrost.stages.fit.optim import Limits
 from permafrost.stages.fit.run import Run, predict, start_run, train_epoch
 from permafrost.stages.fit.sources import (
@@ -36,7 +36,7 @@ from permafrost.stages.fit.splits import (
     splits,
 )
 from permafrost.stages.fit.trained import FitResult
-from permafrost.stages.heads import FirstHead, HeadConfig
+from permafrost.stages.heads.head import AlreadyPooled, HeadConfig
 from permafrost.storage.progress import Progress
 from permafrost.storage.readers import FeatureReader
 
@@ -143,10 +143,9 @@ class _Sources:
         examples, dev_examples = self.splits[candidate.seed, candidate.labels]
         source = source_with_negatives if adds_negatives(candidate) else source_of
         train, dev = source(examples, reader), source_of(dev_examples, reader)
-        if candidate.head.kind not in PARAMETERLESS:
+        if candidate.head.trains:
             return candidate, train, dev
-        # A pooled text is a text of one token.
-        trained = candidate.model_copy(update={"head": FirstHead()})
+        trained = candidate.model_copy(update={"head": AlreadyPooled()})
         return trained, self._pooled(candidate, 0, train), self._pooled(candidate, 1, dev)
 
     def _pooled(self, candidate: FitConfig, split: int, source: Source) -> Source:

@@ -1,27 +1,21 @@
 """Heads: small trained modules on stored token states, and the poolings they are compared with."""
 
-from permafrost.stages.heads.build import Classifier, build_head, require_width
-from permafrost.stages.heads.config import (
-    AdaPoolHead,
-    FirstHead,
-    GlotHead,
-    HeadConfig,
-    LastHead,
-    MaxHead,
-    MeanHead,
-    MlpHead,
-    ScorerHead,
-)
-from permafrost.stages.heads.mlp import matched_hidden
-from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.adapool import AdaPoolHead
+from permafrost.stages.heads.glot import GlotHead
+from permafrost.stages.heads.head import HEADS, Classifier, Head, HeadConfig, Pooling
+from permafrost.stages.heads.mlp import MlpHead, matched_hidden
+from permafrost.stages.heads.poolings import FirstHead, LastHead, MaxHead, MeanHead
 from permafrost.stages.heads.pyg_conv import PygConv
 from permafrost.stages.heads.pyg_pool import PygPoolHead
+from permafrost.stages.heads.scorer import ScorerHead
 
 __all__ = [
+    "HEADS",
     "AdaPoolHead",
     "Classifier",
     "FirstHead",
     "GlotHead",
+    "Head",
     "HeadConfig",
     "LastHead",
     "MaxHead",
@@ -31,7 +25,5 @@ __all__ = [
     "PygConv",
     "PygPoolHead",
     "ScorerHead",
-    "build_head",
     "matched_hidden",
-    "require_width",
 ]

@@ -15,18 +15,47 @@ attention heads, k width of one.
 """
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 
-from permafrost.stages.heads.config import AdaPoolHead
+from permafrost.stages.bounds import MAX_WIDTH
+from permafrost.stages.heads.head import Head, Pooling
 from permafrost.stages.heads.initialise import projection
 from permafrost.stages.heads.layout import lay_out
-from permafrost.stages.heads.pooling import Pooling
 from permafrost.stages.heads.poolings import MeanPooling
 from permafrost.stages.heads.token_graph import MASKED, PAIRS
 from permafrost.storage.errors import InputError
+
+
+class AdaPoolHead(Head):
+    """Multi-head attention of one query, made of the tokens, to all tokens (Brothers' AdaPool).
+
+    What GLOT calls AdaPool is `ScorerHead`.
+    """
+
+    kind: Literal["adapool"] = "adapool"
+    query: Literal["mean", "first", "last"] = "mean"
+    """What asks: the mean of the tokens, or one token, which is then added to the answer."""
+    heads: int = Field(default=8, ge=1, le=MAX_WIDTH)
+    """Attention heads."""
+    d_head: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
+    """Width of an attention head; None for the tokens' width divided by `heads`, as in the source,
+    where it has to divide."""
+    scale: Literal["width", "head"] = "width"
+    """Scores are divided by the root of this: the width of all attention heads together, as in the source,
+    or that of one, as in transformers. The same with a single head."""
+
+    def build(self, d_in: int, generator: torch.Generator) -> Pooling:
+        """See `AdaPooling`."""
+        return AdaPooling(self, d_in, generator)
+
+    def require_width(self, d_in: int) -> None:
+        """See `build`."""
+        self.build(d_in, torch.Generator())
 
 
 def _head_width(config: AdaPoolHead, d_in: int) -> int:

@@ -8,35 +8,69 @@ batch normalisation, and `jumping="none"` (table 6), which here pools the last c
 and not here under a name of ours: GINE, which its tables do not have.
 """
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from permafrost.stages.heads.config import GlotHead
-from permafrost.stages.heads.graph_attention import GraphAttention
-from permafrost.stages.heads.graph_convolution import GraphConvolution
-from permafrost.stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
+from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
+from permafrost.stages.heads.conv import CONVOLUTIONS, ConvConfig
+from permafrost.stages.heads.head import Head, Pooling
 from permafrost.stages.heads.initialise import projection
-from permafrost.stages.heads.pooling import Pooling
-from permafrost.stages.heads.pyg_conv import PygConv, PygConvolution, PygGraph, pyg_graph
 from permafrost.stages.heads.scorer import Readout
-from permafrost.stages.heads.token_graph import Graph, build_graph
+from permafrost.storage.quoting import quoted
 
 
-def _convolution(config: GlotHead, d_in: int, generator: torch.Generator) -> nn.Module:
-    match config.conv:
-        case PygConv():
-            return PygConvolution(config.conv, d_in, config.hidden, generator)
-        case "gat":
-            return GraphAttention(d_in, config.hidden, generator, config.heads)
-        case "gcn":
-            return GraphConvolution(d_in, config.hidden, generator)
-        case "gin":
-            # A cosine of 1 with itself makes a token its own neighbour.
-            own = 2 if config.tau < 1 else 1
-            return GraphIsomorphism(d_in, config.hidden, generator, own)
-        case "gin_plain":
-            return PlainGraphIsomorphism(d_in, config.hidden, generator)
+class GlotHead(Head):
+    """Graph convolutions over the cosine graph of the tokens, then a scorer (GLOT)."""
+
+    kind: Literal["glot"] = "glot"
+    conv: ConvConfig = Field(default_factory=lambda: CONVOLUTIONS.validate({"kind": "gat"}))
+    """Graph convolution; the paper's main results use graph attention. `gin` is that of the released code: a
+    perceptron with batch normalisation, and a token among its own neighbours. `gin_plain` has neither.
+    Others are torch-geometric's, by name."""
+    n_convs: int = Field(default=2, ge=0, le=MAX_LAYERS)
+    """Graph convolutions, K in the paper (appendix B: 2)."""
+    hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
+    """Width of a convolution, where it has one to choose (appendix B: 128; the 8.92M parameters of table 5
+    are 64 and K = 1)."""
+    tau: float = Field(default=0.6, allow_inf_nan=False)
+    """Tokens with a cosine strictly above this are neighbours (appendix B: 0.6). At 1 or more
+    nothing is connected, below -1 everything is."""
+    jumping: Literal["cat", "max", "mean", "none"] = "cat"
+    """How the layers are fused: `cat` keeps the input beside every convolution, `max` and `mean`
+    combine the convolutions element-wise, `none` takes the last one."""
+    heads: int = Field(default=1, ge=1, le=MAX_WIDTH)
+    """Attention heads of a graph attention, concatenated: each is `hidden / heads` wide."""
+    project: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
+    """Width that the tokens are projected to before the convolutions (W_in of section 3.2); None as
+    in the released code. The graph is that of the raw tokens, `cat` keeps the projected ones."""
+
+    @model_validator(mode="after")
+    def _settings_that_fit(self) -> "GlotHead":
+        self.conv.require(self.tau, self.heads)
+        if self.hidden % self.heads:
+            raise ValueError(
+                f"hidden is {self.hidden} and heads is {self.heads}; attention heads are "
+                "concatenated, so hidden has to be a multiple of heads"
+            )
+        if self.n_convs == 0 and self.jumping != "cat":
+            raise ValueError(
+                f"n_convs is 0 and jumping is {quoted(self.jumping)}, which leaves nothing to pool; without "
+                "convolutions only jumping 'cat' keeps the input"
+            )
+        return self
+
+    def build(self, d_in: int, generator: torch.Generator) -> Pooling:
+        """See `GlotPooling`."""
+        return GlotPooling(self, d_in, generator)
+
+    def require_width(self, d_in: int) -> None:
+        """See `build`."""
+        if self.n_convs:
+            self.conv.require_width(self.project or d_in, self.hidden)
 
 
 class GlotPooling(Pooling):
@@ -58,30 +92,24 @@ class GlotPooling(Pooling):
         widths = [config.project or d_in]
         self.convs = nn.ModuleList()
         for _ in range(config.n_convs):
-            conv = _convolution(config, widths[-1], generator)
+            conv = config.conv.build(
+                widths[-1], config.hidden, generator, tau=config.tau, heads=config.heads
+            )
             self.convs.append(conv)
-            widths.append(conv.d_out if isinstance(conv, PygConvolution) else config.hidden)
+            widths.append(conv.d_out)
         self.d_out = sum(widths) if config.jumping == "cat" else widths[-1]
         self.readout = Readout(self.d_out, max(128, self.d_out // 2), generator)
-
-    def _graph(self, tokens: Tensor, offsets: Tensor, first: Tensor) -> Graph | PygGraph:
-        if not len(self.convs):
-            return []
-        conv, tau = self.config.conv, self.config.tau
-        if isinstance(conv, PygConv):
-            return pyg_graph(tokens, offsets, tau, first, conv.edges)
-        return build_graph(tokens, offsets, tau)
 
     def token_vectors(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> list[Float[Tensor, "t _"]]:
         """The fused token vectors u, as blocks of columns."""
         layers = [tokens if self.projection is None else self.projection(tokens)]
-        graph = self._graph(tokens, offsets, layers[0])
-        for conv in self.convs:
-            # A library's layer may have kept its output for the backward pass.
-            relu = torch.relu if isinstance(conv, PygConvolution) else torch.relu_
-            layers.append(relu(conv(layers[-1], graph)))
+        if len(self.convs):
+            graph = self.config.conv.graph(tokens, offsets, self.config.tau, layers[0])
+            relu = torch.relu if self.config.conv.keeps_output else torch.relu_
+            for conv in self.convs:
+                layers.append(relu(conv(layers[-1], graph)))
         match self.config.jumping:
             case "cat":
                 return layers

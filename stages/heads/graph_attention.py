@@ -8,7 +8,7 @@ Memory: W x and the result, `[t, h]` each, and two numbers per token and attenti
 the attention of one head on blocks, or on edges, needs while it is made, forward and backward.
 """
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from permafrost.stages.heads import attention_on_blocks, attention_on_edges
+from permafrost.stages.heads.conv import Conv, Convolution
 from permafrost.stages.heads.edge_list import EdgeList
 from permafrost.stages.heads.initialise import glorot
 from permafrost.stages.heads.products import linear_map
@@ -59,7 +60,7 @@ class _Attend(torch.autograd.Function):
         return to_rows, torch.cat([to_ends @ rows, to_factors]), None
 
 
-class GraphAttention(nn.Module):
+class GraphAttention(Convolution):
     """h_i = sum_j alpha_ij W x_j + b, alpha = softmax over neighbours j of
     LeakyReLU(a_s . W x_j + a_d . W x_i + c), for each attention head on its share of the h columns.
 
@@ -77,7 +78,7 @@ class GraphAttention(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, generator: torch.Generator, heads: int = 1) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.d_out = heads, d_out
         fans = heads + d_out // heads
         self.weight = glorot(d_out, d_in, fans=d_in + d_out, generator=generator)
         self.sends = glorot(d_out, fans=fans, generator=generator)
@@ -95,3 +96,17 @@ class GraphAttention(nn.Module):
             for mine, four in zip(rows, vectors.chunk(self.heads, dim=1), strict=True)
         ]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)) + self.bias
+
+
+class GatConv(Conv):
+    """Graph attention, the convolution of the paper's main results."""
+
+    splits_heads: ClassVar[bool] = True
+
+    kind: Literal["gat"] = "gat"
+
+    def build(
+        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
+    ) -> Convolution:
+        """See `GraphAttention`."""
+        return GraphAttention(d_in, hidden, generator, heads)

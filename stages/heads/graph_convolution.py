@@ -5,17 +5,20 @@ Source: GCN (arXiv:1609.02907), as GLOT's released code runs it for table 11: GC
 Axes: t tokens of all texts, d input width, h output width.
 """
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from permafrost.stages.heads.conv import Conv, Convolution
 from permafrost.stages.heads.initialise import glorot
 from permafrost.stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
 from permafrost.stages.heads.products import linear_map
 from permafrost.stages.heads.token_graph import Graph
 
 
-class GraphConvolution(nn.Module):
+class GraphConvolution(Convolution):
     """h_i = sum_j W x_j / sqrt(n_i n_j) + b over the n_i neighbours j of i, i itself among them.
 
     Has d * h + h parameters. Memory: that of a neighbour sum; one number per token is kept for
@@ -24,6 +27,7 @@ class GraphConvolution(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, generator: torch.Generator) -> None:
         super().__init__()
+        self.d_out = d_out
         self.weight = glorot(d_out, d_in, fans=d_in + d_out, generator=generator)
         self.bias = nn.Parameter(torch.zeros(d_out))
 
@@ -32,3 +36,15 @@ class GraphConvolution(nn.Module):
         rows = linear_map(tokens, self.weight)
         scale = neighbour_counts(rows, graph).rsqrt()[:, None]
         return scale * neighbour_sum(scale * rows, graph) + self.bias
+
+
+class GcnConv(Conv):
+    """Symmetrically normalised sum over neighbours (table 11)."""
+
+    kind: Literal["gcn"] = "gcn"
+
+    def build(
+        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
+    ) -> Convolution:
+        """See `GraphConvolution`."""
+        return GraphConvolution(d_in, hidden, generator)

@@ -18,13 +18,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from permafrost.stages.heads.batch_normalisation import normalised
+from permafrost.stages.heads.conv import Conv, Convolution
 from permafrost.stages.heads.initialise import linear
 from permafrost.stages.heads.neighbour_sum import neighbour_sum
 from permafrost.stages.heads.products import linear_map
 from permafrost.stages.heads.token_graph import Graph
 
 
-class GraphIsomorphism(nn.Module):
+class GraphIsomorphism(Convolution):
     """h_i = W2 relu(norm(W1 (c x_i + sum_j x_j) + b1)) + b2 over the other neighbours j of i.
 
     c is 2 where a token is its own neighbour and 1 where it is not. Has d * h + h * h + 4 h parameters. W1 is
@@ -37,6 +38,7 @@ class GraphIsomorphism(nn.Module):
         self, d_in: int, d_out: int, generator: torch.Generator, own: Literal[1, 2] = 2
     ) -> None:
         super().__init__()
+        self.d_out = d_out
         self.own = own
         """How often a token counts itself."""
         self.first = linear(d_in, d_out, generator)
@@ -52,7 +54,7 @@ class GraphIsomorphism(nn.Module):
         return self.second(torch.relu_(normalised(self.norm, gathered)))
 
 
-class PlainGraphIsomorphism(nn.Module):
+class PlainGraphIsomorphism(Convolution):
     """h_i = W2 relu(W1 (x_i + sum_j x_j) + b1) + b2 over the other neighbours j of i.
 
     Has d * h + h * h + 2 h parameters. Memory: as above, with one tensor `[t, h]` kept.
@@ -60,6 +62,7 @@ class PlainGraphIsomorphism(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, generator: torch.Generator) -> None:
         super().__init__()
+        self.d_out = d_out
         self.first = linear(d_in, d_out, generator)
         self.second = linear(d_out, d_out, generator)
 
@@ -67,3 +70,28 @@ class PlainGraphIsomorphism(nn.Module):
         """New vectors of the tokens, before any activation."""
         gathered = neighbour_sum(linear_map(tokens, self.first.weight), graph) + self.first.bias
         return self.second(torch.relu_(gathered))
+
+
+class GinConv(Conv):
+    """The released code's: batch normalisation, and a token among its own neighbours where tau is below 1."""
+
+    kind: Literal["gin"] = "gin"
+
+    def build(
+        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
+    ) -> Convolution:
+        """See `GraphIsomorphism`."""
+        # A cosine of 1 with itself makes a token its own neighbour.
+        return GraphIsomorphism(d_in, hidden, generator, 2 if tau < 1 else 1)
+
+
+class PlainGinConv(Conv):
+    """Neither batch normalisation nor a token among its own neighbours."""
+
+    kind: Literal["gin_plain"] = "gin_plain"
+
+    def build(
+        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
+    ) -> Convolution:
+        """See `PlainGraphIsomorphism`."""
+        return PlainGraphIsomorphism(d_in, hidden, generator)

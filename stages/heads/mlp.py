@@ -8,17 +8,34 @@ Axes: t tokens of all texts, n texts, d input width, h width.
 
 from bisect import bisect_right
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 
+from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
 from permafrost.stages.heads.batch_normalisation import normalised
-from permafrost.stages.heads.config import MlpHead
+from permafrost.stages.heads.head import Head, Pooling
 from permafrost.stages.heads.initialise import linear
-from permafrost.stages.heads.pooling import Pooling
 from permafrost.stages.heads.poolings import MeanPooling
 from permafrost.storage.errors import InputError
+
+
+class MlpHead(Head):
+    """A perceptron on every token, then their mean (the baseline of GLOT's table 15)."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
+    """Width of every layer, and of the pooled vector. `matched_hidden` finds the one for a number of
+    parameters."""
+    n_layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
+    """Linear layers; batch normalisation and ReLU stand between them."""
+
+    def build(self, d_in: int, generator: torch.Generator) -> Pooling:
+        """See `MlpPooling`."""
+        return MlpPooling(self, d_in, generator)
 
 
 class MlpPooling(Pooling):

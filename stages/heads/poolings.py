@@ -5,13 +5,13 @@ last one in a decoder if a setting says so; here each has its name. Both are tok
 the span.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.head import Head, Pooling
 from permafrost.stages.heads.ragged_sums import owners, weighted_sum
 
 
@@ -72,3 +72,55 @@ class MaxPooling(Pooling):
     ) -> Float[Tensor, "n d_out"]:
         """One vector per text."""
         return torch.segment_reduce(tokens, "max", offsets=offsets, axis=0)
+
+
+class FirstHead(Head):
+    """The first token's state ([CLS] in an encoder); nothing to train."""
+
+    trains: ClassVar[bool] = False
+    sentence_transformers_mode: ClassVar[str | None] = "cls_token"
+
+    kind: Literal["first"] = "first"
+
+    def build(self, d_in: int, generator: torch.Generator) -> Pooling:
+        """Nothing is drawn."""
+        return SingleTokenPooling(d_in, "first")
+
+
+class LastHead(Head):
+    """The last token's state (where a decoder has seen the whole text); nothing to train."""
+
+    trains: ClassVar[bool] = False
+    sentence_transformers_mode: ClassVar[str | None] = "lasttoken"
+
+    kind: Literal["last"] = "last"
+
+    def build(self, d_in: int, generator: torch.Generator) -> Pooling:
+        """Nothing is drawn."""
+        return SingleTokenPooling(d_in, "last")
+
+
+class MeanHead(Head):
+    """The mean over tokens; nothing to train."""
+
+    trains: ClassVar[bool] = False
+    sentence_transformers_mode: ClassVar[str | None] = "mean_tokens"
+
+    kind: Literal["mean"] = "mean"
+
+    def build(self, d_in: int, generator: torch.Generator) -> Pooling:
+        """Nothing is drawn."""
+        return MeanPooling(d_in)
+
+
+class MaxHead(Head):
+    """The maximum over tokens, per dimension; nothing to train."""
+
+    trains: ClassVar[bool] = False
+    sentence_transformers_mode: ClassVar[str | None] = "max_tokens"
+
+    kind: Literal["max"] = "max"
+
+    def build(self, d_in: int, generator: torch.Generator) -> Pooling:
+        """Nothing is drawn."""
+        return MaxPooling(d_in)

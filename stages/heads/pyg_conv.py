@@ -11,13 +11,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 from torch import Tensor, nn
 
+from permafrost.stages.heads.conv import Conv, Convolution
 from permafrost.stages.heads.pyg_layers import (
     Family,
     SeededCalls,
@@ -38,7 +39,7 @@ _POINTS = "it wants points in space, and tokens have none"
 _SEARCH = "it looks for neighbours by itself, so the token graph would not be used"
 _CUDA = "it wants a compiled library of its own, which runs on NVIDIA GPUs only"
 
-CONVOLUTIONS = Family(
+CLASSES = Family(
     module="torch_geometric.nn.conv",
     noun="convolution",
     given=frozenset({"in_channels", "channels", "out_channels", "nn"}),
@@ -92,15 +93,15 @@ _NETWORKS: Mapping[str, Callable[[int, int], nn.Module]] = {
 """The `nn` of classes that have no other weights of their own, by input and output width."""
 
 
-class PygConv(BaseModel):
+class PygConv(Conv):
     """A convolution of torch-geometric: `{kind: pyg, name: GATv2Conv, args: {heads: 4}}`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    keeps_output: ClassVar[bool] = True
 
     kind: Literal["pyg"] = "pyg"
     name: str
     """A class of `torch_geometric.nn.conv`."""
-    args: dict[str, JsonValue] = {}
+    args: dict[str, JsonValue] = Field(default={})
     """Its arguments, but for the widths, which the head knows: `hidden` is the width of what comes out,
     of all attention heads together. A class that has no width of its own keeps that of its input."""
     edges: Literal["one", "cosine"] = "one"
@@ -108,7 +109,7 @@ class PygConv(BaseModel):
 
     @model_validator(mode="after")
     def _known(self) -> "PygConv":
-        CONVOLUTIONS.check(self.name, self.args)
+        CLASSES.check(self.name, self.args)
         width = self._edge_width
         if width is not None and self.args.get(width) not in (None, 0, 1):
             raise InputError(
@@ -134,12 +135,12 @@ class PygConv(BaseModel):
 
     @property
     def _inputs(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(CONVOLUTIONS.find(self.name).forward).parameters
+        return inspect.signature(CLASSES.find(self.name).forward).parameters
 
     @property
     def _edge_width(self) -> str | None:
-        parameters = signature(CONVOLUTIONS.find(self.name))
-        return next((name for name in sorted(CONVOLUTIONS.filled) if name in parameters), None)
+        parameters = signature(CLASSES.find(self.name))
+        return next((name for name in sorted(CLASSES.filled) if name in parameters), None)
 
     @property
     def _has_attributes(self) -> bool:
@@ -148,6 +149,39 @@ class PygConv(BaseModel):
             return True
         width = self._edge_width
         return width is not None and (self.edges == "cosine" or bool(self.args.get(width)))
+
+    def build(
+        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
+    ) -> Convolution:
+        """See `PygConvolution`."""
+        return PygConvolution(self, d_in, hidden, generator)
+
+    def graph(
+        self,
+        tokens: Float[Tensor, "t d"],
+        offsets: Int[Tensor, " n_plus_1"],
+        tau: float,
+        first: Float[Tensor, "t _"],
+    ) -> "PygGraph":
+        """As torch-geometric has it."""
+        return pyg_graph(tokens, offsets, tau, first, self.edges)
+
+    def require(self, tau: float, heads: int) -> None:
+        """Attention heads are the convolution's own, and weights may have to be normalised."""
+        if heads > 1:
+            raise ValueError(
+                f"heads is {heads} and conv is torch-geometric's {self.name}; leave heads at 1 "
+                "and give those of the convolution in conv.args"
+            )
+        if self.edges == "cosine" and self.takes_weights and tau < 0:
+            raise ValueError(
+                f"tau is {tau} and {self.name} takes cosines as weights of edges, which it may add up "
+                "and take the root of; use a tau of 0 or more, or edges 'one'"
+            )
+
+    def require_width(self, d_in: int, hidden: int) -> None:
+        """See `build`."""
+        PygConvolution(self, d_in, hidden, torch.Generator())
 
     def inputs(self, rows: Tensor, graph: "PygGraph") -> dict[str, Any]:
         """What the class wants of a batch, by name."""
@@ -178,13 +212,13 @@ class PygConv(BaseModel):
         width = self._edge_width
         if width is not None and self._has_attributes:
             others[width] = lambda: 1
-        for argument in CONVOLUTIONS.inner & self.args.keys():
+        for argument in CLASSES.inner & self.args.keys():
             value = self.args[argument]
             if isinstance(value, dict):
                 name, args = inner_layer(self.name, argument, value)
                 others[argument] = partial(PygConv(name=name, args=args).make, d_in, d_in)
         widths = {"in_channels": d_in, "channels": d_in, "out_channels": d_out}
-        return CONVOLUTIONS.make(self.name, self.args, widths, others)
+        return CLASSES.make(self.name, self.args, widths, others)
 
 
 @dataclass(frozen=True)
@@ -237,7 +271,7 @@ def pyg_graph(
     return PygGraph(index, cosines, owners(offsets, len(tokens)), first)
 
 
-class PygConvolution(nn.Module):
+class PygConvolution(Convolution):
     """A layer of torch-geometric as a convolution of GLOT; `d_out` is found by running it once.
 
     Memory: the layer's own; most keep tensors `[e, h]` for the backward pass.
@@ -260,7 +294,7 @@ def _widths(config: PygConv, d_in: int, hidden: int, seed: int) -> tuple[int, in
     """`out_channels`, and what comes out: `hidden`, also where a class puts attention heads side by side."""
     width = _width(config, d_in, hidden, seed)
     times, rest = divmod(width, hidden)
-    has_its_own = "out_channels" in signature(CONVOLUTIONS.find(config.name))
+    has_its_own = "out_channels" in signature(CLASSES.find(config.name))
     if not has_its_own or times < 2 or rest:
         return hidden, width
     if hidden % times:
@@ -278,6 +312,6 @@ def _width(config: PygConv, d_in: int, d_out: int, seed: int) -> int:
     rows = torch.rand(5, d_in, generator=torch.Generator().manual_seed(0))
     graph = pyg_graph(rows, torch.tensor([0, 3, 5]), 0.0, rows, config.edges)
     widths = {"in_channels": d_in, "out_channels": d_out}
-    with CONVOLUTIONS.explaining(config.name, config.args, widths), torch.no_grad():
+    with CLASSES.explaining(config.name, config.args, widths), torch.no_grad():
         out = layer(**config.inputs(rows, graph))
-    return width_of(out, len(rows), CONVOLUTIONS.noun, config.name)
+    return width_of(out, len(rows), CLASSES.noun, config.name)

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 from torch import Tensor, nn
 
-from permafrost.stages.heads.pooling import Pooling
+from permafrost.stages.heads.head import Head, Pooling
 from permafrost.stages.heads.pyg_layers import (
     Family,
     SeededCalls,
@@ -57,15 +57,13 @@ _NETWORKS: Mapping[str, Mapping[str, Callable[[int], nn.Module]]] = {
 """Networks that a class wants, by parameter and input width."""
 
 
-class PygPoolHead(BaseModel):
+class PygPoolHead(Head):
     """An aggregation of torch-geometric: `{kind: pyg_pool, name: Set2Set, args: {processing_steps: 3}}`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["pyg_pool"] = "pyg_pool"
     name: str
     """A class of `torch_geometric.nn.aggr`."""
-    args: dict[str, JsonValue] = {}
+    args: dict[str, JsonValue] = Field(default={})
     """Its arguments, but for the input width, which the head knows; `out_channels` is the same where it is
     not given."""
 
@@ -73,6 +71,14 @@ class PygPoolHead(BaseModel):
     def _known(self) -> "PygPoolHead":
         AGGREGATIONS.check(self.name, self.args)
         return self
+
+    def build(self, d_in: int, generator: torch.Generator) -> Pooling:
+        """See `PygPooling`."""
+        return PygPooling(self, d_in, generator)
+
+    def require_width(self, d_in: int) -> None:
+        """See `build`."""
+        self.build(d_in, torch.Generator())
 
     def make(self, d_in: int) -> nn.Module:
         """The layer; call it inside `construction`.

@@ -6,15 +6,17 @@ Axes: t tokens of all texts, n texts, d input width, s hidden width of the score
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from permafrost.stages.bounds import MAX_WIDTH
+from permafrost.stages.heads.head import Head, Pooling
 from permafrost.stages.heads.initialise import linear
-from permafrost.stages.heads.pooling import Pooling
 from permafrost.stages.heads.products import filled, pieces, product, tanh_product
 from permafrost.stages.heads.ragged_sums import attend
 
@@ -114,3 +116,16 @@ class ScorerPooling(Pooling):
     ) -> Float[Tensor, " t"]:
         """The softmax weights."""
         return self.readout([tokens], offsets)[1]
+
+
+class ScorerHead(Head):
+    """A weighted sum of tokens, weights from a two-layer scorer (what GLOT calls AdaPool)."""
+
+    kind: Literal["scorer"] = "scorer"
+    hidden: int = Field(default=256, ge=1, le=MAX_WIDTH)
+    """Width of the scorer. 256 is the released code's default; the paper's 2.1M parameters at
+    d_model 4096 are a width of 512."""
+
+    def build(self, d_in: int, generator: torch.Generator) -> Pooling:
+        """See `ScorerPooling`."""
+        return ScorerPooling(d_in, self.hidden, generator)

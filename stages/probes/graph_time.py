@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import Features
-from permafrost.stages.heads import GlotHead, build_head
+from permafrost.stages.heads import GlotHead
 from permafrost.stages.heads.token_graph import build_graph, edges
 from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.probes.token_states import TokenStates
@@ -97,7 +97,7 @@ def first_states(reader: FeatureReader, n_tokens: int) -> torch.Tensor:
 
 def _points(config: GraphTimeConfig, tokens: torch.Tensor, length: int) -> list[Point]:
     offsets = torch.arange(0, len(tokens) + 1, length)
-    head = build_head(config.head, tokens.shape[1], torch.Generator().manual_seed(0))
+    head = config.head.build(tokens.shape[1], torch.Generator().manual_seed(0))
     tau = config.head.tau
 
     def step() -> None:

@@ -11,7 +11,7 @@ from permafrost.flows.experiment import Experiment, load_experiment
 from permafrost.flows.methods.head import HeadMethod
 from permafrost.stages.corpus.config import task_kind
 from permafrost.stages.fit import FitConfig
-from permafrost.stages.heads import GlotHead, build_head
+from permafrost.stages.heads import GlotHead
 from tests.flows.looked import Looked
 from tests.stages.extraction.tiny_models import WORDS
 
@@ -87,7 +87,7 @@ def test_every_head_of_the_papers_grid_pools_tokens(data: Path, tiny_bert: Path)
     offsets = torch.tensor([0, 4, 9])
     for config in [h for h in heads.values() if h.tau == 0.3]:
         assert config.project is not None
-        head = build_head(config, tokens.shape[1], torch.Generator().manual_seed(1))
+        head = config.build(tokens.shape[1], torch.Generator().manual_seed(1))
         is_cat = config.jumping == "cat"
         width = config.project + config.n_convs * config.hidden if is_cat else config.hidden
         pooled = head(tokens, offsets)

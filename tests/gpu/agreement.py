@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from permafrost.stages.heads import Pooling
-from permafrost.stages.heads.config import (
+from permafrost.stages.heads import (
     AdaPoolHead,
     FirstHead,
     GlotHead,
@@ -15,6 +14,7 @@ from permafrost.stages.heads.config import (
     MaxHead,
     MeanHead,
     MlpHead,
+    Pooling,
     ScorerHead,
 )
 from permafrost.stages.heads.pyg_conv import PygConv

@@ -13,8 +13,7 @@ from permafrost.stages.freeze import (
     fit_pairs,
     pretrain,
 )
-from permafrost.stages.heads import build_head
-from permafrost.stages.heads.config import HeadConfig
+from permafrost.stages.heads import HeadConfig
 from permafrost.storage.progress import SilentProgress
 from tests.gpu.agreement import HEADS, LENGTHS, WIDTH, differing, outcome
 from tests.gpu.devices import checked_device
@@ -26,7 +25,7 @@ DEVICE = checked_device()
 
 @pytest.mark.parametrize("config", HEADS, ids=str)
 def test_a_head_gives_the_vectors_and_gradients_of_the_cpu(config: HeadConfig) -> None:
-    head = build_head(config, WIDTH, torch.Generator().manual_seed(0))
+    head = config.build(WIDTH, torch.Generator().manual_seed(0))
     tokens, offsets = make_batch(LENGTHS, WIDTH, dtype=torch.float32)
     there = copy.deepcopy(head).to(DEVICE)
     ours = outcome(there, tokens.to(DEVICE), offsets.to(DEVICE))

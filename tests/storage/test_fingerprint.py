@@ -1,8 +1,10 @@
 """Every case is a small package on disk, fingerprinted before and after an edit."""
 
 import importlib
+import os
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from permafrost.storage import fingerprint as module
+from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import CodeFingerprint, fingerprint
 
 _serial = count()
@@ -38,6 +41,7 @@ class Package:
         module._parse.cache_clear()
         module._fingerprint.cache_clear()
         module._is_module.cache_clear()
+        module._LOADED.clear()
         importlib.invalidate_caches()
         for loaded in [m for m in sys.modules if m.split(".")[0] == self.name]:
             del sys.modules[loaded]
@@ -348,3 +352,28 @@ def test_a_method_stands_for_its_class() -> None:
     found = fingerprint(CodeFingerprint.digest.fget, ["permafrost.storage"])  # type: ignore[arg-type]
     assert "permafrost.storage.fingerprint:CodeFingerprint" in found.definitions
     assert "permafrost.storage.keys:to_plain" in found.definitions
+
+
+def test_a_file_that_changed_after_it_was_loaded_has_no_fingerprint(chain: Package) -> None:
+    chain.fingerprint()
+    near = chain.folder / "near.py"
+    near.write_text(near.read_text().replace("+ 1", "+ 2"))
+    later = time.time() + 0.01
+    os.utime(near, (later, later))
+    time.sleep(0.02)
+    module._parse.cache_clear()
+    module._fingerprint.cache_clear()
+    run = sys.modules[f"{chain.name}.main"].run
+    with pytest.raises(InputError, match=r"near\.py was changed after .* start Python again"):
+        fingerprint(run, [chain.name])
+
+
+def test_a_source_that_was_given_counts_and_not_the_file(chain: Package) -> None:
+    before = chain.fingerprint()
+    source = (chain.folder / "near.py").read_text()
+    run = sys.modules[f"{chain.name}.main"].run
+    module.use_source(f"{chain.name}.near", source.replace("+ 1", "+ 2"))
+    edited = fingerprint(run, [chain.name])
+    assert edited.digest != before.digest
+    module.use_source(f"{chain.name}.near", source)
+    assert fingerprint(run, [chain.name]).digest == before.digest

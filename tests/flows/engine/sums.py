@@ -15,7 +15,7 @@ class Sum(Stage):
     name = "sum"
 
     @classmethod
-    def code(cls, inputs: object) -> dict[str, str]:
+    def code(cls, entries: object) -> dict[str, str]:
         return {}
 
     @classmethod

@@ -3,7 +3,7 @@ import torch
 
 from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.files import BackboneConfig, resolve_backbone
-from permafrost.stages.heads import AdaPoolHead, build_head, token_graph
+from permafrost.stages.heads import AdaPoolHead, token_graph
 from permafrost.storage.errors import InputError
 from tests.stages.heads.adapool_reference import adapool
 from tests.stages.heads.batches import make_batch
@@ -20,7 +20,7 @@ QUERIES = {
 
 def _head(width=8, dtype=torch.float64, **settings):
     config = AdaPoolHead(**({"heads": 4} | settings))
-    return build_head(config, width, torch.Generator().manual_seed(1)).to(dtype)
+    return config.build(width, torch.Generator().manual_seed(1)).to(dtype)
 
 
 def _torchs(head, width=8, dtype=torch.float64):
@@ -176,4 +176,4 @@ def test_the_source_ties_the_width_of_attention_heads_to_that_of_tokens():
     assert _head(width=64, heads=8).n_parameters == 4 * 64 * 64
     assert _head(width=64, heads=8).d_head == 8
     with pytest.raises(InputError, match="8 attention heads do not divide the tokens' width of 12"):
-        build_head(AdaPoolHead(), 12, torch.Generator())
+        AdaPoolHead().build(12, torch.Generator())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from permafrost.stages.heads import GlotHead, build_head, token_graph
+from permafrost.stages.heads import GlotHead, token_graph
 from permafrost.stages.heads.edge_list import EdgeList
 from permafrost.stages.heads.graph_attention import GraphAttention
 from permafrost.stages.heads.graph_convolution import GraphConvolution
@@ -124,7 +124,7 @@ def test_long_texts_in_float32_equal_blocks_in_float64():
 @pytest.mark.parametrize("conv", ["gat", "gcn", "gin", "gin_plain"])
 def test_a_head_gives_the_same_in_either_form(monkeypatch, conv, cost):
     tokens, offsets = make_batch([14, 1, 30, 9, 30], 6)
-    head = build_head(GlotHead(hidden=4, tau=0.3, conv=conv), 6, torch.Generator().manual_seed(2))
+    head = GlotHead(hidden=4, tau=0.3, conv=conv).build(6, torch.Generator().manual_seed(2))
     head = head.double()
     expected = head(tokens, offsets)
     wanted = torch.autograd.grad(expected.square().sum(), list(head.parameters()))

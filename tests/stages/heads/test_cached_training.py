@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from permafrost.stages.heads import Classifier, GlotHead, build_head
+from permafrost.stages.heads import Classifier, GlotHead
 from tests.stages.extraction.tiny_models import TEXTS, save_model
 
 LABELS = torch.arange(len(TEXTS)) % 2
@@ -11,7 +11,7 @@ ORDER = [[0, 3, 1], [2, 0], [1, 2, 3], [3, 0, 2]]
 
 def _losses(source, width):
     draw = torch.Generator().manual_seed(0)
-    pooling = build_head(GlotHead(hidden=8, tau=0.3), width, draw)
+    pooling = GlotHead(hidden=8, tau=0.3).build(width, draw)
     classifier = Classifier(pooling.d_out, 2, draw)
     optimizer = torch.optim.Adam([*pooling.parameters(), *classifier.parameters()], lr=1e-3)
     for picked in ORDER:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from permafrost.stages.heads import Classifier, GlotHead, PygConv, ScorerHead, build_head
+from permafrost.stages.heads import Classifier, GlotHead, PygConv, ScorerHead
 from permafrost.stages.heads.token_graph import edges
 from tests.stages.heads.batches import make_batch, shift_normalisation
 from tests.stages.heads.pyg_reference import pool_texts, pyg_layer, sentences, weights
@@ -21,7 +21,7 @@ each_conv = pytest.mark.parametrize("conv", CONVS, ids=["gat", "gat-2", "gcn", "
 def _head(width=6, seed=2, **settings):
     """A head in use: batch normalisation takes running statistics, which are not those of a fresh one."""
     config = GlotHead(**({"hidden": 4, "tau": 0.3} | settings))
-    head = build_head(config, width, torch.Generator().manual_seed(seed)).double().eval()
+    head = config.build(width, torch.Generator().manual_seed(seed)).double().eval()
     for norm in _norms(head):
         shift_normalisation(norm)
     return head
@@ -95,7 +95,7 @@ def test_the_whole_head_passes_gradcheck():
 def test_without_convolutions_glot_is_the_scorer_with_the_same_weights():
     tokens, offsets = make_batch(LENGTHS, 300)
     glot = _head(width=300, n_convs=0)
-    scorer = build_head(ScorerHead(hidden=150), 300, torch.Generator()).double()
+    scorer = ScorerHead(hidden=150).build(300, torch.Generator()).double()
     scorer.load_state_dict(glot.state_dict())
     assert torch.equal(glot(tokens, offsets), scorer(tokens, offsets))
 
@@ -173,7 +173,7 @@ def test_widths_follow_the_jumping_mode():
     ],
 )
 def test_parameter_counts_are_those_of_the_paper(d_in, hidden, n_convs, expected):
-    head = build_head(GlotHead(hidden=hidden, n_convs=n_convs), d_in, torch.Generator())
+    head = GlotHead(hidden=hidden, n_convs=n_convs).build(d_in, torch.Generator())
     assert head.n_parameters == expected
 
 
@@ -209,9 +209,9 @@ def test_a_convolution_of_ours_equals_torch_geometrics_by_name(conv, heads, name
     tokens, offsets = make_batch([9, 1, 14, 30], 6)
     draw = torch.Generator().manual_seed(2)
     settings = {"hidden": 8, "tau": tau, "jumping": "cat"}
-    ours = build_head(GlotHead(conv=conv, heads=heads, **settings), 6, draw).double()
+    ours = GlotHead(conv=conv, heads=heads, **settings).build(6, draw).double()
     by_name = PygConv(name=name, args=args)
-    theirs = build_head(GlotHead(conv=by_name, **settings), 6, draw).double()
+    theirs = GlotHead(conv=by_name, **settings).build(6, draw).double()
     theirs.readout.load_state_dict(ours.readout.state_dict())
     for mine, yours in zip(ours.convs, theirs.convs, strict=True):
         yours.layer.layer.load_state_dict(pyg_layer(mine).state_dict())

@@ -10,7 +10,6 @@ from permafrost.stages.heads import (
     MeanHead,
     MlpHead,
     ScorerHead,
-    build_head,
 )
 
 CONFIGS = TypeAdapter(HeadConfig)
@@ -28,7 +27,7 @@ def test_a_kind_alone_is_a_complete_config_and_survives_json(kind):
 def test_defaults_are_those_of_the_papers_appendix():
     head = GlotHead()
     assert (head.n_convs, head.hidden, head.tau, head.jumping) == (2, 128, 0.6, "cat")
-    assert (head.conv, head.heads, head.project) == ("gat", 1, None)
+    assert (head.conv.kind, head.heads, head.project) == ("gat", 1, None)
     assert ScorerHead().hidden == 256
 
 
@@ -70,11 +69,11 @@ def test_a_setting_that_makes_no_sense_is_refused(wrong):
 )
 def test_a_head_depends_on_its_generator_alone(config):
     torch.manual_seed(1)
-    one = build_head(config, 16, torch.Generator().manual_seed(5))
+    one = config.build(16, torch.Generator().manual_seed(5))
     state = torch.get_rng_state()
     torch.manual_seed(2)
-    two = build_head(config, 16, torch.Generator().manual_seed(5))
-    other = build_head(config, 16, torch.Generator().manual_seed(6))
+    two = config.build(16, torch.Generator().manual_seed(5))
+    other = config.build(16, torch.Generator().manual_seed(6))
     torch.manual_seed(1)
     assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
     for name, value in one.state_dict().items():
@@ -85,4 +84,4 @@ def test_a_head_depends_on_its_generator_alone(config):
 
 def test_shapes_are_checked_in_tests():
     with pytest.raises(TypeCheckError):
-        build_head(MeanHead(), 4, torch.Generator())(torch.zeros(4), torch.tensor([0, 4]))
+        MeanHead().build(4, torch.Generator())(torch.zeros(4), torch.tensor([0, 4]))

@@ -12,7 +12,6 @@ from permafrost.stages.heads import (
     MeanHead,
     MlpHead,
     ScorerHead,
-    build_head,
 )
 from tests.stages.heads.batches import make_batch
 
@@ -40,7 +39,7 @@ each_head = pytest.mark.parametrize(
 
 def _head(config):
     """A trained head in use: batch normalisation has seen tokens and takes its running statistics."""
-    head = build_head(config, 8, torch.Generator().manual_seed(1)).double()
+    head = config.build(8, torch.Generator().manual_seed(1)).double()
     for seed in (10, 11):
         head(*make_batch(LENGTHS, 8, seed=seed))
     return head.eval()
@@ -104,7 +103,7 @@ def test_gradients_reach_every_parameter_and_none_is_asked_of_the_tokens(config)
 @each_head
 def test_training_one_step_gives_the_same_bits_every_time(config):
     def step():
-        head = build_head(config, 8, torch.Generator().manual_seed(1))
+        head = config.build(8, torch.Generator().manual_seed(1))
         tokens, offsets = make_batch(LENGTHS, 8, dtype=torch.float32)
         vectors = head(tokens, offsets)
         if head.n_parameters:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from permafrost.stages.heads import GlotHead, MlpHead, build_head, matched_hidden
+from permafrost.stages.heads import GlotHead, MlpHead, matched_hidden
 from permafrost.storage.errors import InputError
 from tests.stages.heads.batches import make_batch
 from tests.stages.heads.pyg_reference import MLP, global_mean_pool
@@ -14,7 +14,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
 
 def _pair(width=5, dtype=torch.float64, **settings):
     config = MlpHead(**({"hidden": 8, "n_layers": 3} | settings))
-    head = build_head(config, width, torch.Generator().manual_seed(1)).to(dtype)
+    head = config.build(width, torch.Generator().manual_seed(1)).to(dtype)
     # A lone token in training: torch-geometric's answer to a batch without variance.
     reference = MLP(
         [width] + [config.hidden] * config.n_layers, norm_kwargs={"allow_single_element": True}
@@ -112,7 +112,7 @@ def test_weights_are_those_of_the_mean():
 def test_the_matched_width_is_the_closest_one(d_in, n_layers):
     def count(hidden):
         config = MlpHead(hidden=hidden, n_layers=n_layers)
-        return build_head(config, d_in, torch.Generator()).n_parameters
+        return config.build(d_in, torch.Generator()).n_parameters
 
     for target in (40_000, 100_001):
         hidden = matched_hidden(d_in, target, n_layers)
@@ -123,9 +123,9 @@ def test_the_matched_width_is_the_closest_one(d_in, n_layers):
 
 
 def test_an_mlp_matches_glot_of_the_papers_size_within_a_permille():
-    glot = build_head(GlotHead(), 768, torch.Generator()).n_parameters
+    glot = GlotHead().build(768, torch.Generator()).n_parameters
     hidden = matched_hidden(768, glot, 2)
-    mlp = build_head(MlpHead(hidden=hidden), 768, torch.Generator()).n_parameters
+    mlp = MlpHead(hidden=hidden).build(768, torch.Generator()).n_parameters
     assert (glot, abs(mlp - glot) < glot // 1000) == (641_281, True)
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from permafrost.stages.heads import FirstHead, LastHead, MaxHead, MeanHead, build_head
+from permafrost.stages.heads import FirstHead, LastHead, MaxHead, MeanHead
 from permafrost.stages.heads.ragged_sums import softmax
 from tests.stages.heads.batches import make_batch
 
@@ -21,7 +21,7 @@ LENGTHS = [3, 1, 7, 2]
 )
 def test_poolings_equal_numpy_per_text(config, pool, draw):
     tokens, offsets = make_batch(LENGTHS, 5)
-    head = build_head(config, 5, draw)
+    head = config.build(5, draw)
     expected = np.stack([pool(rows) for rows in np.split(tokens.numpy(), offsets[1:-1].numpy())])
     np.testing.assert_allclose(head(tokens, offsets).numpy(), expected, rtol=1e-12)
     assert head.d_out == 5
@@ -30,16 +30,16 @@ def test_poolings_equal_numpy_per_text(config, pool, draw):
 
 def test_weights_are_one_hot_uniform_and_absent(draw):
     tokens, offsets = make_batch([2, 1, 4], 3)
-    first = build_head(FirstHead(), 3, draw).token_weights(tokens, offsets)
-    last = build_head(LastHead(), 3, draw).token_weights(tokens, offsets)
-    mean = build_head(MeanHead(), 3, draw).token_weights(tokens, offsets)
+    first = FirstHead().build(3, draw).token_weights(tokens, offsets)
+    last = LastHead().build(3, draw).token_weights(tokens, offsets)
+    mean = MeanHead().build(3, draw).token_weights(tokens, offsets)
     assert first is not None
     assert first.tolist() == [1, 0, 1, 1, 0, 0, 0]
     assert last is not None
     assert last.tolist() == [0, 1, 1, 0, 0, 0, 1]
     assert mean is not None
     assert mean.tolist() == [0.5, 0.5, 1, 0.25, 0.25, 0.25, 0.25]
-    assert build_head(MaxHead(), 3, draw).token_weights(tokens, offsets) is None
+    assert MaxHead().build(3, draw).token_weights(tokens, offsets) is None
 
 
 def test_softmax_inside_texts_equals_torch_and_survives_large_scores():
@@ -53,5 +53,5 @@ def test_gradients_reach_the_tokens_of_every_pooling(draw):
     for config in (FirstHead(), LastHead(), MeanHead(), MaxHead()):
         tokens, offsets = make_batch(LENGTHS, 5)
         tokens.requires_grad_()
-        head = build_head(config, 5, draw)
+        head = config.build(5, draw)
         assert torch.autograd.gradcheck(lambda x, h=head: h(x, offsets), (tokens,))  # noqa: B023

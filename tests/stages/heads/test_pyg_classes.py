@@ -8,9 +8,9 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
-from permafrost.stages.heads import GlotHead, PygConv, PygPoolHead, build_head, require_width
+from permafrost.stages.heads import GlotHead, PygConv, PygPoolHead
 from permafrost.stages.heads.directed_draws import DirectedDraws
-from permafrost.stages.heads.pyg_conv import CONVOLUTIONS
+from permafrost.stages.heads.pyg_conv import CLASSES
 from permafrost.stages.heads.pyg_pool import AGGREGATIONS
 from permafrost.storage.errors import InputError
 from tests.stages.heads.batches import make_batch
@@ -120,14 +120,14 @@ def _glot(name, args=None, edges="one", **settings):
 
 
 def _build(config, width=WIDTH, seed=5):
-    return build_head(config, width, torch.Generator().manual_seed(seed))
+    return config.build(width, torch.Generator().manual_seed(seed))
 
 
 def _batch():
     return make_batch(RAGGED, WIDTH, dtype=torch.float32)
 
 
-@pytest.mark.parametrize(("family", "run"), [(CONVOLUTIONS, CONVS), (AGGREGATIONS, POOLS)])
+@pytest.mark.parametrize(("family", "run"), [(CLASSES, CONVS), (AGGREGATIONS, POOLS)])
 def test_every_class_runs_or_is_refused(family, run):
     module = importlib.import_module(family.module)
     classes = {name for name in module.__all__ if inspect.isclass(getattr(module, name))}
@@ -137,7 +137,7 @@ def test_every_class_runs_or_is_refused(family, run):
 
 @pytest.mark.parametrize(
     ("config", "name", "reason"),
-    [(PygConv, *pair) for pair in CONVOLUTIONS.refused.items()]
+    [(PygConv, *pair) for pair in CLASSES.refused.items()]
     + [(PygPoolHead, *pair) for pair in AGGREGATIONS.refused.items()],
 )
 def test_a_refused_class_is_named_with_the_reason(config, name, reason):
@@ -248,7 +248,8 @@ def test_cosines_change_what_a_convolution_that_is_given_them_says():
 def test_wrong_arguments_are_named_with_what_the_class_takes(config, name, args, said):
     def use():
         made = config(name=name, args=args)
-        require_width(GlotHead(conv=made) if config is PygConv else made, WIDTH)
+        head = GlotHead(conv=made) if config is PygConv else made
+        head.require_width(WIDTH)
 
     with pytest.raises(ValueError) as caught:  # noqa: PT011 # pydantic's, or our own
         use()
@@ -277,7 +278,7 @@ def test_edges_without_weights_or_attributes_carry_no_cosine():
 def test_attention_heads_share_the_width_and_have_to_divide_it():
     assert _build(_glot("GATv2Conv", {"heads": 4}, n_convs=1)).d_out == WIDTH + 8
     with pytest.raises(InputError, match="hidden, 8 here, has to be a multiple of 3"):
-        require_width(_glot("GATv2Conv", {"heads": 3}), WIDTH)
+        _glot("GATv2Conv", {"heads": 3}).require_width(WIDTH)
 
 
 def test_a_text_longer_than_an_aggregation_is_made_for_is_refused():

@@ -1,13 +1,13 @@
 import torch
 
-from permafrost.stages.heads import ScorerHead, build_head, products
+from permafrost.stages.heads import ScorerHead, products
 from tests.stages.heads.batches import make_batch
 
 LENGTHS = [6, 1, 9, 3]
 
 
 def _head(width=5, hidden=7):
-    return build_head(ScorerHead(hidden=hidden), width, torch.Generator().manual_seed(1)).double()
+    return ScorerHead(hidden=hidden).build(width, torch.Generator().manual_seed(1)).double()
 
 
 def _formula(head, tokens, offsets):
@@ -64,4 +64,4 @@ def test_a_constant_score_is_the_mean_and_a_huge_one_picks_its_token():
 
 
 def test_parameter_counts_are_those_of_the_papers():
-    assert build_head(ScorerHead(hidden=512), 4096, torch.Generator()).n_parameters == 2_098_177
+    assert ScorerHead(hidden=512).build(4096, torch.Generator()).n_parameters == 2_098_177

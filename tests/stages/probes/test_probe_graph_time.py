@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from permafrost.stages.heads import GlotHead, build_head
+from permafrost.stages.heads import GlotHead
 from permafrost.stages.probes import GraphTimeConfig, graph_time, probe_graph_time
 from permafrost.stages.probes.graph_time import first_states
 from permafrost.storage.errors import InputError
@@ -68,12 +68,14 @@ def test_a_time_is_the_median_of_its_rounds_for_one_text(monkeypatch: pytest.Mon
     graph = clock.lasting("graph", [100.0, 3.0, 1.0, 2.0], graph_time.build_graph)
     monkeypatch.setattr(graph_time, "build_graph", graph)
 
+    build = GlotHead.build
+
     def built(*args: Any) -> Callable[..., Any]:
-        head = build_head(*args)
+        head = build(*args)
         head.forward = clock.lasting("step", [100.0, 8.0, 7.0, 3.0], head.forward)
         return head
 
-    monkeypatch.setattr(graph_time, "build_head", built)
+    monkeypatch.setattr(GlotHead, "build", built)
     assert measured("graph, ms") == {"3": 1e3 * 2.0 / 2, "6": 1e3 * 2.0 / 2}
     clock.n_calls.clear()
     assert measured("GLOT's training step, ms") == {"3": 1e3 * 7.0 / 2, "6": 1e3 * 7.0 / 2}

@@ -1,0 +1,164 @@
+"""Kinds: the classes among which `kind` chooses in an experiment file, and where they are found.
+
+A kind is one file with one class: its fields are those of the experiment file, its methods are what it does.
+Whatever works with it knows its base class only, so that adding a kind changes nothing else, and editing one
+changes the keys of its own nodes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+from permafrost.stages.plugins import classes, defined_in, generation, origin_of
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+
+
+class Kind(BaseModel):
+    """One of several ways to do something; a concrete one has `kind: Literal["its-name"] = "its-name"`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Any
+
+
+K = TypeVar("K", bound=BaseModel)
+
+
+class Category(Generic[K]):
+    """All kinds of one base class.
+
+    Args:
+        noun: for messages, e.g. `head`.
+        base: what every kind of the category is.
+        package: whose modules hold our own kinds.
+    """
+
+    def __init__(self, noun: str, base: type[K], package: str) -> None:
+        self.noun, self.base, self.package = noun, base, package
+        self._ours: dict[str, type[K]] | None = None
+        self._all: tuple[object, dict[str, type[K]]] | None = None
+
+    def kinds(self) -> Mapping[str, type[K]]:
+        """Every kind by name: ours, those of installed packages, of plug-in files, and registered ones.
+
+        Raises:
+            InputError: two have the same name; says where each comes from.
+        """
+        if self._all is not None and self._all[0] == generation():
+            return self._all[1]
+        found = dict(self._own())
+        for name, cls in self._named(classes()):
+            if found.setdefault(name, cls) is not cls:
+                raise InputError(
+                    f"there are two kinds of {self.noun} with the name {quoted(name)}: "
+                    f"{origin_of(found[name])} and {origin_of(cls)}; rename one"
+                )
+        self._all = generation(), found
+        return found
+
+    def _own(self) -> dict[str, type[K]]:
+        if self._ours is None:
+            package = import_module(self.package)
+            names = sorted(m.name for m in iter_modules(package.__path__, f"{self.package}."))
+            ours = [pair for n in names for pair in self._named(defined_in(import_module(n)))]
+            self._ours = dict(ours)
+            assert len(self._ours) == len(ours), f"two kinds of {self.noun} share a name"
+        return self._ours
+
+    def _named(self, found: Iterable[type]) -> Iterator[tuple[str, type[K]]]:
+        for cls in found:
+            if issubclass(cls, self.base) and (name := kind_name(cls)) is not None:
+                yield name, cls
+
+    def validate(self, value: object) -> K:
+        """A kind from its fields; one that is a kind already stays what it is.
+
+        Raises:
+            PydanticKnownError: no fields, or no kind of this name; as pydantic says it of a union.
+            ValidationError: wrong fields.
+        """
+        if isinstance(value, self.base):
+            return value
+        if not isinstance(value, Mapping):
+            raise PydanticKnownError("model_type", {"class_name": self.base.__name__})
+        name = value.get("kind")
+        if name is None:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+        kinds = self.kinds()
+        if not isinstance(name, str) or name not in kinds:
+            expected = ", ".join(f"'{known}'" for known in kinds)
+            raise PydanticKnownError(
+                "union_tag_invalid",
+                {"discriminator": "'kind'", "tag": quoted(name).strip("'"), "expected_tags": expected},
+            )
+        return kinds[name].model_validate(dict(value))
+
+    def field(self) -> "_Field":
+        """For `Annotated[Base, CATEGORY.field()]`: a field of any kind, which dumps all of its fields."""
+        return _Field(self)
+
+    def field_or_name(self) -> "_FieldOrName":
+        """A field that also takes a kind's name for the kind with its defaults, and dumps such a one as its
+        name if the kind has no fields."""
+        return _FieldOrName(self)
+
+
+class _Field:
+    def __init__(self, category: Category[Any]) -> None:
+        self._category = category
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        # Serialised by what is there: by the annotation, only the base's fields would be written.
+        return core_schema.no_info_plain_validator_function(self._category.validate)
+
+
+class _FieldOrName:
+    def __init__(self, category: Category[Any]) -> None:
+        self._category = category
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        def validate(value: object) -> Any:
+            return self._category.validate({"kind": value} if isinstance(value, str) else value)
+
+        def dump(value: Kind, handler: Callable[[Any], Any]) -> Any:
+            return value.kind if type(value).model_fields.keys() == {"kind"} else handler(value)
+
+        return core_schema.no_info_plain_validator_function(
+            validate,
+            serialization=core_schema.wrap_serializer_function_ser_schema(
+                dump, schema=core_schema.any_schema()
+            ),
+        )
+
+
+def kind_name(cls: type) -> str | None:
+    """The value of `kind` that chooses a class; None for a base, which none chooses."""
+    field = getattr(cls, "model_fields", {}).get("kind")
+    if field is None or get_origin(field.annotation) is not Literal:
+        return None
+    (name,) = get_args(field.annotation)
+    return name
+
+
+def kinds_in(value: object) -> Iterator[type[Kind]]:
+    """The classes of all kinds inside a config, its own among them."""
+    if isinstance(value, Kind):
+        yield type(value)
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from kinds_in(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from kinds_in(one)
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from kinds_in(one)

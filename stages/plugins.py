@@ -1,0 +1,241 @@
+"""Code of users: Python files and installed packages that add kinds without a fork.
+
+A plug-in file is one module. It lives under a name made from the file's, wherever the file lies, so that keys
+do not change when it is moved; and its source travels with the nodes that need it, so that a worker runs
+them which has no such file.
+"""
+
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.abc import InspectLoader
+from importlib.metadata import entry_points
+from importlib.util import spec_from_loader
+from inspect import getsource
+from linecache import checkcache
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from permafrost.storage.errors import InputError
+from permafrost.storage.fingerprint import use_source
+from permafrost.storage.paths import checked_path
+from permafrost.storage.quoting import quoted
+
+PREFIX = "permafrost_plugins"
+"""Package that the modules of plug-in files seem to be in."""
+ENTRY_POINTS = "permafrost.kinds"
+"""Group of the entry points of installed packages: modules, or classes in them."""
+MAX_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A module that is not ours."""
+
+    name: str
+    source: str
+    origin: str
+    """Where it came from, for people."""
+    module: ModuleType
+
+
+class _Plugins:
+    """What this process has of them."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, Plugin] = {}
+        """By name of the module."""
+        self.in_use: tuple[str, ...] = ()
+        """Files of the experiment that was read last."""
+        self.registered: dict[str, type] = {}
+        """Classes given one by one, by import path."""
+        self.installed: tuple[ModuleType | type, ...] | None = None
+        """What entry points name; None before they were looked up."""
+
+
+_PLUGINS = _Plugins()
+_LOCK = threading.Lock()
+
+
+class _Loader(InspectLoader):
+    """Runs a source that is in memory, so that tracebacks and `inspect` find its lines."""
+
+    def __init__(self, source: str, path: str) -> None:
+        self._source, self._path = source, path
+
+    def get_source(self, fullname: str) -> str:
+        return self._source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self._source, self._path)
+
+    def get_filename(self, fullname: str) -> str:
+        return self._path
+
+
+def use_files(paths: Sequence[str | Path]) -> None:
+    """Load plug-in files; those of an earlier call that are not named any more play no role.
+
+    A file that was edited since is loaded anew.
+
+    Args:
+        paths: relative ones count from the working folder.
+
+    Raises:
+        InputError: a file cannot be read or run, or two have the same name.
+    """
+    seen: dict[str, Path] = {}
+    for path in map(Path, paths):
+        name = f"{PREFIX}.{path.stem}"
+        if not path.stem.isidentifier():
+            raise InputError(
+                f"the plug-in {quoted(path)} has a name that no module can have; use letters, digits and _"
+            )
+        if name in seen:
+            raise InputError(
+                f"the plug-ins {quoted(seen[name])} and {quoted(path)} have the same name, by which keys "
+                "know them; rename one"
+            )
+        seen[name] = path
+    sources = {name: _read(path) for name, path in seen.items()}
+    with _LOCK:
+        for name, path in seen.items():
+            _load(name, sources[name], str(path))
+        _PLUGINS.in_use = tuple(seen)
+
+
+def use_sources(sources: Mapping[str, str]) -> None:
+    """Load plug-in modules that came with a node, unless this process has the very same.
+
+    Raises:
+        InputError: one cannot be run here.
+    """
+    with _LOCK:
+        for name, source in sources.items():
+            _load(name, source, name)
+            if name.startswith(PREFIX) and name not in _PLUGINS.in_use:
+                _PLUGINS.in_use += (name,)
+
+
+def _load(name: str, source: str, origin: str) -> None:
+    known = _PLUGINS.loaded.get(name)
+    if known is not None and known.source == source:
+        return
+    if PREFIX not in sys.modules:
+        package = sys.modules[PREFIX] = ModuleType(PREFIX, "Plug-in files.")
+        package.__path__ = []
+    spec = spec_from_loader(name, _Loader(source, origin), origin=origin)
+    assert spec is not None, "a loader was given"
+    module = ModuleType(name)
+    module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, origin
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        exec(compile(source, origin, "exec"), module.__dict__)
+    except Exception as error:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise InputError(
+            f"the plug-in {quoted(origin)} cannot be loaded: {type(error).__name__}: {quoted(str(error))}; a "
+            "plug-in is one file that imports installed packages only"
+        ) from error
+    use_source(name, source)
+    _PLUGINS.loaded[name] = Plugin(name, source, origin, module)
+
+
+def register(cls: type) -> None:
+    """Add one class of a module of yours; registered again after an edit, the new one counts.
+
+    Raises:
+        InputError: it is defined in a notebook or a script, or inside a function, where nobody else finds it.
+    """
+    where = f"{cls.__module__}.{cls.__qualname__}"
+    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+        raise InputError(
+            f"{where} is defined in a notebook, a script or a function, so that its code can be in no key "
+            "and no worker can find it; put it in a file, then import and register it, or name the file in "
+            "'plugins'"
+        )
+    module = sys.modules[cls.__module__]
+    checkcache()
+    source = getsource(module)
+    use_source(module.__name__, source)
+    origin = str(module.__file__)
+    _PLUGINS.loaded[module.__name__] = Plugin(module.__name__, source, origin, module)
+    _PLUGINS.registered[f"{cls.__module__}:{cls.__qualname__}"] = cls
+
+
+def classes() -> list[type]:
+    """The classes of installed packages, of plug-in files in use, and registered ones."""
+    found: dict[str, type] = {}
+    for given in (*_entry_points(), *(_PLUGINS.loaded[n].module for n in _PLUGINS.in_use)):
+        for cls in defined_in(given) if isinstance(given, ModuleType) else [given]:
+            found[f"{cls.__module__}:{cls.__qualname__}"] = cls
+    found |= _PLUGINS.registered
+    return list(found.values())
+
+
+def defined_in(module: ModuleType) -> list[type]:
+    """Classes that a module defines, in their order; not those that it imports."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
+
+
+def origin_of(cls: type) -> str:
+    """Where a class came from, for people."""
+    loaded = _PLUGINS.loaded.get(cls.__module__)
+    return f"{cls.__module__}.{cls.__qualname__}" + (f" ({loaded.origin})" if loaded else "")
+
+
+def generation() -> Sequence[object]:
+    """Equal between two calls if no plug-in was loaded, dropped or registered between them."""
+    modules = tuple(id(_PLUGINS.loaded[name].module) for name in _PLUGINS.in_use)
+    others = (*_entry_points(), *_PLUGINS.registered.values())
+    return modules, tuple(map(id, others))
+
+
+def packages() -> tuple[str, ...]:
+    """Modules and packages of plug-ins, whose code counts in keys as ours does."""
+    installed = (g.__name__ if isinstance(g, ModuleType) else g.__module__ for g in _entry_points())
+    return tuple(dict.fromkeys((*(n.split(".")[0] for n in installed), *_PLUGINS.loaded)))
+
+
+def sources_of(entries: Iterable[Any]) -> Mapping[str, str]:
+    """The sources of those plug-in modules that classes or functions are defined in, by module."""
+    names = {entry.__module__ for entry in entries} & _PLUGINS.loaded.keys()
+    return {name: _PLUGINS.loaded[name].source for name in sorted(names)}
+
+
+def _entry_points() -> tuple[ModuleType | type, ...]:
+    if _PLUGINS.installed is None:
+        found: list[ModuleType | type] = []
+        for point in entry_points(group=ENTRY_POINTS):
+            try:
+                found.append(point.load())
+            except Exception as error:
+                raise InputError(
+                    f"the installed plug-in {quoted(point.name)} ({quoted(point.value)}) cannot be loaded: "
+                    f"{type(error).__name__}: {quoted(str(error))}; mend or uninstall its package"
+                ) from error
+        _PLUGINS.installed = tuple(found)
+    return _PLUGINS.installed
+
+
+def _read(path: Path) -> str:
+    checked_path(path, "a plug-in")
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InputError(
+                f"the plug-in {quoted(path)} has {path.stat().st_size:,} bytes; a plug-in has at most "
+                f"{MAX_FILE_BYTES:,}"
+            )
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the plug-in {quoted(path)} cannot be read: {error}") from error

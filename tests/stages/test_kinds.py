@@ -1,0 +1,198 @@
+"""Kinds: what a field of a category takes, keeps and refuses, and where kinds come from."""
+
+import importlib.metadata
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from permafrost.stages import plugins
+from permafrost.stages.heads import HEADS, GlotHead, HeadConfig, MeanHead, ScorerHead
+from permafrost.stages.kinds import kind_name, kinds_in
+from permafrost.storage.errors import InputError
+
+MINE = """
+from typing import Literal
+from permafrost.stages.heads.head import Head
+from permafrost.stages.heads.poolings import MeanPooling
+
+class {cls}(Head):
+    kind: Literal["{kind}"] = "{kind}"
+    scale: float = 1.0
+
+    def build(self, d_in, generator):
+        return MeanPooling(d_in)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(plugins, "_PLUGINS", plugins._Plugins())
+    yield
+    for name in [n for n in sys.modules if n.startswith(plugins.PREFIX)]:
+        del sys.modules[name]
+
+
+class Holder(BaseModel):
+    head: HeadConfig
+    others: dict[str, HeadConfig] = {}
+
+
+def test_a_field_keeps_and_dumps_every_field_of_the_kind() -> None:
+    holder = Holder(head=GlotHead(tau=0.3))
+    assert holder.model_dump()["head"]["tau"] == 0.3
+    assert Holder.model_validate_json(holder.model_dump_json()) == holder
+    assert holder.model_dump() != Holder(head=GlotHead(tau=0.9)).model_dump()
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "reason"),
+    [
+        ({"kind": "glot", "tau": "high"}, ("head", "tau"), "valid number"),
+        ({"kind": "glot", "tua": 1}, ("head", "tua"), "Extra inputs"),
+        ({"kind": "glow"}, ("head",), "'glow' .* expected tags: .*'glot'"),
+        ({"tau": 1}, ("head",), "discriminator 'kind'"),
+        ({"kind": ["glot"]}, ("head",), "expected tags"),
+        ("glot", ("head",), "valid dictionary"),
+        (None, ("head",), "valid dictionary"),
+    ],
+)
+def test_what_is_wrong_is_told_where_it_is(value: object, where: tuple, reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason) as caught:
+        Holder.model_validate({"head": value})
+    assert [e["loc"] for e in caught.value.errors()] == [where]
+
+
+def test_a_convolution_may_be_its_name_alone_and_is_written_so() -> None:
+    assert GlotHead(conv="gcn").model_dump(mode="json")["conv"] == "gcn"
+    named = GlotHead.model_validate({"conv": {"kind": "pyg", "name": "SAGEConv"}})
+    assert named.model_dump(mode="json")["conv"]["name"] == "SAGEConv"
+    adapter = TypeAdapter(HeadConfig)
+    assert adapter.validate_json(adapter.dump_json(named)) == named
+
+
+def test_kinds_inside_a_config_are_found_at_any_depth() -> None:
+    holder = Holder(head=GlotHead(), others={"a": MeanHead(), "b": ScorerHead()})
+    names = [kind_name(cls) for cls in kinds_in({"x": (holder,)})]
+    assert names == ["glot", "gat", "mean", "scorer"]
+
+
+def write(folder: Path, name: str, cls: str, kind: str) -> Path:
+    path = folder / f"{name}.py"
+    path.write_text(MINE.format(cls=cls, kind=kind))
+    return path
+
+
+def test_a_file_adds_a_kind_which_goes_with_it(tmp_path: Path) -> None:
+    ours = set(HEADS.kinds())
+    plugins.use_files([write(tmp_path, "mine", "MyHead", "my_head")])
+    holder = Holder.model_validate({"head": {"kind": "my_head", "scale": 2}})
+    assert type(holder.head).__module__ == "permafrost_plugins.mine"
+    assert set(HEADS.kinds()) == ours | {"my_head"}
+    plugins.use_files([])
+    assert set(HEADS.kinds()) == ours
+
+
+def test_an_edited_file_is_loaded_anew(tmp_path: Path) -> None:
+    path = write(tmp_path, "mine", "MyHead", "my_head")
+    plugins.use_files([path])
+    path.write_text(path.read_text().replace("scale: float = 1.0", "scale: float = 3.0"))
+    plugins.use_files([path])
+    assert HEADS.validate({"kind": "my_head"}).model_dump()["scale"] == 3.0
+
+
+def test_the_same_source_elsewhere_is_the_same_class(tmp_path: Path) -> None:
+    plugins.use_files([write(tmp_path, "mine", "MyHead", "my_head")])
+    first = HEADS.kinds()["my_head"]
+    (tmp_path / "moved").mkdir()
+    plugins.use_files([write(tmp_path / "moved", "mine", "MyHead", "my_head")])
+    assert HEADS.kinds()["my_head"] is first
+
+
+def test_two_kinds_of_one_name_are_refused_by_both_origins(tmp_path: Path) -> None:
+    one = write(tmp_path, "one", "MyHead", "my_head")
+    two = write(tmp_path, "two", "YourHead", "my_head")
+    plugins.use_files([one, two])
+    with pytest.raises(InputError) as caught:
+        HEADS.kinds()
+    assert all(str(path) in str(caught.value) for path in (one, two))
+    plugins.use_files([write(tmp_path, "again", "Mean", "mean")])
+    with pytest.raises(InputError, match=r"poolings\.MeanHead and .*again\.Mean"):
+        HEADS.kinds()
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    files = [write(tmp_path, "mine", "A", "a"), write(tmp_path / "b", "mine", "B", "b")]
+    with pytest.raises(InputError, match="have the same name"):
+        plugins.use_files(files)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import nothing_of_the_kind", "ModuleNotFoundError"),
+        ("class A(", "SyntaxError"),
+        ("1 / 0", "ZeroDivisionError"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_told(
+    tmp_path: Path, source: str | None, reason: str
+) -> None:
+    path = tmp_path / "broken.py"
+    if source is not None:
+        path.write_text(source)
+    with pytest.raises(InputError, match=reason) as caught:
+        plugins.use_files([path])
+    assert "broken.py" in str(caught.value)
+    assert "permafrost_plugins.broken" not in sys.modules
+
+
+def test_a_name_that_no_module_can_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no module can have"):
+        plugins.use_files([write(tmp_path, "my-head", "MyHead", "my_head")])
+
+
+def test_a_class_of_a_notebook_is_refused_and_one_of_a_module_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space: dict[str, object] = {"__name__": "__main__"}
+    exec(MINE.format(cls="MyHead", kind="my_head"), space)
+    with pytest.raises(InputError, match=r"__main__\.MyHead is defined in a notebook"):
+        plugins.register(space["MyHead"])  # type: ignore[arg-type]
+    monkeypatch.syspath_prepend(tmp_path)
+    write(tmp_path, "my_own_heads", "MyHead", "my_head")
+    module = importlib.import_module("my_own_heads")
+    plugins.register(module.MyHead)
+    assert HEADS.kinds()["my_head"] is module.MyHead
+    assert plugins.sources_of([module.MyHead]).keys() == {"my_own_heads"}
+
+
+def test_an_installed_package_adds_its_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("a_package_of_heads")
+    exec(MINE.format(cls="MyHead", kind="my_head"), module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    point = importlib.metadata.EntryPoint("heads", module.__name__, plugins.ENTRY_POINTS)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
+    assert HEADS.kinds()["my_head"] is module.MyHead
+    assert "a_package_of_heads" in plugins.packages()
+
+
+def test_an_installed_package_that_is_broken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = importlib.metadata.EntryPoint("heads", "not_there:Head", plugins.ENTRY_POINTS)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
+    with pytest.raises(InputError, match=r"not_there:Head.*ModuleNotFoundError"):
+        HEADS.kinds()
+
+
+def test_a_source_that_came_with_a_node_is_used_without_its_file() -> None:
+    source = MINE.format(cls="MyHead", kind="my_head")
+    plugins.use_sources({"permafrost_plugins.elsewhere": source})
+    assert HEADS.validate({"kind": "my_head"}).model_dump()["scale"] == 1.0
+    assert plugins.sources_of([HEADS.kinds()["my_head"]]) == {
+        "permafrost_plugins.elsewhere": source
+    }
