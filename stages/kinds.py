@@ -27,6 +27,8 @@ class Kind(BaseModel):
 
 
 K = TypeVar("K", bound=BaseModel)
+CATEGORIES: list["Category[Any]"] = []
+"""Every category whose module was imported."""
 
 
 class Category(Generic[K]):
@@ -42,6 +44,7 @@ class Category(Generic[K]):
         self.noun, self.base, self.package = noun, base, package
         self._ours: dict[str, type[K]] | None = None
         self._all: tuple[object, dict[str, type[K]]] | None = None
+        CATEGORIES.append(self)
 
     def kinds(self) -> Mapping[str, type[K]]:
         """Every kind by name: ours, those of installed packages, of plug-in files, and registered ones.
@@ -94,7 +97,11 @@ class Category(Generic[K]):
             expected = ", ".join(f"'{known}'" for known in kinds)
             raise PydanticKnownError(
                 "union_tag_invalid",
-                {"discriminator": "'kind'", "tag": quoted(name).strip("'"), "expected_tags": expected},
+                {
+                    "discriminator": "'kind'",
+                    "tag": quoted(name).strip("'"),
+                    "expected_tags": expected,
+                },
             )
         return kinds[name].model_validate(dict(value))
 

@@ -14,7 +14,8 @@ from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.fit import FitConfig, LossConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
-from permafrost.stages.heads import HeadConfig, PygConv, PygPoolHead
+from permafrost.stages.heads import PygConv, PygPoolHead
+from permafrost.stages.kinds import CATEGORIES, Kind, kind_name
 from permafrost.stages.linear import LinearConfig
 from permafrost.stages.probes import (
     GeometryConfig,
@@ -30,11 +31,11 @@ from permafrost.stages.sensitivity import SensitivityConfig
 from permafrost.stages.token_prediction import LogitLensConfig, NextTokenConfig
 from permafrost.storage.keys import digest, to_plain
 
-UNIONS = (HeadConfig, PairHeadConfig, Recipe, LossConfig, ControlConfig, NextTokenConfig)
+UNIONS = (PairHeadConfig, Recipe, LossConfig, ControlConfig, NextTokenConfig)
 PLAIN = (
     *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig, GraphTimeConfig),
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),
-    *(PygConv, ScoreConfig, SensitivityConfig, SimilarityConfig, TaskScoreConfig, TokenGraphConfig),
+    *(ScoreConfig, SensitivityConfig, SimilarityConfig, TaskScoreConfig, TokenGraphConfig),
 )
 NEEDED: dict[str, Any] = {
     "seed": 0,
@@ -60,7 +61,18 @@ def members(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
 
 
-KINDS = [*PLAIN, *(kind for union in UNIONS for kind in members(union))]
+KINDS = [
+    *PLAIN,
+    *(kind for union in UNIONS for kind in members(union)),
+    *(kind for category in CATEGORIES for kind in category.kinds().values()),
+]
+
+
+def kinds_of(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """Those of a category, if it is the base of one."""
+    for category in CATEGORIES:
+        if category.base is base:
+            yield from category.kinds().values()
 
 
 def made(kind: type[BaseModel]) -> BaseModel:
@@ -106,6 +118,12 @@ def others(value: Any, annotation: Any) -> Iterator[Any]:
             yield from ((a, b) for a in others(None, part) for b in others(a, part))
     elif origin is dict:
         yield from ({"layer": ["hidden/1"]}, {"learn": True}, {"heads": 2})
+    elif (
+        isinstance(annotation, type)
+        and issubclass(annotation, Kind)
+        and kind_name(annotation) is None
+    ):
+        yield from (made(kind) for kind in kinds_of(annotation) if not isinstance(value, kind))
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield from changed(value if isinstance(value, annotation) else made(annotation))
         if value is not None and not isinstance(value, annotation):
