@@ -28,19 +28,18 @@ from rich.table import Table
 
 from permafrost.flows.build import ExperimentGraph, build_graph
 from permafrost.flows.checks import check
-from permafrost.flows.engine.display import Display, NodeProgress
 from permafrost.flows.engine.engine import Engine
 from permafrost.flows.engine.prefect import PrefectEngine
+from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.gaps import report_with_gaps
 from permafrost.flows.home import open_home
-from permafrost.flows.results_table import render, render_fitting
 from permafrost.flows.runs import RunRecord, begin_run, end_run
 from permafrost.flows.server import prefect_api
 from permafrost.flows.stopping import STOP
-from permafrost.flows.terminal import Terminal
+from permafrost.flows.terminal import Terminal, render, render_fitting
 from permafrost.storage.drafts import remove_drafts_of_dead_processes
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError

@@ -1,11 +1,19 @@
-"""The terminal, which shows the words of users as they are: nothing in them is markup or a control code."""
+"""The terminal: words of users as they are, neither markup nor control codes, and the results as a table."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
+from permafrost.stages.report.entries import DASH
+from permafrost.stages.report.tables import TIED
 from permafrost.storage.quoting import visible
+
+NAME_WIDTH = 21
+"""Longer names are broken, so that four columns of numbers fit a terminal of 80 columns."""
 
 
 class Terminal(Console):
@@ -17,3 +25,116 @@ class Terminal(Console):
     def render_str(self, text: str, **settings: Any) -> Text:
         """As the parent, each line with its control characters visible."""
         return super().render_str("\n".join(map(visible, text.split("\n"))), **settings)
+
+
+def render(title: str, summary: dict[str, Any]) -> Table:
+    """Methods and controls by tasks, test metric times 100, mean ± sd over seeds, best in bold.
+
+    Below them the majority rate and the shares of the classes in test.
+    """
+    # Text, not strings: a console takes brackets in those for markup.
+    table = Table(
+        title=Text(visible(title), "table.title") if title else None,
+        title_justify="left",
+        header_style="bold",
+        show_edge=False,
+        pad_edge=False,
+    )
+    table.add_column("", max_width=NAME_WIDTH, overflow="fold")
+    means = [(a["heading"], a["metric"]) for a in summary["averages"]]
+    headings = [*zip(summary["tasks"], summary["metrics"], strict=True), *means]
+    for heading, metric in headings:
+        table.add_column(Text(f"{visible(heading)}\n{metric}"), justify="right")
+    majority = [{**m, "best": False, "tied": False} for m in summary["majority"]]
+    shares = [b["text"] for b in summary["class_balance"]]
+    columns = [
+        _column([*(row["cells"][i] for row in summary["rows"]), rate], [*headings[i], shares[i]])
+        for i, rate in enumerate(majority)
+    ]
+    for i, row in enumerate(summary["rows"]):
+        following = summary["rows"][i + 1 : i + 2]
+        ends = bool(following) and following[0]["role"] != row["role"]
+        table.add_row(
+            Text(
+                visible(
+                    row["method"] if row["role"] == "method" else f"{row['method']} ({row['role']})"
+                )
+            ),
+            *(column[i] for column in columns),
+            *(Text(a["text"], "bold" if a["mark"] == "best" else "") for a in row["averages"]),
+            style="dim" if row["role"] == "control" else None,
+            end_section=ends,
+        )
+    if any(rate["value"] is not None for rate in majority):
+        table.add_row("majority class", *(column[-1] for column in columns), style="dim")
+    if any(b["value"] is not None for b in summary["class_balance"]):
+        table.add_row("classes in test", *map(Text, shares), style="dim")
+    return table
+
+
+def render_fitting(title: str, summary: dict[str, Any], console: Console) -> list[Table]:
+    """The table; where it is wider than `console`, several of some columns each, means over tasks first."""
+    whole = render(title, summary)
+    if _width(whole, console) <= console.width:
+        return [whole]
+    means = _runs(len(summary["averages"]), lambda m: _part(summary, range(0), m), console)
+    tasks = _runs(len(summary["tasks"]), lambda t: _part(summary, t, range(0)), console)
+    return [render("" if i else title, part) for i, part in enumerate([*means, *tasks])]
+
+
+def _runs(
+    n: int, part: Callable[[range], dict[str, Any]], console: Console
+) -> list[dict[str, Any]]:
+    """As few parts as fit, of columns that follow each other; one that does not fit stands alone."""
+
+    def fits(columns: range) -> bool:
+        return _width(render("", part(columns)), console) <= console.width
+
+    found: list[dict[str, Any]] = []
+    start = 0
+    while start < n:
+        stop = start + 1
+        while stop < n and fits(range(start, stop + 1)):
+            stop += 1
+        found.append(part(range(start, stop)))
+        start = stop
+    return found
+
+
+def _width(table: Table, console: Console) -> int:
+    """Without a line of it broken."""
+    return Measurement.get(console, console.options.update(width=10_000), table).maximum
+
+
+def _part(summary: dict[str, Any], tasks: range, means: range) -> dict[str, Any]:
+    """A summary of some tasks and some means over tasks."""
+    by_task = ("tasks", "metrics", "n_test", "majority", "class_balance")
+    rows = [
+        {
+            **row,
+            "cells": [row["cells"][i] for i in tasks],
+            "averages": [row["averages"][i] for i in means],
+        }
+        for row in summary["rows"]
+    ]
+    return {
+        **summary,
+        **{name: [summary[name][i] for i in tasks] for name in by_task},
+        "averages": [summary["averages"][i] for i in means],
+        "rows": rows,
+    }
+
+
+def _column(cells: Sequence[dict[str, Any] | None], others: Sequence[str]) -> list[Text]:
+    """Numbers below each other, also where some have a mark behind them; `others` share the column."""
+    is_marked = any(c is not None and c["tied"] for c in cells)
+    behind = {False: "  " if is_marked else "", True: f" {TIED}"}
+    texts = [
+        f"{DASH}{behind[False]}" if c is None else c["text"] + behind[c["tied"]] for c in cells
+    ]
+    width = max(map(len, (*texts, *others)))
+    return [
+        # Aligned here: the column would strip the blanks that stand for a missing mark.
+        Text(text.rjust(width), "bold" if c is not None and c["best"] else "", justify="left")
+        for text, c in zip(texts, cells, strict=True)
+    ]

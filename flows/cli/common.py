@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from permafrost.flows.engine.display import Display, NodeProgress
+from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.home import open_home
 from permafrost.flows.terminal import Terminal
 from permafrost.storage.quoting import visible

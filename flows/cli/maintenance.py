@@ -17,7 +17,7 @@ from permafrost.flows.cli.common import (
     table,
 )
 from permafrost.flows.cli.inspection import find_store_folder
-from permafrost.flows.engine.display import Display, NodeProgress
+from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.garbage import collect
 from permafrost.flows.runs import run_files, run_problems
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
@@ -154,7 +154,7 @@ def repair(
 
 
 def _repair_store(folder: Path, source: str | None) -> None:
-    from permafrost.stages.extraction.repair import compute_again
+    from permafrost.stages.extraction.recompute import compute_again
 
     label = f"features/{folder.name[:12]}"
     with Display(console) as display:

@@ -15,7 +15,7 @@ from permafrost.flows.cli.common import (
     home_folder,
     say_path,
 )
-from permafrost.flows.engine.display import Display, NodeProgress
+from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import public_name

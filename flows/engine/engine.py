@@ -1,15 +1,17 @@
 """The contract of an engine, and what all of them do with one node."""
 
+import os
+import platform
+import socket
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.engine.display import Display, NodeProgress
+from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine.schedule import Outcome, Schedule, State
 from permafrost.flows.graph import Graph, Node
-from permafrost.flows.provenance import provenance
 from permafrost.flows.stage import stage_of
 from permafrost.flows.stopping import STOP
 from permafrost.storage.progress import Progress
@@ -63,3 +65,13 @@ def end(
     display.ended(1 + len(skipped))
     if node.resources.backbone and not schedule.needs_backbone:
         context.backbone.drop()
+
+
+def provenance() -> dict[str, Any]:
+    """Library versions, host and process."""
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+    }

@@ -18,8 +18,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.engine.display import Display
 from permafrost.flows.engine.engine import end, reuse_or_make
+from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome, Schedule
 from permafrost.flows.graph import Graph, Node
 from permafrost.flows.stopping import STOP

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.engine.display import Display
 from permafrost.flows.engine.engine import end, reuse_or_make
+from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome, Schedule
 from permafrost.flows.graph import Graph
 

@@ -7,9 +7,9 @@ from permafrost.flows.graph import Input, Node, Resources
 from permafrost.flows.stage import Stage
 from permafrost.stages.extraction.backbone import choose_device
 from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.lengths import refuse_too_long
 from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.stages.extraction.too_long import refuse_too_long
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.durable import write_json
 from permafrost.storage.features.identity import StoreIdentity

@@ -18,18 +18,15 @@ import transformers
 import zarr
 
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
-from permafrost.stages.extraction.disk_thread import IN_FLIGHT, DiskThread
 from permafrost.stages.extraction.families import output_projection
 from permafrost.stages.extraction.forward import forward
-from permafrost.stages.extraction.heap import Heap
-from permafrost.stages.extraction.measuring import measure
+from permafrost.stages.extraction.lengths import measure, refuse_too_long
+from permafrost.stages.extraction.memory import Heap, Splitter
 from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
 from permafrost.stages.extraction.recipes import Encoded, encode
-from permafrost.stages.extraction.row_buffers import RowBuffers, Storable
-from permafrost.stages.extraction.splitting import Splitter
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.token_budget import batch_tokens, portions
-from permafrost.stages.extraction.too_long import refuse_too_long
+from permafrost.stages.extraction.writing import IN_FLIGHT, DiskThread, RowBuffers, Storable
 from permafrost.storage.errors import CorruptDataError, DiskFullError, InputError
 from permafrost.storage.features.layout import SPAN, TOKEN_IDS, Axes
 from permafrost.storage.features.projections import has_projection, write_projection

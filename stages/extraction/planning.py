@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from permafrost.stages.extraction.measuring import measure
+from permafrost.stages.extraction.lengths import measure
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
 from permafrost.storage.features.record import has_record

@@ -1,19 +1,23 @@
 """An encoder that follows mteb's protocol and gets its vectors from elsewhere."""
 
 import re
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import datasets
+from mteb.abstasks import AbsTaskSummarization
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 from mteb.types import PromptType
+from tqdm.auto import tqdm
 
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.mteb_evaluation.tasks import Role
 
 VectorsOf = Callable[[Sequence[str], Role], Vectors]
 """Texts in one role to one vector each, in order, `[n, d]` float32."""
-
 _ROLES: dict[PromptType | None, Role] = {
     None: "text",
     PromptType.query: "query",
@@ -53,3 +57,10 @@ class PermafrostEncoder(AbsEncoder):
         """One vector per text of all batches, in order `[n, d]` float32; the other arguments play no role."""
         texts = [text for batch in inputs for text in batch["text"]]
         return self.vectors(texts, _ROLES[prompt_type])
+
+
+def silence_bars() -> None:
+    """Switch off the bars of `datasets`, and the one of mteb's that no argument reaches."""
+    datasets.disable_progress_bars()
+    summaries: Any = sys.modules[AbsTaskSummarization.evaluator.__module__]
+    summaries.tqdm = partial(tqdm, disable=True)

@@ -106,10 +106,9 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
     """
     import mteb
 
-    from permafrost.stages.mteb_evaluation.encoder import PermafrostEncoder
+    from permafrost.stages.mteb_evaluation.encoder import PermafrostEncoder, silence_bars
     from permafrost.stages.mteb_evaluation.examples import example_scores
     from permafrost.stages.mteb_evaluation.maps import task_map
-    from permafrost.stages.mteb_evaluation.quiet import silence_bars
 
     silence_bars()
     task, data, key = _loaded(config, name)
@@ -208,7 +207,7 @@ def _mean(scores: Mapping[str, list[dict[str, Any]]], wanted: str, name: str) ->
 
 def _n_examples(task: "AbsTask") -> int:
     """Rows, or queries, of the evaluated splits."""
-    from permafrost.stages.mteb_evaluation.loaded import data_of
+    from permafrost.stages.mteb_evaluation.examples import data_of
 
     total = 0
     for part in _parts(task):

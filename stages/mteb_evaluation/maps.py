@@ -9,7 +9,7 @@ from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering, Abs
 from numpy.typing import NDArray
 
 from permafrost.stages.metrics.vector_map import MAP_TEXTS, MapNames, spread_evenly, vector_map
-from permafrost.stages.mteb_evaluation.loaded import only_data, single_classes
+from permafrost.stages.mteb_evaluation.examples import only_data, single_classes
 from permafrost.stages.mteb_evaluation.vectors import Embedding
 from permafrost.storage.keys import text_digest
 

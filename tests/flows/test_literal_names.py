@@ -11,9 +11,8 @@ from rich.table import Table
 
 from permafrost.flows.comparing import Side
 from permafrost.flows.comparison_table import as_markdown, as_text
-from permafrost.flows.engine.display import Display
-from permafrost.flows.results_table import render
-from permafrost.flows.terminal import Terminal
+from permafrost.flows.engine.progress import Display
+from permafrost.flows.terminal import Terminal, render
 from permafrost.stages.metrics.comparison import Comparison
 
 NAMES = ["GLOT [k=2]", "GLOT [k=4]", "m[/b]", "[red]x[/red]", ":smile:", "[link=a]y[/link]"]

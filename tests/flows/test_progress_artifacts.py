@@ -9,7 +9,7 @@ import prefect.artifacts
 import prefect.context
 import pytest
 
-from permafrost.flows.progress_artifacts import LAST_S, ProgressArtifacts
+from permafrost.flows.engine.progress import LAST_S, ProgressArtifacts
 
 
 class Server:

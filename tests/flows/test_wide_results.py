@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from permafrost.flows.results_table import render_fitting
+from permafrost.flows.terminal import render_fitting
 from permafrost.stages.report.entries import entry
 from permafrost.stages.report.results_files import results_summary
 from permafrost.stages.report.tables import Column, ResultsTable, Row, averages

@@ -13,9 +13,9 @@ from prefect.context import FlowRunContext
 from rich.console import Console
 
 from permafrost.flows.context import RunContext, RunRuntime
-from permafrost.flows.engine.display import Display
 from permafrost.flows.engine.engine import Engine
 from permafrost.flows.engine.prefect import PrefectEngine
+from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.graph import Graph

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from permafrost.stages.extraction import heap, planning
+from permafrost.stages.extraction import memory, planning
 from permafrost.stages.extraction.backbone import BackboneConfig, BackboneFiles, load_backbone
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import extract
@@ -120,7 +120,7 @@ def test_a_small_extraction_gives_no_pages_back(
     tiny_files: Callable[[str], BackboneFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(heap, "_trim", lambda: asked.append)
+    monkeypatch.setattr(memory, "_trim", lambda: asked.append)
     run(tiny_files("bert"), tmp_path)
     # 12 batches; the rest of the process may have grown meanwhile.
     assert len(asked) <= 1
@@ -129,22 +129,22 @@ def test_a_small_extraction_gives_no_pages_back(
 def test_pages_are_given_back_whenever_the_process_has_grown_by_the_slack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slack, size = heap.SLACK_BYTES, [5 * heap.SLACK_BYTES]
+    slack, size = memory.SLACK_BYTES, [5 * memory.SLACK_BYTES]
     asked: list[int] = []
 
     def trim(_: int) -> None:
         asked.append(size[0])
         size[0] -= slack // 2
 
-    monkeypatch.setattr(heap, "_own_bytes", lambda: size[0])
-    monkeypatch.setattr(heap, "_trim", lambda: trim)
-    own = heap.Heap()
+    monkeypatch.setattr(memory, "_own_bytes", lambda: size[0])
+    monkeypatch.setattr(memory, "_trim", lambda: trim)
+    own = memory.Heap()
     # What somebody else frees is not room to grow into.
     for now in (5.0, 5.9, 3.0, 3.9, 4.1, 4.5, 4.7):
         size[0] = int(now * slack)
         own.release_if_grown()
     assert asked == [int(4.1 * slack), int(4.7 * slack)]
-    monkeypatch.setattr(heap, "_trim", lambda: None)
+    monkeypatch.setattr(memory, "_trim", lambda: None)
     size[0] = 9 * slack
     own.release_if_grown()
     assert len(asked) == 2
@@ -155,12 +155,12 @@ def test_own_memory_is_what_the_system_calls_anonymous(monkeypatch: pytest.Monke
     if not sizes.exists():
         pytest.skip("no /proc")
     n = 32 << 20
-    before = heap._own_bytes()  # pyright: ignore[reportPrivateUsage]
+    before = memory._own_bytes()  # pyright: ignore[reportPrivateUsage]
     pages = mmap.mmap(-1, n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for _ in range(32):
         pages.write(b"x" * (1 << 20))
-    grown = heap._own_bytes() - before  # pyright: ignore[reportPrivateUsage]
+    grown = memory._own_bytes() - before  # pyright: ignore[reportPrivateUsage]
     pages.close()
     assert abs(grown - n) < n // 4
-    monkeypatch.setattr(heap, "_SIZES", sizes / "none")
-    assert heap._own_bytes() == 0  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(memory, "_SIZES", sizes / "none")
+    assert memory._own_bytes() == 0  # pyright: ignore[reportPrivateUsage]

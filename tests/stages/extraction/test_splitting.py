@@ -11,9 +11,9 @@ import torch
 from permafrost.stages.extraction import extract as extract_module
 from permafrost.stages.extraction.backbone import Backbone, BackboneFiles
 from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.memory import is_out_of_memory
 from permafrost.stages.extraction.recipes import Encoded, Recipe
 from permafrost.stages.extraction.recording import Keep
-from permafrost.stages.extraction.splitting import is_out_of_memory
 from permafrost.stages.extraction.target import ExtractRuntime
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.features.receipts import read_receipt

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from permafrost.flows.results_table import render
+from permafrost.flows.terminal import render
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.clean import clean_table
 from permafrost.stages.report.entries import hundredths

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from permafrost.flows.results_table import render
+from permafrost.flows.terminal import render
 from permafrost.stages.metrics.bootstrap import (
     BootstrapConfig,
     bootstrap_interval,

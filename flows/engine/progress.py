@@ -1,9 +1,11 @@
 """Progress of many stages at once: bars in a terminal, and progress artifacts in Prefect."""
 
 import contextlib
+import contextvars
 import threading
 import time
 from types import TracebackType
+from uuid import UUID
 
 from rich.console import Console
 from rich.progress import (
@@ -20,13 +22,14 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-from permafrost.flows.progress_artifacts import ProgressArtifacts
 from permafrost.flows.stopping import STOP
 from permafrost.storage.quoting import visible
 
 SLOW_S = 2.0
 """Work shorter than this gets no bar of its own and no Prefect artifact."""
 ARTIFACT_EVERY_S = 5.0
+LAST_S = 1.0
+"""How long to wait, at most, until the last ones are sent."""
 
 
 class _RateColumn(ProgressColumn):
@@ -162,3 +165,69 @@ class NodeProgress:
                 self._bar = None
             if self._in_prefect:
                 self._show_in_prefect(100.0)
+
+
+class ProgressArtifacts:
+    """Use as a context manager. Of each stage only the latest figure waits to be sent; errors are dropped."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, tuple[contextvars.Context, str, float]] = {}
+        self._artifacts: dict[object, UUID] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+
+    def __enter__(self) -> "ProgressArtifacts":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        if self._thread is not None and error is None:
+            self._thread.join(LAST_S)
+
+    def show(self, stage: object, label: str, percent: float) -> None:
+        """Have the progress of `stage` shown; called in the thread of its task run, and returns at once."""
+        with self._changed:
+            # The task run that an artifact belongs to is found in the context.
+            self._waiting[stage] = (contextvars.copy_context(), label, percent)
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._send_all, name="permafrost-progress", daemon=True
+                )
+                self._thread.start()
+
+    def _send_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ended)
+                if not self._waiting:
+                    return
+                stage, (context, label, percent) = self._waiting.popitem()
+            # Whatever it is: a picture of the progress is not worth a run.
+            with contextlib.suppress(Exception):
+                context.run(self._send, stage, label, percent)
+
+    def _send(self, stage: object, label: str, percent: float) -> None:
+        # Imported here: the listings use this module too, and Prefect takes a second to import.
+        from prefect.artifacts import create_progress_artifact, update_progress_artifact
+        from prefect.context import TaskRunContext
+
+        from permafrost.stages.report.markup import literal
+
+        if TaskRunContext.get() is None:
+            return
+        if (known := self._artifacts.get(stage)) is not None:
+            update_progress_artifact(known, progress=percent)
+            return
+        # Prefect shows descriptions as Markdown.
+        made = create_progress_artifact(percent, description=literal(label))
+        if isinstance(made, UUID):
+            self._artifacts[stage] = made

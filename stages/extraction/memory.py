@@ -1,6 +1,16 @@
-"""Batches that do not fit in memory are halved, and the run goes on."""
+"""Memory of an extraction: batches that do not fit are halved, and what the C library keeps is given back.
 
+A pass allocates hundreds of arrays whose sizes change a little from batch to batch. glibc keeps what is
+freed for the next one, which rarely fits, so the heap grows for as long as the batches come although less
+and less of it is in use. Giving pages back costs time, as the next pass takes them again, so it waits until
+there are many.
+"""
+
+import ctypes
+import resource
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -10,7 +20,6 @@ from permafrost.stages.extraction.recipes import Encoded
 from permafrost.storage.errors import PermafrostError
 
 _T = TypeVar("_T")
-
 _SAID_BY_TORCH = (
     "DefaultCPUAllocator: can't allocate memory",
     "CUDA error: out of memory",
@@ -19,6 +28,10 @@ _SAID_BY_TORCH = (
 )
 """Messages of allocations that failed outside torch's allocator of device memory, which has its own
 exception."""
+SLACK_BYTES = 96 << 20
+"""Growth at which free pages are given back. A pass of a small backbone takes 75 MiB of them again; with less
+slack than that they would be given back before each batch, at 6 % of the processor time (docs/LOG.md)."""
+_SIZES = Path("/proc/self/statm")
 
 
 class Splitter:
@@ -73,8 +86,41 @@ class Splitter:
         return [], reason or "out of memory"
 
 
+class Heap:
+    """Gives free pages of the heap back once this process has grown by SLACK_BYTES since it last did.
+
+    Changes no setting of the C library; does nothing where it cannot trim (musl, macOS).
+    """
+
+    def __init__(self) -> None:
+        self._least = _own_bytes()
+        """The smallest this process was since pages were given back."""
+
+    def release_if_grown(self) -> None:
+        """Call between batches, when little is in use."""
+        now, trim = _own_bytes(), _trim()
+        self._least = min(self._least, now)
+        if trim is not None and now - self._least > SLACK_BYTES:
+            trim(0)
+            self._least = _own_bytes()
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed, on a device or on the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID_BY_TORCH)
+
+
+def _own_bytes() -> int:
+    """Resident memory that no file stands behind; 0 where the system does not tell."""
+    try:
+        _, resident, shared, *_ = map(int, _SIZES.read_text().split())
+    except OSError:
+        return 0
+    return (resident - shared) * resource.getpagesize()
+
+
+@cache
+def _trim() -> Callable[[int], object] | None:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
