@@ -27,6 +27,7 @@ from permafrost.stages.embed import (
     with_layers,
     write_embeddings,
 )
+from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.encoder import find_fitted
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.extract import ExtractReport, extract
@@ -110,15 +111,8 @@ def embed_texts(
     """
     require_place(output)
     texts = Texts.of(texts)
-    digests = texts.map(text_digest)
-    unique = _Unique(*each_once([texts], [digests]))
-    made = (
-        _by_method(how, unique, context)
-        if isinstance(how, ByMethod)
-        else _by_head(how, unique, context)
-    )
+    made, vectors = _make(how, texts, context)
     facts = made.facts | {"store_ids": [r.store.store_id for r in made.reports]}
-    vectors = made.vectors[numbered(digests)]
     write_embeddings(output, texts, vectors, facts)
     return {
         "output": str(output),
@@ -128,6 +122,22 @@ def embed_texts(
         "n_tokens_computed": made.n_tokens_computed,
         "n_truncated": max(r.n_truncated for r in made.reports),
     }
+
+
+def vectors_of(how: ByMethod | ByHead, texts: Sequence[str], context: ExtractContext) -> Vectors:
+    """The embeddings of `texts`, in order `[n_texts, d]` float32; raises as `embed_texts`."""
+    return _make(how, Texts.of(texts), context)[1]
+
+
+def _make(how: ByMethod | ByHead, texts: Texts, context: ExtractContext) -> "tuple[_Made, Vectors]":
+    digests = texts.map(text_digest)
+    unique = _Unique(*each_once([texts], [digests]))
+    made = (
+        _by_method(how, unique, context)
+        if isinstance(how, ByMethod)
+        else _by_head(how, unique, context)
+    )
+    return made, made.vectors[numbered(digests)]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from permafrost.flows.methods import MethodConfig
 from permafrost.flows.methods.evaluating import EvaluatedMethod
 from permafrost.flows.methods.layers import Pretraining
 from permafrost.flows.methods.probes import ProbeConfig
+from permafrost.flows.plain_document import plain_document
 from permafrost.flows.recipes import DEFAULT_RECIPE, RecipeField
 from permafrost.flows.wrong_fields import wrong_fields
 from permafrost.flows.yaml_reader import MAX_FILE_BYTES, MAX_NESTING, read_yaml
@@ -222,23 +223,26 @@ class Experiment(BaseModel):
         return tuple(pairs)
 
 
-def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read and validate an experiment file, see `read_yaml` for the form of its values.
+def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Experiment:
+    """Read and validate an experiment, see `read_yaml` for the form of a file's values.
 
     `${NAME}` in a string is replaced by the environment variable; relative paths of corpora count from
     the working folder. Top-level keys that begin with `x-` are ignored (a place for YAML anchors).
 
     Args:
-        path: YAML file.
+        source: YAML file, or the same fields in a mapping.
         overrides: `path.to.field=value` each, the value in YAML.
 
     Raises:
         InputError: unreadable, unknown or wrong fields: each with its path and the value given.
     """
-    document = read_yaml(_text(path), str(path))
+    if isinstance(source, Mapping):
+        where, document = "the experiment", plain_document(source, "the experiment")
+    else:
+        where, document = str(source), read_yaml(_text(source), str(source))
     if not isinstance(document, dict):
         raise InputError(
-            f"{path} holds {type(document).__name__}, expected fields such as name, tasks"
+            f"{where} holds {type(document).__name__}, expected fields such as name, tasks"
         )
     for override in overrides:
         _override(document, override)
@@ -247,7 +251,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         return Experiment.model_validate(_expanded(document, "$"))
     except ValidationError as error:
         raise InputError(
-            f"{path} has {error.error_count()} wrong field(s):\n  {wrong_fields(error)}"
+            f"{where} has {error.error_count()} wrong field(s):\n  {wrong_fields(error)}"
         ) from error
 
 

@@ -1,30 +1,214 @@
-"""Where a home is: a folder, or the local replica of one on an object store."""
+"""Where a home is, and what is in it: a folder, or the local replica of one on an object store."""
 
 import hashlib
 import os
 import re
+from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote_to_bytes
 
-from permafrost.storage.errors import InputError
+from permafrost.flows.runs import RunRecord, latest_runs, read_run, run_files, run_path
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.features.store import FeatureStore, all_stores
+from permafrost.storage.keys import text_digest
 from permafrost.storage.paths import HOME_BYTES, checked_path
-from permafrost.storage.progress import Progress
-from permafrost.storage.replica import attach
+from permafrost.storage.progress import Progress, SilentProgress
+from permafrost.storage.quoting import quoted
+from permafrost.storage.readers import FeatureReader, open_reader
+from permafrost.storage.replica import attach, public_name, replica_of
+
+if TYPE_CHECKING:
+    # An encoder needs torch, which takes seconds; what is stored can be looked at without.
+    from permafrost.stages.encoder import Encoder
+
+FILE = "file://"
 
 
-def open_home(home: str, progress: Progress) -> Path:
-    """The folder of a home; for a URL the folder that mirrors it, brought up to date.
+class Home:
+    """A home: its feature stores, artifacts and runs, and encoders and readers of what is there.
+
+    Everything is read when it is asked for. A home on an object store is brought up to date as it is opened.
+    Pickled, it is its URL, so that another process opens the same home.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        """Where it lies on this machine; of a home on an object store the folder that mirrors it."""
+
+    def __repr__(self) -> str:
+        return f"permafrost.open({self.url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.url,)
+
+    @property
+    def url(self) -> str:
+        """What opens it anywhere: `s3://bucket/prefix`, or `file:///folder`."""
+        return home_url(self.folder)
+
+    @property
+    def artifacts(self) -> ArtifactStore:
+        """Everything published: `artifacts.refs("fit")` are the trained heads, oldest first."""
+        return ArtifactStore(self.folder)
+
+    def stores(self) -> list[FeatureStore]:
+        """Every feature store, by id.
+
+        Raises:
+            CorruptDataError: one of them cannot be opened.
+        """
+        return all_stores(self.folder)
+
+    def runs(self) -> list[RunRecord]:
+        """The latest complete run of every experiment, by the experiment's name.
+
+        Raises:
+            CorruptDataError: a record is damaged.
+        """
+        return list(latest_runs(self.folder))
+
+    def report(self, experiment: str) -> Path:
+        """The report of the latest complete run of an experiment; its figures and tables lie beside it.
+
+        Raises:
+            NotFoundError: there is no such run, or its report is gone.
+            CorruptDataError: the run's record or a file of the report is damaged.
+        """
+        names = [path.stem for path in run_files(self.folder)]
+        if experiment not in names:
+            raise NotFoundError(
+                f"the home {public_name(self.folder)} has no complete run of {quoted(experiment)}; there are "
+                f"{', '.join(names) or 'none'}"
+            )
+        used = read_run(run_path(self.folder, experiment)).artifacts
+        (report,) = (ref for name in used if (ref := parse_ref(name)).stage == "report")
+        return self.artifacts.open(report) / "report.html"
+
+    def results(self, experiment: str) -> dict[str, Any]:
+        """The numbers of that report: `summary.json`. Raises as `report`."""
+        return read_json(self.report(experiment).with_name("summary.json"))
+
+    def encoder(
+        self, head: str | ArtifactRef, *, backbone: str | None = None, device: str = "auto"
+    ) -> "Encoder":
+        """A trained head with the backbone that it was trained on, in memory; its `encode` stores nothing.
+
+        Args:
+            head: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them.
+            backbone: where the backbone is now, if it moved.
+            device: `auto` (the first GPU, else the CPU) or a torch device.
+
+        Raises:
+            NotFoundError: no such artifact, or its feature store is gone.
+            InputError: not a fit, or a head that has no vector for a single text.
+            IdentityMismatchError: another backbone than the head was trained on; names both digests.
+        """
+        from permafrost.stages.encoder import load_encoder
+
+        return load_encoder(self.folder, str(head), backbone, device=device)
+
+    def reader(
+        self,
+        array: str,
+        texts: Sequence[str],
+        *,
+        store: str | None = None,
+        tokens: Literal["span", "all"] = "span",
+        memory_bytes: int = 1 << 30,
+    ) -> FeatureReader:
+        """Stored features of these texts, in that order: `in_order` and `shuffled` give batches.
+
+        Args:
+            array: for example `hidden/6`.
+            texts: any that are stored; repeats are allowed.
+            store: beginning of a store's id, where several hold the texts (other recipes, other precision).
+            tokens: `span` gives the tokens that poolings run over, `all` every token of the input.
+            memory_bytes: whole in memory up to this size, windows of segments beyond.
+
+        Raises:
+            NotFoundError: no store holds this array of all texts.
+            InputError: several do.
+        """
+        if isinstance(texts, str):
+            raise InputError(f"a reader is of a list of texts; write [{quoted(texts)}]")
+        digests = [text_digest(text) for text in texts]
+        found = self._holding(array, digests, store)
+        return open_reader(found, array, digests, budget_bytes=memory_bytes, tokens=tokens)
+
+    def _holding(self, array: str, digests: Sequence[str], store: str | None) -> FeatureStore:
+        stores = [s for s in self.stores() if s.store_id.startswith(store or "")]
+        if len(stores) == 1:
+            return stores[0]  # says by itself what it lacks
+        holding = [s for s in stores if _holds(s, array, digests)]
+        if len(holding) > 1:
+            ids = ", ".join(s.store_id[:12] for s in holding)
+            raise InputError(
+                f"{len(holding)} feature stores hold {array} of these texts; give store= one of {ids}"
+            )
+        if not holding:
+            named = "" if store is None else f" whose id begins with {quoted(store)}"
+            raise NotFoundError(
+                f"none of {len(stores)} feature stores{named} under {public_name(self.folder)} holds "
+                f"{array} of all {len(digests)} texts; extract them first"
+            )
+        return holding[0]
+
+
+def _holds(store: FeatureStore, array: str, digests: Sequence[str]) -> bool:
+    segments = set(store.locate(digests).segment.tolist())
+    return -1 not in segments and all(array in store.committed(s) for s in segments)
+
+
+def _reopened(url: str) -> Home:
+    return Home(open_home(url, SilentProgress()))
+
+
+def open_home(home: str | PathLike[str] | Home, progress: Progress) -> Path:
+    """The folder of a home; for the URL of one on an object store the folder that mirrors it, brought up to
+    date.
 
     Replicas lie under PERMAFROST_CACHE, or else in the user's cache folder.
 
     Raises:
         InputError: the home is a file, or a URL that cannot be used.
     """
-    if "://" in home:
-        return attach(home.rstrip("/"), _replica_folder(home.rstrip("/")), progress)
-    path = checked_path(home, "--home", HOME_BYTES)
+    if not isinstance(home, str | PathLike | Home):
+        raise InputError(
+            f"the home is {quoted(home)}, of type {type(home).__name__}; give a folder, or a URL such as "
+            "s3://bucket/prefix"
+        )
+    name = home.url if isinstance(home, Home) else os.fspath(home)
+    if "://" in name and not name.startswith(FILE):
+        return attach(name.rstrip("/"), _replica_folder(name.rstrip("/")), progress)
+    path = checked_path(_local_name(name), "the home", HOME_BYTES)
     if path.exists() and not path.is_dir():
-        raise InputError(f"--home {home} is a file; give a folder")
+        raise InputError(f"the home {name} is a file; give a folder")
     return path
+
+
+def _local_name(name: str) -> str:
+    if name.startswith(FILE):
+        path = os.fsdecode(unquote_to_bytes(name.removeprefix(FILE)))
+        if not path.startswith("/"):
+            raise InputError(f"the home {name} names another machine; write file:///folder")
+        return path
+    expanded = os.path.expanduser(name)  # noqa: PTH111  # a Path would take "" for the working folder
+    if name.startswith("~") and expanded == name:
+        raise InputError(
+            f"the home {quoted(name)} lies in the home folder of a user who is not there; write "
+            f"{quoted('./' + name)} for a folder of this name"
+        )
+    return expanded
+
+
+def home_url(folder: Path) -> str:
+    """What `open_home` finds the home in this folder by from another process, wherever that runs."""
+    replica = replica_of(folder)
+    return folder.absolute().as_uri() if replica is None else replica.url
 
 
 def _replica_folder(url: str) -> Path:

@@ -65,28 +65,31 @@ class PipelineResult:
 
     def table(self) -> Table:
         """The results, for a terminal."""
-        return render(self.title, self._summary())
+        return render(self.title, self.results())
 
     def tables(self, console: Console) -> list[Table]:
         """The results, in as many tables as fit the width of `console`."""
-        return render_fitting(self.title, self._summary(), console)
+        return render_fitting(self.title, self.results(), console)
 
     def notes(self) -> list[str]:
         """Sentences that belong under the results."""
-        return self._summary()["notes"]
+        return self.results()["notes"]
 
-    def _summary(self) -> dict[str, Any]:
+    def results(self) -> dict[str, Any]:
+        """The numbers of the report: `summary.json`."""
         return read_json(self.report.with_name("summary.json"))
 
 
 @flow(name="pipeline", persist_result=False)
 def pipeline(
-    experiment: str, home: str = ".permafrost", overrides: list[str] | None = None
+    experiment: str | dict[str, Any],
+    home: str = ".permafrost",
+    overrides: list[str] | None = None,
 ) -> PipelineResult:
     """Run a whole experiment; what is published already is reused.
 
     Args:
-        experiment: path of the experiment file.
+        experiment: path of the experiment file, or its fields.
         home: where features and artifacts are kept: a folder, or the URL of an object store.
         overrides: `path.to.field=value` each.
     """
@@ -95,14 +98,17 @@ def pipeline(
         with Display(console) as display:
             folder = open_home(home, NodeProgress(display, f"pull {home}"))
         remove_drafts_of_dead_processes(folder)
-        nodes = build_graph(load_experiment(Path(experiment), overrides or []))
+        source = Path(experiment) if isinstance(experiment, str) else experiment
+        nodes = build_graph(load_experiment(source, overrides or []))
         engine = PrefectEngine(nodes.experiment.runtime.n_workers)
         result = run_graph(nodes, folder, engine, console)
         _show_in_prefect(nodes.experiment.name, result)
         return result
 
 
-def run_serially(experiment: Path, home: Path, overrides: Sequence[str] = ()) -> PipelineResult:
+def run_serially(
+    experiment: Path | Mapping[str, Any], home: Path, overrides: Sequence[str] = ()
+) -> PipelineResult:
     """Run a whole experiment in this process, node by node: no server, no threads, no Prefect."""
     remove_drafts_of_dead_processes(home)
     nodes = build_graph(load_experiment(experiment, overrides))
@@ -117,7 +123,9 @@ def _record_stop(run: UUID) -> None:
             client.set_flow_run_state(run, Crashed(message=f"Stopped by {STOP.cause}."), force=True)
 
 
-def run_embedded(experiment: str, home: str, overrides: list[str]) -> PipelineResult:
+def run_embedded(
+    experiment: str | dict[str, Any], home: str, overrides: list[str]
+) -> PipelineResult:
     """Run the pipeline from a program, with the Prefect server that is configured, or one of our own."""
     # The heartbeat thread of a flow run costs a fixed second at its end, and nothing watches it here.
     with prefect_api(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):

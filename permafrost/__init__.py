@@ -1,1 +1,183 @@
-"""Permafrost: a frozen backbone runs once over a corpus; everything after it works from that cache."""
+"""Permafrost: a frozen backbone runs once over a corpus; everything after it works from that cache.
+
+    import permafrost
+
+    permafrost.plan("experiments/demo.yaml")             # what would run, and why
+    result = permafrost.run("experiments/demo.yaml")     # .report is the page, .results() its numbers
+    home = permafrost.open(".permafrost")                # what is stored
+    vectors = permafrost.encode(["A text"], backbone="minilm", method="mean")
+
+Importing this loads nothing heavy; each function imports what it needs when it is called.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float32
+
+    from permafrost.flows.home import Home
+    from permafrost.flows.pipeline import PipelineResult
+    from permafrost.flows.plan import Plan
+    from permafrost.stages.encoder import load_exported
+    from permafrost.stages.encoder.sentence_transformers_module import FrozenBackboneHead
+    from permafrost.storage.errors import (
+        CorruptDataError,
+        DiskFullError,
+        IdentityMismatchError,
+        InputError,
+        NotFoundError,
+        ObjectStoreError,
+        OverflowRangeError,
+        PermafrostError,
+        StoreBusyError,
+    )
+
+__all__ = [
+    "CorruptDataError",
+    "DiskFullError",
+    "FrozenBackboneHead",
+    "Home",
+    "IdentityMismatchError",
+    "InputError",
+    "NotFoundError",
+    "ObjectStoreError",
+    "OverflowRangeError",
+    "PermafrostError",
+    "PipelineResult",
+    "Plan",
+    "StoreBusyError",
+    "encode",
+    "load_exported",
+    "open",
+    "plan",
+    "run",
+]
+
+_DEFINED_IN = {
+    "FrozenBackboneHead": "permafrost.stages.encoder.sentence_transformers_module",
+    "Home": "permafrost.flows.home",
+    "PipelineResult": "permafrost.flows.pipeline",
+    "Plan": "permafrost.flows.plan",
+    "load_exported": "permafrost.stages.encoder",
+}
+"""Names that are imported when they are asked for; the errors are in storage.errors."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_DEFINED_IN.get(name, "permafrost.storage.errors")), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def open(home: "str | PathLike[str] | Home") -> "Home":
+    """A home: its feature stores, artifacts and runs, and encoders and readers of what is there.
+
+    Args:
+        home: a folder (`~` is the user's), or the URL of a home on an object store. One that is not there
+            is empty; the first run makes it.
+
+    Raises:
+        InputError: a file, or a URL that cannot be used.
+    """
+    from permafrost.flows.home import Home, open_home
+    from permafrost.storage.progress import SilentProgress
+
+    return Home(open_home(home, SilentProgress()))
+
+
+def run(
+    experiment: "str | PathLike[str] | Mapping[str, Any]",
+    *,
+    home: "str | PathLike[str] | Home" = ".permafrost",
+    engine: str = "serial",
+    overrides: Sequence[str] = (),
+) -> "PipelineResult":
+    """Run an experiment; what is published in the home already is reused.
+
+    Args:
+        experiment: a YAML file, or a mapping with the same fields. Relative paths in it count from the
+            working folder.
+        home: where features and artifacts are kept, see `open`.
+        engine: what runs the nodes: `serial`, one after the other in this process, or `prefect`, each node a
+            task run, with the server that is configured or one of its own.
+        overrides: `path.to.field=value` each, the value in YAML.
+
+    Raises:
+        InputError: the experiment or something that it names is wrong; nothing has run.
+        PermafrostError: nodes failed; everything that does not need them is finished and published.
+    """
+    return _front().run(experiment, home, engine, overrides)
+
+
+def plan(
+    experiment: "str | PathLike[str] | Mapping[str, Any]",
+    *,
+    home: "str | PathLike[str] | Home" = ".permafrost",
+    overrides: Sequence[str] = (),
+) -> "Plan":
+    """What a run would compute and why, its tokens, bytes and time; writes nothing in the home.
+
+    Args:
+        experiment: as for `run`.
+        home: where results are looked for, see `open`.
+        overrides: `path.to.field=value` each, the value in YAML.
+
+    Raises:
+        InputError: what a run would refuse before it starts.
+    """
+    return _front().plan(experiment, home, overrides)
+
+
+def encode(
+    texts: Iterable[str],
+    *,
+    backbone: "str | PathLike[str] | Mapping[str, Any] | None" = None,
+    method: str | Mapping[str, Any] | None = None,
+    head: str | None = None,
+    home: "str | PathLike[str] | Home | None" = None,
+    recipe: str | None = None,
+    device: str = "auto",
+) -> "Float32[np.ndarray, 'n d']":
+    """One vector per text, in order, `[n_texts, d]` float32; equal texts are computed once.
+
+    With a home, features are taken from its stores, and what is missing is computed and stored there.
+    Without one, nothing is kept. The vectors are the same, but for the noise of other batches.
+
+    Args:
+        texts: any number; a single text goes into a list.
+        backbone: an alias (`minilm`), a folder, a Hugging Face id, or a mapping with the fields of
+            `backbone` in an experiment. With `head`: where the backbone is now, if it moved.
+        method: a method without training by its name (`mean`, `last`, `wva`, ...), or a mapping with the
+            fields of `EmbedConfig` (`{"method": "mean", "layers": "4-6"}`).
+        head: a trained head of the home instead of a method: `fit/<key>`, or the beginning of a key.
+        home: see `open`; a head needs one.
+        recipe: how a text becomes input, as on the command line (`prompt_eol:spelling=plain`); `plain` if not
+            given. A head has its own.
+        device: `auto` (the first GPU, else the CPU) or a torch device.
+
+    Raises:
+        InputError: arguments that do not go together, an unknown method or layer, or an empty text.
+        NotFoundError: no such head.
+        IdentityMismatchError: another backbone than the head was trained on; names both digests.
+    """
+    return _front().encode(texts, backbone, method, head, home, recipe, device)
+
+
+def _front():
+    """What does the work, imported once its libraries have been told to be quiet and private."""
+    from permafrost.flows.quiet import set_quiet_defaults
+
+    set_quiet_defaults()
+    from permafrost.flows import front
+
+    return front

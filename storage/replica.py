@@ -70,13 +70,13 @@ def attach(url: str, folder: Path, progress: Progress) -> Path:
     """
     if url.partition("://")[0] not in SCHEMES:
         raise InputError(
-            f"--home {url}: unknown kind of object store; give a folder, or a URL that begins with "
+            f"the home {url} is on an unknown kind of object store; give a folder, or a URL that begins with "
             f"{', '.join(s + '://' for s in SCHEMES)}"
         )
     try:
         store = _connect(url)
     except (BaseError, ValueError) as error:
-        raise InputError(f"--home {url}: {_reason(error)}") from error
+        raise InputError(f"the home {url} cannot be used: {_reason(error)}") from error
     known = _replicas.get(folder.absolute())
     replica = Replica(url, folder.absolute(), store) if known is None else known
     try:

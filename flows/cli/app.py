@@ -3,7 +3,6 @@
 
 import errno
 import logging
-import os
 import sys
 
 import typer
@@ -11,23 +10,11 @@ from rich.text import Text
 
 from permafrost.flows.cli import comparison, experiments, export, inspection, maintenance, texts
 from permafrost.flows.cli.wrong_usage import Commands
+from permafrost.flows.quiet import set_quiet_defaults
 from permafrost.flows.stopping import STOP
 from permafrost.flows.terminal import Terminal
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.quoting import shortened
-
-EMBEDDED_DEFAULTS = {
-    # The embedded server migrates its database on its first start, which outlasts Prefect's 20 s.
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-    "PREFECT_LOGGING_LEVEL": "ERROR",
-    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
-    # Nothing about a run leaves the machine unless its user says so.
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "true",
-}
-"""Environment that makes the embedded default quiet and private; what the user set stays."""
 
 _NOT_POSSIBLE = {
     errno.EACCES,
@@ -67,8 +54,7 @@ def _tells_more(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     """Run the command that the arguments name."""
-    for name, value in EMBEDDED_DEFAULTS.items():
-        os.environ.setdefault(name, value)
+    set_quiet_defaults()
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(name).addFilter(_tells_more)
     errors = Terminal(stderr=True, soft_wrap=True)

@@ -3,7 +3,7 @@
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.export import Exported, Form, export_head
 from permafrost.stages.encoder.fitted import FittedHead, find_fitted
-from permafrost.stages.encoder.load import load_encoder, method_encoder
+from permafrost.stages.encoder.load import load_encoder, method_encoder, require_nothing_fitted
 from permafrost.stages.encoder.module_form import load_exported
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "load_encoder",
     "load_exported",
     "method_encoder",
+    "require_nothing_fitted",
 ]

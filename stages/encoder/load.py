@@ -66,16 +66,21 @@ def method_encoder(
         InputError: layers that are to be chosen or are not there, whitening (which is fitted on texts), or
             a backbone or recipe that cannot be used.
     """
-    require_definite(config)
-    if config.whitening is not None:
-        raise InputError(
-            "whitening is fitted on the texts of a corpus, which an encoder does not have; leave it out"
-        )
+    require_nothing_fitted(config)
     base = lay_foundation(backbone, store_dtype, "none")
     arrays = required_arrays(config, base.sizes)
     members = tuple(base.target(m, arrays) for m in expand_recipe(recipe or PlainRecipe()))
     vectors = MethodVectors(config, base.sizes, len(members))
     return assemble(members, vectors, ExtractRuntime(device=device, batch_tokens=batch_tokens))
+
+
+def require_nothing_fitted(config: EmbedConfig) -> None:
+    """Raises: InputError: layers that are to be chosen, or whitening; both need the texts of a corpus."""
+    require_definite(config)
+    if config.whitening is not None:
+        raise InputError(
+            "whitening is fitted on the texts of a corpus, which an encoder does not have; leave it out"
+        )
 
 
 def assemble(

@@ -26,7 +26,7 @@ def refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Refused:
     """Runs a command line that has to be refused, in a folder of its own; returns what it said."""
-    monkeypatch.setattr("permafrost.flows.cli.app.EMBEDDED_DEFAULTS", {})
+    monkeypatch.setattr("permafrost.flows.quiet.EMBEDDED_DEFAULTS", {})
     monkeypatch.delenv("PERMAFROST_HOME", raising=False)
     folder = tmp_path / "work"
     folder.mkdir()

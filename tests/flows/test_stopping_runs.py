@@ -17,7 +17,7 @@ import pytest
 import yaml
 from prefect.settings import get_current_settings
 
-from permafrost.flows.cli.app import EMBEDDED_DEFAULTS
+from permafrost.flows.quiet import EMBEDDED_DEFAULTS
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.features.store import all_stores
 from tests.flows.conftest import tiny_experiment

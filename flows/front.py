@@ -1,0 +1,210 @@
+"""What `import permafrost` offers: an experiment run or planned, and texts encoded."""
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from permafrost.flows.build import build_graph
+from permafrost.flows.checks import check
+from permafrost.flows.embedding import ByHead, ByMethod, ExtractContext, vectors_of
+from permafrost.flows.engine.display import Display, NodeProgress
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.home import Home, home_url, open_home
+from permafrost.flows.pipeline import PipelineResult, run_embedded, run_serially
+from permafrost.flows.plain_document import plain_document
+from permafrost.flows.plan import Plan, make_plan
+from permafrost.flows.terminal import Terminal
+from permafrost.flows.wrong_fields import wrong_fields
+from permafrost.stages.embed import EmbedConfig
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.encoder import method_encoder, require_nothing_fitted
+from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.extraction.capture import parse_capture
+from permafrost.stages.extraction.recipes import parse_recipe
+from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.quoting import quoted
+
+Config = TypeVar("Config", bound=BaseModel)
+HomeName = str | PathLike[str] | Home
+Source = Path | dict[str, Any]
+"""Of an experiment: its file, or its fields."""
+
+
+def run(
+    experiment: str | PathLike[str] | Mapping[str, Any],
+    home: HomeName,
+    engine: str,
+    overrides: Sequence[str],
+) -> PipelineResult:
+    """See `permafrost.run`."""
+    if engine not in ENGINES:
+        raise InputError(f"there is no engine {quoted(engine)}; there are {', '.join(ENGINES)}")
+    return ENGINES[engine](_source(experiment), _opened(home), _overrides(overrides))
+
+
+def _run_on_prefect(source: Source, folder: Path, overrides: list[str]) -> PipelineResult:
+    # Before a server starts: wrong input is told at once.
+    check(build_graph(load_experiment(source, overrides)), folder)
+    given = source if isinstance(source, dict) else str(source)
+    return _outside_event_loops(partial(run_embedded, given, home_url(folder), overrides))
+
+
+def _outside_event_loops(work: Callable[[], PipelineResult]) -> PipelineResult:
+    """Where an event loop runs, as in a notebook, Prefect's functions return coroutines; not in a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(contextvars.copy_context().run, work).result()
+
+
+ENGINES: dict[str, Callable[[Source, Path, list[str]], PipelineResult]] = {
+    "serial": run_serially,
+    "prefect": _run_on_prefect,
+}
+
+
+def plan(
+    experiment: str | PathLike[str] | Mapping[str, Any], home: HomeName, overrides: Sequence[str]
+) -> Plan:
+    """See `permafrost.plan`."""
+    nodes = build_graph(load_experiment(_source(experiment), _overrides(overrides)))
+    folder = _opened(home)
+    check(nodes, folder)
+    return make_plan(nodes, folder)
+
+
+def _source(experiment: str | PathLike[str] | Mapping[str, Any]) -> Source:
+    if isinstance(experiment, Mapping):
+        return plain_document(experiment, "the experiment")
+    if isinstance(experiment, str | PathLike):
+        return Path(experiment).expanduser()
+    raise InputError(
+        f"the experiment is {quoted(experiment)}, of type {type(experiment).__name__}; give the path of a "
+        "YAML file, or a mapping of its fields"
+    )
+
+
+def _overrides(overrides: Sequence[str]) -> list[str]:
+    if isinstance(overrides, str):
+        raise InputError(
+            f"overrides is the text {quoted(overrides)} where a list of them belongs; write [text]"
+        )
+    return list(overrides)
+
+
+def _opened(home: HomeName) -> Path:
+    with Display(Terminal()) as display:
+        return open_home(home, NodeProgress(display, "pull the home"))
+
+
+def encode(
+    texts: Iterable[str],
+    backbone: str | PathLike[str] | Mapping[str, Any] | None,
+    method: str | Mapping[str, Any] | None,
+    head: str | None,
+    home: HomeName | None,
+    recipe: str | None,
+    device: str,
+) -> Vectors:
+    """See `permafrost.encode`."""
+    rows = _rows(texts)
+    if (method is None) == (head is None):
+        given = "neither method nor head was" if method is None else "both method and head were"
+        raise InputError(
+            f"{given} given; write method='mean' (or another name) with backbone=, or head='fit/<key>' with "
+            "home="
+        )
+    how: ByHead | ByMethod
+    if head is not None:
+        how = _by_head(head, backbone, home, recipe)
+    elif home is not None:
+        how = _by_method(method, backbone, recipe)
+    else:
+        alone = _by_method(method, backbone, recipe)
+        encoder = method_encoder(
+            alone.config, alone.extract.backbone, alone.extract.recipe, device=device
+        )
+        return encoder.encode(rows)
+    assert home is not None, "a head without a home was refused"
+    runtime = ExtractRuntime(device=device)
+    return vectors_of(how, rows, ExtractContext(_opened(home), runtime, lambda _: SilentProgress()))
+
+
+def _rows(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise InputError(
+            f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
+        )
+    rows = list(texts)
+    if not rows:
+        raise InputError("there are no texts to encode; give at least one")
+    for i, text in enumerate(rows):
+        if not isinstance(text, str):
+            raise InputError(
+                f"text {i} is {quoted(text)}, of type {type(text).__name__}; give Python strings"
+            )
+    return rows
+
+
+def _by_head(
+    head: str,
+    backbone: str | PathLike[str] | Mapping[str, Any] | None,
+    home: HomeName | None,
+    recipe: str | None,
+) -> ByHead:
+    if home is None:
+        raise InputError(
+            f"the head {quoted(head)} is looked for in a home, and none was given; add home=, or load an "
+            "exported folder with permafrost.load_exported"
+        )
+    if recipe is not None:
+        raise InputError(
+            f"recipe is {quoted(recipe)}, but a head reads what it was trained on; leave recipe out"
+        )
+    if isinstance(backbone, Mapping):
+        raise InputError(
+            f"backbone is {quoted(backbone)}, but a head has its own settings; give only where the "
+            "backbone is now, or leave it out"
+        )
+    return ByHead(head, None if backbone is None else fspath(backbone))
+
+
+def _by_method(
+    method: str | Mapping[str, Any] | None,
+    backbone: str | PathLike[str] | Mapping[str, Any] | None,
+    recipe: str | None,
+) -> ByMethod:
+    if backbone is None:
+        raise InputError(
+            f"the method {quoted(method)} needs a backbone, and none was given; add backbone= with an alias "
+            "(minilm), a folder or a Hugging Face id"
+        )
+    fields = method if isinstance(method, Mapping) else {"method": method}
+    where = backbone if isinstance(backbone, Mapping) else {"source": fspath(backbone)}
+    extraction = ExtractConfig(
+        backbone=_validated(BackboneConfig, where, "backbone"),
+        recipe=parse_recipe(recipe or "plain"),
+        # What is captured follows from the method.
+        capture=parse_capture("hidden=all@tokens"),
+    )
+    config = _validated(EmbedConfig, fields, "method")
+    require_nothing_fitted(config)
+    return ByMethod(extraction, config, dev=None)
+
+
+def _validated(config: type[Config], fields: Mapping[str, Any], what: str) -> Config:
+    try:
+        return config.model_validate(plain_document(fields, what))
+    except ValidationError as error:
+        raise InputError(f"{what}: {wrong_fields(error, '; ')}") from error

@@ -1,0 +1,243 @@
+"""`import permafrost`: light, and each function does what the command line does."""
+
+import asyncio
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import permafrost
+from permafrost.flows.home import Home
+from permafrost.stages.heads import GlotHead
+from permafrost.storage import errors
+from tests.flows.conftest import tiny_experiment
+from tests.flows.frozen_home import unpack
+from tests.stages.encoder import fitted_homes
+from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
+
+HEAVY = ("torch", "transformers", "prefect", "pyarrow", "numpy", "pydantic")
+NEW = ["a river under the night sun", *TEXTS, "snow melts"]
+
+
+@pytest.fixture(scope="module")
+def made(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> fitted_homes.Home:
+    """A home with TEXTS at hidden/2, and heads that tests add."""
+    return home_with_features(tmp_path_factory.mktemp("made"), tiny_bert, "hidden=2@tokens")
+
+
+@pytest.fixture(scope="module")
+def head(made: fitted_homes.Home) -> str:
+    return made.head(GlotHead(hidden=8, tau=0.3), "hidden/2", "similarity")
+
+
+@pytest.fixture
+def smallest(tiny_bert: Path) -> dict[str, Any]:
+    """One head on one task."""
+    fields = tiny_experiment(tiny_bert)
+    fields["tasks"].pop("ratio 0.5")
+    fields["report"]["x_axis"]["values"].pop("ratio 0.5")
+    fields["methods"] = {"mean": fields["methods"]["mean"]}
+    return fields | {"seeds": (np.int64(0),)}
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    code = f"""
+import sys, permafrost
+from permafrost import InputError, run, open
+assert issubclass(permafrost.NotFoundError, InputError)
+loaded = [name for name in {HEAVY!r} if name in sys.modules]
+assert not loaded, loaded
+permafrost.open("nowhere").runs()
+loaded = [name for name in ("torch", "transformers", "prefect") if name in sys.modules]
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_name_that_is_offered_is_there() -> None:
+    assert dir(permafrost) == permafrost.__all__
+    for name in permafrost.__all__:
+        assert getattr(permafrost, name).__doc__, name
+    assert permafrost.InputError is errors.InputError
+    own = {name for name, found in vars(errors).items() if isinstance(found, type)}
+    assert own <= set(permafrost.__all__), "every error can be caught by a name of the front door"
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = permafrost.nothing  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("form", [str, Path, lambda p: p.as_uri(), Home, lambda p: f"~/{p.name}"])
+def test_a_home_is_opened_by_any_name(
+    made: fitted_homes.Home, monkeypatch: pytest.MonkeyPatch, form: Any
+) -> None:
+    monkeypatch.setenv("HOME", str(made.path.parent))
+    monkeypatch.chdir(made.path.parent)
+    home = permafrost.open(form(made.path))
+    assert home.folder == made.path
+    assert [s.store_id for s in home.stores()] == [made.store.store_id]
+    assert pickle.loads(pickle.dumps(permafrost.open(made.path.name))).folder == made.path
+
+
+def test_the_results_of_the_latest_run(tmp_path: Path) -> None:
+    home = permafrost.open(unpack(tmp_path) / "home")
+    (run,) = home.runs()
+    assert home.report(run.experiment).read_text().startswith("<!DOCTYPE html>")
+    rows = home.results("frozen")["rows"]
+    assert {"first", "glot gin", "siamese"} <= {row["method"] for row in rows}
+    with pytest.raises(permafrost.NotFoundError, match=r"no complete run of 'other'; .* frozen"):
+        home.results("other")
+
+
+def test_readers_of_stored_features(made: fitted_homes.Home, tiny_bert: Path) -> None:
+    home = permafrost.open(made.path)
+    _, batch = next(home.reader("hidden/2", [TEXTS[3], TEXTS[0]]).in_order(2))
+    assert batch.data.shape == (batch.offsets[-1], 32)
+    with pytest.raises(permafrost.NotFoundError, match="1 of 1 texts"):
+        home.reader("hidden/2", ["never stored"])
+    with pytest.raises(permafrost.InputError, match=r"write \['ice'\]"):
+        home.reader("hidden/2", "ice")
+
+
+def test_a_reader_finds_its_store_among_several(tiny_bert: Path, tmp_path: Path) -> None:
+    first = home_with_features(tmp_path, tiny_bert, "hidden=2@tokens", texts=TEXTS[:2]).store
+    second = home_with_features(
+        tmp_path, tiny_bert, "hidden=1-2@tokens", texts=TEXTS[1:], store_dtype="float32"
+    ).store
+    home = permafrost.open(tmp_path)
+    assert home.reader("hidden/2", TEXTS[:1]).n_texts == 1
+    assert home.reader("hidden/1", TEXTS[1:2]).n_texts == 1
+    ids = f"{first.store_id[:12]}|{second.store_id[:12]}"
+    with pytest.raises(permafrost.InputError, match=rf"store= one of ({ids}), ({ids})"):
+        home.reader("hidden/2", TEXTS[1:2])
+    one = home.reader("hidden/2", TEXTS[1:2], store=second.store_id[:8])
+    assert one.array == "hidden/2"
+    with pytest.raises(permafrost.NotFoundError, match="none of 2 feature stores"):
+        home.reader("hidden/2", TEXTS)
+
+
+def test_encoding_by_a_method_is_the_same_with_a_home_and_without(
+    made: fitted_homes.Home, tiny_bert: Path, tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"backbone": {"source": tiny_bert}, "device": "cpu"}
+    alone = permafrost.encode(NEW, method="mean", **how)
+    method = {"method": "mean", "layers": "last"}
+    assert alone.shape == (len(NEW), 32)
+    assert alone.dtype == np.float32
+    cached = permafrost.encode(iter(NEW), method=method, home=tmp_path / "new", **how)
+    np.testing.assert_allclose(cached, alone, rtol=2e-5, atol=2e-6)
+    (store,) = permafrost.open(tmp_path / "new").stores()
+    assert store.arrays() == ["hidden/3", "span", "token_ids"], "kept for the next time"
+    echoed = permafrost.encode(NEW, method="mean", recipe="echo", **how)
+    assert not np.allclose(echoed, alone)
+
+
+def test_encoding_by_a_head_is_its_encoder(made: fitted_homes.Home, head: str) -> None:
+    home = permafrost.open(made.path)
+    vectors = permafrost.encode(NEW, head=head, home=home, device="cpu")
+    encoder = home.encoder(home.artifacts.refs("fit")[-1], device="cpu")
+    np.testing.assert_allclose(encoder.encode(NEW), vectors, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "neither method nor head"),
+        ({"method": "mean"}, "add backbone="),
+        ({"method": "mean", "head": "fit/0"}, "both method and head"),
+        ({"head": "fit/0"}, "add home="),
+        ({"head": "fit/0", "home": "nowhere"}, "no artifact begins with 'fit/0'"),
+        ({"head": "fit/0", "home": "nowhere", "recipe": "echo"}, "leave recipe out"),
+        ({"head": "fit/0", "home": "nowhere", "backbone": {"source": "x"}}, "its own settings"),
+        ({"method": "men", "backbone": "x"}, "method: method: .*'men'"),
+        ({"method": {"method": "mean", "tau": 1}, "backbone": "x"}, "method: tau: .*not permitted"),
+        ({"method": {"method": {1}}, "backbone": "x"}, "method.method is .*, of type set"),
+        ({"method": "mean", "backbone": {"sauce": "x"}}, "backbone: source: Field required"),
+        ({"method": {"layers": "auto"}, "backbone": "x", "home": "nowhere"}, "nothing was chosen"),
+        ({"method": {"whitening": {}}, "backbone": "x", "home": "nowhere"}, "leave it out"),
+        ({"method": "mean", "backbone": "x", "recipe": "ecco"}, "no recipe 'ecco'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    given: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(permafrost.InputError, match=says):
+        permafrost.encode(["ice"], **given)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [("ice", r"write \[text\]"), (["ice", None], "text 1 is None"), ([], "no texts to encode")],
+)
+def test_texts_are_a_list_of_strings(texts: Any, says: str) -> None:
+    with pytest.raises(permafrost.InputError, match=says):
+        permafrost.encode(texts, backbone="x", method="mean")
+
+
+@pytest.mark.parametrize(
+    ("home", "says"),
+    [
+        (3, "of type int"),
+        ("", "is empty"),
+        (Path(__file__), "is a file"),
+        ("ftp://host/home", "unknown kind of object store"),
+        ("file://host/home", "another machine"),
+        ("~nobody-of-this-name/home", "'./~nobody-of-this-name/home'"),
+    ],
+)
+def test_what_is_no_home_is_refused(home: Any, says: str) -> None:
+    with pytest.raises(permafrost.InputError, match=says):
+        permafrost.open(home)
+
+
+def test_an_experiment_from_a_mapping_is_planned_run_and_reused(
+    smallest: dict[str, Any], tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    planned = permafrost.plan(smallest, home=home)
+    assert sum(row.n_run for row in planned.rows) == 5
+    assert not home.exists()
+    result = permafrost.run(smallest, home=home)
+    assert result.computed == {"corpus": 1, "extract": 1, "fit": 1, "score": 1, "report": 1}
+    assert result.results() == permafrost.open(home).results("tiny")
+    assert permafrost.run(smallest, home=permafrost.open(home)).computed == {}
+    other = permafrost.plan(smallest, home=home, overrides=["seeds=[3]"])
+    assert {row.stage for row in other.rows if row.n_run} == {"fit", "score", "report"}
+
+
+def test_prefect_runs_it_where_an_event_loop_runs(
+    smallest: dict[str, Any], prefect_server: None, tmp_path: Path
+) -> None:
+    async def cell() -> permafrost.PipelineResult:
+        return permafrost.run(smallest, home=tmp_path, engine="prefect")
+
+    assert sum(asyncio.run(cell()).computed.values()) == 5
+    assert permafrost.run(smallest, home=tmp_path).computed == {}, "the same keys"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "given", "says"),
+    [
+        (3, {}, "of type int; give the path"),
+        ("nowhere.yaml", {}, "no experiment file nowhere.yaml"),
+        ({3: 4}, {}, "key 3 of type int"),
+        ({"tasks": {"t": [{1}]}}, {}, r"the experiment.tasks.t\[0\] is .*, of type set"),
+        ({}, {}, "the experiment has 4 wrong field"),
+        ({}, {"overrides": "a=b"}, r"write \[text\]"),
+        ({}, {"engine": "slurm"}, "there are serial, prefect"),
+    ],
+)
+def test_wrong_experiments_are_told(experiment: Any, given: Any, says: str) -> None:
+    with pytest.raises(permafrost.InputError, match=says):
+        permafrost.run(experiment, **given)
+
+
+def test_an_experiment_inside_itself_is_refused() -> None:
+    fields: dict[str, Any] = {}
+    fields["x-self"] = [fields]
+    with pytest.raises(permafrost.InputError, match="inside itself"):
+        permafrost.plan(fields)
