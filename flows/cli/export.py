@@ -1,4 +1,4 @@
-"""`export`: a trained head as a folder for other programs."""
+"""`export` and `upgrade`: a trained head as a folder for other programs."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,8 +18,9 @@ from permafrost.flows.cli.common import (
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     app.command()(export)
+    app.command()(upgrade)
 
 
 def export(
@@ -71,3 +72,25 @@ def export(
         say += f"; needs Permafrost, since {done.why_not_plain}"
     console.print(say, highlight=False, markup=False, soft_wrap=True)
     say_path(output)
+
+
+def upgrade(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder that an earlier version exported.", show_default=False)
+    ],
+    json: JsonFlag = False,
+) -> None:
+    """Have an exported folder name its module as this version and later ones find it; vectors stay."""
+    from permafrost.stages.encoder import upgrade_exported
+
+    done = upgrade_exported(folder)
+    if json:
+        emit({"folder": str(folder), "changed": list(done.changed)})
+        return
+    if done.changed:
+        console.print(f"rewrote {' and '.join(done.changed)}")
+    elif done.needs_permafrost:
+        console.print("up to date; nothing was changed")
+    else:
+        console.print("plain form, which needs no Permafrost; nothing was changed")
+    say_path(folder)

@@ -14,7 +14,7 @@ vectors = SentenceTransformer("{folder}").encode(["A text", "Another one"])
 
 Nothing but `sentence-transformers` is needed.""",
     "module": """```python
-from permafrost.stages.encoder import load_exported
+from permafrost import load_exported
 
 vectors = load_exported("{folder}").encode(["A text", "Another one"])
 ```

@@ -21,8 +21,9 @@ from permafrost.storage.features.identity import StoreIdentity
 RECORD = "permafrost.json"
 BACKBONE, HEAD = "backbone", "head"
 """Folders inside an exported one."""
-MODULE = "permafrost.stages.encoder.sentence_transformers_module.FrozenBackboneHead"
-"""What sentence-transformers is told to import."""
+MODULES = "modules.json"
+MODULE = "permafrost.FrozenBackboneHead"
+"""What sentence-transformers is told to import: a name that outlives where the class is kept."""
 
 FORMAT = 1
 
@@ -66,7 +67,7 @@ def write_module(fitted: FittedHead, folder: Path) -> None:
     )
     (folder / RECORD).write_bytes(json_bytes(record.model_dump(mode="json")))
     module = {"idx": 0, "name": "0", "path": "", "type": MODULE}
-    (folder / "modules.json").write_bytes(json_bytes([module]))
+    (folder / MODULES).write_bytes(json_bytes([module]))
 
 
 def load_exported(

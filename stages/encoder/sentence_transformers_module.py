@@ -25,6 +25,9 @@ from permafrost.storage.quoting import quoted
 class FrozenBackboneHead(InputModule):
     """Texts to `sentence_embedding`: recipe, backbone, rounding and head as in `Encoder`."""
 
+    # The library writes this into the folders that it saves.
+    __module__ = "permafrost"
+
     def __init__(self, folder: Path | str) -> None:
         super().__init__()
         self.folder = Path(folder)

@@ -26,11 +26,15 @@ class Cli:
         self.home, self._capsys = home, capsys
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
+        return self.without_home(*arguments, "--home", str(self.home), code=code)
+
+    def without_home(self, *arguments: str, code: int = 0) -> str:
+        """For commands that need none."""
         from permafrost.flows.cli import main
 
         self._capsys.readouterr()  # what a fixture printed before
         argv = sys.argv
-        sys.argv = ["permafrost", *arguments, "--home", str(self.home)]
+        sys.argv = ["permafrost", *arguments]
         try:
             main()
             ended = 0

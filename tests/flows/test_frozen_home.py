@@ -9,10 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from sentence_transformers import SentenceTransformer
 
+import permafrost
 from permafrost.flows.embedding import ByHead, ExtractContext, embed_texts
 from permafrost.flows.garbage import collect
 from permafrost.flows.pipeline import run_serially
 from permafrost.flows.runs import run_files, run_problems
+from permafrost.stages.encoder import upgrade_exported
 from permafrost.stages.extraction.target import ExtractRuntime
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.features.store import all_stores
@@ -58,14 +60,20 @@ def test_every_head_gives_the_vectors_it_gave(frozen: Path, tmp_path: Path) -> N
         np.testing.assert_allclose(now, then, rtol=1e-4, atol=1e-5, err_msg=heads[key])
 
 
+def upgraded(export: Path, target: Path) -> Path:
+    """A copy of an exported folder, brought up to date."""
+    upgrade_exported(shutil.copytree(export, target))
+    return target
+
+
 @pytest.mark.parametrize("form", ["plain", "module"])
-def test_its_exports_still_load(frozen: Path, form: str) -> None:
+def test_its_exports_load_once_upgraded(frozen: Path, tmp_path: Path, form: str) -> None:
     kind = {"plain": "mean", "module": "glot"}[form]
     *_, key = (k for k, v in trained(frozen / "home").items() if v == kind)
     then = pq.read_table(frozen / "vectors" / f"{key.partition('/')[2]}.parquet")
-    model = SentenceTransformer(
-        str(frozen / form), device="cpu", trust_remote_code=form == "module"
-    )
+    folder = upgraded(frozen / form, tmp_path / form)
+    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=form == "module")
+    assert isinstance(model[0], permafrost.FrozenBackboneHead) == (form == "module")
     # The vectors are from features in float16, these are not.
     np.testing.assert_allclose(
         model.encode(TEXTS),
@@ -73,6 +81,12 @@ def test_its_exports_still_load(frozen: Path, form: str) -> None:
         rtol=2**-10,
         atol=2**-12,
     )
+
+
+def test_an_upgrade_changes_names_and_no_vector(frozen: Path, tmp_path: Path) -> None:
+    before = permafrost.load_exported(frozen / "module", device="cpu").encode(TEXTS)
+    folder = upgraded(frozen / "module", tmp_path / "module")
+    assert np.array_equal(permafrost.load_exported(folder, device="cpu").encode(TEXTS), before)
 
 
 def test_the_same_experiment_computes_no_token(

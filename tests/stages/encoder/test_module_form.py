@@ -157,6 +157,11 @@ def test_the_model_can_be_saved_again(exported: Path, tmp_path: Path) -> None:
     model = loaded(exported)
     model.save(str(tmp_path / "again"), create_model_card=False)
     assert np.array_equal(loaded(tmp_path / "again").encode(TEXTS), model.encode(TEXTS))
+    # A name that is promised to stay, whoever writes the folder.
+    for folder in (exported, tmp_path / "again"):
+        assert [m["type"] for m in read_json(folder / "modules.json")] == [
+            "permafrost.FrozenBackboneHead"
+        ]
 
 
 def test_the_folder_says_what_it_is(home: Home, exported: Path) -> None:
