@@ -18,8 +18,9 @@ import torch
 from benchmarks.measuring import Finding, show
 from permafrost.stages.fit import FitConfig, OptimConfig
 from permafrost.stages.fit.models import TaskFacts
-from permafrost.stages.fit.run import start_run, train_epoch
+from permafrost.stages.fit.run import HeadTrainee
 from permafrost.stages.fit.sources import Singles
+from permafrost.stages.fit.trainer import Trainer
 from permafrost.stages.heads import GlotHead, HeadConfig, MlpHead, ScorerHead
 from permafrost.storage.ragged import Ragged, offsets_of
 from permafrost.storage.readers import InMemoryReader
@@ -46,11 +47,12 @@ def epochs(args: argparse.Namespace, head: str, batch_size: int, train: Singles)
     """Epochs of one head."""
     optim = OptimConfig(batch_size=batch_size, max_epochs=args.rounds + 1)
     config = FitConfig(head=HEADS[head], seed=0, optim=optim)
-    run = start_run(config, FACTS, WIDTH, CPU)
+    trainee = HeadTrainee(config, FACTS, train, None, CPU)
+    trainer = Trainer(trainee, trainee.plan)
     seconds: list[float] = []
     for epoch in range(1, args.rounds + 2):
         begin = time.perf_counter()
-        n_steps = sum(1 for _ in train_epoch(run, config, train, epoch, CPU))
+        n_steps = sum(1 for _ in trainer.steps(epoch))
         seconds.append(time.perf_counter() - begin)
     n_tokens = int(train.reader.lengths.sum())
     first, later = seconds[0], median(seconds[1:])

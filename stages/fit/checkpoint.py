@@ -1,8 +1,9 @@
-"""A fit that was killed goes on where it was: its state after the last whole epoch, in one file."""
+"""A fit that was killed goes on where it was: what it knows after an epoch, in one file."""
 
 import hashlib
 import io
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,6 @@ import torch
 
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import FitData
-from permafrost.stages.fit.history import EpochRecord, StepRecord, Trace
-from permafrost.stages.fit.run import Run
 from permafrost.storage.durable import remove, write_durably
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import digest
@@ -22,49 +21,24 @@ _CHECKSUM = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What a checkpoint holds."""
-
-    trace: Trace
-    model: dict[str, Any]
-    """Of the candidate of the last epoch."""
-    optimizer: dict[str, Any]
-
-    def restore(self, run: Run) -> None:
-        """Bring a fresh run of that candidate to where it was."""
-        run.model.load_state_dict(self.model)
-        run.optimizer.load_state_dict(self.optimizer)
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """The file of one fit. It is known by config and data, not by code: let its name depend on that."""
 
     path: Path
     identity: str
 
-    def save(self, trace: Trace, run: Run) -> None:
-        """Replace the file, at once and durably, after an epoch.
+    def save(self, content: Mapping[str, Any]) -> None:
+        """Replace the file by tensors and plain values, at once and durably.
 
         Raises:
             DiskFullError: no room; the file is as it was.
         """
-        assert trace.best is not None, "some epoch is the best so far"
-        record, state = trace.best
-        content = {
-            "identity": self.identity,
-            "history": [astuple(r) for r in trace.history],
-            "log": [astuple(r) for r in trace.log],
-            "best": (astuple(record), state),
-            "model": run.state(),
-            "optimizer": run.optimizer.state_dict(),
-        }
         file = io.BytesIO()
-        torch.save(content, file)
+        torch.save({"identity": self.identity, **content}, file)
         whole = file.getvalue()
         write_durably(self.path, hashlib.sha256(whole).digest() + whole)
 
-    def load(self) -> Saved | None:
+    def load(self) -> dict[str, Any] | None:
         """What was saved; None if nothing was, or by a fit of another config or other data.
 
         Raises:
@@ -80,15 +54,7 @@ class Checkpoint:
                 "they begin with; delete it, and the fit begins anew"
             )
         content = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
-        if content["identity"] != self.identity:
-            return None
-        best = content["best"]
-        trace = Trace(
-            [EpochRecord(*r) for r in content["history"]],
-            [StepRecord(*r) for r in content["log"]],
-            (EpochRecord(*best[0]), best[1]),
-        )
-        return Saved(trace, content["model"], content["optimizer"])
+        return content if content["identity"] == self.identity else None
 
     def remove(self) -> None:
         """The fit is over."""

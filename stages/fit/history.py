@@ -1,16 +1,15 @@
-"""What a fit has found so far: losses, rates and dev metrics, and when a candidate is over."""
+"""What a fit has found: losses, rates and dev metrics of its candidates, and the files of them."""
 
 import csv
 import io
-from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
-from torch import Tensor
 
 from permafrost.stages.fit.config import FitConfig
-from permafrost.stages.fit.optim import Limits
+from permafrost.stages.fit.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -34,40 +33,15 @@ class StepRecord:
     lr: float
 
 
-@dataclass
-class Trace:
-    """Everything that a fit has recorded, in order."""
-
-    history: list[EpochRecord] = field(default_factory=list[EpochRecord])
-    log: list[StepRecord] = field(default_factory=list[StepRecord])
-    best: tuple[EpochRecord, dict[str, Tensor]] | None = None
-    """The best epoch on dev and the parameters after it; ties go to the first."""
-
-    def epochs(self, candidate: int) -> list[EpochRecord]:
-        """The epochs of a candidate."""
-        return self.history[self._first(candidate) : self._first(candidate + 1)]
-
-    def _first(self, candidate: int) -> int:
-        return bisect_left(self.history, candidate, key=lambda r: r.candidate)
-
-    def is_over(self, candidate: int, config: FitConfig, limits: Limits) -> bool:
-        """Whether a candidate gets no further epoch."""
-        mine = [r.dev_metric for r in self.epochs(candidate)]
-        if not mine:
-            return False
-        patient = config.grid_patience
-        since_best = len(mine) - 1 - mine.index(max(mine))
-        earlier = [r.dev_metric for r in self.history[: self._first(candidate)]]
-        return (
-            len(mine) >= limits.n_epochs
-            or (limits.patience is not None and since_best >= limits.patience)
-            or (
-                patient is not None
-                and len(mine) >= patient
-                and bool(earlier)
-                and max(mine) <= max(earlier)
-            )
-        )
+def records_of(
+    number: int, trainer: Trainer[Any, Any]
+) -> tuple[list[EpochRecord], list[StepRecord]]:
+    """What the trainer of a candidate has recorded."""
+    history = [
+        EpochRecord(number, e.epoch, e.losses[0], e.dev[0]) for e in trainer.history if e.dev
+    ]
+    log = [StepRecord(number, s.epoch, s.step, s.loss, s.lr) for s in trainer.log]
+    return history, log
 
 
 def history_table(history: Sequence[EpochRecord], candidates: Sequence[FitConfig]) -> pa.Table:

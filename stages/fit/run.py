@@ -1,13 +1,7 @@
-"""A candidate in training: its model, one epoch, and its answers.
+"""A candidate in training: its model, what a batch of it makes smaller, and its answers on dev."""
 
-Nothing is drawn from torch's global generator, so fits may run side by side in threads.
-"""
+from typing import Any
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -15,78 +9,86 @@ from torch.func import functional_call
 
 from permafrost.stages.fit.batches import per_text, to_tensors
 from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.metrics import evaluate
 from permafrost.stages.fit.models import Predictions, TaskFacts, TaskModel, build_model
 from permafrost.stages.fit.optim import make_optimizer, rate
 from permafrost.stages.fit.sources import Source
+from permafrost.stages.fit.trainer import Plan, Trainee
 from permafrost.storage.errors import InputError, PermafrostError
+from permafrost.storage.readers import Batch
 
 
-class Step(NamedTuple):
-    """One step of the optimiser."""
+class HeadTrainee(Trainee[TaskModel, Batch]):
+    """A head and what its task adds; the same seed gives the same initial weights on every device.
 
-    loss: float
-    examples: int
-    lr: float
-
-
-@dataclass(frozen=True)
-class Run:
-    """The model of a candidate while it is trained."""
-
-    model: TaskModel
-    optimizer: torch.optim.Optimizer
-
-    def state(self) -> dict[str, Tensor]:
-        """A copy of the parameters and buffers."""
-        return {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
-
-
-def start_run(config: FitConfig, facts: TaskFacts, d_in: int, device: torch.device) -> Run:
-    """A fresh model of a candidate; the same seed gives the same weights on every device.
+    Args:
+        config: the candidate.
+        facts: what its model has to know of the corpus.
+        train: what it is trained on.
+        dev: what it is scored on; None where it never is.
+        device: where to compute.
 
     Raises:
         InputError: it has nothing to train.
     """
-    model = build_model(config, facts, d_in).to(device)
-    if not any(
-        p.requires_grad for p in model.parameters()
-    ):  # of fixed heads, the splits have said so
-        raise InputError(
-            f"head {config.head.kind} has no parameters with these settings and loss {config.loss.kind} "
-            "adds none, so there is nothing to train; use another head"
-        )
-    return Run(model, make_optimizer(config.optim, model.parameters()))
 
-
-def train_epoch(
-    run: Run, config: FitConfig, train: Source, epoch: int, device: torch.device
-) -> Iterator[Step]:
-    """One pass over train."""
-    run.model.train()
-    optim = config.optim
-    per_epoch = -(-len(train.labels) // optim.batch_size)
-    n_steps = per_epoch * optim.limits(len(train.labels)).n_epochs
-    batches = train.shuffled(optim.batch_size, config.seed, epoch)
-    for step, (picked, rows) in enumerate(batches):
-        encoded = encode(run.model, optim.precision, *to_tensors(rows, device))
-        labels = torch.from_numpy(train.labels[picked]).to(device)
-        loss = run.model.loss(encoded, labels)
-        value = loss.item()
-        if not np.isfinite(value):
-            raise PermafrostError(
-                f"the loss is {value} at epoch {epoch}, step {step} of the candidate "
-                f"{config.model_dump_json(exclude={'grid'})} with optim.lr {optim.lr}; lower "
-                "optim.lr, or check the features with 'permafrost verify'"
+    def __init__(
+        self,
+        config: FitConfig,
+        facts: TaskFacts,
+        train: Source,
+        dev: Source | None,
+        device: torch.device,
+    ) -> None:
+        self.config, self.train, self._dev, self.device = config, train, dev, device
+        self.model = build_model(config, facts, train.reader.width).to(device)
+        if not any(p.requires_grad for p in self.model.parameters()):
+            # Of fixed heads, the splits have said so.
+            raise InputError(
+                f"head {config.head.kind} has no parameters with these settings and loss {config.loss.kind} "
+                "adds none, so there is nothing to train; use another head"
             )
-        run.optimizer.zero_grad()
-        loss.backward()
-        if optim.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(run.model.parameters(), optim.max_grad_norm)
-        lr = rate(optim, (epoch - 1) * per_epoch + step, n_steps)
-        for group in run.optimizer.param_groups:
-            group["lr"] = lr
-        run.optimizer.step()
-        yield Step(value, len(picked), lr)
+        self.optimizer = make_optimizer(config.optim, self.model.parameters())
+
+    @property
+    def plan(self) -> Plan:
+        """As its config says for so many examples."""
+        optim, n_examples = self.config.optim, len(self.train.labels)
+        limits = optim.limits(n_examples)
+        per_epoch = -(-n_examples // optim.batch_size)
+        n_steps = per_epoch * limits.n_epochs
+        return Plan(
+            limits.n_epochs,
+            per_epoch,
+            limits.patience,
+            max_grad_norm=optim.max_grad_norm,
+            rate=lambda step: rate(optim, step, n_steps),
+        )
+
+    def batches(self, epoch: int) -> Any:
+        """Examples with the rows of their texts."""
+        return self.train.shuffled(self.config.optim.batch_size, self.config.seed, epoch)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, int]:
+        """That of the task."""
+        picked, rows = batch
+        encoded = encode(self.model, self.config.optim.precision, *to_tensors(rows, self.device))
+        labels = torch.from_numpy(self.train.labels[picked]).to(self.device)
+        return self.model.loss(encoded, labels), len(picked)
+
+    def dev(self) -> tuple[float]:
+        """The metric of the config."""
+        assert self._dev is not None, "it is scored only where it has dev"
+        answers = predict(self.model, self._dev, self.config.optim.batch_size, self.device)
+        return (evaluate(self.config.metric, self._dev.labels, answers.values),)
+
+    def broken(self, what: str, part: int, value: float) -> PermafrostError:
+        """Names the candidate and its rate."""
+        return PermafrostError(
+            f"the loss is {value} {what} of the candidate "
+            f"{self.config.model_dump_json(exclude={'grid'})} with optim.lr {self.config.optim.lr}; lower "
+            "optim.lr, or check the features with 'permafrost verify'"
+        )
 
 
 def encode(

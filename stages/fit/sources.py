@@ -12,6 +12,7 @@ from jaxtyping import Int64
 
 from permafrost.stages.fit.batches import per_text
 from permafrost.stages.fit.data import Examples
+from permafrost.stages.fit.trainer import shuffled_batches
 from permafrost.stages.heads.head import HeadConfig
 from permafrost.storage.ragged import Ragged
 from permafrost.storage.readers import Batch, FeatureReader, InMemoryReader
@@ -54,8 +55,7 @@ class Pairs:
         The order does not depend on the kind of the reader. A reader that reads windows loads the texts
         of as many batches at a time as its budget allows, at least one; with negatives, one.
         """
-        order = np.random.default_rng([seed, epoch]).permutation(len(self.labels))
-        batches = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+        batches = shuffled_batches(len(self.labels), batch_size, seed, epoch)
         if self.negatives is not None:
             return (self._with_negatives(batch, self.negatives.take(batch)) for batch in batches)
         texts = np.concatenate([self.sides[:, batch].ravel() for batch in batches])

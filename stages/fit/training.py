@@ -8,19 +8,21 @@ A fit depends on its config and data alone.
 """
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from permafrost.stages.fit.checkpoint import Saved, checkpoint_of
+from permafrost.stages.fit.checkpoint import Checkpoint, checkpoint_of
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import Examples, FitData
-from permafrost.stages.fit.history import EpochRecord, StepRecord, Trace
-from permafrost.stages.fit.metrics import evaluate
+from permafrost.stages.fit.history import EpochRecord, StepRecord, records_of
 from permafrost.stages.fit.models import TaskFacts
-from permafrost.stages.fit.optim import Limits
-from permafrost.stages.fit.run import Run, predict, start_run, train_epoch
+from permafrost.stages.fit.run import HeadTrainee
 from permafrost.stages.fit.sources import (
     Source,
     pooled,
@@ -36,6 +38,7 @@ from permafrost.stages.fit.splits import (
     splits,
 )
 from permafrost.stages.fit.trained import FitResult
+from permafrost.stages.fit.trainer import Trainer
 from permafrost.stages.heads.head import AlreadyPooled, HeadConfig
 from permafrost.storage.progress import Progress
 from permafrost.storage.readers import FeatureReader
@@ -72,52 +75,118 @@ def fit(
         CorruptDataError: the checkpoint is damaged.
     """
     candidates: list[FitConfig] = []
-    found: dict[tuple[int, str], Splits] = {}
-    # By candidate: steps of an epoch, and when training ends.
-    steps: list[int] = []
-    limits: list[Limits] = []
+    parts: dict[tuple[int, str], Splits] = {}
+    n_steps: list[int] = []  # of each candidate, at most
     for candidate in config.candidates():
         data.reader(candidate.layer)
         require_fitting(candidate, data)
         kind = (candidate.seed, candidate.labels)
-        if kind not in found:
-            found[kind] = splits(*kind, data)
-        require_negatives(candidate, found[kind][0])
-        n_examples = len(found[kind][0])
+        if kind not in parts:
+            parts[kind] = splits(*kind, data)
+        require_negatives(candidate, parts[kind][0])
+        n_examples = len(parts[kind][0])
         optim = candidate.optim.for_examples(n_examples)
         candidates.append(candidate.model_copy(update={"optim": optim}))
-        steps.append(-(-n_examples // optim.batch_size))
-        limits.append(optim.limits(n_examples))
-    keeper = None if checkpoint is None else checkpoint_of(checkpoint, config, data)
-    saved = None if keeper is None else keeper.load()
-    trace = Trace() if saved is None else saved.trace
-    sources = _Sources(data, found, torch.device(device))
-    facts = _facts(data, next(iter(found.values()))[0])
-    total = sum(n * limit.n_epochs for n, limit in zip(steps, limits, strict=True))
-    written = time.monotonic()
-    progress.start(f"fit {config.head.kind}", total, "steps")
+        n_steps.append(-(-n_examples // optim.batch_size) * optim.limits(n_examples).n_epochs)
+    file = None if checkpoint is None else checkpoint_of(checkpoint, config, data)
+    saved = None if file is None else file.load()
+    found = _Found() if saved is None else _Found.loaded(saved)
+    unfinished = None if saved is None else saved["trainer"]
+    keeper = _Keeper(file, found, checkpoint_every_s)
+    sources = _Sources(data, parts, torch.device(device))
+    facts = _facts(data, next(iter(parts.values()))[0])
+    progress.start(f"fit {config.head.kind}", sum(n_steps), "steps")
     try:
-        for number, candidate in enumerate(candidates):
-            progress.advance(steps[number] * len(trace.epochs(number)))
-            if not trace.is_over(number, candidate, limits[number]):
-                training = _start(number, candidate, facts, sources, trace, saved)
-                while not trace.is_over(number, candidate, limits[number]):
-                    _epoch(training, trace, progress)
-                    if keeper is not None and time.monotonic() - written >= checkpoint_every_s:
-                        keeper.save(trace, training.run)
-                        written = time.monotonic()
-            spared = limits[number].n_epochs - len(trace.epochs(number))
-            progress.advance(steps[number] * spared)
+        progress.advance(sum(n_steps[: found.n_candidates]))  # those that ended before a kill
+        for candidate in candidates[found.n_candidates :]:
+            trained, train, dev = sources.of(candidate)
+            trainee = HeadTrainee(trained, facts, train, dev, sources.device)
+            rival = None if found.best is None else found.best[0]
+            is_hopeless = partial(ends_early, config.grid_patience, rival)
+            trainer = Trainer(trainee, trainee.plan, is_hopeless)
+            if unfinished is not None:
+                trainer.load_state_dict(unfinished)
+                unfinished = None
+            trainer.run(progress, lambda trainer=trainer: keeper.after_epoch(trainer))
+            found.add(trainer)
     finally:
         progress.finish()
-    assert trace.best is not None, "there is at least one candidate and one epoch"
-    best, state = trace.best
+    assert found.best is not None, "there is at least one candidate and one epoch"
+    best, state = found.best
     width = data.reader(candidates[best.candidate].layer).width
-    if keeper is not None:
-        keeper.remove()
+    if file is not None:
+        file.remove()
     return FitResult(
-        config, tuple(candidates), best, tuple(trace.history), tuple(trace.log), width, facts, state
+        config, tuple(candidates), best, tuple(found.history), tuple(found.log), width, facts, state
     )
+
+
+@dataclass
+class _Found:
+    """What the candidates so far have come to."""
+
+    n_candidates: int = 0
+    history: list[EpochRecord] = field(default_factory=list[EpochRecord])
+    log: list[StepRecord] = field(default_factory=list[StepRecord])
+    best: tuple[EpochRecord, dict[str, Tensor]] | None = None
+    """The best epoch on dev and the parameters after it; ties go to the first."""
+
+    @classmethod
+    def loaded(cls, saved: dict[str, Any]) -> "_Found":
+        """As `_Keeper` wrote it."""
+        best = saved["best"]
+        return cls(
+            saved["n_candidates"],
+            [EpochRecord(*r) for r in saved["history"]],
+            [StepRecord(*r) for r in saved["log"]],
+            None if best is None else (EpochRecord(*best[0]), best[1]),
+        )
+
+    def add(self, trainer: Trainer[Any, Any]) -> None:
+        """A candidate has ended."""
+        history, log = records_of(self.n_candidates, trainer)
+        self.history += history
+        self.log += log
+        best = history[trainer.best[0].epoch - 1]
+        if self.best is None or best.dev_metric > self.best[0].dev_metric:
+            self.best = best, trainer.kept
+        self.n_candidates += 1
+
+
+def ends_early(patience: int | None, best: EpochRecord | None, scores: Sequence[float]) -> bool:
+    """Whether a candidate with these scores on dev, one per epoch, has not beaten the best before."""
+    return (
+        patience is not None
+        and best is not None
+        and len(scores) >= patience
+        and max(scores) <= best.dev_metric
+    )
+
+
+@dataclass
+class _Keeper:
+    """Writes the checkpoint, not more often than every so many seconds."""
+
+    file: Checkpoint | None
+    found: _Found
+    every_s: float
+    written: float = field(default_factory=time.monotonic)
+
+    def after_epoch(self, trainer: Trainer[Any, Any]) -> None:
+        """The current candidate has ended an epoch."""
+        if self.file is None or time.monotonic() - self.written < self.every_s:
+            return
+        found = self.found
+        self.file.save(
+            {
+                "n_candidates": found.n_candidates,
+                "history": [astuple(r) for r in found.history],
+                "log": [astuple(r) for r in found.log],
+                "best": None if found.best is None else (astuple(found.best[0]), found.best[1]),
+                "trainer": trainer.state_dict(),
+            }
+        )
+        self.written = time.monotonic()
 
 
 def _facts(data: FitData, train: Examples) -> TaskFacts:
@@ -155,52 +224,3 @@ class _Sources:
                 candidate.head, source.reader, candidate.optim.batch_size, self.device
             )
         return with_reader(source, self.pools[key])
-
-
-@dataclass(frozen=True)
-class _Training:
-    """A candidate between two epochs."""
-
-    number: int
-    config: FitConfig
-    run: Run
-    train: Source
-    dev: Source
-    device: torch.device
-
-
-def _start(
-    number: int,
-    candidate: FitConfig,
-    facts: TaskFacts,
-    sources: _Sources,
-    trace: Trace,
-    saved: Saved | None,
-) -> _Training:
-    trained, train, dev = sources.of(candidate)
-    run = start_run(trained, facts, train.reader.width, sources.device)
-    if saved is not None and trace.epochs(number):
-        saved.restore(run)
-    return _Training(number, trained, run, train, dev, sources.device)
-
-
-def _epoch(training: _Training, trace: Trace, progress: Progress) -> None:
-    """Train for one epoch, evaluate, record."""
-    number, config, run = training.number, training.config, training.run
-    earlier = trace.epochs(number)
-    epoch = len(earlier) + 1
-    said = f", dev {earlier[-1].dev_metric:.4f}" if earlier else ""
-    total, log = 0.0, list[StepRecord]()
-    first = -(-len(training.train.labels) // config.optim.batch_size) * (epoch - 1) + 1
-    for step in train_epoch(run, config, training.train, epoch, training.device):
-        total += step.loss * step.examples
-        log.append(StepRecord(number, epoch, first + len(log), step.loss, step.lr))
-        progress.advance(1, f"loss {step.loss:.4f}{said}")
-    dev = training.dev
-    answers = predict(run.model, dev, config.optim.batch_size, training.device)
-    score = evaluate(config.metric, dev.labels, answers.values)
-    record = EpochRecord(number, epoch, total / len(training.train.labels), score)
-    trace.history.append(record)
-    trace.log += log
-    if trace.best is None or score > trace.best[0].dev_metric:
-        trace.best = record, run.state()

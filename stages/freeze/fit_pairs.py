@@ -3,8 +3,7 @@
 Source: FREEZE!, 4.1 and 4.2. We differ in the selection: the notebooks keep the best epoch on test, here
 dev selects and test is never read.
 
-A fit depends on its config, its latents and its pairs alone. Nothing is drawn from torch's global
-generator, so fits may run side by side in threads.
+A fit depends on its config, its latents and its pairs alone.
 Axes: n texts, l layers, d d_model, p pairs.
 """
 
@@ -16,14 +15,14 @@ from jaxtyping import Float32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from permafrost.stages.freeze.batches import gather, shuffled_batches
+from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
+from permafrost.stages.freeze.batches import LEAST, gather
 from permafrost.stages.freeze.build import build_pair_head
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.encoders import LayerAutoencoders
 from permafrost.stages.freeze.losses import LOSSES
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult
 from permafrost.stages.freeze.pair_heads import CosineMlp, EncodedHead, PairHead, cosines
-from permafrost.stages.freeze.step_log import StepLoss, steps_from
 from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.progress import Progress
@@ -61,40 +60,85 @@ def fit_pairs(
     train.require("train", len(latents))
     dev.require("dev", len(latents))
     n_layers, d_model = latents.shape[1:]
-    place = torch.device(device)
-    head = _start(config, latents, train, autoencoders, place)
-    optimizer = _OPTIMIZERS[config.optimizer](
-        head.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
-    )
-    history: list[PairEpoch] = []
-    log: list[StepLoss] = []
-    said = ""
-    best: tuple[PairEpoch, float, dict[str, Tensor]] | None = None
-    steps = len(shuffled_batches(len(train), config.batch_size, config.seed, 1))
-    progress.start(f"fit {config.head.kind}", steps * config.max_epochs, "steps")
+    trainee = PairTrainee(config, latents, train, dev, autoencoders, torch.device(device))
+    trainer = Trainer(trainee, trainee.plan)
+    progress.start(f"fit {config.head.kind}", trainer.plan.n_epochs * trainer.plan.n_steps, "steps")
     try:
-        for epoch in range(1, config.max_epochs + 1):
-            loss, losses = _train_epoch(
-                config, head, optimizer, latents, train, epoch, progress, said
-            )
-            log += steps_from(log, epoch, losses)
-            score = None
-            if epoch % config.evaluate_every == 0 or epoch == config.max_epochs:
-                score = _correlation(config, predict(head, latents, dev.pairs), dev.labels)
-                said = "" if score is None else f", dev {score:.4f}"
-            history.append(PairEpoch(epoch, loss, score))
-            if score is not None and (best is None or score > best[1]):
-                # Cloned, since on the CPU the head goes on changing the same memory.
-                state = {k: v.detach().cpu().clone() for k, v in head.state_dict().items()}
-                best = history[-1], score, state
+        trainer.run(progress)
     finally:
         progress.finish()
-    if best is None:
+    if not trainer.best:
         raise PermafrostError(
             f"the head {config.head.kind} gives all {len(dev)} dev pairs the same similarity in every "
             f"evaluated epoch (lr {config.lr}, loss {config.loss}); lower lr or use the other loss"
         )
-    return PairFitResult(config, n_layers, d_model, best[0], tuple(history), best[2], tuple(log))
+    history = [
+        PairEpoch(e.epoch, e.losses[0], None if e.dev is None else e.dev[0])
+        for e in trainer.history
+    ]
+    best = history[trainer.best[0].epoch - 1]
+    return PairFitResult(
+        config, n_layers, d_model, best, tuple(history), trainer.kept, tuple(trainer.log)
+    )
+
+
+class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
+    """A pair head; the same seed gives the same initial weights on every device."""
+
+    def __init__(
+        self,
+        config: PairFitConfig,
+        latents: NDArray[np.float32],
+        train: GradedPairs,
+        dev: GradedPairs,
+        autoencoders: LayerAutoencoders | None,
+        device: torch.device,
+    ) -> None:
+        self.config, self.latents, self.train, self._dev = config, latents, train, dev
+        self.device = device
+        self.model = _start(config, latents, train, autoencoders, device)
+        self.optimizer = _OPTIMIZERS[config.optimizer](
+            self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """As its config says."""
+        config = self.config
+        n_steps = len(self.batches(1))
+        return Plan(config.max_epochs, n_steps, evaluate_every=config.evaluate_every)
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Numbers of pairs."""
+        config = self.config
+        return shuffled_batches(len(self.train), config.batch_size, config.seed, epoch, LEAST)
+
+    def loss(self, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
+        """Of the similarities that the head predicts."""
+        first, second = self.train.pairs[batch].T
+        device = self.device
+        predicted = self.model(
+            gather(self.latents, first, device), gather(self.latents, second, device)
+        )
+        gold = torch.from_numpy(self.train.labels[batch]).to(predicted)
+        return LOSSES[self.config.loss](predicted, gold), len(batch)
+
+    def dev(self) -> tuple[float] | None:
+        """The correlation of similarities and labels; None where all similarities are equal."""
+        predicted = predict(self.model, self.latents, self._dev.pairs)
+        if np.ptp(predicted) == 0:
+            return None
+        correlate = _CORRELATIONS[self.config.metric]
+        return (correlate(predicted.astype(np.float64), self._dev.labels),)
+
+    def broken(self, what: str, part: int, value: float) -> PermafrostError:
+        """Names the head and its rate."""
+        config = self.config
+        return PermafrostError(
+            f"the loss {config.loss} is {value} {what} of the head "
+            f"{config.head.kind} with lr {config.lr}; lower lr, or check the features with "
+            "'permafrost verify'"
+        )
 
 
 @torch.no_grad()
@@ -151,47 +195,3 @@ def _start(
             torch.cat([cosines(a, b) for a, b in _in_order(latents, train.pairs, place)])
         )
     return head
-
-
-def _train_epoch(
-    config: PairFitConfig,
-    head: PairHead,
-    optimizer: torch.optim.Optimizer,
-    latents: NDArray[np.float32],
-    train: GradedPairs,
-    epoch: int,
-    progress: Progress,
-    said: str,
-) -> tuple[float, list[float]]:
-    """One pass over the pairs; the mean loss on the way, and that of each step."""
-    head.train()
-    place = next(head.parameters()).device
-    total, losses = 0.0, list[float]()
-    batches = shuffled_batches(len(train), config.batch_size, config.seed, epoch)
-    for step, batch in enumerate(batches):
-        first, second = train.pairs[batch].T
-        predicted = head(gather(latents, first, place), gather(latents, second, place))
-        gold = torch.from_numpy(train.labels[batch]).to(predicted)
-        loss = LOSSES[config.loss](predicted, gold)
-        value = loss.item()
-        if not np.isfinite(value):
-            raise PermafrostError(
-                f"the loss {config.loss} is {value} at epoch {epoch}, step {step} of the head "
-                f"{config.head.kind} with lr {config.lr}; lower lr, or check the features with "
-                "'permafrost verify'"
-            )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        total += value * len(batch)
-        losses.append(value)
-        progress.advance(1, f"loss {value:.4f}{said}")
-    return total / len(train), losses
-
-
-def _correlation(
-    config: PairFitConfig, predicted: NDArray[np.float32], labels: NDArray[np.float64]
-) -> float | None:
-    if np.ptp(predicted) == 0:
-        return None
-    return _CORRELATIONS[config.metric](predicted.astype(np.float64), labels)

@@ -8,7 +8,7 @@ from torch import nn
 from permafrost.stages.freeze.encoders import LayerAutoencoders
 
 
-class LayerwiseAdamW:
+class LayerwiseAdamW(torch.optim.AdamW):
     """The update that one AdamW per autoencoder would make.
 
     A torch optimiser has one rate per parameter, so it is given each layer's row as a parameter of its
@@ -27,15 +27,14 @@ class LayerwiseAdamW:
             {"params": [self._row(whole, row) for whole in wholes], "lr": rate}
             for (wholes, row), rate in zip(autoencoders.by_layer(), rates, strict=True)
         ]
-        self._optimizer = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True)
+        super().__init__(groups, weight_decay=weight_decay, fused=True)
 
     def _row(self, whole: nn.Parameter, row: int) -> nn.Parameter:
         part = nn.Parameter(whole.detach()[row])
         part.grad = self._gradients[whole][row]
         return part
 
-    def step(self) -> None:
-        """Update every layer from the gradients, then clear them."""
-        self._optimizer.step()
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients where they lie, whatever is asked for: the rows share their memory."""
         for gradient in self._gradients.values():
             gradient.zero_()

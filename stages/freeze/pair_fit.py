@@ -14,10 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from permafrost.stages.fit.trainer import Step
 from permafrost.stages.freeze.build import build_pair_head
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.pair_heads import PairHead
-from permafrost.stages.freeze.step_log import StepLoss, step_csv
+from permafrost.stages.freeze.step_log import step_csv
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 
 FORMAT = 1
@@ -87,7 +88,7 @@ class PairFitResult:
     """Every epoch; the last one is what a fit without a choice on dev would give."""
     state: Mapping[str, Tensor]
     """Parameters and buffers of the best epoch by name."""
-    log: tuple[StepLoss, ...] = ()
+    log: tuple[Step, ...] = ()
     """Every step; not read back."""
 
     def head(self) -> PairHead:

@@ -6,18 +6,20 @@ differ: the notebooks keep the last epoch, take the texts in their order and dro
 Axes: n texts, l layers, d d_model.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from permafrost.stages.freeze.batches import gather, shuffled_batches
+from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
+from permafrost.stages.freeze.batches import LEAST, gather
 from permafrost.stages.freeze.config import AutoencoderConfig
 from permafrost.stages.freeze.encoders import LayerAutoencoders
 from permafrost.stages.freeze.layer_rates import LayerwiseAdamW
 from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch
-from permafrost.stages.freeze.step_log import StepLoss, steps_from
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.progress import Progress
 
@@ -43,38 +45,87 @@ def pretrain(
     """
     train, dev = _held_out(config, len(latents))
     n_layers, d_model = latents.shape[1:]
-    place = torch.device(device)
-    draw = torch.Generator().manual_seed(config.seed)
-    model = LayerAutoencoders(config.encoders, n_layers, d_model, draw).to(place)
-    kept = LayerAutoencoders(config.encoders, n_layers, d_model, draw).to(place)
-    rates = [config.lr * (1 + layer / n_layers) for layer in range(n_layers)]
-    optimizer = LayerwiseAdamW(model, rates, config.weight_decay)
-    history: list[LayerEpoch] = []
-    log: list[StepLoss] = []
-    best: dict[int, LayerEpoch] = {}
-    steps = len(shuffled_batches(len(train), config.batch_size, config.seed, 1))
-    progress.start("pretrain autoencoders", steps * config.max_epochs, "steps")
+    trainee = AutoencoderTrainee(config, latents, train, dev, torch.device(device))
+    trainer = Trainer(trainee, Plan(config.max_epochs, len(trainee.batches(1))))
+    progress.start("pretrain autoencoders", trainer.plan.n_epochs * trainer.plan.n_steps, "steps")
     try:
-        for epoch in range(1, config.max_epochs + 1):
-            learnt, losses = _train_epoch(config, model, optimizer, latents, train, epoch, progress)
-            log += steps_from(log, epoch, losses)
-            held = _errors(model, latents, dev, config.batch_size)
-            _require_finite(held, config, epoch)
-            rows = zip(learnt.tolist(), held.tolist(), strict=True)
-            records = [LayerEpoch(epoch, layer, *row) for layer, row in enumerate(rows)]
-            history += records
-            better = [
-                record
-                for record in records
-                if record.layer not in best or record.dev_mse < best[record.layer].dev_mse
-            ]
-            _keep(model, kept, {record.layer for record in better})
-            best |= {record.layer: record for record in better}
+        trainer.run(progress)
     finally:
         progress.finish()
-    state = {name: value.cpu() for name, value in kept.state_dict().items()}
-    chosen = tuple(best[layer] for layer in range(n_layers))
-    return AutoencoderResult(config, n_layers, d_model, chosen, tuple(history), state, tuple(log))
+    history = [
+        LayerEpoch(epoch.epoch, layer, epoch.losses[layer], -score)
+        for epoch in trainer.history
+        for layer, score in enumerate(epoch.dev or ())
+    ]
+    chosen = tuple(
+        history[(best.epoch - 1) * n_layers + layer] for layer, best in enumerate(trainer.best)
+    )
+    log = tuple(trainer.log)
+    return AutoencoderResult(config, n_layers, d_model, chosen, tuple(history), trainer.kept, log)
+
+
+class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
+    """The autoencoders of all layers, each a part with a rate of its own."""
+
+    noun = "mse"
+
+    def __init__(
+        self,
+        config: AutoencoderConfig,
+        latents: NDArray[np.float32],
+        train: NDArray[np.int64],
+        dev: NDArray[np.int64],
+        device: torch.device,
+    ) -> None:
+        self.config, self.latents, self.train, self._dev = config, latents, train, dev
+        self.device = device
+        n_layers, d_model = latents.shape[1:]
+        draw = torch.Generator().manual_seed(config.seed)
+        self.model = LayerAutoencoders(config.encoders, n_layers, d_model, draw).to(device)
+        rates = [config.lr * (1 + layer / n_layers) for layer in range(n_layers)]
+        self.optimizer = LayerwiseAdamW(self.model, rates, config.weight_decay)
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Places in the texts that are trained on."""
+        config = self.config
+        return shuffled_batches(len(self.train), config.batch_size, config.seed, epoch, LEAST)
+
+    def loss(self, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
+        """Each layer's error of reconstruction."""
+        errors_L = self.model.errors(gather(self.latents, self.train[batch], self.device))
+        return errors_L, len(batch)
+
+    @torch.no_grad()
+    def dev(self) -> list[float]:
+        """Less each layer's error on the texts held out."""
+        total_L = torch.zeros(self.latents.shape[1], dtype=torch.float64, device=self.device)
+        for start in range(0, len(self._dev), self.config.batch_size):
+            batch = self._dev[start : start + self.config.batch_size]
+            total_L += self.model.errors(gather(self.latents, batch, self.device)) * len(batch)
+        return (-total_L / len(self._dev)).tolist()
+
+    @torch.no_grad()
+    def keep(self, kept: dict[str, Tensor], parts: Sequence[int]) -> None:
+        """Copy the rows of these layers."""
+        if not kept:
+            super().keep(kept, parts)
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        by_layer = self.model.by_layer()
+        for layer in parts:
+            parameters, row = by_layer[layer]
+            for parameter in parameters:
+                kept[names[id(parameter)]][row].copy_(parameter[row])
+
+    def shown(self, dev: Sequence[float]) -> str:
+        """Nothing: the layers are too many."""
+        return ""
+
+    def broken(self, what: str, part: int, value: float) -> PermafrostError:
+        """Names the layer and the rate."""
+        return PermafrostError(
+            f"the reconstruction error of layer {part} (from 0) is {abs(value)} {what} "
+            f"with lr {self.config.lr}; lower lr, or check the features with 'permafrost verify'"
+        )
 
 
 def require_texts(n_texts: int) -> None:
@@ -99,66 +150,3 @@ def _held_out(
     # A stream of its own, so that the split is not the permutation that orders the batches.
     order = np.random.default_rng([config.seed, 1 << 32]).permutation(n_texts)
     return np.sort(order[n_dev:]), np.sort(order[:n_dev])
-
-
-def _train_epoch(
-    config: AutoencoderConfig,
-    model: LayerAutoencoders,
-    optimizer: LayerwiseAdamW,
-    latents: NDArray[np.float32],
-    train: NDArray[np.int64],
-    epoch: int,
-    progress: Progress,
-) -> tuple[Float[Tensor, " l"], list[float]]:
-    """One pass over the texts; the mean error of each layer on the way, and that of all in each step."""
-    model.train()
-    place = next(model.parameters()).device
-    total_L = torch.zeros(latents.shape[1], dtype=torch.float64, device=place)
-    losses: list[float] = []
-    for batch in shuffled_batches(len(train), config.batch_size, config.seed, epoch):
-        errors_L = model.errors(gather(latents, train[batch], place))
-        _require_finite(errors_L, config, epoch)
-        errors_L.sum().backward()
-        optimizer.step()
-        total_L += errors_L.detach() * len(batch)
-        losses.append(errors_L.mean().item())
-        progress.advance(1, f"mse {losses[-1]:.4f}")
-    return total_L / len(train), losses
-
-
-@torch.no_grad()
-def _errors(
-    model: LayerAutoencoders,
-    latents: NDArray[np.float32],
-    texts: NDArray[np.int64],
-    batch_size: int,
-) -> Float[Tensor, " l"]:
-    """The mean error of each layer on these texts, dropout off."""
-    model.eval()
-    place = next(model.parameters()).device
-    total_L = torch.zeros(latents.shape[1], dtype=torch.float64, device=place)
-    for start in range(0, len(texts), batch_size):
-        batch = texts[start : start + batch_size]
-        total_L += model.errors(gather(latents, batch, place)) * len(batch)
-    return total_L / len(texts)
-
-
-def _require_finite(errors_L: Tensor, config: AutoencoderConfig, epoch: int) -> None:
-    values = errors_L.detach().cpu().numpy()
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if len(wrong):
-        raise PermafrostError(
-            f"the reconstruction error of layer {wrong[0]} (from 0) is {values[wrong[0]]} at epoch {epoch} "
-            f"with lr {config.lr}; lower lr, or check the features with 'permafrost verify'"
-        )
-
-
-@torch.no_grad()
-def _keep(model: LayerAutoencoders, kept: LayerAutoencoders, layers: set[int]) -> None:
-    """Copy the parameters of these layers."""
-    for layer, ((news, row), (olds, _)) in enumerate(
-        zip(model.by_layer(), kept.by_layer(), strict=True)
-    ):
-        if layer in layers:
-            for new, old in zip(news, olds, strict=True):
-                old[row].copy_(new[row])

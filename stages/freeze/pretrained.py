@@ -12,9 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from permafrost.stages.fit.trainer import Step
 from permafrost.stages.freeze.config import AutoencoderConfig
 from permafrost.stages.freeze.encoders import LayerAutoencoders
-from permafrost.stages.freeze.step_log import StepLoss, step_csv
+from permafrost.stages.freeze.step_log import step_csv
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 FORMAT = 1
@@ -44,7 +45,7 @@ class AutoencoderResult:
     history: tuple[LayerEpoch, ...]
     state: Mapping[str, Tensor]
     """Parameters by name."""
-    log: tuple[StepLoss, ...] = ()
+    log: tuple[Step, ...] = ()
     """Every step, the mean of all layers."""
 
     def autoencoders(self) -> LayerAutoencoders:

@@ -3,26 +3,11 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from permafrost.stages.fit.trainer import Step
 
 
-@dataclass(frozen=True)
-class StepLoss:
-    """One step; epochs and steps count from 1, steps over all epochs."""
-
-    epoch: int
-    step: int
-    loss: float
-
-
-def steps_from(log: Sequence[StepLoss], epoch: int, losses: Sequence[float]) -> list[StepLoss]:
-    """The steps of one epoch, counted on from those before it."""
-    return [StepLoss(epoch, len(log) + i, loss) for i, loss in enumerate(losses, start=1)]
-
-
-def step_csv(
-    log: Sequence[StepLoss], loss_name: str, dev_name: str, dev: Mapping[int, float]
-) -> str:
+def step_csv(log: Sequence[Step], loss_name: str, dev_name: str, dev: Mapping[int, float]) -> str:
     """One line per step; what was found on dev after an epoch stands in the epoch's last line."""
     last = {step.epoch: step.step for step in log}
     text = io.StringIO()

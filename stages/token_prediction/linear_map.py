@@ -14,13 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
 from permafrost.stages.extraction.unembedding import Unembedding
+from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
 from permafrost.stages.token_prediction.ranks import reciprocal_ranks, target_ranks
 from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
 
 _NO_SPREAD = 1e-6
 """Columns of the training vectors that vary by less than this are taken as constant."""
@@ -101,38 +104,59 @@ def train_map(
     Raises:
         InputError: the loss is not finite.
     """
-    mean, spread = train.rows.mean(0), train.rows.std(0, correction=0)
-    spread = torch.where(spread > _NO_SPREAD, spread, torch.ones_like(spread))
-    # Keys of one size, whatever the checkpoint's are: the map takes up the factor, and lr means the same.
-    scale = keys.square().sum(1).mean().sqrt()
-    weight = torch.zeros(train.rows.shape[1], keys.shape[1], device=keys.device)
-    bias = torch.zeros(keys.shape[1], device=keys.device)
-    parameters = [weight.requires_grad_(True), bias.requires_grad_(True)]
-    optimizer = torch.optim.Adam(parameters, lr=config.lr)
-    best, best_loss = None, float("inf")
-    for epoch in range(1, config.max_epochs + 1):
-        order = np.random.default_rng([config.seed, epoch]).permutation(len(train.targets))
-        for members in torch.from_numpy(order).to(keys.device).split(config.batch_size):
-            inputs = (train.rows[members] - mean) / spread
-            losses = infonce(
-                inputs @ weight + bias, keys / scale, train.targets[members], config.temperature
-            )
-            optimizer.zero_grad()
-            losses.mean().backward()
-            optimizer.step()
-        now = TrainedMap(mean, spread, weight.detach() / scale, bias.detach() / scale, epoch)
-        loss = _mean_loss(now, dev, keys, config.temperature)
-        if not np.isfinite(loss):
-            raise InputError(
-                f"the loss of a next-token probe on dev is {loss} after epoch {epoch} with lr {config.lr}; "
-                f"lower lr"
-            )
-        if best is None or loss < best_loss:
-            best, best_loss = now, loss
-        if epoch - best.epoch >= config.patience:
-            break
-    assert best is not None, "at least one epoch runs"
-    return best
+    trainee = MapTrainee(config, train, dev, keys)
+    plan = Plan(config.max_epochs, len(trainee.batches(1)), config.patience)
+    trainer = Trainer(trainee, plan).run(SilentProgress())
+    weight, bias = (trainer.kept[name].to(keys.device) for name in ("weight", "bias"))
+    return trainee.trained(weight, bias, trainer.best[0].epoch)
+
+
+class MapTrainee(Trainee[nn.ParameterDict, NDArray[np.int64]]):
+    """A map of standardised vectors to keys of one size."""
+
+    def __init__(self, config: MapConfig, train: Examples, dev: Examples, keys: Tensor) -> None:
+        self.config, self.train, self._dev, self.keys = config, train, dev, keys
+        self.mean, spread = train.rows.mean(0), train.rows.std(0, correction=0)
+        self.spread = torch.where(spread > _NO_SPREAD, spread, torch.ones_like(spread))
+        # Whatever the size of the checkpoint's keys: the map takes up the factor, and lr means the same.
+        self.scale = keys.square().sum(1).mean().sqrt()
+        self.model = nn.ParameterDict(
+            {
+                "weight": torch.zeros(train.rows.shape[1], keys.shape[1], device=keys.device),
+                "bias": torch.zeros(keys.shape[1], device=keys.device),
+            }
+        )
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.lr)
+
+    def trained(self, weight: Tensor, bias: Tensor, epoch: int) -> TrainedMap:
+        """The map with these parameters."""
+        return TrainedMap(self.mean, self.spread, weight / self.scale, bias / self.scale, epoch)
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Numbers of examples."""
+        config = self.config
+        return shuffled_batches(len(self.train.targets), config.batch_size, config.seed, epoch)
+
+    def loss(self, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
+        """The mean loss of the batch's tokens."""
+        members = torch.from_numpy(batch).to(self.keys.device)
+        inputs = (self.train.rows[members] - self.mean) / self.spread
+        queries = inputs @ self.model["weight"] + self.model["bias"]
+        targets = self.train.targets[members]
+        losses = infonce(queries, self.keys / self.scale, targets, self.config.temperature)
+        return losses.mean(), len(batch)
+
+    @torch.no_grad()
+    def dev(self) -> tuple[float]:
+        """Less the mean loss on dev."""
+        now = self.trained(self.model["weight"], self.model["bias"], 0)
+        return (-_mean_loss(now, self._dev, self.keys, self.config.temperature),)
+
+    def broken(self, what: str, part: int, value: float) -> InputError:
+        """Names the rate."""
+        return InputError(
+            f"the loss of a next-token probe is {abs(value)} {what} with lr {self.config.lr}; lower lr"
+        )
 
 
 def quality(

@@ -11,14 +11,15 @@ import torch
 
 from permafrost.stages.fit import FitConfig, OptimConfig, evaluate, fit
 from permafrost.stages.fit.models import TaskFacts
-from permafrost.stages.fit.run import start_run, train_epoch
+from permafrost.stages.fit.run import HeadTrainee
 from permafrost.stages.fit.sources import Singles
+from permafrost.stages.fit.trainer import Trainer
 from permafrost.stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead, ScorerHead
 from permafrost.storage.errors import InputError, NotFoundError, PermafrostError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.ragged import Ragged
 from permafrost.storage.readers import InMemoryReader
-from tests.stages.synthetic_fit import WIDTH, make_data, same_fit, with_column
+from tests.stages.synthetic_fit import make_data, same_fit, with_column
 
 HEADS = {
     "first": FirstHead(),
@@ -202,11 +203,11 @@ def test_pooling_once_equals_training_through_the_head(kind):
     data = make_data()
     quick = _fit(config, data)
     train = data.split("train")
-    run = start_run(config, FACTS, WIDTH, CPU)
     source = Singles(data.reader("hidden/6").subset(train.texts), train.labels)
+    trainee = HeadTrainee(config, FACTS, source, None, CPU)
     for record in quick.history:
-        steps = list(train_epoch(run, config, source, record.epoch, CPU))
-        loss = sum(step.loss * step.examples for step in steps) / len(train)
+        steps = list(Trainer(trainee, trainee.plan).steps(record.epoch))
+        loss = sum(step.loss * step.n_examples for step in steps) / len(train)
         assert loss == pytest.approx(record.train_loss, rel=1e-6)
 
 
@@ -290,9 +291,9 @@ def _ten_losses(kind):
     data = make_data(n_train=160)
     train = data.split("train")
     config = _config(kind)
-    run = start_run(config, FACTS, WIDTH, CPU)
     source = Singles(data.reader("hidden/6").subset(train.texts), train.labels)
-    return [step.loss for step in train_epoch(run, config, source, 1, CPU)]
+    trainee = HeadTrainee(config, FACTS, source, None, CPU)
+    return [step.loss for step in Trainer(trainee, trainee.plan).steps(1)]
 
 
 @pytest.mark.parametrize("kind", list(HEADS))

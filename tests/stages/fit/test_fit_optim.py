@@ -7,11 +7,13 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
-from permafrost.stages.fit import FitConfig, OptimConfig, TaskFacts, fit
-from permafrost.stages.fit.history import EpochRecord, Trace
-from permafrost.stages.fit.optim import Limits, rate
-from permafrost.stages.fit.run import encode, start_run, train_epoch
+from permafrost.stages.fit import EpochRecord, FitConfig, OptimConfig, TaskFacts, fit
+from permafrost.stages.fit.models import build_model
+from permafrost.stages.fit.optim import rate
+from permafrost.stages.fit.run import HeadTrainee, encode
 from permafrost.stages.fit.sources import Singles
+from permafrost.stages.fit.trainer import Trainer
+from permafrost.stages.fit.training import ends_early
 from permafrost.stages.heads import AdaPoolHead, GlotHead, MeanHead, MlpHead, ScorerHead
 from permafrost.storage.progress import SilentProgress
 from tests.stages.synthetic_fit import (
@@ -84,11 +86,12 @@ def test_a_step_has_the_rate_that_the_log_says():
     optim = OptimConfig(lr=1e-2, batch_size=96, max_epochs=10, warmup=0.5)
     config, data = _config(optim=optim), make_data()
     train = data.split("train")
-    run = start_run(config, FACTS, WIDTH, CPU)
-    before = run.state()["classifier.linear.weight"]
     source = Singles(data.reader("hidden/6").subset(train.texts), train.labels)
-    (step,) = train_epoch(run, config, source, 1, CPU)
-    moved = (run.state()["classifier.linear.weight"] - before).abs()
+    trainee = HeadTrainee(config, FACTS, source, None, CPU)
+    weight = trainee.model.get_parameter("classifier.linear.weight")
+    before = weight.detach().clone()
+    (step,) = Trainer(trainee, trainee.plan).steps(1)
+    moved = (weight.detach() - before).abs()
     assert step.lr == pytest.approx(1e-2 / 5)
     # Adam's epsilon of 1e-8 beside gradients of about 1e-2, and float32 weights of about 0.1.
     torch.testing.assert_close(moved, torch.full_like(moved, step.lr), rtol=1e-4, atol=1e-7)
@@ -110,9 +113,9 @@ def test_gradients_are_scaled_to_the_largest_norm_and_short_ones_left_alone():
     for limit in (None, 1e-3, 1e6):
         optim = OptimConfig(lr=1e-2, batch_size=96, max_epochs=1, max_grad_norm=limit)
         config = _config(optim=optim)
-        run = start_run(config, FACTS, WIDTH, CPU)
-        list(train_epoch(run, config, source, 1, CPU))
-        parts = [p.grad.double().square().sum() for p in run.model.parameters()]
+        trainee = HeadTrainee(config, FACTS, source, None, CPU)
+        list(Trainer(trainee, trainee.plan).steps(1))
+        parts = [p.grad.double().square().sum() for p in trainee.model.parameters()]
         norms[limit] = math.sqrt(sum(parts))
     assert norms[None] == norms[1e6] > 1e-2
     # torch divides by the norm plus 1e-6.
@@ -122,48 +125,20 @@ def test_gradients_are_scaled_to_the_largest_norm_and_short_ones_left_alone():
 # Early ends
 
 
-def _trace(*metrics):
-    history = [
-        EpochRecord(candidate, epoch, 0.0, metric)
-        for candidate, values in enumerate(metrics)
-        for epoch, metric in enumerate(values, 1)
-    ]
-    return Trace(history)
-
-
-@pytest.mark.parametrize(
-    ("metrics", "patience", "is_over"),
-    [
-        ([], 1, False),
-        ([0.5], 1, False),
-        ([0.5, 0.5], 1, True),  # equal is no better
-        ([0.5, 0.4], 2, False),
-        ([0.5, 0.4, 0.5], 2, True),
-        ([0.5, 0.4, 0.6], 2, False),
-        ([0.5, 0.4, 0.3, 0.2, 0.1], None, False),
-        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], None, True),  # max_epochs
-    ],
-)
-def test_patience_counts_epochs_since_the_best(metrics, patience, is_over):
-    limits = OptimConfig(max_epochs=6, patience=patience).limits(10)
-    assert _trace(metrics).is_over(0, _config(), limits) is is_over
-
-
 @pytest.mark.parametrize(
     ("first", "second", "grid_patience", "is_over"),
     [
-        ([0.7, 0.6], [0.1, 0.2], 2, True),
-        ([0.7, 0.6], [0.1, 0.7], 2, True),  # equal does not beat
-        ([0.7, 0.6], [0.8, 0.2], 2, False),
-        ([0.7, 0.6], [0.1], 2, False),
-        ([0.7, 0.6], [0.1, 0.2], None, False),
+        (0.7, [0.1, 0.2], 2, True),
+        (0.7, [0.1, 0.7], 2, True),  # equal does not beat
+        (0.7, [0.8, 0.2], 2, False),
+        (0.7, [0.1], 2, False),
+        (0.7, [0.1, 0.2], None, False),
+        (None, [0.1, 0.2], 2, False),  # the first candidate
     ],
 )
 def test_grid_patience_compares_with_all_candidates_before(first, second, grid_patience, is_over):
-    config, limits = _config(grid_patience=grid_patience), Limits(6, None)
-    trace = _trace(first, second)
-    assert trace.is_over(1, config, limits) is is_over
-    assert trace.is_over(0, config, limits) is False
+    best = None if first is None else EpochRecord(0, 1, 0.0, first)
+    assert ends_early(grid_patience, best, second) is is_over
 
 
 def test_an_early_end_keeps_what_came_before_and_spares_the_rest():
@@ -211,15 +186,14 @@ def test_steps_that_a_candidate_is_spared_count_as_done():
 def _gradients(head, precision):
     optim = OptimConfig(lr=1e-3, batch_size=96, max_epochs=1, precision=precision)
     config, rows = _config(head, optim=optim), features(24, 1)
-    run = start_run(config, FACTS, WIDTH, CPU)
+    model = build_model(config, FACTS, WIDTH).train()
     labels = torch.arange(24) % 2
     batch = torch.from_numpy(rows.data), torch.from_numpy(rows.offsets)
-    run.model.train()
-    encoded = encode(run.model, precision, *batch)
+    encoded = encode(model, precision, *batch)
     assert encoded.dtype == torch.float32
     functional.cross_entropy(encoded, labels).backward()
-    assert all(p.dtype == p.grad.dtype == torch.float32 for p in run.model.parameters())
-    return torch.cat([p.grad.flatten() for p in run.model.parameters()])
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in model.parameters())
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
 @pytest.mark.parametrize("kind", list(HEADS))

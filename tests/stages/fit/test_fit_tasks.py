@@ -18,7 +18,8 @@ from permafrost.stages.fit import (
     load_head,
     source_of,
 )
-from permafrost.stages.fit.run import start_run, train_epoch
+from permafrost.stages.fit.run import HeadTrainee
+from permafrost.stages.fit.trainer import Trainer
 from permafrost.stages.heads import AdaPoolHead, GlotHead, MaxHead, MeanHead, MlpHead, ScorerHead
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.progress import SilentProgress
@@ -90,10 +91,10 @@ def test_pooling_pairs_once_equals_training_through_the_head(task, head):
     config, data = _config(task, head), make_pairs(task)
     quick = _fit(config, data)
     source = source_of(data.split("train"), data.reader("hidden/6"))
-    run = start_run(config, quick.facts, 12, CPU)
+    trainee = HeadTrainee(config, quick.facts, source, None, CPU)
     for record in quick.history:
-        steps = list(train_epoch(run, config, source, record.epoch, CPU))
-        loss = sum(step.loss * step.examples for step in steps) / 64
+        steps = list(Trainer(trainee, trainee.plan).steps(record.epoch))
+        loss = sum(step.loss * step.n_examples for step in steps) / 64
         # Vectors of a text differ by rounding with the batch it is pooled in.
         assert loss == pytest.approx(record.train_loss, rel=1e-6)
 

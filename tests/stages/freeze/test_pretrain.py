@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from permafrost.stages.fit.trainer import shuffled_batches
 from permafrost.stages.freeze import (
     AutoencoderConfig,
     EncoderSizes,
@@ -14,7 +15,6 @@ from permafrost.stages.freeze import (
     pretrain,
     read_latents,
 )
-from permafrost.stages.freeze.batches import shuffled_batches
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.ragged import Ragged

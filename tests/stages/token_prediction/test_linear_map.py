@@ -124,5 +124,5 @@ def test_quality_is_that_of_a_loop() -> None:
 def test_a_loss_that_is_not_finite_is_refused() -> None:
     train = examples(20, 4, 3, seed=8)
     broken = Examples(train.rows * float("nan"), train.targets)
-    with pytest.raises(InputError, match=r"is nan after epoch 1.*lower lr"):
+    with pytest.raises(InputError, match=r"is nan at epoch 1, step 0 .*lower lr"):
         train_map(MapConfig(), broken, broken, torch.eye(3))

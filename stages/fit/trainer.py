@@ -1,0 +1,249 @@
+"""The one training loop: epochs, rates, clipping, early stopping, the best epoch on dev, records, resuming.
+
+What is trained is a `Trainee`: a model with its optimiser, its batches in the order of its seed, its loss
+and its score on dev. The loop draws nothing itself, and nothing may come from torch's global generator, so
+trainers run side by side in threads.
+Axes: p parts of a model.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.progress import Progress
+
+M = TypeVar("M", bound=nn.Module)
+B = TypeVar("B")
+"""A batch."""
+
+
+class Step(NamedTuple):
+    """One step of the optimiser."""
+
+    epoch: int
+    """From 1."""
+    step: int
+    """From 1, over all epochs."""
+    losses: tuple[float, ...]
+    """Of each part of the model."""
+    n_examples: int
+    lr: float
+
+    @property
+    def loss(self) -> float:
+        """The mean of the parts."""
+        return sum(self.losses) / len(self.losses)
+
+
+class Epoch(NamedTuple):
+    """One pass over train."""
+
+    epoch: int
+    """From 1."""
+    losses: tuple[float, ...]
+    """Of each part, the mean over the examples of the pass."""
+    dev: tuple[float, ...] | None
+    """The score of each part; None where dev was not looked at, or told nothing."""
+
+
+class Best(NamedTuple):
+    """The best epoch of a part on dev, the first of equal ones."""
+
+    epoch: int
+    dev: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long is trained, and how."""
+
+    n_epochs: int
+    """At most."""
+    n_steps: int
+    """Of an epoch."""
+    patience: int | None = None
+    """Epochs in a row that are no better on dev, after which training ends; None never."""
+    evaluate_every: int = 1
+    """Epochs between two scores on dev; the last epoch always has one."""
+    max_grad_norm: float | None = None
+    """The gradient of a step is scaled down to this norm if it is longer."""
+    rate: Callable[[int], float] | None = None
+    """Learning rate of a step, from 0; None leaves those that the optimiser has."""
+
+
+class Trainee(ABC, Generic[M, B]):
+    """What is trained.
+
+    A model may have parts that share nothing, such as the autoencoders of the layers: each then has its own
+    loss, score and best epoch. Most have one part.
+    """
+
+    model: M
+    optimizer: torch.optim.Optimizer
+    noun: ClassVar[str] = "loss"
+    """What is made smaller, for the display."""
+
+    @abstractmethod
+    def batches(self, epoch: int) -> Iterable[B]:
+        """The batches of an epoch, from 1; the same ones for the same epoch."""
+
+    @abstractmethod
+    def loss(self, batch: B) -> tuple[Tensor, int]:
+        """What the step makes smaller, a number or `[p]`, and of how many examples it is the mean."""
+
+    @abstractmethod
+    def dev(self) -> Sequence[float] | None:
+        """How good the model is now, `[p]`, higher being better; None if dev tells nothing."""
+
+    @abstractmethod
+    def broken(self, what: str, part: int, value: float) -> PermafrostError:
+        """The error for a loss, or a score on dev, that is not finite; `what` says which and when."""
+
+    def keep(self, kept: dict[str, Tensor], parts: Sequence[int]) -> None:
+        """Replace these parts in a copy of the parameters and buffers on the CPU, which is empty at first."""
+        # Cloned, since on the CPU the model goes on changing the same memory.
+        kept |= {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
+
+    def shown(self, dev: Sequence[float]) -> str:
+        """Scores on dev, for the display."""
+        return f", dev {dev[0]:.4f}"
+
+
+def _never(_: Sequence[float]) -> bool:
+    return False
+
+
+@dataclass
+class Trainer(Generic[M, B]):
+    """Trains a trainee and keeps the best epoch of each of its parts."""
+
+    trainee: Trainee[M, B]
+    plan: Plan
+    is_hopeless: Callable[[Sequence[float]], bool] = _never
+    """Whether to end, from the scores of the first part so far."""
+    history: list[Epoch] = field(default_factory=list[Epoch])
+    log: list[Step] = field(default_factory=list[Step])
+    best: list[Best] = field(default_factory=list[Best])
+    """Of each part; empty before dev told anything."""
+    kept: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Parameters and buffers of the best epoch, each part's of its own, on the CPU."""
+
+    def run(
+        self, progress: Progress, after_epoch: Callable[[], None] = lambda: None
+    ) -> "Trainer[M, B]":
+        """Train to the end, from wherever it is; steps that were done before, or are spared, count as done.
+
+        Raises:
+            PermafrostError: a loss, or a score on dev, is not finite.
+        """
+        progress.advance(self.plan.n_steps * len(self.history))
+        while not self.is_over:
+            said = next((self.trainee.shown(e.dev) for e in self.history[::-1] if e.dev), "")
+            steps: list[Step] = []
+            for step in self.steps(len(self.history) + 1):
+                steps.append(step)
+                progress.advance(1, f"{self.trainee.noun} {step.loss:.4f}{said}")
+            self._end(steps)
+            after_epoch()
+        progress.advance(self.plan.n_steps * (self.plan.n_epochs - len(self.history)))
+        return self
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no further epoch."""
+        plan, n = self.plan, len(self.history)
+        best = max((b.epoch for b in self.best), default=0)
+        scores = [e.dev[0] for e in self.history if e.dev is not None]
+        return n >= 1 and (
+            n >= plan.n_epochs
+            or (plan.patience is not None and n - best >= plan.patience)
+            or self.is_hopeless(scores)
+        )
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        """One pass over train; nothing of it is recorded."""
+        trainee, plan, optimizer = self.trainee, self.plan, self.trainee.optimizer
+        trainee.model.train()
+        before = (epoch - 1) * plan.n_steps
+        for i, batch in enumerate(trainee.batches(epoch)):
+            loss, n_examples = trainee.loss(batch)
+            losses: list[float] = loss.detach().reshape(-1).tolist()
+            self._require_finite(losses, f"at epoch {epoch}, step {i}")
+            optimizer.zero_grad()
+            loss.sum().backward()
+            if plan.max_grad_norm is not None:
+                nn.utils.clip_grad_norm_(trainee.model.parameters(), plan.max_grad_norm)
+            if plan.rate is not None:
+                for group in optimizer.param_groups:
+                    group["lr"] = plan.rate(before + i)
+            optimizer.step()
+            lr = optimizer.param_groups[0]["lr"]
+            yield Step(epoch, before + i + 1, tuple(losses), n_examples, lr)
+
+    def _end(self, steps: Sequence[Step]) -> None:
+        """Look at dev after an epoch, record, keep what is better."""
+        epoch = len(self.history) + 1
+        means = np.zeros(len(steps[0].losses))
+        for step in steps:
+            means += np.array(step.losses) * step.n_examples
+        means /= sum(step.n_examples for step in steps)
+        dev = None
+        if epoch % self.plan.evaluate_every == 0 or epoch == self.plan.n_epochs:
+            self.trainee.model.eval()
+            dev = self.trainee.dev()
+        if dev is not None:
+            self._require_finite(dev, f"on dev after epoch {epoch}")
+            self._keep(epoch, dev)
+        scores = None if dev is None else tuple(dev)
+        self.history.append(Epoch(epoch, tuple(means.tolist()), scores))
+        self.log += steps
+
+    def _keep(self, epoch: int, dev: Sequence[float]) -> None:
+        self.best = self.best or [Best(epoch, float("-inf"))] * len(dev)
+        if better := [p for p, score in enumerate(dev) if score > self.best[p].dev]:
+            self.trainee.keep(self.kept, better)
+        for part in better:
+            self.best[part] = Best(epoch, dev[part])
+
+    def _require_finite(self, values: Sequence[float], what: str) -> None:
+        for part, value in enumerate(values):
+            if not np.isfinite(value):
+                raise self.trainee.broken(what, part, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs after an epoch: tensors and plain values."""
+        return {
+            "history": [tuple(epoch) for epoch in self.history],
+            "log": [tuple(step) for step in self.log],
+            "best": [tuple(best) for best in self.best],
+            "kept": self.kept,
+            "model": self.trainee.model.state_dict(),
+            "optimizer": self.trainee.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Bring a fresh trainer of the same trainee to where another was."""
+        self.history = [Epoch(*epoch) for epoch in state["history"]]
+        self.log = [Step(*step) for step in state["log"]]
+        self.best = [Best(*best) for best in state["best"]]
+        self.kept = dict(state["kept"])
+        self.trainee.model.load_state_dict(state["model"])
+        self.trainee.optimizer.load_state_dict(state["optimizer"])
+
+
+def shuffled_batches(
+    n: int, batch_size: int, seed: int, epoch: int, least: int = 1
+) -> list[NDArray[np.int64]]:
+    """Every example once, in an order of (seed, epoch); a last batch below `least` joins its neighbour."""
+    order = np.random.default_rng([seed, epoch]).permutation(n)
+    stops = list(range(batch_size, n, batch_size))
+    if stops and n - stops[-1] < least:
+        stops.pop()
+    return np.split(order, stops)
