@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.flows.graph import Input, Node, resolve
+from permafrost.flows.home import home_url, open_home
 from permafrost.stages.bounds import MAX_BYTES, MAX_LAYERS
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.extraction.backbone import Backbone, choose_device, load_backbone
@@ -20,7 +21,7 @@ from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.features.identity import FloatName, StoreIdentity
 from permafrost.storage.features.layout import Codec
 from permafrost.storage.features.store import FeatureStore
-from permafrost.storage.progress import Progress
+from permafrost.storage.progress import Progress, SilentProgress
 
 
 class RunRuntime(BaseModel):
@@ -79,17 +80,30 @@ class BackboneSource(BaseModel):
 
 
 class RunContext:
-    """The home and the device of a run, and what its nodes share in this process."""
+    """The home and the device of a run, and what its nodes share in this process.
 
-    def __init__(self, home: Path, runtime: RunRuntime) -> None:
-        self.home, self.runtime = home, runtime
-        self.artifacts = ArtifactStore(home)
+    Pickled, it is the home's URL and the runtime settings: another process opens the home anew, on another
+    machine through a replica of its own, and sees all that was published before.
+
+    Args:
+        home: a folder, or a URL, see `open_home`.
+        runtime: settings of the run.
+    """
+
+    def __init__(self, home: str | Path, runtime: RunRuntime) -> None:
+        self.home, self.runtime = open_home(home, SilentProgress()), runtime
+        """`home` is its folder here; of a home on an object store the one that mirrors it."""
+        self.artifacts = ArtifactStore(self.home)
         self.backbone = SharedBackbone()
         self.built: dict[str, Corpus] = {}
         """Corpora that were built before they were published, by node."""
         self._corpora: dict[str, Corpus] = {}
         self._targets: dict[str, ExtractTarget] = {}
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not the corpora that were read for checks: they are large, and a node reads what it needs.
+        return RunContext, (home_url(self.home), self.runtime)
 
     @property
     def device(self) -> str:

@@ -86,8 +86,9 @@ def attach(url: str, folder: Path, progress: Progress) -> Path:
             f"{error}. Check that the bucket exists and the credentials and endpoint in the environment "
             f"are right"
         ) from error
-    _replicas[replica.folder] = replica
-    atexit.register(replica.remember)
+    # Nodes that run side by side may attach the same home at the same time.
+    if known is None and _replicas.setdefault(replica.folder, replica) is replica:
+        atexit.register(replica.remember)
     return replica.folder
 
 
