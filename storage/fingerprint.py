@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -35,8 +34,9 @@ def use_source(module: str, source: str) -> None:
     """Fingerprint `module` by this source, which is the one that runs, and not by its file."""
     if _SOURCES.get(module) != source:
         _SOURCES[module] = source
-        for cached in (_fingerprint, _parse, _is_module):
-            cached.cache_clear()
+        _MODULES.pop(module, None)
+        _IS_MODULE.clear()
+        _FINGERPRINTS.clear()
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,19 @@ class _Module:
     """Local name to (module, name in it); None for the module itself."""
     effects: list[ast.stmt] = field(default_factory=list[ast.stmt])
     """Statements that run at import and bind nothing (registrations)."""
+    read: dict[str | None, "_Read"] = field(default_factory=dict[str | None, "_Read"])
+    """What was found out of definitions by name, and of the effects under None."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A definition's digest, and what it mentions."""
+
+    digest: str
+    names: frozenset[tuple[str, ...]]
+    """Dotted names of the module's: `("poolings", "mean")` for `poolings.mean`."""
+    imported: frozenset[tuple[str, str | None, tuple[str, ...]]]
+    """The same of names that an import inside the definition binds, each with module and name in it."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +91,19 @@ def fingerprint(entry: Callable[..., object], packages: Sequence[str]) -> CodeFi
     return found
 
 
-@cache
+_MODULES: dict[str, _Module] = {}
+_IS_MODULE: dict[str, bool] = {}
+_FINGERPRINTS: dict[tuple[str, str, tuple[str, ...]], CodeFingerprint] = {}
+
+
 def _fingerprint(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerprint:
+    entry = module, name, packages
+    if entry not in _FINGERPRINTS:
+        _FINGERPRINTS[entry] = _reached(*entry)
+    return _FINGERPRINTS[entry]
+
+
+def _reached(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerprint:
     seen: dict[str, str] = {}
     queue: list[Definition] = [(module, name)]
     while queue:
@@ -87,13 +111,13 @@ def _fingerprint(module: str, name: str, packages: tuple[str, ...]) -> CodeFinge
         found = _resolve(module, name, packages)
         if found is None or f"{found[0]}:{found[1]}" in seen:
             continue
-        parsed = _parse(found[0])
-        statements = parsed.definitions[found[1]]
-        seen[f"{found[0]}:{found[1]}"] = _digest(statements)
-        queue.extend(_references(found[0], statements, packages))
-        if parsed.effects:
-            seen[f"{found[0]}:(import effects)"] = _digest(parsed.effects)
-            queue.extend(_references(found[0], parsed.effects, packages))
+        parts: dict[str, str | None] = {found[1]: found[1]}
+        if _parse(found[0]).effects:
+            parts["(import effects)"] = None
+        for shown, part in parts.items():
+            read = _read_definition(found[0], part)
+            seen[f"{found[0]}:{shown}"] = read.digest
+            queue.extend(_references(found[0], read, packages))
     return CodeFingerprint(dict(sorted(seen.items())))
 
 
@@ -126,8 +150,13 @@ def _is_string(node: ast.stmt) -> bool:
     )
 
 
-@cache
 def _parse(module: str) -> _Module:
+    if module not in _MODULES:
+        _MODULES[module] = _parsed(module)
+    return _MODULES[module]
+
+
+def _parsed(module: str) -> _Module:
     spec = importlib.util.find_spec(module)
     assert spec is not None, f"{module} cannot be imported"
     assert spec.origin is not None, f"{module} has no source"
@@ -214,13 +243,14 @@ def _is_project(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == p or module.startswith(f"{p}.") for p in packages)
 
 
-@cache
 def _is_module(name: str) -> bool:
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        return False
-    return spec is not None and spec.origin is not None
+    if name not in _IS_MODULE:
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            spec = None
+        _IS_MODULE[name] = spec is not None and spec.origin is not None
+    return _IS_MODULE[name]
 
 
 def _resolve(module: str, name: str, packages: tuple[str, ...]) -> Definition | None:
@@ -252,26 +282,62 @@ def _binds(package: str, name: str, packages: tuple[str, ...]) -> bool:
     )
 
 
-def _references(
-    module: str, statements: Sequence[ast.stmt], packages: tuple[str, ...]
-) -> list[Definition]:
-    """Names that the statements mention, as (module, name) pairs to resolve."""
+def _read_definition(module: str, name: str | None) -> _Read:
+    """Digest and mentions of a definition, or of what a module does at import (None)."""
+    parsed = _parse(module)
+    if name not in parsed.read:
+        statements = parsed.effects if name is None else parsed.definitions[name]
+        names, imported = set[tuple[str, ...]](), set[tuple[str, str | None, tuple[str, ...]]]()
+        for statement in statements:
+            local = _local_imports(module, statement)
+            for node in ast.walk(statement):
+                match _dotted(node):
+                    case (first, *rest) if first in local:
+                        imported.add((*local[first], tuple(rest)))
+                    case (first, *rest):
+                        names.add((first, *rest))
+                    case _:
+                        pass
+        parsed.read[name] = _Read(_digest(statements), frozenset(names), frozenset(imported))
+    return parsed.read[name]
+
+
+def _dotted(node: ast.AST) -> tuple[str, ...]:
+    """The parts of `a` or `a.b.c`; nothing for any other expression."""
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute) and (base := _dotted(node.value)):
+        return (*base, node.attr)
+    return ()
+
+
+def _references(module: str, read: _Read, packages: tuple[str, ...]) -> list[Definition]:
+    """What a definition mentions, as (module, name) pairs to resolve."""
     found: list[Definition] = []
-    for statement in statements:
-        local = _local_imports(module, statement)
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name):
-                if node.id in local:
-                    target, inner = local[node.id]
-                    if inner is not None:
-                        found.append((target, inner))
-                else:
-                    found.append((module, node.id))
-            elif isinstance(node, ast.Attribute):
-                target = _module_of(module, node.value, local, packages)
-                if target is not None:
-                    found.append((target, node.attr))
+    imports = _parse(module).imports
+    for first, *rest in read.names:
+        if not rest:
+            found.append((module, first))
+        elif first in imports:
+            found.extend(_attribute(*imports[first], rest, packages))
+    for target, inner, rest in read.imported:
+        if rest:
+            found.extend(_attribute(target, inner, rest, packages))
+        elif inner is not None:
+            found.append((target, inner))
     return found
+
+
+def _attribute(
+    module: str, name: str | None, rest: Sequence[str], packages: tuple[str, ...]
+) -> list[Definition]:
+    """The definition that `poolings.mean` names if `poolings` is a project module; nothing for other dots."""
+    path = module if name is None else f"{module}.{name}"
+    for part in rest[:-1]:
+        if not (_is_project(path, packages) and _is_module(path)):
+            return []
+        path = f"{path}.{part}"
+    return [(path, rest[-1])] if _is_project(path, packages) and _is_module(path) else []
 
 
 def _local_imports(module: str, statement: ast.stmt) -> dict[str, tuple[str, str | None]]:
@@ -282,22 +348,3 @@ def _local_imports(module: str, statement: ast.stmt) -> dict[str, tuple[str, str
         if isinstance(node, ast.Import | ast.ImportFrom):
             out.update(_imported(node, package))
     return out
-
-
-def _module_of(
-    module: str, node: ast.expr, local: dict[str, tuple[str, str | None]], packages: tuple[str, ...]
-) -> str | None:
-    """The project module that an expression such as `poolings` or `stages.heads` names, if any."""
-    if isinstance(node, ast.Attribute):
-        base = _module_of(module, node.value, local, packages)
-        candidate = f"{base}.{node.attr}" if base else None
-    elif isinstance(node, ast.Name):
-        entry = local.get(node.id) or _parse(module).imports.get(node.id)
-        if entry is None:
-            return None
-        candidate = entry[0] if entry[1] is None else f"{entry[0]}.{entry[1]}"
-    else:
-        return None
-    if candidate and _is_project(candidate, packages) and _is_module(candidate):
-        return candidate
-    return None

@@ -18,6 +18,12 @@ from permafrost.storage.fingerprint import CodeFingerprint, fingerprint
 _serial = count()
 
 
+def forget() -> None:
+    """As in a new process."""
+    for known in (module._MODULES, module._IS_MODULE, module._FINGERPRINTS):
+        known.clear()
+
+
 class Package:
     """A package whose files can be edited, and the fingerprint of its `main.run`."""
 
@@ -38,9 +44,7 @@ class Package:
         path.write_text(source.replace(old, new))
 
     def fingerprint(self) -> CodeFingerprint:
-        module._parse.cache_clear()
-        module._fingerprint.cache_clear()
-        module._is_module.cache_clear()
+        forget()
         module._LOADED.clear()
         importlib.invalidate_caches()
         for loaded in [m for m in sys.modules if m.split(".")[0] == self.name]:
@@ -56,8 +60,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield Package(tmp_path)
-    for cached in (module._parse, module._fingerprint, module._is_module):
-        cached.cache_clear()
+    forget()
 
 
 FAR = """
@@ -361,8 +364,7 @@ def test_a_file_that_changed_after_it_was_loaded_has_no_fingerprint(chain: Packa
     later = time.time() + 0.01
     os.utime(near, (later, later))
     time.sleep(0.02)
-    module._parse.cache_clear()
-    module._fingerprint.cache_clear()
+    forget()
     run = sys.modules[f"{chain.name}.main"].run
     with pytest.raises(InputError, match=r"near\.py was changed after .* start Python again"):
         fingerprint(run, [chain.name])

@@ -1,0 +1,159 @@
+"""A kind in a file of a user joins the experiment, its keys and its report; keys are as fine as the code."""
+
+import importlib
+import pkgutil
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from permafrost.flows import methods
+from permafrost.flows.experiment import Experiment
+from permafrost.flows.pipeline import run_serially
+from permafrost.flows.stage import PACKAGES, Stage
+from permafrost.stages import plugins
+from permafrost.stages.kinds import CATEGORIES
+from permafrost.storage.fingerprint import fingerprint
+from tests.flows.conftest import tiny_experiment
+from tests.flows.experiments import rows_of, write
+from tests.flows.looked import Looked, look
+
+HEAD = '''
+from typing import Literal
+
+import torch
+
+from permafrost.stages.heads.head import Head, Pooling
+from permafrost.stages.heads.initialise import linear
+
+
+class ScaledMean(Head):
+    """A learnt map of the mean."""
+
+    kind: Literal["scaled_mean"] = "scaled_mean"
+    scale: float = 2.0
+
+    def build(self, d_in, generator):
+        return ScaledMeanPooling(d_in, self.scale, generator)
+
+
+class ScaledMeanPooling(Pooling):
+    def __init__(self, d_in, scale, generator):
+        super().__init__()
+        self.d_out, self.scale = d_in, scale
+        self.map = linear(d_in, d_in, generator)
+
+    def forward(self, tokens, offsets):
+        means = torch.segment_reduce(tokens, "mean", offsets=offsets, axis=0)
+        return self.map(means) * self.scale
+'''
+WORKER = """
+import sys
+from pathlib import Path
+from permafrost.flows.context import RunContext, RunRuntime
+from permafrost.flows.engine.engine import run_node
+from permafrost.flows.graph import Node
+from permafrost.storage.progress import SilentProgress
+node = Node.model_validate_json(Path(sys.argv[2]).read_text())
+run_node(node, RunContext(Path(sys.argv[1]), RunRuntime(device="cpu")), SilentProgress())
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(plugins, "_PLUGINS", plugins._Plugins())
+    yield
+    for name in [n for n in sys.modules if n.startswith(plugins.PREFIX)]:
+        del sys.modules[name]
+
+
+def content(backbone: Path, plugin: Path) -> dict[str, Any]:
+    tiny = tiny_experiment(backbone)
+    optim = {"lr": 0.01, "batch_size": 8, "max_epochs": 2}
+    common = {"kind": "head", "layer": "hidden/2", "optim": optim}
+    return tiny | {
+        "plugins": [str(plugin)],
+        "tasks": {"ratio 0.2": tiny["tasks"]["ratio 0.2"]},
+        "methods": {
+            "mine": common | {"head": {"kind": "scaled_mean"}},
+            "mean": common | {"head": {"kind": "mean"}},
+        },
+        "seeds": [0],
+        "report": {"title": "Mine", "x_axis": {"kind": "tasks"}},
+    }
+
+
+def to_run(looked: Looked) -> set[str]:
+    return {n.label for n in looked.nodes.graph if not looked.artifacts.is_done(n.ref)}
+
+
+def test_a_head_in_a_file_is_trained_found_again_and_trained_again_after_an_edit(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "my_head.py"
+    plugin.write_text(HEAD)
+    path, home = write(tmp_path / "e.yaml", content(tiny_bert, plugin)), tmp_path / "home"
+    rows = rows_of(run_serially(path, home))
+    assert {row["method"] for row in rows} == {"mine", "mean"}
+    assert to_run(look(path, home)) == set()
+
+    # Moved, and with another comment: the same code.
+    (tmp_path / "elsewhere").mkdir()
+    moved = Path(shutil.move(plugin, tmp_path / "elsewhere" / "my_head.py"))
+    moved.write_text("# as before\n" + HEAD)
+    write(path, content(tiny_bert, moved))
+    assert to_run(look(path, home)) == set()
+
+    moved.write_text(HEAD.replace("* self.scale", "+ self.scale"))
+    edited = look(path, home)
+    own = {"fit mine · ratio 0.2 · seed 0", "score mine · ratio 0.2 · seed 0"}
+    assert to_run(edited) - {edited.nodes.report.label} == own
+
+    # On a worker that has no such file, its code comes with the node.
+    (fit,) = [n for n in edited.nodes.graph if n.label.startswith("fit mine")]
+    moved.unlink()
+    (tmp_path / "node.json").write_text(fit.model_dump_json())
+    arguments = [str(home), str(tmp_path / "node.json")]
+    subprocess.run([sys.executable, "-c", WORKER, *arguments], check=True, cwd=Path.cwd())
+    assert edited.artifacts.is_done(fit.ref)
+
+
+def test_nodes_without_plugins_carry_none(tiny_bert: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "my_head.py"
+    plugin.write_text(HEAD)
+    path = write(tmp_path / "e.yaml", content(tiny_bert, plugin))
+    carrying = {n.label for n in look(path, tmp_path / "home").nodes.graph if n.plugins}
+    assert {label.split(" · ")[0] for label in carrying} == {"fit mine"}
+
+
+def test_a_plugin_that_cannot_be_read_is_a_wrong_field(tmp_path: Path, tiny_bert: Path) -> None:
+    fields = content(tiny_bert, tmp_path / "missing.py")
+    with pytest.raises(ValueError, match=r"plugins\n.*missing\.py' cannot be read"):
+        Experiment.model_validate(fields)
+
+
+def stages() -> list[type[Stage]]:
+    for module in pkgutil.walk_packages(methods.__path__, f"{methods.__name__}."):
+        importlib.import_module(module.name)
+    found, queue = list[type[Stage]](), list(Stage.__subclasses__())
+    while queue:
+        cls = queue.pop()
+        queue += cls.__subclasses__()
+        found += [cls] if cls.__module__.startswith(methods.__name__) else []
+    return found
+
+
+@pytest.mark.parametrize("stage", stages(), ids=lambda stage: stage.__name__)
+def test_a_stage_depends_on_no_kind_that_was_not_chosen(stage: type[Stage]) -> None:
+    kinds = {
+        f"{cls.__module__}:{cls.__name__}"
+        for category in CATEGORIES
+        for cls in category.kinds().values()
+    }
+    assert kinds
+    reached = set(fingerprint(stage, PACKAGES).definitions)
+    assert reached & kinds == set(), "its key would change with the code of a kind it does not use"
