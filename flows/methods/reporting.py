@@ -16,7 +16,7 @@ from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.extraction.recipes import OPENING, PLACEHOLDER
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.stages.metrics.records import Role
+from permafrost.stages.metrics.records import HISTORY, Role
 from permafrost.stages.probes import ProbeCurves
 from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.stages.report.attention import AttentionRows, TextAttention
@@ -182,7 +182,7 @@ def pretraining_runs(node: Node, context: RunContext) -> list[PretrainingRun]:
 
 
 def _pretraining(entry: PretrainingEntry, context: RunContext) -> PretrainingRun:
-    history = _open(entry.ref, context) / "history.parquet"
+    history = _open(entry.ref, context) / HISTORY
     return PretrainingRun(entry.name, entry.task, history, entry.layers)
 
 
@@ -213,7 +213,7 @@ def _cell(entry: CellEntry, context: RunContext) -> Cell:
         seed=entry.seed,
         role=entry.role,
         folder=_open(entry.result, context),
-        history=None if fitted is None else fitted / "history.parquet",
+        history=None if fitted is None else fitted / HISTORY,
         key=entry.result,
         loss=entry.loss,
         category=entry.category,

@@ -14,6 +14,7 @@ from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.files import CONFIG, tokenizer_files, weight_files
 from permafrost.stages.extraction.target import ExtractRuntime, target_of_identity
 from permafrost.stages.fit import load_head
+from permafrost.stages.metrics.records import HISTORY
 from permafrost.storage.durable import json_bytes
 from permafrost.storage.errors import CorruptDataError, IdentityMismatchError, InputError
 from permafrost.storage.features.identity import StoreIdentity
@@ -103,7 +104,7 @@ def load_exported(
 
 
 _HEAD_FILES = ("head.json", "head.safetensors")
-_LAYERS_FILES = ("pair_head.json", "pair_head.safetensors", "history.parquet")
+_LAYERS_FILES = ("pair_head.json", "pair_head.safetensors", HISTORY)
 
 
 def _read_record(folder: Path) -> ModuleRecord:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.trainer import Trainer
+from permafrost.stages.metrics.records import CANDIDATE_EPOCHS
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,13 @@ def history_table(history: Sequence[EpochRecord], candidates: Sequence[FitConfig
     written = [candidate.model_dump_json() for candidate in candidates]
     return pa.table(
         {
-            "candidate": pa.array([r.candidate for r in history], pa.int64()),
-            "candidate_json": pa.array([written[r.candidate] for r in history], pa.string()),
-            "epoch": pa.array([r.epoch for r in history], pa.int64()),
-            "train_loss": pa.array([r.train_loss for r in history], pa.float64()),
-            "dev_metric": pa.array([r.dev_metric for r in history], pa.float64()),
-        }
+            "candidate": [r.candidate for r in history],
+            "candidate_json": [written[r.candidate] for r in history],
+            "epoch": [r.epoch for r in history],
+            "train_loss": [r.train_loss for r in history],
+            "dev_metric": [r.dev_metric for r in history],
+        },
+        schema=CANDIDATE_EPOCHS,
     )
 
 

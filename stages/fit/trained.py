@@ -19,6 +19,7 @@ from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.history import EpochRecord, StepRecord, history_table, log_csv
 from permafrost.stages.fit.models import TaskFacts, build_model
 from permafrost.stages.heads.head import Pooling
+from permafrost.stages.metrics.records import HISTORY
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.quoting import quoted
 
@@ -151,7 +152,7 @@ class FitResult:
             "n_pooling_parameters": head.pooling.n_parameters,
         }
         (folder / "head.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        pq.write_table(history_table(self.history, self.candidates), folder / "history.parquet")
+        pq.write_table(history_table(self.history, self.candidates), folder / HISTORY)
         (folder / "log.csv").write_text(log_csv(self.log, self.history), encoding="utf-8")
 
 

@@ -21,11 +21,10 @@ from permafrost.stages.freeze.config import (
 from permafrost.stages.freeze.encoders import LayerAutoencoders
 from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairFitResult, load_pair_fit
-from permafrost.stages.metrics.predictions import predictions_table
+from permafrost.stages.metrics.predictions import Scores, predictions_table
 from permafrost.stages.scoring.similarity import (
     CORRELATIONS,
     SimilarityConfig,
-    SimilarityResult,
     overlap_of_pairs,
 )
 from permafrost.storage.errors import InputError
@@ -130,7 +129,7 @@ def score_corpus(
     folder: Path,
     latents: Float32[np.ndarray, "n l d"],
     corpus: Corpus,
-) -> SimilarityResult:
+) -> Scores:
     """Correlate the predictions of the head in `folder` with the labels of dev and test.
 
     `metrics` also holds the score on the test pairs of which neither text occurs in train, their number
@@ -166,7 +165,7 @@ def score_corpus(
         "choice": _choice(result.config, result.best.epoch),
         "n_parameters": head.n_parameters,
     }
-    return SimilarityResult(metrics, pa.concat_tables(tables))
+    return Scores(metrics, pa.concat_tables(tables))
 
 
 def _choice(config: PairFitConfig, epoch: int) -> Mapping[str, JsonValue]:

@@ -19,6 +19,7 @@ from permafrost.stages.freeze.build import build_pair_head
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.pair_heads import PairHead
 from permafrost.stages.freeze.step_log import step_csv
+from permafrost.stages.metrics.records import EPOCHS, HISTORY
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 
 FORMAT = 1
@@ -111,14 +112,9 @@ class PairFitResult:
         }
         text = json.dumps(record, indent=2) + "\n"
         (folder / "pair_head.json").write_text(text, encoding="utf-8")
-        table = pa.table(
-            {
-                "epoch": pa.array([e.epoch for e in self.history], pa.int64()),
-                "train_loss": pa.array([e.train_loss for e in self.history], pa.float64()),
-                "dev_metric": pa.array([e.dev_metric for e in self.history], pa.float64()),
-            }
-        )
-        pq.write_table(table, folder / "history.parquet")
+        columns = {name: [getattr(e, name) for e in self.history] for name in EPOCHS.names}
+        table = pa.table(columns, schema=EPOCHS)
+        pq.write_table(table, folder / HISTORY)
         dev = {e.epoch: e.dev_metric for e in self.history if e.dev_metric is not None}
         lines = step_csv(self.log, "loss", "dev_metric", dev)
         (folder / "log.csv").write_text(lines, encoding="utf-8")
@@ -133,7 +129,7 @@ def load_pair_fit(folder: Path) -> PairFitResult:
     """
     try:
         record = json.loads((folder / "pair_head.json").read_text(encoding="utf-8"))
-        rows = pq.read_table(folder / "history.parquet").to_pylist()
+        rows = pq.read_table(folder / HISTORY).to_pylist()
         result = PairFitResult(
             PairFitConfig.model_validate(record["config"]),
             record["n_layers"],
@@ -144,7 +140,7 @@ def load_pair_fit(folder: Path) -> PairFitResult:
         )
         result.head()
     except FileNotFoundError as error:
-        missing = error.filename or "history.parquet"
+        missing = error.filename or HISTORY
         raise NotFoundError(f"{folder} holds no trained pair head: {missing} is missing") from error
     except (ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise CorruptDataError(

@@ -16,6 +16,7 @@ from permafrost.stages.fit.trainer import Step
 from permafrost.stages.freeze.config import AutoencoderConfig
 from permafrost.stages.freeze.encoders import LayerAutoencoders
 from permafrost.stages.freeze.step_log import step_csv
+from permafrost.stages.metrics.records import HISTORY, LAYER_EPOCHS
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 FORMAT = 1
@@ -65,15 +66,9 @@ class AutoencoderResult:
         }
         text = json.dumps(record, indent=2) + "\n"
         (folder / "autoencoders.json").write_text(text, encoding="utf-8")
-        table = pa.table(
-            {
-                "epoch": pa.array([e.epoch for e in self.history], pa.int64()),
-                "layer": pa.array([e.layer for e in self.history], pa.int64()),
-                "train_mse": pa.array([e.train_mse for e in self.history], pa.float64()),
-                "dev_mse": pa.array([e.dev_mse for e in self.history], pa.float64()),
-            }
-        )
-        pq.write_table(table, folder / "history.parquet")
+        columns = {name: [getattr(e, name) for e in self.history] for name in LAYER_EPOCHS.names}
+        table = pa.table(columns, schema=LAYER_EPOCHS)
+        pq.write_table(table, folder / HISTORY)
         by_epoch: dict[int, list[float]] = {}
         for e in self.history:
             by_epoch.setdefault(e.epoch, []).append(e.dev_mse)

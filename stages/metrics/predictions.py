@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from permafrost.stages.metrics.records import write_metrics
 from permafrost.storage.errors import CorruptDataError
 
 PREDICTIONS = "predictions.parquet"
@@ -46,8 +47,23 @@ def predictions_table(
 
 
 @dataclass(frozen=True)
+class Scores:
+    """Metrics, and one prediction per example."""
+
+    metrics: dict[str, Any]
+    """The fields of `records.Metrics`, and any others; null for a split that is not there."""
+    predictions: pa.Table
+    """See `predictions_table`."""
+
+    def save(self, folder: Path) -> None:
+        """Write metrics.json and predictions.parquet."""
+        write_metrics(folder, self.metrics)
+        pq.write_table(self.predictions, folder / PREDICTIONS)
+
+
+@dataclass(frozen=True)
 class Answers:
-    """Predictions of one split, in an order that depends on the texts and labels alone."""
+    """Predictions of one split."""
 
     sides: tuple[NDArray[np.int64], ...]
     """`[n]` each: the first and, of pairs, the second text."""
@@ -67,7 +83,25 @@ class Answers:
 
 
 def read_answers(folder: Path, split: str = "test") -> Answers | None:
-    """The predictions in a folder of results; None where none were kept.
+    """The predictions in a folder of results, in an order that depends on the texts and labels alone; None
+    where none were kept.
+
+    Raises:
+        CorruptDataError: see `written_answers`.
+    """
+    if (found := written_answers(folder, split)) is None:
+        return None
+    order = np.lexsort((found.labels, *reversed(found.sides)))
+    return Answers(
+        sides=tuple(side[order] for side in found.sides),
+        labels=found.labels[order],
+        predictions=found.predictions[order],
+        scores=None if found.scores is None else found.scores[order],
+    )
+
+
+def written_answers(folder: Path, split: str) -> Answers | None:
+    """The same in the order of the file.
 
     Raises:
         CorruptDataError: the file cannot be read, or lacks a column.
@@ -88,13 +122,7 @@ def read_answers(folder: Path, split: str = "test") -> Answers | None:
             f"{path} holds no predictions ({error}); delete the artifact and score it again"
         ) from error
     scores = None if given is None or given.null_count else given.to_numpy().astype(np.float64)
-    order = np.lexsort((labels, *reversed(sides)))
-    return Answers(
-        sides=tuple(side[order].astype(np.int64) for side in sides),
-        labels=labels[order],
-        predictions=predictions[order],
-        scores=None if scores is None else scores[order],
-    )
+    return Answers(tuple(side.astype(np.int64) for side in sides), labels, predictions, scores)
 
 
 def _floats(values: NDArray[Any]) -> pa.Array:

@@ -8,21 +8,10 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from permafrost.stages.metrics.records import POINTS
+
 Unit = Literal["share", "number"]
 """A share is shown times 100, a number as it is."""
-
-POINTS = pa.schema(
-    [
-        pa.field("axis", pa.string()),
-        pa.field("measure", pa.string()),
-        pa.field("unit", pa.string()),
-        pa.field("x", pa.float64()),
-        pa.field("at", pa.string()),
-        pa.field("value", pa.float64()),
-        pa.field("chosen", pa.bool_()),
-    ]
-)
-"""Columns of `points.parquet`, one row per number."""
 
 
 @dataclass(frozen=True)

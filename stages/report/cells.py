@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from permafrost.stages.metrics.records import Role
+from permafrost.stages.metrics.records import METRICS, Metrics, Role
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 
@@ -49,46 +49,6 @@ class Cell:
     def label(self) -> str:
         """The cell in words."""
         return f"{self.method} · {self.task} · seed {self.seed}"
-
-
-class TextsInTrain(BaseModel):
-    """Texts of an evaluation task in one role."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    n_texts: int
-    """Different ones that the task asked for."""
-    n_in_train: int
-    """Of these, what the method was trained on."""
-
-
-class Metrics(BaseModel):
-    """The content of `metrics.json`."""
-
-    # Not "forbid": a scorer may record more than a report shows.
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    metric: str
-    dev: float | None
-    """None where the corpus has no dev split: nothing was chosen on it."""
-    test: float
-    n_dev: int
-    n_test: int
-    majority: float | None = None
-    """Test accuracy of always answering the commonest class; None where that means nothing."""
-    class_balance: dict[str, float] | None = None
-    """Share of each class in test; None where labels are no classes."""
-    overlap: float | None = None
-    """Share of test examples with a text that train has; None without a train split."""
-    n_clean_test: int | None = None
-    """The other test examples."""
-    clean_test: float | None = None
-    """The metric on these; None where they are too few to tell."""
-    texts_in_train: dict[str, TextsInTrain] | None = None
-    """Of an evaluation, by role; None of a method without training, and of other results."""
-    choice: dict[str, str | int | float | bool | None] = {}
-    """What was chosen on dev: layer, hyper-parameters, epoch."""
-    n_parameters: int
 
 
 @dataclass(frozen=True)
@@ -146,7 +106,7 @@ def read_results(cells: Sequence[Cell]) -> tuple[CellResult, ...]:
 
 
 def _read_metrics(cell: Cell) -> Metrics:
-    path = cell.folder / "metrics.json"
+    path = cell.folder / METRICS
     try:
         found = read_json(path)
         if isinstance(found, dict) and found.get("test", 0.0) is None:

@@ -16,6 +16,7 @@ from jaxtyping import Float64, Int64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from permafrost.stages.metrics.records import EPOCHS
 from permafrost.stages.report.cells import Cell, CellResult
 from permafrost.stages.report.frame import (
     add_line,
@@ -28,7 +29,6 @@ from permafrost.stages.report.frame import (
 from permafrost.stages.report.palette import Mark
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
-_COLUMNS = ("epoch", "train_loss", "dev_metric")
 Quantity = Literal["train_loss", "dev_metric"]
 LOG_FROM = 20.0
 """Losses that are positive and differ by more than this factor are drawn on a logarithmic scale."""
@@ -142,7 +142,7 @@ def _run(cell: Cell, path: Path) -> Run:
     candidate = (
         np.zeros(table.num_rows, np.int64) if alone else table.column("candidate").to_numpy()
     )
-    epoch, loss, dev = (table.column(name).to_numpy().astype(np.float64) for name in _COLUMNS)
+    epoch, loss, dev = (table.column(name).to_numpy().astype(np.float64) for name in EPOCHS.names)
     if not np.isfinite(dev).any():
         raise CorruptDataError(
             f"{path} ({cell.label}) has no metric on dev in any of {len(dev)} epochs; fit it again"
@@ -172,11 +172,11 @@ def _read(cell: Cell, path: Path) -> pa.Table:
         raise CorruptDataError(
             f"{path} ({cell.label}) is not a readable parquet file: {error}"
         ) from error
-    missing = [name for name in _COLUMNS if name not in table.column_names]
+    missing = [name for name in EPOCHS.names if name not in table.column_names]
     if missing or table.num_rows == 0:
         raise CorruptDataError(
             f"{path} ({cell.label}) has {table.num_rows} rows and the columns {table.column_names}, "
-            f"expected rows with {list(_COLUMNS)}; fit it again"
+            f"expected rows with {EPOCHS.names}; fit it again"
         )
     return table
 

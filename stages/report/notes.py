@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
-from permafrost.stages.report.cells import CellResult, TextsInTrain
+from permafrost.stages.metrics.records import TextsInTrain
+from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.entries import DASH, hundredths
 from permafrost.stages.report.learning import LearningCurve, Run

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 from matplotlib.figure import Figure
 
+from permafrost.stages.metrics.records import LAYER_EPOCHS
 from permafrost.stages.report.entries import DASH
 from permafrost.stages.report.frame import (
     add_line,
@@ -26,7 +27,6 @@ from permafrost.stages.report.frame import (
 from permafrost.stages.report.palette import CONTROL, INK, MUTED, Mark
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
-_COLUMNS = ("epoch", "layer", "train_mse", "dev_mse")
 _NAMES = {1: ("all",), 2: ("early", "late"), 3: ("early", "mid", "late")}
 _DEPTHS = {
     "all": Mark(INK, "^", (), filled=True),
@@ -105,7 +105,7 @@ def pretraining_description(pretrainings: Sequence[Pretraining]) -> str:
 
 def _pretraining(run: PretrainingRun) -> Pretraining:
     table = _read(run).sort_by([("epoch", "ascending"), ("layer", "ascending")])
-    epoch, layer, train, dev = (table[name].to_numpy() for name in _COLUMNS)
+    epoch, layer, train, dev = (table[name].to_numpy() for name in LAYER_EPOCHS.names)
     epochs, n_layers = np.unique(epoch), len(run.layers)
     grid = np.stack(np.meshgrid(epochs, np.arange(n_layers), indexing="ij"), -1).reshape(-1, 2)
     if not np.array_equal(np.stack([epoch, layer], -1), grid):
@@ -134,14 +134,14 @@ def _pretraining(run: PretrainingRun) -> Pretraining:
 
 def _read(run: PretrainingRun) -> pa.Table:
     try:
-        return pq.read_table(run.history, columns=list(_COLUMNS))
+        return pq.read_table(run.history, columns=LAYER_EPOCHS.names)
     except FileNotFoundError as error:
         raise NotFoundError(
             f"the history of the pretraining {run.name} is not at {run.history}; run the experiment again"
         ) from error
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         raise CorruptDataError(
-            f"{run.history} (pretraining {run.name}) cannot be read with the columns {list(_COLUMNS)}: "
+            f"{run.history} (pretraining {run.name}) cannot be read with the columns {LAYER_EPOCHS.names}: "
             f"{error}; pretrain again"
         ) from error
 

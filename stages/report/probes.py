@@ -12,6 +12,7 @@ from jaxtyping import Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from permafrost.stages.metrics.records import POINTS
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.entries import hundredths
 from permafrost.stages.report.frame import framed, legend_height, line, of
@@ -23,19 +24,13 @@ PROBE_CURVES = pa.schema(
     [
         pa.field("probe", pa.string()),
         pa.field("kind", pa.string()),
-        pa.field("axis", pa.string()),
+        POINTS.field("axis"),
         pa.field("method", pa.string()),
         pa.field("task", pa.string()),
-        pa.field("measure", pa.string()),
-        pa.field("unit", pa.string()),
-        pa.field("x", pa.float64()),
-        pa.field("at", pa.string()),
-        pa.field("value", pa.float64()),
-        pa.field("chosen", pa.bool_()),
+        *(POINTS.field(name) for name in POINTS.names if name != "axis"),
     ]
 )
-"""Columns of `probes.parquet`, one row per number. `unit` is `share` (shown times 100) or `number`; `at`
-is what the place x is called; `chosen` marks the place that dev chose."""
+"""Columns of `probes.parquet`: the points of all probes, and what they are of."""
 CAPTIONS = {
     "task_score": "Score of each layer's vectors alone: of a logistic regression fitted on train where "
     "there are classes, Spearman's correlation of plain cosines where pairs are graded. A ring is the layer "

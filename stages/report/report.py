@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from permafrost.stages.metrics.predictions import PREDICTIONS
 from permafrost.stages.report import canvas
 from permafrost.stages.report.attention import AttentionRows, attention_examples
 from permafrost.stages.report.cells import Cell, CellResult, TaskCorpus, read_results
@@ -221,7 +222,7 @@ def _check_tasks(
     config: ReportConfig, results: Sequence[CellResult], texts: Mapping[str, TaskCorpus]
 ) -> None:
     tasks = dict.fromkeys(r.cell.task for r in results)
-    answered = {r.cell.task for r in results if (r.cell.folder / "predictions.parquet").exists()}
+    answered = {r.cell.task for r in results if (r.cell.folder / PREDICTIONS).exists()}
     without = [task for task in tasks if task in answered and task not in texts]
     if without:
         raise InputError(

@@ -4,21 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from permafrost.stages.metrics.predictions import PREDICTIONS, written_answers
 from permafrost.stages.report.cells import TaskCorpus, label_text
 from permafrost.stages.report.tokens import CellWeights, Reading
 from permafrost.stages.report.weighed_text import Example, Passage, WeightRow, passage_of
 from permafrost.storage.errors import CorruptDataError, InputError
 from permafrost.storage.quoting import quoted
 
-_COLUMNS = ("split", "text", "label", "prediction")
-
 
 @dataclass(frozen=True)
 class _Outcome:
-    label: float | None
+    label: float
     prediction: float
 
 
@@ -83,22 +79,15 @@ def _smallest_seed(weights: Sequence[CellWeights]) -> dict[str, list[CellWeights
 
 
 def _method(weights: CellWeights) -> _Method:
-    path = weights.folder / "predictions.parquet"
-    try:
-        table = pq.read_table(path)
-        sides = [name for name in ("text", "text_b") if name in table.column_names]
-        rows = table.select([*_COLUMNS, *sides[1:]]).to_pylist()
-    except (FileNotFoundError, pa.ArrowInvalid, KeyError) as error:
+    answers = written_answers(weights.folder, "test")
+    if answers is None:
         raise CorruptDataError(
-            f"{path} cannot be read with the columns {list(_COLUMNS)}: {error}; score it again"
-        ) from error
+            f"{weights.folder} holds weights of tokens but no {PREDICTIONS}; score it again"
+        )
+    texts = zip(*(side.tolist() for side in answers.sides), strict=True)
+    outcomes = zip(answers.labels.tolist(), answers.predictions.tolist(), strict=True)
     return _Method(
-        weights,
-        {
-            tuple(row[side] for side in sides): _Outcome(row["label"], row["prediction"])
-            for row in rows
-            if row["split"] == "test"
-        },
+        weights, {of: _Outcome(*found) for of, found in zip(texts, outcomes, strict=True)}
     )
 
 
@@ -118,14 +107,13 @@ def _candidates(methods: Sequence[_Method], reading: Reading) -> list[tuple[int,
 
 def _sides(
     methods: Sequence[_Method], candidates: Sequence[tuple[int, ...]]
-) -> dict[tuple[int, ...], float | bool | None]:
+) -> dict[tuple[int, ...], float | bool]:
     """What is to alternate: the class, or whether a grade lies above the middle."""
     labels = {texts: methods[0].outcomes[texts].label for texts in candidates}
-    known = [label for label in labels.values() if label is not None]
-    if all(label.is_integer() for label in known):
+    if all(label.is_integer() for label in labels.values()):
         return {**labels}
-    middle = median(known)
-    return {texts: None if label is None else label > middle for texts, label in labels.items()}
+    middle = median(labels.values())
+    return {texts: label > middle for texts, label in labels.items()}
 
 
 def _example(
@@ -135,7 +123,7 @@ def _example(
     label = first.outcomes[texts].label
     return Example(
         task=first.weights.task,
-        label=None if label is None or corpus.task == "unlabelled" else label_text(label, corpus),
+        label=None if corpus.task == "unlabelled" else label_text(label, corpus),
         n_tokens=tuple(len(first.weights.texts[text].weights) for text in texts),
         rows=tuple(_row(corpus, method, texts, reading) for method in methods),
     )
@@ -149,7 +137,7 @@ def _row(
     for text in texts:
         of_text = method.weights.texts[text]
         passages.append(passage_of(reading[of_text.digest], of_text.weights))
-    is_class = outcome.label is not None and bool(corpus.label_names)
+    is_class = bool(corpus.label_names)
     return WeightRow(
         method=method.weights.method,
         prediction=_said(outcome.prediction, corpus),

@@ -21,14 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float64
 
+from permafrost.stages.metrics.records import TOKEN_WEIGHTS, WEIGHTED_TEXTS
 from permafrost.stages.report.cells import CellResult
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.quoting import quoted
 
 TokenKind = Literal["special", "punctuation", "word", "continuation"]
 KINDS: tuple[TokenKind, ...] = get_args(TokenKind)
-FILE = "token_weights.parquet"
-_COLUMNS = ("text", "digest", "weights")
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def read_weights(results: Sequence[CellResult]) -> tuple[CellWeights, ...]:
     return tuple(
         CellWeights(r.cell.method, r.cell.task, r.cell.seed, r.cell.folder, _text_weights(path))
         for r in results
-        if r.cell.role == "method" and (path := r.cell.folder / FILE).exists()
+        if r.cell.role == "method" and (path := r.cell.folder / TOKEN_WEIGHTS).exists()
     )
 
 
@@ -161,10 +160,10 @@ def read_tokens(weights: Sequence[CellWeights], tokens: TextTokens) -> Reading:
 
 def _text_weights(path: Path) -> dict[int, TextWeights]:
     try:
-        rows = pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
+        rows = pq.read_table(path, columns=WEIGHTED_TEXTS.names).to_pylist()
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         raise CorruptDataError(
-            f"{path} cannot be read with the columns {list(_COLUMNS)}: {error}; score it again"
+            f"{path} cannot be read with the columns {WEIGHTED_TEXTS.names}: {error}; score it again"
         ) from error
     return {
         row["text"]: TextWeights(row["digest"], np.asarray(row["weights"], np.float64))

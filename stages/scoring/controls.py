@@ -4,15 +4,11 @@ Both are logistic regressions on counts taken from the text; a task whose signal
 leave them at chance.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,7 +17,7 @@ from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import overlap_metrics
 from permafrost.stages.fit.logistic import best_regression
 from permafrost.stages.fit.metrics import class_balance, evaluate, majority_rate
-from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
+from permafrost.stages.metrics.predictions import Scores, predictions_table
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -60,27 +56,15 @@ class BagOfWordsControl(_Control):
 ControlConfig = Annotated[LengthControl | BagOfWordsControl, Field(discriminator="kind")]
 
 
-@dataclass(frozen=True)
-class ControlResult:
-    """Metrics and predictions, in the layout that every scored method has."""
-
-    metrics: dict[str, object]
-    """metric, dev, test, n_dev, n_test, majority, class_balance, choice, n_parameters; overlap, n_clean_test
-    and clean_test (see `overlap_metrics`)."""
-    predictions: pa.Table
-    """See `predictions_table`, the score being the probability of class 1 of two."""
-
-    def save(self, folder: Path) -> None:
-        """Write metrics.json and predictions.parquet."""
-        text = json.dumps(self.metrics, indent=2, allow_nan=False)
-        (folder / "metrics.json").write_text(text + "\n", encoding="utf-8")
-        pq.write_table(self.predictions, folder / PREDICTIONS)
-
-
-def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
+def run_control(config: ControlConfig, corpus: Corpus) -> Scores:
     """Fit on train, choose on dev, report dev and test.
 
     Pairs are described by the counts of their first and of their second text, side by side.
+
+    Returns:
+        metric, dev, test, n_dev, n_test, majority, class_balance, choice, n_parameters; overlap, n_clean_test
+        and clean_test (see `overlap_metrics`). Of two classes, the score of a prediction is the probability
+        of class 1.
 
     Raises:
         InputError: the task has no classes, or train, dev or test is missing.
@@ -115,7 +99,7 @@ def run_control(config: ControlConfig, corpus: Corpus) -> ControlResult:
         score = np.asarray(model.predict_proba(features[split]))[:, 1] if is_binary else None
         guesses = model.predict(features[split])
         tables.append(predictions_table(split, sides, labels[split], guesses, score))
-    return ControlResult(metrics, pa.concat_tables(tables))
+    return Scores(metrics, pa.concat_tables(tables))
 
 
 def require_control(config: ControlConfig, corpus: Corpus) -> None:

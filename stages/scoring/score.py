@@ -4,7 +4,6 @@ Dev and test are scored with their true labels, also for a head that was trained
 """
 
 import copy
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from permafrost.stages.fit import (
     to_tensors,
 )
 from permafrost.stages.metrics.predictions import PREDICTIONS
+from permafrost.stages.metrics.records import TOKEN_WEIGHTS, WEIGHTED_TEXTS, write_metrics
 from permafrost.stages.metrics.vector_map import MAP_TEXTS, VECTOR_MAP, spread_evenly, vector_map
 from permafrost.stages.scoring.answers import SPLITS, answer_metrics, answers_table
 from permafrost.storage.errors import InputError
@@ -67,11 +67,10 @@ class ScoreResult:
 
     def save(self, folder: Path) -> None:
         """Write metrics.json, predictions.parquet and, if made, token_weights.parquet and map.parquet."""
-        text = json.dumps(self.metrics, indent=2, allow_nan=False) + "\n"
-        (folder / "metrics.json").write_text(text, encoding="utf-8")
+        write_metrics(folder, self.metrics)
         pq.write_table(self.predictions, folder / PREDICTIONS)
         if self.token_weights is not None:
-            pq.write_table(self.token_weights, folder / "token_weights.parquet")
+            pq.write_table(self.token_weights, folder / TOKEN_WEIGHTS)
         if self.vectors is not None:
             pq.write_table(self.vectors, folder / VECTOR_MAP)
 
@@ -166,10 +165,11 @@ def _weights(
         rows += np.split(weights.cpu().numpy(), features.offsets[1:-1])
     return pa.table(
         {
-            "text": pa.array(texts, pa.int64()),
-            "digest": pa.array([data.digests[text] for text in texts], pa.string()),
-            "weights": pa.array([row.tolist() for row in rows], pa.list_(pa.float32())),
-        }
+            "text": texts,
+            "digest": [data.digests[text] for text in texts],
+            "weights": [row.tolist() for row in rows],
+        },
+        schema=WEIGHTED_TEXTS,
     )
 
 

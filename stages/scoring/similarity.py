@@ -4,16 +4,13 @@ Source: the STS convention of mteb, whose main score is the Spearman correlation
 section 4.2, reports Pearson next to it, and so do we. Labels are compared as they are, never rounded.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Float32
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
@@ -23,7 +20,7 @@ from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import overlap_metrics
 from permafrost.stages.embed.corpus import CorpusVectors
 from permafrost.stages.metrics.correlations import pearson, spearman
-from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
+from permafrost.stages.metrics.predictions import Scores, predictions_table
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -43,23 +40,6 @@ class SimilarityConfig(BaseModel):
     """Which of the two is the result; both are recorded."""
 
 
-@dataclass(frozen=True)
-class SimilarityResult:
-    """Metrics, and one cosine per pair."""
-
-    metrics: dict[str, Any]
-    """metric, dev, test, n_dev, n_test, choice, n_parameters; overlap, n_clean_test and clean_test as of
-    `overlap_metrics`; `{dev,test}_{spearman,pearson}`; null for a split that is not there."""
-    predictions: pa.Table
-    """See `predictions_table`, the prediction being the cosine; without scores."""
-
-    def save(self, folder: Path) -> None:
-        """Write metrics.json and predictions.parquet."""
-        text = json.dumps(self.metrics, indent=2, allow_nan=False) + "\n"
-        (folder / "metrics.json").write_text(text, encoding="utf-8")
-        pq.write_table(self.predictions, folder / PREDICTIONS)
-
-
 def score_pairs(
     config: SimilarityConfig,
     vectors: Float32[np.ndarray, "n_texts d"],
@@ -67,7 +47,7 @@ def score_pairs(
     *,
     choice: Mapping[str, str | int | float | bool | None] | None = None,
     n_parameters: int = 0,
-) -> SimilarityResult:
+) -> Scores:
     """Correlate the cosines of the dev and test pairs with their labels.
 
     Args:
@@ -76,6 +56,10 @@ def score_pairs(
         corpus: a corpus of kind `similarity`.
         choice: what was chosen on dev to make the vectors, for the report.
         n_parameters: trained to make the vectors; none for a training-free method.
+
+    Returns:
+        metric, dev, test, n_dev, n_test, choice, n_parameters; overlap, n_clean_test and clean_test (see
+        `overlap_metrics`); `{dev,test}_{spearman,pearson}`. Predictions are cosines, without a score.
 
     Raises:
         InputError: another kind of corpus, neither dev nor test, another number of vectors, a vector
@@ -109,7 +93,7 @@ def score_pairs(
         "n_parameters": n_parameters,
         **{f"{split}_{name}": v for split in _SPLITS for name, v in scores[split].items()},
     }
-    return SimilarityResult(metrics, predictions)
+    return Scores(metrics, predictions)
 
 
 def require_graded(corpus: Corpus) -> None:
@@ -148,7 +132,7 @@ def overlap_of_pairs(
     return overlap_metrics(corpus.examples, (first, second), measure)
 
 
-def score_vectors(config: SimilarityConfig, folder: Path, corpus: Corpus) -> SimilarityResult:
+def score_vectors(config: SimilarityConfig, folder: Path, corpus: Corpus) -> Scores:
     """`score_pairs` of the vectors that the stage `embed` published in `folder`."""
     found = CorpusVectors.load(folder)
     return score_pairs(config, found.vectors, corpus, choice=found.choice)

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.stages.report.tokens import FILE
+from permafrost.stages.metrics.records import TOKEN_WEIGHTS
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, run_in
 
@@ -32,7 +32,7 @@ def test_heads_on_a_stored_readout_are_reported_and_only_tokens_have_weights(tin
     # The readout of an encoder is its first token, and the mean of one row is that row.
     answers = {(rows[m]["test"], rows[m]["dev"]) for m in ("readout", "mean of readouts", "first")}
     assert len(answers) == 1
-    weighed = [pq.read_table(path) for path in home.rglob(FILE)]
+    weighed = [pq.read_table(path) for path in home.rglob(TOKEN_WEIGHTS)]
     ones = [
         np.argmax(row) / (len(row) - 1) for t in weighed for row in t.column("weights").to_pylist()
     ]
