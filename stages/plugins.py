@@ -91,12 +91,13 @@ def use_files(paths: Sequence[str | Path]) -> None:
         name = f"{PREFIX}.{path.stem}"
         if not path.stem.isidentifier():
             raise InputError(
-                f"the plug-in {quoted(path)} has a name that no module can have; use letters, digits and _"
+                f"the plug-in {quoted(str(path))} has a name that no module can have; use letters, "
+                "digits and _"
             )
         if name in seen:
             raise InputError(
-                f"the plug-ins {quoted(seen[name])} and {quoted(path)} have the same name, by which keys "
-                "know them; rename one"
+                f"the plug-ins {quoted(str(seen[name]))} and {quoted(str(path))} have the same name, "
+                "by which keys know them; rename one"
             )
         seen[name] = path
     sources = {name: _read(path) for name, path in seen.items()}
@@ -233,9 +234,9 @@ def _read(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InputError(
-                f"the plug-in {quoted(path)} has {path.stat().st_size:,} bytes; a plug-in has at most "
+                f"the plug-in {quoted(str(path))} has {path.stat().st_size:,} bytes; a plug-in has at most "
                 f"{MAX_FILE_BYTES:,}"
             )
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the plug-in {quoted(path)} cannot be read: {error}") from error
+        raise InputError(f"the plug-in {quoted(str(path))} cannot be read: {error}") from error

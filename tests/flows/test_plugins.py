@@ -55,11 +55,11 @@ WORKER = """
 import sys
 from pathlib import Path
 from permafrost.flows.context import RunContext, RunRuntime
-from permafrost.flows.engine.engine import run_node
+from permafrost.flows.engine.engine import make
 from permafrost.flows.graph import Node
 from permafrost.storage.progress import SilentProgress
 node = Node.model_validate_json(Path(sys.argv[2]).read_text())
-run_node(node, RunContext(Path(sys.argv[1]), RunRuntime(device="cpu")), SilentProgress())
+make(node, RunContext(Path(sys.argv[1]), RunRuntime(device="cpu")), SilentProgress())
 """
 
 
