@@ -4,9 +4,10 @@ A node's key is made of its config, the keys of its inputs and the code it reach
 can be drawn, explained and checked against the artifact store without loading a backbone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from permafrost.flows.evaluations import EvaluationCell, evaluation_texts, texts_name
 from permafrost.flows.experiment import Experiment
@@ -39,11 +40,14 @@ class ExperimentGraph(ExperimentNodes):
     @cached_property
     def graph(self) -> Graph:
         """All nodes, in the order of a reader."""
-        groups = (
-            *(self.corpora, self.extractions, self.pretrainings, self.fits),
-            *(self.probes, self.scores, self.evaluations),
-        )
-        return Graph([*(node for group in groups for node in group.values()), self.report])
+        before = (self.corpora, self.extractions, self.pretrainings)
+        fits = [n for name, fit in self.fits.items() for n in (*self.candidates[name], fit)]
+        after = (self.probes, self.scores, self.evaluations)
+        return Graph([*_all(before), *fits, *_all(after), self.report])
+
+
+def _all(groups: Sequence[Mapping[Any, Node]]) -> list[Node]:
+    return [node for group in groups for node in group.values()]
 
 
 def build_graph(experiment: Experiment) -> ExperimentGraph:
@@ -80,16 +84,16 @@ class _Builder:
             for i in range(len(stores.targets))
         }
         cells = {(c.method, c.task, c.seed): Cell(**vars(c), upstream=self) for c in e.cells}
-        fits = {name: e.methods[cell.method].fit_node(cell) for name, cell in cells.items()}
+        fitted = {name: e.methods[cell.method].fit_nodes(cell) for name, cell in cells.items()}
+        for name, task in e.fitted_elsewhere:
+            cell = Cell(**vars(e.cell(name, task, e.seeds[0])), upstream=self)
+            fitted[name, task, cell.seed] = e.methods[name].fit_nodes(cell)
+        fits = {name: nodes[-1] for name, nodes in fitted.items()}
         scores = {
             name: node
             for name, cell in cells.items()
             if (node := e.methods[cell.method].score_node(cell, fits[name])) is not None
         }
-        for name, task in e.fitted_elsewhere:
-            fits[name, task, e.seeds[0]] = e.methods[name].fit_node(
-                Cell(**vars(e.cell(name, task, e.seeds[0])), upstream=self)
-            )
         probes = {
             (name, curve, task): probe.node(curve, task, self)
             for name, probe in e.probes.items()
@@ -105,6 +109,7 @@ class _Builder:
             corpora=corpora,
             extractions=extractions,
             pretrainings={name: self.pretraining(name) for name in e.pretrainings},
+            candidates={name: nodes[:-1] for name, nodes in fitted.items()},
             fits=fits,
             probes=probes,
             scores=scores,

@@ -24,8 +24,10 @@ class ExperimentNodes:
     """One per recipe, task and prompt of an ensemble."""
     pretrainings: dict[str, Node]
     """What several heads start from."""
+    candidates: dict[CellName, tuple[Node, ...]]
+    """What a fit is chosen from; empty where there is nothing to choose."""
     fits: dict[CellName, Node]
-    """Trained heads, vectors without training, and baselines that need no features."""
+    """Trained heads, chosen ones, vectors without training, and baselines that need no features."""
     probes: dict[tuple[str, str, str], Node]
     """By probe, curve and task."""
     scores: dict[CellName, Node]

@@ -113,6 +113,7 @@ def _grid_cells(nodes: ExperimentNodes) -> list[CellEntry]:
                 loss=method.loss_on(kind),
                 result=nodes.results[name].id,
                 fit=nodes.fits[name].id,
+                candidates=tuple(node.id for node in nodes.candidates[name]),
                 score=None if scored is None else scored.id,
             )
         )
@@ -130,6 +131,7 @@ def _evaluation_cells(nodes: ExperimentNodes) -> list[CellEntry]:
             loss=None,
             result=nodes.evaluations[cell.name, cell.task, cell.seed].id,
             fit=None,
+            candidates=(),
             score=nodes.evaluations[cell.name, cell.task, cell.seed].id,
         )
         for cell in nodes.experiment.evaluation_cells

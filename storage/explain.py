@@ -9,6 +9,9 @@ from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.identity import differences
 from permafrost.storage.keys import to_plain
 
+_DEEPEST = 8
+"""Inputs of inputs that a difference is followed through: candidates of a patient grid are a long chain."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -73,12 +76,17 @@ def explain(
 
 
 def compare(
-    store: ArtifactStore, old: ArtifactSpec, new: ArtifactSpec, planned: Mapping[str, ArtifactSpec]
+    store: ArtifactStore,
+    old: ArtifactSpec,
+    new: ArtifactSpec,
+    planned: Mapping[str, ArtifactSpec],
+    depth: int = 0,
 ) -> list[Difference]:
     """Differences between two artifacts, followed through inputs to where they begin."""
     found: list[Difference] = []
     for path, a, b in _raw(old, new):
-        deeper = _through_input(store, a, b, planned) if path.startswith("inputs[") else []
+        follow = path.startswith("inputs[") and depth < _DEEPEST
+        deeper = _through_input(store, a, b, planned, depth + 1) if follow else []
         found.extend(
             [Difference(f"{path} -> {d.path}", d.old, d.new) for d in deeper]
             or [Difference(path, a, b)]
@@ -94,7 +102,11 @@ def _raw(old: ArtifactSpec, new: ArtifactSpec) -> list[tuple[str, object, object
 
 
 def _through_input(
-    store: ArtifactStore, old: object, new: object, planned: Mapping[str, ArtifactSpec]
+    store: ArtifactStore,
+    old: object,
+    new: object,
+    planned: Mapping[str, ArtifactSpec],
+    depth: int,
 ) -> list[Difference]:
     if (
         not isinstance(old, str)
@@ -108,7 +120,7 @@ def _through_input(
         before, after = (planned.get(i) or store.manifest(parse_ref(i)).spec for i in (old, new))
     except (NotFoundError, CorruptDataError):
         return []
-    return compare(store, before, after, planned)
+    return compare(store, before, after, planned, depth)
 
 
 def _through_identity(store: ArtifactStore, old: str, new: str) -> list[Difference]:

@@ -25,7 +25,11 @@ def register(app: typer.Typer) -> None:
 
 def export(
     artifact: Annotated[
-        str, typer.Argument(help="Artifact of a trained head (fit/<key>).", show_default=False)
+        str,
+        typer.Argument(
+            help="Artifact of a trained head (fit/<key>; choose/<key> of a grid).",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         Path,

@@ -193,7 +193,9 @@ def embed(
     ] = "mean",
     head: Annotated[
         str | None,
-        typer.Option(help="Artifact of a trained head (fit/<key>), instead of --method."),
+        typer.Option(
+            help="Artifact of a trained head (fit/<key>; choose/<key> of a grid), instead of --method."
+        ),
     ] = None,
     layers: Annotated[
         str,

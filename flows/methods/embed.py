@@ -65,18 +65,19 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
         """What the method needs of its own recipe."""
         return {self.recipe: required_arrays(self.config, sizes)}
 
-    def fit_node(self, cell: Cell) -> Node:
+    def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """Vectors of a task's texts."""
         upstream = cell.upstream
         arrays = required_arrays(self.config, upstream.sizes)
         read = upstream.reading(self.recipe, arrays, cell.task)
-        return EmbedCorpus.node(
+        node = EmbedCorpus.node(
             f"embed {cell.method} · {cell.task}",
             self.config,
             (cell.corpus, *read.inputs),
             run_facts={**read.run_facts, "method": cell.method, "task": cell.task},
             after=read.after,
         )
+        return (node,)
 
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """Vectors against the grades of dev and test."""

@@ -24,10 +24,15 @@ from permafrost.stages.fit import (
     LossConfig,
     Metric,
     OptimConfig,
+    bar_after,
+    candidates,
+    choose,
     fit,
     load_head,
     require_trainable,
 )
+from permafrost.stages.fit.candidates import arrays
+from permafrost.stages.fit.choice import STAGE as CHOOSE
 from permafrost.stages.fit.losses import LOSS_OF
 from permafrost.stages.heads import HeadConfig
 from permafrost.stages.metrics.records import Role
@@ -53,13 +58,15 @@ class HeadMethod(EvaluatedMethod, BaseModel):
     labels: Literal["true", "shuffled"] = "true"
     """`shuffled` makes this a control: it must sit at chance."""
     grid: dict[str, tuple[JsonValue, ...]] = {}
-    """Dotted field to candidate values; the best on dev is kept."""
+    """Dotted field to candidate values; the best on dev is kept. Every combination is a fit of its own."""
     metric: Metric | None = None
     """What is compared on dev and reported; the task's own if not given."""
     loss: LossConfig | None = None
     """Goes with the kind of task: `cross_entropy` for classes, `cosine_mse` for graded pairs, `contrastive`
     for pairs without labels. Not given, it is that of each task with labels."""
     grid_patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    """A candidate ends after this many epochs if none of them beats, on dev, every epoch of the candidates
+    before it. They are trained one after the other then, and a new one trains those after it again."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task that goes with the loss if not given."""
 
@@ -82,7 +89,7 @@ class HeadMethod(EvaluatedMethod, BaseModel):
 
     def captured(self) -> tuple[str, ...]:
         """What any candidate reads."""
-        return self.fit_config(self.task_kinds[0], "accuracy", 0).arrays()
+        return arrays(self.candidates(self.task_kinds[0], "accuracy", 0))
 
     def role_on(self, task: CorpusConfig | None) -> Role:
         """A control if it is trained on shuffled labels."""
@@ -93,33 +100,50 @@ class HeadMethod(EvaluatedMethod, BaseModel):
         return self.loss.kind if self.loss is not None else LOSS_OF[kind]
 
     def fit_config(self, kind: TaskKind, metric: Metric, seed: int) -> FitConfig:
-        """The complete config of one fit on a task of this kind, whose own metric is given."""
+        """One fit on a task of this kind, whose own metric is given, without the grid."""
         fields = {name: getattr(self, name) for name in FitConfig.model_fields if name != "seed"}
         fields["metric"] = self.metric or metric
         fields["loss"] = self.loss or {"kind": LOSS_OF[kind]}
         return FitConfig(**fields, seed=seed)
 
-    def fit_node(self, cell: Cell) -> Node:
-        """A head trained on the features of a task."""
-        config = self.fit_config(cell.task_kind, cell.metric, cell.seed)
-        read = cell.upstream.reading(DEFAULT_RECIPE, config.arrays(), cell.task)
-        return FitHead.node(
-            f"fit {cell.method} · {cell.task} · seed {cell.seed}",
-            config,
-            (cell.corpus, *read.inputs),
-            run_facts=read.run_facts,
-            after=read.after,
-        )
+    def candidates(self, kind: TaskKind, metric: Metric, seed: int) -> dict[str, FitConfig]:
+        """All fits that are chosen from, by what tells them apart; the only one under "".
+
+        Raises:
+            InputError: see `stages.fit.candidates`.
+        """
+        return candidates(self.fit_config(kind, metric, seed), self.grid)
+
+    def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
+        """A head for each candidate of the grid, and the choice among them."""
+        label = f"{cell.method} · {cell.task} · seed {cell.seed}"
+        fits: list[Node] = []
+        for name, config in self.candidates(cell.task_kind, cell.metric, cell.seed).items():
+            read = cell.upstream.reading(DEFAULT_RECIPE, (config.layer,), cell.task)
+            waits = config.grid_patience is not None
+            before = [_input("before", fits[-1], bar_after)] if waits else []
+            fits.append(
+                FitHead.node(
+                    f"fit {label} · {name}" if name else f"fit {label}",
+                    config,
+                    (cell.corpus, *read.inputs, *before),
+                    run_facts=read.run_facts,
+                    after=read.after,
+                )
+            )
+        if len(fits) == 1:
+            return tuple(fits)
+        chosen = [_input("candidate", fit, load_head) for fit in fits]
+        return *fits, ChooseHead.node(f"choose {label}", {}, chosen)
 
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """A trained head on dev and test."""
-        arrays = self.fit_config(cell.task_kind, cell.metric, cell.seed).arrays()
-        read = cell.upstream.reading(DEFAULT_RECIPE, arrays, cell.task)
-        head = Input(name="head", ref=fitted.id, loader=import_path(load_head))
+        found = self.candidates(cell.task_kind, cell.metric, cell.seed)
+        read = cell.upstream.reading(DEFAULT_RECIPE, arrays(found), cell.task)
         return ScoreHead.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
             ScoreConfig(),
-            (head, cell.corpus, *read.inputs),
+            (_input("head", fitted, load_head), cell.corpus, *read.inputs),
             run_facts={**read.run_facts, **cell.names},
             after=read.after,
         )
@@ -149,30 +173,50 @@ class HeadMethod(EvaluatedMethod, BaseModel):
         return load_head
 
 
+def _input(name: str, fit: Node, loader: object) -> Input:
+    return Input(name=name, ref=fit.id, loader=import_path(loader))
+
+
 class FitHead(Stage):
-    """Trains a head, or a grid of them."""
+    """Trains a head."""
 
     name = "fit"
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         config = FitConfig.model_validate(node.config)
-        data = fit_data(node, context, readers(node, context, config.arrays()))
+        data = fit_data(node, context, readers(node, context))
+        before = [context.load(given) for given in node.inputs_named("before")]
         # By the artifact's key, which code is part of; a draft, so that it stays on this machine and
         # garbage collection finds what a killed run left.
         kept = context.artifacts.root / cls.name / f"{DRAFT_PREFIX}{node.ref.key}-checkpoint"
-        result = fit(config, data, progress, context.device, kept / "fit.pt", CHECKPOINT_EVERY_S)
+        result = fit(
+            *(config, data, progress, context.device, kept / "fit.pt", CHECKPOINT_EVERY_S),
+            to_beat=before[0] if before else None,
+        )
         result.save(draft.folder)
         shutil.rmtree(kept, ignore_errors=True)
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
         config = FitConfig.model_validate(node.config)
-        for candidate in config.candidates():
-            candidate.head.require_width(width_of(node, candidate.layer))
+        config.head.require_width(width_of(node, config.layer))
         data = fit_data(node, context, {})
         require_trainable(config, data)
         scored_examples(data)
+
+
+class ChooseHead(Stage):
+    """Keeps the candidate with the highest metric on dev, the first of equal ones."""
+
+    name = CHOOSE
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        choice = choose([context.open(given) for given in node.inputs_named("candidate")])
+        choice.save(draft.folder)
+        chosen = node.inputs_named("candidate")[choice.candidate].ref
+        draft.summary = {"fit": chosen, "dev": choice.dev_metric}
 
 
 class ScoreHead(Stage):

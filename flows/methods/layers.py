@@ -141,7 +141,7 @@ class LayersMethod(EvaluatedMethod, BaseModel):
         fields = {n: getattr(self, n) for n in PairFitConfig.model_fields if n != "seed"}
         return PairFitConfig(**fields, seed=seed)
 
-    def fit_node(self, cell: Cell) -> Node:
+    def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """A pair head trained on the train pairs of a task."""
         upstream = cell.upstream
         arrays = self.latents.arrays(upstream.sizes)
@@ -154,13 +154,14 @@ class LayersMethod(EvaluatedMethod, BaseModel):
             )
             run_facts["encoders"] = {"config": node.config, "n_layers": len(arrays_of(node))}
         config = to_plain(self.fit_config(cell.seed))
-        return FitLayers.node(
+        node = FitLayers.node(
             f"fit {cell.method} · {cell.task} · seed {cell.seed}",
             {"kind": "layers", **config, "label_range": self.label_range},
             inputs,
             run_facts=run_facts,
             after=read.after,
         )
+        return (node,)
 
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """A trained pair head on dev and test."""

@@ -127,19 +127,20 @@ class LinearMethod(Method, BaseModel):
         """A control if it is fitted on shuffled labels."""
         return "control" if self.labels == "shuffled" else "method"
 
-    def fit_node(self, cell: Cell) -> Node:
+    def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """A linear classifier, fitted and scored on a task."""
         arrays = self.reads(cell.upstream.sizes)[self.recipe]
         read = cell.upstream.reading(self.recipe, arrays, cell.task)
         names = {k: v for k, v in cell.names.items() if k != "seed" or self.is_random}
         seeded = f" · seed {cell.seed}" if self.is_random else ""
-        return RunLinear.node(
+        node = RunLinear.node(
             f"linear {cell.method} · {cell.task}{seeded}",
             self.linear_config(cell.metric, cell.seed),
             (cell.corpus, *read.inputs),
             run_facts={**read.run_facts, "names": names},
             after=read.after,
         )
+        return (node,)
 
 
 class RunLinear(Stage):

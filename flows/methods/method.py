@@ -143,9 +143,10 @@ class Method(ABC):
         return None
 
     @abstractmethod
-    def fit_node(self, cell: Cell) -> Node:
-        """What is fitted, or made, on a task."""
+    def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
+        """What is fitted, or made, on a task. The last is the one that counts; it may choose from the
+        others."""
 
     def score_node(self, cell: Cell, fitted: Node) -> Node | None:
-        """What holds its metrics; None where `fit_node` does."""
+        """What holds its metrics; None where the last of `fit_nodes` does."""
         return None

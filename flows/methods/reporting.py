@@ -57,6 +57,8 @@ class CellEntry(_Entry):
     result: str
     """What holds its metrics."""
     fit: str | None
+    candidates: tuple[str, ...]
+    """Fits that this one was chosen from."""
     score: str | None
 
 
@@ -218,11 +220,19 @@ def _cell(entry: CellEntry, context: RunContext) -> Cell:
         loss=entry.loss,
         category=entry.category,
         costs=Costs(
-            fit_seconds=None if entry.fit is None else _seconds(entry.fit, context),
+            fit_seconds=_fit_seconds(entry, context),
             score_seconds=None if entry.score is None else _seconds(entry.score, context),
             n_pooling_parameters=_n_pooling_parameters(fitted),
         ),
     )
+
+
+def _fit_seconds(entry: CellEntry, context: RunContext) -> float | None:
+    """Of a fit, or of all candidates together; None where one has no record."""
+    refs = entry.candidates or (() if entry.fit is None else (entry.fit,))
+    found = [_seconds(ref, context) for ref in refs]
+    known = [seconds for seconds in found if seconds is not None]
+    return sum(known) if found and len(known) == len(found) else None
 
 
 def _seconds(ref: str, context: RunContext) -> float | None:

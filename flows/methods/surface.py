@@ -47,10 +47,11 @@ class _SurfaceMethod(Method, BaseModel):
             fields["metric"] = cell.named_metric
         return TypeAdapter[ControlConfig](ControlConfig).validate_python(fields)
 
-    def fit_node(self, cell: Cell) -> Node:
+    def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """Fitted and scored on a task."""
         label = f"control {cell.method} · {cell.task}"
-        return RunControl.node(label, self.control_config(cell), (cell.corpus,))
+        node = RunControl.node(label, self.control_config(cell), (cell.corpus,))
+        return (node,)
 
 
 class LengthMethod(LengthControl, _SurfaceMethod):

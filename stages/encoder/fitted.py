@@ -6,8 +6,10 @@ from pathlib import Path
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.target import ExtractTarget, target_of_store
 from permafrost.stages.fit import load_head
+from permafrost.stages.fit.choice import STAGE as CHOOSE
+from permafrost.stages.fit.trained import read_record
 from permafrost.stages.freeze import Unified, UnifiedHead, UnifiedProjectionHead, load_pair_fit
-from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.quoting import quoted
@@ -32,7 +34,7 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
 
     Args:
         home: where artifacts and feature stores lie.
-        name: `fit/<key>`, or the beginning of a key.
+        name: `fit/<key>`, or `choose/<key>` of a grid, or the beginning of a key.
         backbone: where the backbone is now; None for where it was.
 
     Raises:
@@ -42,9 +44,16 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
     """
     artifacts = ArtifactStore(home)
     ref = artifacts.find(name)
-    if ref.stage != "fit":
-        raise InputError(f"{name} is a {ref.stage} artifact; give one of stage fit, a trained head")
+    if ref.stage not in ("fit", CHOOSE):
+        raise InputError(
+            f"{name} is a {ref.stage} artifact; give one of stage fit, a trained head, or of stage {CHOOSE}, "
+            "the best of a grid"
+        )
     spec, folder = artifacts.manifest(ref).spec, artifacts.open(ref)
+    if ref.stage == CHOOSE:
+        # It holds the head itself; what that was trained on, its fit knows.
+        fitted = parse_ref(spec.inputs[read_record(folder)["candidate"]])
+        spec = artifacts.manifest(fitted).spec
     read = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]
     of_layers = spec.config.get("kind") == LAYERS
     arrays = tuple(array for _, array in read)

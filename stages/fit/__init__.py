@@ -1,6 +1,8 @@
 """Fit: train heads on stored features, chosen on dev."""
 
 from permafrost.stages.fit.batches import per_text, to_tensors
+from permafrost.stages.fit.candidates import Grid, candidates
+from permafrost.stages.fit.choice import Choice, bar_after, choose
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import Examples, FitData
 from permafrost.stages.fit.history import EpochRecord, StepRecord
@@ -16,6 +18,7 @@ from permafrost.stages.fit.training import fit
 
 __all__ = [
     "METRICS",
+    "Choice",
     "Contrastive",
     "CosineMse",
     "CrossEntropy",
@@ -24,6 +27,7 @@ __all__ = [
     "FitConfig",
     "FitData",
     "FitResult",
+    "Grid",
     "LoadedHead",
     "LossConfig",
     "Metric",
@@ -31,6 +35,9 @@ __all__ = [
     "Predictions",
     "StepRecord",
     "TaskFacts",
+    "bar_after",
+    "candidates",
+    "choose",
     "class_balance",
     "evaluate",
     "fit",

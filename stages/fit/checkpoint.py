@@ -61,7 +61,9 @@ class Checkpoint:
         remove(self.path)
 
 
-def checkpoint_of(path: Path, config: FitConfig, data: FitData) -> Checkpoint:
+def checkpoint_of(
+    path: Path, config: FitConfig, data: FitData, to_beat: float | None
+) -> Checkpoint:
     """The checkpoint of one fit at `path`."""
     examples = pa.BufferOutputStream()
     table = data.examples.combine_chunks()
@@ -69,6 +71,7 @@ def checkpoint_of(path: Path, config: FitConfig, data: FitData) -> Checkpoint:
         stream.write_table(table)
     facts = {
         "config": config.model_dump(mode="json"),
+        "to_beat": to_beat,
         "task": data.task,
         "label_names": data.label_names,
         "texts": hashlib.sha256("\n".join(data.digests).encode()).hexdigest(),

@@ -1,4 +1,4 @@
-"""A candidate in training: its model, what a batch of it makes smaller, and its answers on dev."""
+"""A head in training: its model, what a batch of it makes smaller, and its answers on dev."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class HeadTrainee(Trainee[TaskModel, Batch]):
     """A head and what its task adds; the same seed gives the same initial weights on every device.
 
     Args:
-        config: the candidate.
+        config: the fit, its limits written out.
         facts: what its model has to know of the corpus.
         train: what it is trained on.
         dev: what it is scored on; None where it never is.
@@ -83,10 +83,10 @@ class HeadTrainee(Trainee[TaskModel, Batch]):
         return (evaluate(self.config.metric, self._dev.labels, answers.values),)
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
-        """Names the candidate and its rate."""
+        """Names the fit and its rate."""
         return PermafrostError(
-            f"the loss is {value} {what} of the candidate "
-            f"{self.config.model_dump_json(exclude={'grid'})} with optim.lr {self.config.optim.lr}; lower "
+            f"the loss is {value} {what} of the fit "
+            f"{self.config.model_dump_json()} with optim.lr {self.config.optim.lr}; lower "
             "optim.lr, or check the features with 'permafrost verify'"
         )
 

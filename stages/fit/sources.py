@@ -1,4 +1,4 @@
-"""One split as a candidate sees it: features of its texts, and batches of its examples.
+"""One split as a fit sees it: features of its texts, and batches of its examples.
 
 Axes: n examples of s sides.
 """

@@ -17,7 +17,7 @@ Splits = tuple[Examples, Examples]
 
 
 def require_fitting(config: FitConfig, data: FitData) -> None:
-    """Check that a candidate can be trained on a corpus of this kind.
+    """Check that a head can be trained on a corpus of this kind.
 
     Raises:
         InputError: a loss or metric that does not go with it, or nothing to train.
@@ -45,15 +45,11 @@ def require_trainable(config: FitConfig, data: FitData) -> None:
     """Check everything about a fit that a corpus tells without its features.
 
     Raises:
-        InputError: for any candidate; see `require_fitting`, `splits` and `require_negatives`.
+        InputError: see `require_fitting`, `splits` and `require_negatives`.
     """
-    found: dict[tuple[int, str], Splits] = {}
-    for candidate in config.candidates():
-        require_fitting(candidate, data)
-        kind = (candidate.seed, candidate.labels)
-        if kind not in found:
-            found[kind] = splits(*kind, data)
-        require_negatives(candidate, found[kind][0])
+    require_fitting(config, data)
+    train, _ = splits(config.seed, config.labels, data)
+    require_negatives(config, train)
 
 
 def require_metric(metric: Metric, data: FitData) -> None:
@@ -75,7 +71,7 @@ def require_metric(metric: Metric, data: FitData) -> None:
 
 
 def splits(seed: int, labels: Literal["true", "shuffled"], data: FitData) -> Splits:
-    """Train and dev of the candidates with this seed and these labels.
+    """Train and dev of a fit with this seed and these labels.
 
     Raises:
         InputError: no train or dev examples, or nothing that could be learnt.
@@ -140,7 +136,7 @@ def require_negatives(config: FitConfig, train: Examples) -> None:
 
 
 def adds_negatives(config: FitConfig) -> bool:
-    """Whether a candidate trains with hard negatives."""
+    """Whether a fit trains with hard negatives."""
     return isinstance(config.loss, Contrastive) and config.loss.hard_negatives == "add"
 
 

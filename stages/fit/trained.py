@@ -1,7 +1,8 @@
 """A trained head: what a fit returns, its files, and using it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,21 @@ from torch import Tensor
 
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.fit.config import FitConfig
-from permafrost.stages.fit.history import EpochRecord, StepRecord, history_table, log_csv
+from permafrost.stages.fit.history import (
+    EpochRecord,
+    StepRecord,
+    history_table,
+    log_csv,
+    records_of,
+)
 from permafrost.stages.fit.models import TaskFacts, build_model
+from permafrost.stages.fit.trainer import Trainer
 from permafrost.stages.heads.head import Pooling
 from permafrost.stages.metrics.records import HISTORY
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.quoting import quoted
 
-FORMAT = 3
+FORMAT = 4
 
 
 class LoadedHead(torch.nn.Module):
@@ -37,7 +45,7 @@ class LoadedHead(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        """The chosen candidate."""
+        """As it was trained, its limits written out."""
         self.d_in = d_in
         self.facts = facts
         """What it knows of the corpus it was trained on."""
@@ -113,10 +121,13 @@ class LoadedHead(torch.nn.Module):
 
 @dataclass(frozen=True)
 class FitResult:
-    """The best head of a fit and how it was found."""
+    """The best epoch of a fit and how it was found."""
 
     config: FitConfig
-    candidates: tuple[FitConfig, ...]
+    trained: FitConfig
+    """The same with its limits written out."""
+    to_beat: float | None
+    """The best on dev of the candidates before it, where they could end it early."""
     best: EpochRecord
     history: tuple[EpochRecord, ...]
     log: tuple[StepRecord, ...]
@@ -125,10 +136,26 @@ class FitResult:
     state: Mapping[str, Tensor]
     """Parameters and buffers of the best epoch by name."""
 
+    @classmethod
+    def of(
+        cls,
+        config: FitConfig,
+        trained: FitConfig,
+        to_beat: float | None,
+        trainer: Trainer[Any, Any],
+        d_in: int,
+        facts: TaskFacts,
+    ) -> "FitResult":
+        """What a trainer found that has ended."""
+        history, log = records_of(trainer)
+        best = next(r for r in history if r.epoch == trainer.best[0].epoch)
+        found = tuple(history), tuple(log)
+        return cls(config, trained, to_beat, best, *found, d_in, facts, dict(trainer.kept))
+
     def head(self) -> LoadedHead:
         """The trained head."""
-        chosen = self.candidates[self.best.candidate]
-        head = LoadedHead(chosen, self.d_in, self.facts, self.best.epoch, self.best.dev_metric)
+        best = self.best
+        head = LoadedHead(self.trained, self.d_in, self.facts, best.epoch, best.dev_metric)
         head.model.load_state_dict(dict(self.state))
         return head
 
@@ -139,10 +166,10 @@ class FitResult:
         record = {
             "format": FORMAT,
             "config": self.config.model_dump(mode="json"),
-            "candidate": self.best.candidate,
             "chosen": head.config.model_dump(mode="json"),
             "epoch": self.best.epoch,
             "dev_metric": self.best.dev_metric,
+            "to_beat": self.to_beat,
             "d_in": self.d_in,
             "task": self.facts.task,
             "n_classes": len(self.facts.label_names),
@@ -152,8 +179,19 @@ class FitResult:
             "n_pooling_parameters": head.pooling.n_parameters,
         }
         (folder / "head.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        pq.write_table(history_table(self.history, self.candidates), folder / HISTORY)
+        pq.write_table(history_table(self.history), folder / HISTORY)
         (folder / "log.csv").write_text(log_csv(self.log, self.history), encoding="utf-8")
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """What `head.json` says of a trained head.
+
+    Raises:
+        NotFoundError: the folder holds no head.
+        CorruptDataError: it is no JSON.
+    """
+    with _named(folder):
+        return json.loads((folder / "head.json").read_text(encoding="utf-8"))
 
 
 def load_head(folder: Path) -> LoadedHead:
@@ -163,8 +201,8 @@ def load_head(folder: Path) -> LoadedHead:
         NotFoundError: the folder holds no head.
         CorruptDataError: its files do not describe one.
     """
-    try:
-        record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
+    record = read_record(folder)
+    with _named(folder):
         head = LoadedHead(
             _chosen(record),
             record["d_in"],
@@ -173,6 +211,14 @@ def load_head(folder: Path) -> LoadedHead:
             record["dev_metric"],
         )
         head.model.load_state_dict(load_file(folder / "head.safetensors"))
+    return head
+
+
+@contextmanager
+def _named(folder: Path) -> Generator[None]:
+    """Failures to read a head, in words."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise NotFoundError(
             f"{folder} holds no trained head: {error.filename} is missing"
@@ -182,7 +228,6 @@ def load_head(folder: Path) -> LoadedHead:
             f"the head in {folder} is damaged ({type(error).__name__}: {error}); delete the artifact and "
             "run the fit again"
         ) from error
-    return head
 
 
 def _chosen(record: Mapping[str, Any]) -> FitConfig:
@@ -195,7 +240,9 @@ def _chosen(record: Mapping[str, Any]) -> FitConfig:
             head = {"scale": "head"} | head
     # Before there was early stopping, nothing was said of it.
     optim = {"patience": None} | plain["optim"]
-    return FitConfig.model_validate(plain | {"head": head, "optim": optim})
+    # Before each candidate was a fit of its own, it named the grid that it was of.
+    kept = {name: value for name, value in plain.items() if name != "grid"}
+    return FitConfig.model_validate(kept | {"head": head, "optim": optim})
 
 
 def _facts(record: Mapping[str, Any]) -> TaskFacts:

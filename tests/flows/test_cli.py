@@ -109,6 +109,15 @@ def test_embed_with_a_trained_head(finished: Cli, texts: Path, tmp_path: Path) -
     out = tmp_path / "out.parquet"
     done = finished.json("embed", str(texts), "--head", fits[0]["artifact"], "-o", str(out))
     assert done["n_texts"] == len(pq.read_table(out)) == 4
+    # The best of a grid gives the vectors of the fit that was chosen.
+    choice = next(
+        m for m in finished.json("ls")["artifacts"] if m["artifact"].startswith("choose/")
+    )
+    found: list[Any] = []
+    for artifact in (choice["artifact"], choice["summary"]["fit"]):
+        finished("embed", str(texts), "--head", artifact, "-o", str(out))
+        found.append(pq.read_table(out)["embedding"].to_pylist())
+    assert found[0] == found[1]
     score = next(
         m["artifact"]
         for m in finished.json("ls")["artifacts"]

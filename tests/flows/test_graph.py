@@ -3,6 +3,7 @@
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -52,6 +53,53 @@ def test_a_fit_waits_for_the_extraction_of_its_own_corpus_and_no_other(tiny: Gra
     waiting = {n.label for n in fits if extraction.id in n.upstream}
     assert waiting == {n.label for n in fits if "ratio 0.2" in n.label}
     assert extraction.id not in {i.ref for n in fits for i in n.inputs}, "order, not identity"
+
+
+def grid(path: Path, **fields: Any) -> dict[str, Node]:
+    """Fits of GLOT with one seed on one task, by label."""
+    experiment = yaml.safe_load(path.read_text())
+    glot = experiment["methods"]["GLOT"] | fields
+    plain = {"kind": "head", "head": glot["head"], "layer": "hidden/3", "optim": glot["optim"]}
+    small = {
+        "methods": {"GLOT": glot, "plain": plain},
+        "capture": "hidden=all@tokens",
+        "seeds": [0],
+    }
+    tasks = {name: experiment["tasks"][name] for name in ("ratio 0.2",)}
+    report = {"title": "A grid", "x_axis": {"kind": "tasks"}}
+    path.write_text(
+        yaml.safe_dump(experiment | small | {"tasks": tasks, "report": report}, sort_keys=False)
+    )
+    graph = build_graph(load_experiment(path)).graph
+    return {n.label: n for n in graph if n.stage in ("fit", "choose")}
+
+
+def test_a_layer_that_a_grid_gains_is_one_node_more(tiny: Graph, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    before = grid(path, grid={"layer": ["hidden/2", "hidden/3"]})
+    after = grid(path, grid={"layer": ["hidden/1", "hidden/2", "hidden/3"]})
+    cell = "GLOT · ratio 0.2 · seed 0"
+    assert list(after) == [
+        *(f"fit {cell} · layer hidden/{i}" for i in (1, 2, 3)),
+        f"choose {cell}",
+    ], "a plain head with the same settings is the candidate, and has no node of its own"
+    new = {n.id for n in after.values()} - {n.id for n in before.values()}
+    assert new == {after[f"fit {cell} · layer hidden/1"].id, after[f"choose {cell}"].id}
+
+
+def test_candidates_of_a_patient_grid_wait_for_the_one_before(tiny: Graph, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    free = list(grid(path, grid={"layer": ["hidden/1", "hidden/2", "hidden/3"]}).values())
+    fits = list(
+        grid(path, grid={"layer": ["hidden/1", "hidden/2", "hidden/3"]}, grid_patience=1).values()
+    )[:3]
+    assert [[i.ref for i in n.inputs_named("before")] for n in fits] == [
+        [],
+        [fits[0].id],
+        [fits[1].id],
+    ]
+    assert fits[0].id == free[0].id, "the first one has nothing to beat"
+    assert fits[1].id != free[1].id
 
 
 def test_equal_nodes_are_one_and_wait_for_what_either_waits_for() -> None:

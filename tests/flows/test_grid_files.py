@@ -44,8 +44,8 @@ def read(name: str, backbone: Path) -> tuple[Experiment, tuple[FitConfig, ...]]:
     assert isinstance(method, HeadMethod)
     cell = experiment.cell("GLOT", "MRPC", experiment.seeds[0])
     assert cell.named_metric is not None
-    config = method.fit_config(task_kind(cell.task_config), cell.named_metric, cell.seed)
-    return experiment, config.candidates()
+    found = method.candidates(task_kind(cell.task_config), cell.named_metric, cell.seed)
+    return experiment, tuple(found.values())
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_graph_of_a_grid_is_built(
     assert len(set(map(str, candidates))) == n_candidates
     dag = Looked(experiment, tmp_path / "home")
     assert len(dag.nodes.fits) == len(dag.nodes.scores) == n_fits
-    assert len(dag.nodes.graph) == 3 + 2 * n_fits, "each fit and each score is a node of its own"
+    assert len(dag.nodes.graph) == 3 + n_fits * (n_candidates + 2), "a node for each candidate"
 
 
 def test_the_papers_grid_has_the_values_of_its_table_6(data: Path, tiny_bert: Path) -> None:

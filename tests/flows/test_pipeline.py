@@ -65,7 +65,8 @@ def test_first_run_computes_everything_once(
     assert result.computed == {
         "corpus": 2,
         "extract": 2,
-        "fit": 12,
+        "fit": 16,
+        "choose": 4,
         "control": 4,
         "score": 12,
         "report": 1,
@@ -98,15 +99,18 @@ def test_second_run_computes_nothing(
 ) -> None:
     result = pipeline(str(experiment_file), str(home))
     assert not result.computed
-    assert sum(result.reused.values()) == 33
+    assert sum(result.reused.values()) == 41
     assert (backbones.loads, backbones.forwards) == (0, 0)
 
 
 @pytest.mark.parametrize(
     ("override", "computed"),
     [
-        # A head's setting: that head, its scores, the report.
-        ("methods.GLOT.head.tau=0.5", {"fit": 4, "score": 4, "report": 1}),
+        # Another value in a grid: the candidates with that value, what is chosen now, its scores, the report.
+        (
+            "methods.GLOT.grid={layer: [hidden/1, hidden/2], head.tau: [0.3, 0.5]}",
+            {"fit": 8, "choose": 4, "score": 4, "report": 1},
+        ),
         # A wider capture touches nothing downstream.
         ("capture=hidden=all@tokens", {"extract": 2}),
         pytest.param("report.title=Another", {"report": 1}, marks=pytest.mark.deep),
@@ -115,7 +119,15 @@ def test_second_run_computes_nothing(
         # One task's texts: its corpus, the extraction of the new texts, its fits.
         (
             "tasks.ratio 0.5.seed=3",
-            {"corpus": 1, "extract": 1, "fit": 6, "control": 2, "score": 6, "report": 1},
+            {
+                "corpus": 1,
+                "extract": 1,
+                "fit": 8,
+                "choose": 2,
+                "control": 2,
+                "score": 6,
+                "report": 1,
+            },
         ),
     ],
 )
@@ -164,7 +176,7 @@ def test_failing_stage_fails_the_run_and_keeps_the_rest(
     kinds = Counter(
         m.spec.config["head"]["kind"] for m in ArtifactStore(tmp_path / "home").all("fit")
     )
-    assert kinds == {"mean": 4, "glot": 4}
+    assert kinds == {"mean": 4, "glot": 8}
     artifacts = ArtifactStore(tmp_path / "home")
     assert sum(1 for _ in artifacts.all("score")) == 8, "what the failed fits do not stop is scored"
     assert "5 skipped, which need what failed" in notes, "four scores and the report"
@@ -181,7 +193,8 @@ def test_plan_says_what_will_run_and_writes_nothing(experiment_file: Path, tmp_p
     assert {r.stage: r.n_run for r in plan.rows} == {
         "corpus": 2,
         "extract": 2,
-        "fit": 12,
+        "fit": 16,
+        "choose": 4,
         "control": 4,
         "score": 12,
         "report": 1,
@@ -197,11 +210,13 @@ def test_plan_and_why_name_the_changed_field(experiment_file: Path, home: Path) 
     plan = dag.plan()
     fits = [r for r in plan.rows if r.stage == "fit"]
     assert [(r.n_run, r.n_reuse, r.why) for r in fits] == [
-        (4, 8, "config.head.tau: was 0.3, now 0.5")
+        (8, 8, "config.head.tau: was 0.3, now 0.5")
     ]
     label, found = why_stage(dag.nodes, dag.home, "score")[0]
     assert label.startswith("score GLOT")
-    assert str(found.differences[0]) == "inputs[0] -> config.head.tau: was 0.3, now 0.5"
+    assert (
+        str(found.differences[0]) == "inputs[0] -> inputs[0] -> config.head.tau: was 0.3, now 0.5"
+    )
     assert plan.seconds == 0 or plan.tokens_per_s
 
 
@@ -229,10 +244,15 @@ def test_garbage_is_what_no_latest_run_used(experiment_file: Path, home: Path) -
     assert collect(home, []).folders == []
     pipeline(str(experiment_file), str(home), ["methods.GLOT.head.tau=0.5"])
     garbage = collect(home, [])
-    assert Counter(r.stage for r in garbage.refs) == {"fit": 4, "score": 4, "report": 1}
+    assert Counter(r.stage for r in garbage.refs) == {
+        "fit": 8,
+        "choose": 4,
+        "score": 4,
+        "report": 1,
+    }
     kept = next(r for r in garbage.refs if r.stage == "score")
     spared = collect(home, [kept.key])
-    assert Counter(r.stage for r in spared.refs) == {"fit": 3, "score": 3, "report": 1}
+    assert Counter(r.stage for r in spared.refs) == {"fit": 6, "choose": 3, "score": 3, "report": 1}
     garbage.remove()
     assert not pipeline(str(experiment_file), str(home), ["methods.GLOT.head.tau=0.5"]).computed
 

@@ -1,20 +1,34 @@
 """Run as a script to write the golden losses again."""
 
+import csv
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from permafrost.stages.fit import FitConfig, OptimConfig, evaluate, fit
+from permafrost.stages.fit import (
+    FitConfig,
+    OptimConfig,
+    bar_after,
+    candidates,
+    choose,
+    evaluate,
+    fit,
+    load_head,
+)
+from permafrost.stages.fit.candidates import arrays
 from permafrost.stages.fit.models import TaskFacts
 from permafrost.stages.fit.run import HeadTrainee
 from permafrost.stages.fit.sources import Singles
 from permafrost.stages.fit.trainer import Trainer
 from permafrost.stages.heads import FirstHead, GlotHead, LastHead, MaxHead, MeanHead, ScorerHead
+from permafrost.stages.metrics.records import CANDIDATE_EPOCHS
 from permafrost.storage.errors import InputError, NotFoundError, PermafrostError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.ragged import Ragged
@@ -97,19 +111,12 @@ def test_adamw_and_weight_decay_reach_the_optimizer():
 # Selection
 
 
-def test_the_best_candidate_and_epoch_on_dev_are_kept():
-    config = _config(
-        "scorer",
-        optim=OptimConfig(lr=2e-2, batch_size=16, max_epochs=6),
-        grid={"layer": ("hidden/1", "hidden/6"), "head.hidden": (4, 8)},
-    )
-    result = _fit(config)
-    assert len(result.candidates) == 4
-    assert len(result.history) == 4 * 6
+def test_the_best_epoch_on_dev_is_kept():
+    result = _fit(_config("scorer", optim=OptimConfig(lr=2e-2, batch_size=16, max_epochs=6)))
+    assert len(result.history) == 6
     top = max(record.dev_metric for record in result.history)
     first = next(record for record in result.history if record.dev_metric == top)
-    assert result.best == first, "ties go to the first candidate and the earliest epoch"
-    assert result.head().layer == "hidden/6"
+    assert result.best == first, "ties go to the earliest epoch"
 
 
 def test_the_kept_parameters_are_those_of_the_best_epoch():
@@ -137,21 +144,71 @@ def test_a_fit_never_reads_test():
 
 
 def test_candidates_do_not_depend_on_the_order_in_which_the_grid_is_written():
-    one = _config(grid={"layer": ("hidden/6", "hidden/1"), "head.tau": (0.3, 0.6)})
-    other = _config(grid={"head.tau": (0.3, 0.6), "layer": ("hidden/6", "hidden/1")})
-    assert one.candidates() == other.candidates()
-    assert [(c.head.tau, c.layer) for c in one.candidates()] == [
-        (0.3, "hidden/6"),
-        (0.3, "hidden/1"),
-        (0.6, "hidden/6"),
-        (0.6, "hidden/1"),
+    one = candidates(_config(), {"layer": ("hidden/6", "hidden/1"), "head.tau": (0.3, 0.6)})
+    other = candidates(_config(), {"head.tau": (0.3, 0.6), "layer": ("hidden/6", "hidden/1")})
+    assert list(one.items()) == list(other.items())
+    assert {name: (c.head.tau, c.layer) for name, c in one.items()} == {
+        "head.tau 0.3, layer hidden/6": (0.3, "hidden/6"),
+        "head.tau 0.3, layer hidden/1": (0.3, "hidden/1"),
+        "head.tau 0.6, layer hidden/6": (0.6, "hidden/6"),
+        "head.tau 0.6, layer hidden/1": (0.6, "hidden/1"),
+    }
+    assert arrays(one) == ("hidden/6", "hidden/1")
+
+
+def test_a_candidate_is_what_a_method_without_a_grid_would_be():
+    grid = {"head.tau": (0.3, 0.6)}
+    found = list(candidates(_config(), grid).values())
+    optim = OptimConfig(lr=1e-2, batch_size=16, max_epochs=3)
+    heads = [GlotHead(hidden=8, tau=tau) for tau in grid["head.tau"]]
+    assert found == [FitConfig(head=head, seed=3, optim=optim) for head in heads]
+    assert candidates(_config(), {}) == {"": _config()}
+    patient = candidates(_config(grid_patience=2), grid)
+    assert [c.grid_patience for c in patient.values()] == [None, 2], "the first has none before it"
+
+
+def test_the_best_on_dev_is_chosen_the_first_of_equal_ones_and_keeps_all_histories(tmp_path):
+    optim = OptimConfig(lr=2e-2, batch_size=16, max_epochs=6)
+    grid = {"layer": ("hidden/1", "hidden/6"), "head.hidden": (4, 8)}
+    results = [_fit(c) for c in candidates(_config("scorer", optim=optim), grid).values()]
+    folders = [tmp_path / str(i) for i in range(4)]
+    for folder, result in zip(folders, results, strict=True):
+        folder.mkdir()
+        result.save(folder)
+    choice = choose(folders)
+    on_dev = [result.best.dev_metric for result in results]
+    assert choice.candidate == on_dev.index(max(on_dev))
+    assert choose([folders[choice.candidate]] * 3).candidate == 0
+    (tmp_path / "chosen").mkdir()
+    choice.save(tmp_path / "chosen")
+    names = ("head.safetensors", "chosen/head.safetensors")
+    kept = folders[choice.candidate] / names[0]
+    assert (tmp_path / names[1]).read_bytes() == kept.read_bytes()
+    assert load_head(tmp_path / "chosen").choice == results[choice.candidate].head().choice
+    history = pq.read_table(tmp_path / "chosen" / "history.parquet")
+    assert history.schema == CANDIDATE_EPOCHS
+    assert history["candidate"].to_pylist() == [i for i in range(4) for _ in range(6)]
+    assert history["dev_metric"].to_pylist() == [r.dev_metric for f in results for r in f.history]
+    settings = [
+        FitConfig.model_validate_json(c) for c in history["candidate_json"].to_pylist()[::6]
     ]
-    assert one.arrays() == ("hidden/6", "hidden/1")
+    assert settings == [result.head().config for result in results]
+    with (tmp_path / "chosen" / "log.csv").open(newline="") as file:
+        log = list(csv.DictReader(file))
+    assert [int(row["candidate"]) for row in log] == [i for i in range(4) for _ in range(36)]
+    assert [float(row["loss"]) for row in log] == [s.loss for f in results for s in f.log]
+
+
+def test_what_is_to_beat_is_the_best_of_all_before(tmp_path):
+    for before, expected in ((None, 0.7), (0.9, 0.9), (0.5, 0.7)):
+        record = {"dev_metric": 0.7, "to_beat": before}
+        (tmp_path / "head.json").write_text(json.dumps(record))
+        assert bar_after(tmp_path) == expected
 
 
 def test_a_grid_may_range_over_whole_heads():
-    config = _config(grid={"head": ({"kind": "mean"}, {"kind": "scorer", "hidden": 4})})
-    assert [c.head for c in config.candidates()] == [MeanHead(), ScorerHead(hidden=4)]
+    found = candidates(_config(), {"head": ({"kind": "mean"}, {"kind": "scorer", "hidden": 4})})
+    assert [c.head for c in found.values()] == [MeanHead(), ScorerHead(hidden=4)]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +223,7 @@ def test_a_grid_may_range_over_whole_heads():
 )
 def test_a_wrong_grid_names_the_field_and_what_exists(grid, says):
     with pytest.raises(InputError, match=says):
-        _config(grid=grid).candidates()
+        candidates(_config(), grid)
 
 
 # Determinism
@@ -266,8 +323,8 @@ def test_a_loss_that_is_not_finite_names_where_it_happened():
 
 def test_progress_adds_up_and_finishes_also_when_the_fit_fails():
     recorder = _Recorder()
-    fit(_config(grid={"head.tau": (0.2, 0.8)}), make_data(), recorder)
-    assert recorder.total == recorder.done == 2 * 3 * 6
+    fit(_config(), make_data(), recorder)
+    assert recorder.total == recorder.done == 3 * 6
     assert recorder.finished == 1
     data = make_data()
     data.readers["hidden/6"].features.data[:] = np.nan

@@ -69,10 +69,10 @@ class Home:
             for parameter in model.parameters():
                 # Biases and gains start where a forgotten one would not show.
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=_draw(seed)))
-        best = EpochRecord(0, 1, 0.5, 0.75)
+        best = EpochRecord(1, 0.5, 0.75)
         state = model.state_dict()
         result = FitResult(
-            config, (config,), best, (best,), (), self.target.sizes.d_model, _FACTS[task], state
+            config, config, None, best, (best,), (), self.target.sizes.d_model, _FACTS[task], state
         )
         return self._publish(to_plain(config), (layer,), result)
 

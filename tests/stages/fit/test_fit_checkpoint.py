@@ -16,8 +16,6 @@ from permafrost.storage.progress import SilentProgress
 from tests.diagonal import diagonal
 from tests.stages.synthetic_fit import PAIR_TASKS, make_data, make_pairs, same_fit
 
-GRID = {"head.hidden": (4, 6)}
-
 
 class _Stop(Exception):
     """Raised in the middle of an epoch."""
@@ -54,20 +52,20 @@ def _config(head=None, **settings):
     return FitConfig(head=head, **({"seed": 3, "optim": optim} | settings))
 
 
-def _resumed(config, data, path, *stops):
+def _resumed(config, data, path, *stops, to_beat=None):
     for steps in stops:
         with pytest.raises(_Stop):
-            fit(config, data, _StopsAfter(steps), checkpoint=path)
+            fit(config, data, _StopsAfter(steps), checkpoint=path, to_beat=to_beat)
         assert path.exists()
     counts = _Counts()
-    result = fit(config, data, counts, checkpoint=path)
+    result = fit(config, data, counts, checkpoint=path, to_beat=to_beat)
     assert counts.done == counts.total
     assert not path.exists(), "removed at the end"
     return result, counts.steps
 
 
-# GLOT, two heads with batch normalisation, and one with dropout. Epochs have 6 steps and candidates 3 epochs;
-# a fit stops in a later epoch, in the second candidate, and twice, the second time in the epoch it resumed.
+# GLOT, two heads with batch normalisation, and one with dropout. A fit has 3 epochs of 6 steps; it stops in a
+# later epoch, in the last one, and twice and three times, once in the epoch it resumed.
 @diagonal(
     {
         "head": [
@@ -76,11 +74,11 @@ def _resumed(config, data, path, *stops):
             GlotHead(hidden=6, tau=0.4, conv="gin"),
             GlotHead(hidden=6, tau=0.4, conv=PygConv(name="GATv2Conv", args={"dropout": 0.4})),
         ],
-        "stops,left": [([8], 30), ([20], 18), ([26], 12), ([8, 3, 20], 12)],
+        "stops,left": [([8], 12), ([14], 6), ([8, 7], 6), ([8, 3, 7], 6)],
     }
 )
 def test_a_stopped_fit_continues_bit_for_bit(head, stops, left, tmp_path):
-    config, data = _config(head, grid=GRID), make_data()
+    config, data = _config(head), make_data()
     path = tmp_path / "deep" / "fit.checkpoint"
     result, steps = _resumed(config, data, path, *stops)
     same_fit(result, fit(config, data, SilentProgress()))
@@ -98,17 +96,21 @@ def test_fits_on_pairs_continue_too(task, tmp_path):
 
 def test_early_ends_are_the_same_after_a_stop(tmp_path):
     optim = OptimConfig(lr=5e-2, batch_size=16, max_epochs=12, patience=2)
-    config = _config(optim=optim, grid=GRID, grid_patience=2)
+    config = _config(optim=optim, grid_patience=2)
     data = make_data()
-    whole = fit(config, data, SilentProgress())
-    assert len(whole.history) < 24
-    result, _ = _resumed(config, data, tmp_path / "c", len(whole.log) - 1)
-    same_fit(result, whole)
+    for to_beat in (None, 1.0):
+        whole = fit(config, data, SilentProgress(), to_beat=to_beat)
+        assert len(whole.history) < 12
+        result, _ = _resumed(
+            config, data, tmp_path / f"{to_beat}", len(whole.log) - 1, to_beat=to_beat
+        )
+        same_fit(result, whole)
+    assert len(whole.history) == 2, "none of its epochs beats it"
 
 
 def test_a_pooled_head_continues(tmp_path):
-    config, data = _config(MeanHead(), grid={"layer": ("hidden/1", "hidden/6")}), make_data()
-    result, _ = _resumed(config, data, tmp_path / "c", 25)
+    config, data = _config(MeanHead()), make_data()
+    result, _ = _resumed(config, data, tmp_path / "c", 8)
     same_fit(result, fit(config, data, SilentProgress()))
 
 
@@ -175,7 +177,7 @@ from pathlib import Path
 
 import torch
 
-from tests.stages.fit.test_fit_checkpoint import _config, GRID
+from tests.stages.fit.test_fit_checkpoint import _config
 from permafrost.stages.fit import fit
 from permafrost.storage.progress import SilentProgress
 from tests.stages.synthetic_fit import make_data
@@ -184,7 +186,7 @@ torch.set_num_threads(1)
 
 
 class Kills(SilentProgress):
-    left = 20
+    left = 14
 
     def advance(self, amount, note=""):
         self.left -= bool(note)
@@ -192,7 +194,7 @@ class Kills(SilentProgress):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-fit(_config(grid=GRID), make_data(), Kills(), checkpoint=Path(sys.argv[1]))
+fit(_config(), make_data(), Kills(), checkpoint=Path(sys.argv[1]))
 """
 
 
@@ -204,6 +206,6 @@ def test_a_killed_process_is_continued_by_another(tmp_path):
         env={**os.environ, "PYTHONPATH": str(root)},
     )
     assert killed.returncode == -signal.SIGKILL
-    result, steps = _resumed(_config(grid=GRID), make_data(), path)
-    assert steps == 18
-    same_fit(result, fit(_config(grid=GRID), make_data(), SilentProgress()))
+    result, steps = _resumed(_config(), make_data(), path)
+    assert steps == 6
+    same_fit(result, fit(_config(), make_data(), SilentProgress()))

@@ -46,7 +46,7 @@ def _fit(config):
 
 @pytest.mark.parametrize("kind", list(HEADS))
 def test_a_saved_head_computes_the_same_after_loading(kind, tmp_path):
-    result = _fit(_config(kind, grid={"layer": ("hidden/1", "hidden/6")}))
+    result = _fit(_config(kind, layer="hidden/1"))
     result.save(tmp_path)
     loaded, head = load_head(tmp_path), result.head()
     rows = features(5, 9)
@@ -57,47 +57,36 @@ def test_a_saved_head_computes_the_same_after_loading(kind, tmp_path):
     assert (one is None and other is None) or torch.equal(one, other)
     assert loaded.config == head.config
     assert loaded.choice == head.choice
-    assert loaded.choice["layer"] in ("hidden/1", "hidden/6")
+    assert loaded.choice["layer"] == "hidden/1"
     assert loaded.label_names == ("class 0", "class 1")
 
 
 def test_the_files_hold_the_config_the_choice_and_the_history(tmp_path):
-    result = _fit(_config("scorer", grid={"head.hidden": (4, 8)}))
+    result = _fit(_config("scorer"))
     result.save(tmp_path)
     record = json.loads((tmp_path / "head.json").read_text())
     assert FitConfig.model_validate(record["config"]) == result.config
-    assert FitConfig.model_validate(record["chosen"]) == result.candidates[record["candidate"]]
-    hidden = record["chosen"]["head"]["hidden"]
+    assert FitConfig.model_validate(record["chosen"]) == result.trained
+    hidden = 8
     assert record["n_pooling_parameters"] == WIDTH * hidden + 2 * hidden + 1
     assert record["n_parameters"] == record["n_pooling_parameters"] + 2 * WIDTH + 2
     history = pq.read_table(tmp_path / "history.parquet")
-    assert history.column_names == [
-        "candidate",
-        "candidate_json",
-        "epoch",
-        "train_loss",
-        "dev_metric",
-    ]
-    assert history["epoch"].to_pylist() == [1, 2, 3, 1, 2, 3]
+    assert history.column_names == ["epoch", "train_loss", "dev_metric"]
+    assert history["epoch"].to_pylist() == [1, 2, 3]
     assert history["dev_metric"].to_pylist() == [r.dev_metric for r in result.history]
-    assert FitConfig.model_validate_json(history["candidate_json"][5].as_py()).head.hidden == 8
     assert record["task"] == "classification"
 
 
 def test_the_log_has_a_line_per_step_and_the_dev_metric_at_the_end_of_each_epoch(tmp_path):
-    result = _fit(_config("scorer", grid={"head.hidden": (4, 8)}))
+    result = _fit(_config("scorer"))
     result.save(tmp_path)
     lines = (tmp_path / "log.csv").read_text().splitlines()
-    assert lines[0] == "candidate,epoch,step,loss,lr,dev_metric"
+    assert lines[0] == "epoch,step,loss,lr,dev_metric"
     rows = list(csv.DictReader(lines))
-    assert len(rows) == 2 * 3 * 6
-    assert [int(row["step"]) for row in rows] == [*range(1, 19)] * 2
+    assert len(rows) == 3 * 6
+    assert [int(row["step"]) for row in rows] == [*range(1, 19)]
     for record in result.history:
-        mine = [
-            row
-            for row in rows
-            if (int(row["candidate"]), int(row["epoch"])) == (record.candidate, record.epoch)
-        ]
+        mine = [row for row in rows if int(row["epoch"]) == record.epoch]
         assert np.mean([float(row["loss"]) for row in mine]) == pytest.approx(record.train_loss)
         assert [row["dev_metric"] for row in mine[:-1]] == [""] * 5
         assert float(mine[-1]["dev_metric"]) == record.dev_metric
@@ -130,11 +119,13 @@ def test_heads_from_before_there_were_other_tasks_are_still_read(tmp_path):
     for name in ("task", "label_range"):
         del record[name]
     record["format"] = 1
+    del record["to_beat"]
     new = ("schedule", "warmup", "max_grad_norm", "patience", "precision")
     for config in (record["config"], record["chosen"]):
         del config["loss"], config["grid_patience"]
         for name in new:
             del config["optim"][name]
+        config["grid"] = {"head.hidden": [4, 8]}
     (tmp_path / "head.json").write_text(json.dumps(record))
     head = load_head(tmp_path)
     optim = result.head().config.optim.model_copy(update={"patience": None})

@@ -6,7 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from permafrost.stages.fit import Contrastive, FitConfig, OptimConfig, fit, load_head, to_tensors
+from permafrost.stages.fit import (
+    Contrastive,
+    FitConfig,
+    OptimConfig,
+    candidates,
+    fit,
+    load_head,
+    to_tensors,
+)
 from permafrost.stages.heads import GlotHead, PygConv, PygPoolHead
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
@@ -83,14 +91,11 @@ def test_training_in_bfloat16_learns(name):
 
 
 def test_a_grid_ranges_over_classes_and_their_arguments():
-    config = _config(HEADS["gatv2 with dropout"]).model_copy(
-        update={
-            "grid": {"head.conv.name": ("GATv2Conv", "GATConv"), "head.conv.args.heads": (1, 2)}
-        }
-    )
-    names = [(c.head.conv.name, c.head.conv.args["heads"]) for c in config.candidates()]
+    grid = {"head.conv.name": ("GATv2Conv", "GATConv"), "head.conv.args.heads": (1, 2)}
+    found = list(candidates(_config(HEADS["gatv2 with dropout"]), grid).values())
+    names = [(c.head.conv.name, c.head.conv.args["heads"]) for c in found]
     assert names == [("GATv2Conv", 1), ("GATConv", 1), ("GATv2Conv", 2), ("GATConv", 2)]
-    assert config.candidates()[0].choice()["head.conv.name"] == "GATv2Conv"
+    assert found[0].choice()["head.conv.name"] == "GATv2Conv"
 
 
 def test_an_aggregation_without_parameters_has_nothing_to_train_on_pairs_without_labels():

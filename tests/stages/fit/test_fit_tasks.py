@@ -14,6 +14,7 @@ from permafrost.stages.fit import (
     FitData,
     OptimConfig,
     TaskFacts,
+    candidates,
     fit,
     load_head,
     source_of,
@@ -272,7 +273,6 @@ def test_a_corpus_of_pairs_that_cannot_be_fitted_is_refused(task):
         ("pair_classification", {"loss": {"kind": "contrastive"}}, "kind: cross_entropy"),
         ("unlabelled", {"head": {"kind": "mean"}}, "head mean has no parameters"),
         ("unlabelled", {"optim": {"batch_size": 1}}, "batch_size is 1"),
-        ("unlabelled", {"grid": {"optim.batch_size": (8, 1)}}, "batch_size is 1"),
     ],
 )
 def test_a_config_for_another_task_is_refused_with_what_to_set(task, settings, says):
@@ -300,13 +300,11 @@ def test_the_defaults_of_the_losses_are_those_of_the_paper():
     assert config.loss.kind == "cross_entropy"
     assert "loss.kind" in config.choice()
     assert FitConfig(head=MeanHead(), seed=0, loss={"kind": "cosine_mse"}).loss == CosineMse()
-    grid = FitConfig(
-        head=MeanHead(),
-        seed=0,
-        loss=Contrastive(),
-        grid={"loss.temperature": (0.05, 0.1), "loss.similarity": ("dot", "cosine")},
+    found = candidates(
+        FitConfig(head=MeanHead(), seed=0, loss=Contrastive()),
+        {"loss.temperature": (0.05, 0.1), "loss.similarity": ("dot", "cosine")},
     )
-    assert [(c.loss.similarity, c.loss.temperature) for c in grid.candidates()] == [
+    assert [(c.loss.similarity, c.loss.temperature) for c in found.values()] == [
         ("dot", 0.05),
         ("dot", 0.1),
         ("cosine", 0.05),
