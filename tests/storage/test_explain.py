@@ -56,7 +56,7 @@ def test_changed_code_names_the_function(store: ArtifactStore) -> None:
     found = explain(
         store, _spec(code={"permafrost.stages.fit:loss": "2", "permafrost.stages.fit:fit": "1"})
     )
-    assert [d.path for d in found.differences] == ["code.stages.fit:loss"]
+    assert [d.path for d in found.differences] == ["code.permafrost.stages.fit:loss"]
 
 
 def test_a_changed_input_is_followed_to_the_field_where_it_began(store: ArtifactStore) -> None:
