@@ -13,7 +13,7 @@ Importing this loads nothing heavy; each function imports what it needs when it 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         StoreBusyError,
     )
 
+K = TypeVar("K")
+
 __all__ = [
     "CorruptDataError",
     "DiskFullError",
@@ -54,6 +56,7 @@ __all__ = [
     "load_exported",
     "open",
     "plan",
+    "register",
     "run",
 ]
 
@@ -171,6 +174,32 @@ def encode(
         IdentityMismatchError: another backbone than the head was trained on; names both digests.
     """
     return _front().encode(texts, backbone, method, head, home, recipe, device)
+
+
+def register(kind: type[K]) -> type[K]:
+    """Add a kind of head, convolution, corpus, ... for the experiments of this process.
+
+    For a class in a module that can be imported; `plugins: [my_head.py]` in an experiment does the same for a
+    file. Works as a decorator. Registered again after an edit, the new class counts.
+
+    Args:
+        kind: a subclass of `Head`, `Conv`, ... with its name: `kind: Literal["my_head"] = "my_head"`.
+
+    Raises:
+        InputError: no kind, or one that is defined in a notebook, a script or a function, where neither a key
+            nor another process finds its code.
+    """
+    from permafrost.stages import kinds, plugins
+    from permafrost.storage.errors import InputError
+    from permafrost.storage.quoting import quoted
+
+    if not isinstance(kind, type) or kinds.kind_name(kind) is None:
+        raise InputError(
+            f"{quoted(kind)} is no kind; register a class whose field 'kind' is its name, for example "
+            'kind: Literal["my_head"] = "my_head"'
+        )
+    plugins.register(kind)
+    return kind
 
 
 def _front():

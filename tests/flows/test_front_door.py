@@ -1,6 +1,7 @@
 """`import permafrost`: light, and each function does what the command line does."""
 
 import asyncio
+import importlib
 import pickle
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import pytest
 
 import permafrost
 from permafrost.flows.home import Home
-from permafrost.stages.heads import GlotHead
+from permafrost.stages import plugins
+from permafrost.stages.heads import HEADS, GlotHead
 from permafrost.storage import errors
 from tests.flows.conftest import tiny_experiment
 from tests.flows.frozen_home import unpack
@@ -217,6 +219,28 @@ def test_prefect_runs_it_where_an_event_loop_runs(
 
     assert sum(asyncio.run(cell()).computed.values()) == 5
     assert permafrost.run(smallest, home=tmp_path).computed == {}, "the same keys"
+
+
+def test_a_kind_is_registered_by_its_class(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "from typing import Literal\nimport permafrost\n"
+        "from permafrost.stages.heads.poolings import MeanHead\n\n"
+        "@permafrost.register\nclass Own(MeanHead):\n"
+        "    kind: Literal['own_mean'] = 'own_mean'\n"
+    )
+    (tmp_path / "door_kinds.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("door_kinds").Own
+    try:
+        assert HEADS.kinds()["own_mean"] is own
+    finally:
+        plugins._PLUGINS.registered.clear()
+    with pytest.raises(permafrost.InputError, match="is no kind"):
+        permafrost.register(dict)
+    with pytest.raises(permafrost.InputError, match="put it in a file"):
+        permafrost.register(type("Here", (own,), {"__module__": "__main__"}))
 
 
 @pytest.mark.parametrize(
