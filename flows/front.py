@@ -9,12 +9,12 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar
 
-from permafrost.flows.engine.display import Display, NodeProgress
 from pydantic import BaseModel, ValidationError
 
 from permafrost.flows.build import build_graph
 from permafrost.flows.checks import check
 from permafrost.flows.embedding import ByHead, ByMethod, ExtractContext, vectors_of
+from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.home import Home, home_url, open_home
 from permafrost.flows.pipeline import PipelineResult, run_embedded, run_serially
