@@ -18,9 +18,8 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -38,7 +37,7 @@ from benchmarks.backbone_runs import (
     synthetic,
     target_of,
 )
-from benchmarks.measuring import Finding, interleaved, ratio, show, spread
+from benchmarks.measuring import Finding, interleaved, measured, ratio, show, spread
 from permafrost.stages.embed import EmbedConfig, StoredFeatures, embed_layers
 from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.forward import forward
@@ -368,12 +367,6 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path], list[Finding]]] = {
 }
 
 
-def _measured(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
-    for name in args.only:
-        print(f"{name} ...", file=sys.stderr)
-        yield from PARTS[name](args, folder)
-
-
 def main() -> None:
     """Measure what was asked for and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -392,11 +385,7 @@ def main() -> None:
     if args.child:
         run_child(args)
         return
-    folder = Path(tempfile.mkdtemp(prefix="permafrost-extraction-", dir=args.folder))
-    try:
-        findings = list(_measured(args, folder))
-    finally:
-        shutil.rmtree(folder)
+    findings = measured(PARTS, args)
     title = f"extraction: {args.backbone}, {args.tokens_each:,} tokens, median {args.words:g} words"
     show(title, findings, as_json=args.json)
 

@@ -1,13 +1,16 @@
 """What the benchmark programs share: interleaved timing, ratios, and how results are printed."""
 
+import argparse
 import io
 import json
 import os
 import platform
 import statistics
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,6 +40,19 @@ class Finding:
             return None
         sign, bound = self.target.split()
         return self.value <= float(bound) if sign == "<=" else self.value >= float(bound)
+
+
+def measured(
+    parts: Mapping[str, Callable[[argparse.Namespace, Path], Iterable[Finding]]],
+    args: argparse.Namespace,
+) -> list[Finding]:
+    """The parts named by `--only`, in a folder of their own inside `--folder` that is removed at the end."""
+    findings: list[Finding] = []
+    with tempfile.TemporaryDirectory(prefix="permafrost-benchmark-", dir=args.folder) as folder:
+        for name in args.only:
+            print(f"{name} ...", file=sys.stderr)
+            findings += parts[name](args, Path(folder))
+    return findings
 
 
 def interleaved(

@@ -16,9 +16,6 @@ fairer clock for one thread on a machine that does other work too.
 import argparse
 import math
 import os
-import shutil
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -38,7 +35,7 @@ from benchmarks.backbone_runs import (
     synthetic,
     target_of,
 )
-from benchmarks.measuring import Finding, interleaved, ratio, show, spread
+from benchmarks.measuring import Finding, interleaved, measured, ratio, show, spread
 from permafrost.stages.embed import EmbedConfig, Method, StoredFeatures, embed_layers
 from permafrost.stages.extraction.backbone import (
     Backbone,
@@ -273,12 +270,6 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path], Iterator[Finding]]] = {
 }
 
 
-def _measured(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
-    for name in args.only:
-        print(f"{name} ...", file=sys.stderr)
-        yield from PARTS[name](args, folder)
-
-
 def main() -> None:
     """Measure what was asked for and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -294,11 +285,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="permafrost-training-free-", dir=args.folder))
-    try:
-        findings = list(_measured(args, folder))
-    finally:
-        shutil.rmtree(folder)
+    findings = measured(PARTS, args)
     corpora = f"sweep over {args.tokens_each:,} tokens, recipes on texts of {args.recipe_tokens}"
     title = f"training_free: {corpora}, {args.clock} clock, {args.rounds} rounds"
     show(title, findings, as_json=args.json)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
@@ -100,6 +101,47 @@ def log_scale(axes: Axes) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 300 * low else (1.0, 3.0)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def two_across(
+    n_panels: int,
+    shown: dict[str, Mark],
+    below: str,
+    *,
+    row: float,
+    foot: float,
+    left: float,
+    hspace: float,
+    wspace: float,
+) -> tuple[Figure, list[SubplotSpec]]:
+    """A figure with a legend and room for panels, two in a row, and what their x is below.
+
+    Args:
+        n_panels: at least one.
+        shown: what the legend explains.
+        below: what x is.
+        row: height of a row.
+        foot: room below the rows.
+        left: of the width, what is in front of the panels.
+        hspace: between rows, of a panel.
+        wspace: between columns, of a panel.
+    """
+    n_across = min(2, n_panels)
+    n_down = -(-n_panels // n_across)
+    height = legend_height(list(shown)) + n_down * row + foot
+    figure, top = framed(height, shown, ())
+    grid = figure.add_gridspec(
+        n_down,
+        n_across,
+        left=left,
+        right=0.985,
+        top=top - 16 / height,
+        bottom=42 / height,
+        hspace=hspace,
+        wspace=wspace,
+    )
+    figure.supxlabel(below, y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
+    return figure, [grid[divmod(i, n_across)] for i in range(n_panels)]
 
 
 def rows_of_panels(shown: dict[str, Mark], n_rows: int) -> tuple[Figure, list[tuple[Axes, Axes]]]:

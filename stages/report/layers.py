@@ -13,9 +13,9 @@ from matplotlib.ticker import MaxNLocator
 
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.entries import DASH, hundredths
-from permafrost.stages.report.frame import framed, legend_height, line, of
+from permafrost.stages.report.frame import line, of, two_across
 from permafrost.stages.report.markup import PlainTable
-from permafrost.stages.report.palette import INK, MUTED, Mark
+from permafrost.stages.report.palette import INK, Mark
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -163,30 +163,19 @@ def _panels(
 ) -> tuple[Figure, dict[str, Axes]]:
     """A figure with one panel per task, two across, all of one scale."""
     unique = list(dict.fromkeys(tasks))
-    n_across = min(2, len(unique))
-    n_down = -(-len(unique) // n_across)
-    height = legend_height(list(shown)) + n_down * 190 + 24.0
-    figure, top = framed(height, shown, ())
-    grid = figure.add_gridspec(
-        n_down,
-        n_across,
-        left=0.085,
-        right=0.985,
-        top=top - 16 / height,
-        bottom=42 / height,
-        hspace=0.3,
-        wspace=0.1,
+    figure, places = two_across(
+        len(unique), shown, below, row=190.0, foot=24.0, left=0.085, hspace=0.3, wspace=0.1
     )
     panels: dict[str, Axes] = {}
     first: Axes | None = None
-    for i, task in enumerate(unique):
-        axes = figure.add_subplot(grid[i // n_across, i % n_across], sharex=first, sharey=first)
+    for place, task in zip(places, unique, strict=True):
+        axes = figure.add_subplot(place, sharex=first, sharey=first)
         first = first or axes
         axes.set_title(drawable(task, 30), color=INK)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        axes.tick_params(labelleft=i % n_across == 0, labelbottom=i >= len(unique) - n_across)
+        is_lowest = task in unique[-2:]
+        axes.tick_params(labelleft=place.is_first_col(), labelbottom=is_lowest)
         panels[task] = axes
-    figure.supxlabel(below, y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
     return figure, panels
 
 

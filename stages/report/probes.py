@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from permafrost.stages.metrics.records import POINTS
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.entries import hundredths
-from permafrost.stages.report.frame import framed, legend_height, line, of
-from permafrost.stages.report.palette import INK, MUTED, Mark
+from permafrost.stages.report.frame import line, of, two_across
+from permafrost.stages.report.palette import INK, Mark
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -226,23 +226,12 @@ def probe_figure(probe: Probe, marks: dict[str, Mark]) -> Figure:
     """
     names = of(marks, set(probe.methods))
     panels = probe.panels()
-    n_across = min(2, len(panels))
-    n_down = -(-len(panels) // n_across)
-    height = legend_height(list(names)) + n_down * _ROW + 34
-    figure, top = framed(height, names, ())
-    grid = figure.add_gridspec(
-        n_down,
-        n_across,
-        left=0.09,
-        right=0.985,
-        top=top - 16 / height,
-        bottom=42 / height,
-        hspace=0.42,
-        wspace=0.2,
+    figure, places = two_across(
+        len(panels), names, probe.axis, row=_ROW, foot=34.0, left=0.09, hspace=0.42, wspace=0.2
     )
     scales: dict[tuple[str, str], Axes] = {}
-    for i, ((task, measure), curves) in enumerate(panels.items()):
-        axes = figure.add_subplot(grid[i // n_across, i % n_across])
+    for place, ((task, measure), curves) in zip(places, panels.items(), strict=True):
+        axes = figure.add_subplot(place)
         scale = task, measure.removeprefix("dev ").removeprefix("test ")
         if (first := scales.setdefault(scale, axes)) is not axes:
             axes.sharey(first)
@@ -251,7 +240,6 @@ def probe_figure(probe: Probe, marks: dict[str, Mark]) -> Figure:
             _draw(axes, curve, names[curve.method])
         _ticks(axes, curves)
         axes.autoscale_view()
-    figure.supxlabel(probe.axis, y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
     return figure
 
 

@@ -16,7 +16,6 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
@@ -30,7 +29,13 @@ from permafrost.stages.extraction.token_budget import batches
 from permafrost.stages.extraction.unembedding import Unembedding, read_unembedding
 from permafrost.stages.probes import Point, ProbeCurves
 from permafrost.stages.token_prediction.prefixes import require_prefixes
-from permafrost.stages.token_prediction.ranks import NOWHERE, reciprocal_ranks, target_ranks
+from permafrost.stages.token_prediction.ranks import (
+    NOWHERE,
+    load_ranked,
+    reciprocal_ranks,
+    save_ranked,
+    target_ranks,
+)
 from permafrost.stages.token_prediction.targets import following_tokens
 from permafrost.stages.token_prediction.vectors import Vector, token_vectors
 from permafrost.storage.errors import InputError
@@ -85,15 +90,13 @@ class LensScores:
 
     def save(self, folder: Path) -> None:
         """Write lens.parquet, and the curves."""
-        table = self.table.replace_schema_metadata({"cutoff": str(self.cutoff)})
-        pq.write_table(table, folder / "lens.parquet")
+        save_ranked(self.table, self.cutoff, folder / "lens.parquet")
         self.curves.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> "LensScores":
         """Read what `save` wrote."""
-        table = pq.read_table(folder / "lens.parquet")
-        return cls(table.replace_schema_metadata(None), int(table.schema.metadata[b"cutoff"]))
+        return cls(*load_ranked(folder / "lens.parquet"))
 
 
 def logit_lens(

@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from jaxtyping import Int64
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -40,6 +39,7 @@ from permafrost.stages.token_prediction.linear_map import (
     train_map,
 )
 from permafrost.stages.token_prediction.prefixes import require_prefixes
+from permafrost.stages.token_prediction.ranks import load_ranked, save_ranked
 from permafrost.stages.token_prediction.stored_tokens import SplitTokens, split_tokens
 from permafrost.storage.progress import Progress
 
@@ -139,15 +139,13 @@ class NextTokenScores:
 
     def save(self, folder: Path) -> None:
         """Write next_token.parquet, and the curves."""
-        table = self.table.replace_schema_metadata({"cutoff": str(self.cutoff)})
-        pq.write_table(table, folder / "next_token.parquet")
+        save_ranked(self.table, self.cutoff, folder / "next_token.parquet")
         self.curves.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> "NextTokenScores":
         """Read what `save` wrote."""
-        table = pq.read_table(folder / "next_token.parquet")
-        return cls(table.replace_schema_metadata(None), int(table.schema.metadata[b"cutoff"]))
+        return cls(*load_ranked(folder / "next_token.parquet"))
 
 
 def probe_next_token(

@@ -3,7 +3,11 @@
 Axes: N vectors, V tokens of the vocabulary, O offsets.
 """
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -16,6 +20,17 @@ NOWHERE = -1
 
 _LOGITS_AT_A_TIME = 1 << 24
 """64 MB in float32."""
+
+
+def save_ranked(table: pa.Table, cutoff: int, path: Path) -> None:
+    """Write scores that were made of ranks, and the cutoff of these."""
+    pq.write_table(table.replace_schema_metadata({"cutoff": str(cutoff)}), path)
+
+
+def load_ranked(path: Path) -> tuple[pa.Table, int]:
+    """Read what `save_ranked` wrote: scores and cutoff."""
+    table = pq.read_table(path)
+    return table.replace_schema_metadata(None), int(table.schema.metadata[b"cutoff"])
 
 
 def target_ranks(

@@ -3,7 +3,8 @@
 One text at a time or padded on the left, never batched as ours; copies are made one by one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.families import FAMILIES
+from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import (
     OPENING,
     PLACEHOLDER,
@@ -53,6 +56,34 @@ def encoded(
     backbone: Backbone, recipe: str = "plain", texts: Sequence[str] = TEXTS, max_length: int = 60
 ) -> Encoded:
     return encode(resolved(backbone, recipe), backbone.tokenizer, texts, max_length)
+
+
+def run(
+    backbone: Backbone, capture: str, batch: Encoded | None = None, recipe: str = "plain"
+) -> dict[str, Tensor]:
+    """Ours."""
+    arrays = parse_capture(capture).arrays(backbone.sizes)
+    return forward(backbone, batch or encoded(backbone), arrays, resolved(backbone, recipe))
+
+
+def threads_agree(backbone: Backbone, batches: Mapping[str, Encoded]) -> None:
+    """Recipes, each with its batch, that run at once give what each gives alone."""
+    expected = {r: run(backbone, EVERYTHING, batch, r) for r, batch in batches.items()}
+    found: dict[str, list[dict[str, Tensor]]] = {r: [] for r in batches}
+
+    def work(recipe: str) -> None:
+        for _ in range(6):
+            found[recipe].append(run(backbone, EVERYTHING, batches[recipe], recipe))
+
+    threads = [threading.Thread(target=work, args=(r,)) for r in batches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for recipe, results in found.items():
+        assert len(results) == 6
+        for result in results:
+            assert all(torch.equal(result[n], expected[recipe][n]) for n in expected[recipe])
 
 
 def tensor(ids: np.ndarray) -> Tensor:

@@ -10,9 +10,8 @@ from transformers import AutoModel, PreTrainedModel
 from permafrost.stages.extraction.backbone import (
     Backbone,
 )
-from permafrost.stages.extraction.capture import parse_capture
-from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import OPENING, PLACEHOLDER, Encoded
+from tests.stages.extraction import references
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import (
     EVERYTHING,
@@ -23,7 +22,6 @@ from tests.stages.extraction.references import (
     embeddings,
     mean_row,
     per_text,
-    resolved,
     rewired_run,
 )
 from tests.stages.extraction.tiny_models import N_LAYERS
@@ -38,8 +36,7 @@ NO_COPIES = np.zeros((0, 2), np.int64)
 def run(
     backbone: Backbone, batch: Encoded, recipe: str = HTP, capture: str = EVERYTHING
 ) -> dict[str, Tensor]:
-    arrays = parse_capture(capture).arrays(backbone.sizes)
-    return forward(backbone, batch, arrays, resolved(backbone, recipe))
+    return references.run(backbone, capture, batch, recipe)
 
 
 def reference(
@@ -52,7 +49,7 @@ def reference(
         return rewired_run(both, inputs, batch.copies[i], blocks, padding=padding)
 
 
-def agrees(ours: dict[str, Tensor], theirs: Reference, batch: Encoded, i: int) -> None:
+def agrees_with(ours: dict[str, Tensor], theirs: Reference, batch: Encoded, i: int) -> None:
     rows = {name: per_text(values, batch)[i] for name, values in ours.items()}
     for k in range(N_LAYERS + 1):
         assert close(rows[f"hidden/{k}"], theirs.states[k]), k

@@ -1,7 +1,6 @@
 """Contrastive prompting against transformers' eager pass with a hook of the test's own on the output
 projection, one unpadded text at a time."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,17 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from permafrost.stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
-from permafrost.stages.extraction.capture import parse_capture
-from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.backbone import BackboneFiles, load_backbone
 from permafrost.stages.extraction.recipes import Encoded
 from permafrost.storage.errors import PermafrostError
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import (
     BF16_TOLERANCE,
     DECODERS,
-    EVERYTHING,
-    ROW_TOLERANCE,
     Pairs,
     block_list,
     close,
@@ -32,11 +27,11 @@ from tests.stages.extraction.references import (
     per_text,
     projection,
     reference_run,
-    resolved,
     rewired_run,
     seen,
+    threads_agree,
 )
-from tests.stages.extraction.tiny_models import N_LAYERS
+from tests.stages.extraction.rewired_runs import agrees_with, run
 
 TEXTS = ("ice", "the lake freezes", "snow !")
 """Short enough for both prompts to fit into the tiny models' 64 positions."""
@@ -44,13 +39,6 @@ PROMPTS = 'template=so "{text}" is:,auxiliary=beside the point of "{text}":'
 SCALED = f"contrastive:block=2,mode=scaled,coefficient=0.5,{PROMPTS}"
 NORM = f"contrastive:block=2,mode=norm,{PROMPTS}"
 TINY = 1e-7
-
-
-def run(
-    backbone: Backbone, batch: Encoded, recipe: str, capture: str = EVERYTHING
-) -> dict[str, Tensor]:
-    arrays = parse_capture(capture).arrays(backbone.sizes)
-    return forward(backbone, batch, arrays, resolved(backbone, recipe))
 
 
 @contextmanager
@@ -90,14 +78,7 @@ def agrees(both: Pair, ours: dict[str, Tensor], batch: Encoded, recipe: str, blo
         module = projection(both.reference, block)
         with torch.no_grad(), last_input_becomes(module, replaced):
             theirs = rewired_run(both, inputs, np.zeros((0, 2), np.int64), range(0))
-        rows = {name: per_text(values, batch)[i] for name, values in ours.items()}
-        for k in range(N_LAYERS + 1):
-            assert close(rows[f"hidden/{k}"], theirs.states[k]), k
-        assert close(rows["hidden/final"], theirs.final)
-        for k in range(1, N_LAYERS + 1):
-            assert close(rows[f"values/{k}"], theirs.values[k - 1]), k
-            weights = theirs.attentions[k - 1][:, -1].T
-            assert float((rows[f"attention_rows/{k}"] - weights).abs().max()) <= ROW_TOLERANCE, k
+        agrees_with(ours, theirs, batch, i)
 
 
 @pytest.mark.parametrize("recipe", [SCALED, NORM], ids=["scaled", "norm"])
@@ -223,22 +204,7 @@ def test_threads_with_other_settings_share_a_backbone(pair: Pairs) -> None:
     backbone = pair("llama").backbone
     recipes = (SCALED, NORM, "plain", SCALED.replace("block=2", "block=1"))
     batches = {r: encoded(backbone, r, TEXTS) for r in recipes}
-    expected = {r: run(backbone, batches[r], r) for r in recipes}
-    found: dict[str, list[dict[str, Tensor]]] = {r: [] for r in recipes}
-
-    def work(recipe: str) -> None:
-        for _ in range(6):
-            found[recipe].append(run(backbone, batches[recipe], recipe))
-
-    threads = [threading.Thread(target=work, args=(r,)) for r in recipes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for recipe, results in found.items():
-        assert len(results) == 6
-        for result in results:
-            assert all(torch.equal(result[n], expected[recipe][n]) for n in expected[recipe])
+    threads_agree(backbone, batches)
 
 
 def test_a_projection_that_does_not_run_is_an_error(

@@ -17,13 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel
 
 from permafrost.stages.extraction.backbone import (
-    Backbone,
     BackboneConfig,
     BackboneFiles,
     load_backbone,
     resolve_backbone,
 )
-from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.families import FAMILIES, output_projection
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import Encoded
@@ -46,16 +44,10 @@ from tests.stages.extraction.references import (
     reference_run,
     reference_values,
     resolved,
+    run,
     seen,
 )
 from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS, WINDOW, save_model
-
-
-def run(
-    backbone: Backbone, capture: str, batch: Encoded | None = None, recipe: str = "plain"
-) -> dict[str, Tensor]:
-    arrays = parse_capture(capture).arrays(backbone.sizes)
-    return forward(backbone, batch or encoded(backbone), arrays, resolved(backbone, recipe))
 
 
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))

@@ -22,7 +22,7 @@ from tests.stages.extraction.references import (
     prepended,
     rewired_run,
 )
-from tests.stages.extraction.rewired_runs import HTP, INERT, NO_COPIES, REWIRED, agrees, run
+from tests.stages.extraction.rewired_runs import HTP, INERT, NO_COPIES, REWIRED, agrees_with, run
 from tests.stages.extraction.tiny_models import TEXTS
 
 
@@ -39,7 +39,7 @@ class TestGradients:
         inputs.requires_grad_(True)
         out = rewired_run(both, inputs, batch.copies[0], blocks)
         ours = run(both.backbone, batch, HTP if blocks else INERT)
-        agrees(ours, out.detached(), batch, 0)
+        agrees_with(ours, out.detached(), batch, 0)
         rows = []
         for j in at:
             direction = torch.linspace(-1, 1, out.final.shape[1])

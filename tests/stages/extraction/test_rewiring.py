@@ -38,7 +38,7 @@ from tests.stages.extraction.rewired_runs import (
     NO_COPIES,
     REWIRED,
     STATES,
-    agrees,
+    agrees_with,
     grow,
     reference,
     run,
@@ -76,7 +76,7 @@ class TestEveryDecoder:
         batch = prepended(both.backbone)
         ours = run(both.backbone, batch)
         for i in range(len(batch)):
-            agrees(ours, reference(both, batch, i), batch, i)
+            agrees_with(ours, reference(both, batch, i), batch, i)
 
     def test_one_by_one_equals_batched(self, pair: Pairs, model_type: str) -> None:
         backbone = pair(model_type).backbone
@@ -185,7 +185,7 @@ class TestEveryDecoder:
         ours = run(both.backbone, batch, HTP if blocks else INERT)
         longest = int(batch.token_ids.lengths.max())
         for i, n in enumerate(batch.token_ids.lengths.tolist()):
-            agrees(ours, reference(both, batch, i, blocks, padding=longest + 2 - n), batch, i)
+            agrees_with(ours, reference(both, batch, i, blocks, padding=longest + 2 - n), batch, i)
 
     def test_early_exit_gives_the_same_numbers(self, pair: Pairs, model_type: str) -> None:
         backbone = pair(model_type).backbone

@@ -1,6 +1,5 @@
 """Rewiring, one case at a time: placeholders' embeddings, recipes, threads and errors."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from permafrost.stages.extraction.backbone import (
     BackboneConfig,
@@ -28,12 +26,13 @@ from tests.stages.extraction.references import (
     per_text,
     prepended,
     resolved,
+    threads_agree,
 )
 from tests.stages.extraction.rewired_runs import (
     HTP,
     INERT,
     STATES,
-    agrees,
+    agrees_with,
     grow,
     reference,
     run,
@@ -90,7 +89,7 @@ def test_copies_are_made_all_at_once(pair: Pairs, model_type: str) -> None:
     batch = replace(batch, copies=type(batch.token_ids).from_arrays(chains))
     ours = run(both.backbone, batch)
     for i in range(2):
-        agrees(ours, reference(both, batch, i), batch, i)
+        agrees_with(ours, reference(both, batch, i), batch, i)
 
 
 def test_a_text_without_copies_among_others_runs_as_usual(pair: Pairs) -> None:
@@ -101,8 +100,8 @@ def test_a_text_without_copies_among_others_runs_as_usual(pair: Pairs) -> None:
     batch = replace(batch, copies=type(batch.token_ids).from_arrays(copies))
     ours = run(both.backbone, batch)
     for i in range(len(batch)):
-        agrees(ours, reference(both, batch, i), batch, i)
-    agrees(ours, reference(both, batch, 1, range(0)), batch, 1)
+        agrees_with(ours, reference(both, batch, i), batch, i)
+    agrees_with(ours, reference(both, batch, 1, range(0)), batch, 1)
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
@@ -144,7 +143,7 @@ def test_recipes_run_as_the_reference_does(pair: Pairs, model_type: str, recipe:
     ours = run(both.backbone, batch, recipe)
     for i in range(len(batch)):
         theirs = reference(both, batch, i, range(rewiring.start, rewiring.stop))
-        agrees(ours, theirs, batch, i)
+        agrees_with(ours, theirs, batch, i)
 
 
 def test_threads_with_other_recipes_share_a_backbone(pair: Pairs) -> None:
@@ -152,23 +151,7 @@ def test_threads_with_other_recipes_share_a_backbone(pair: Pairs) -> None:
     batch = prepended(backbone)
     recipes = (HTP, INERT, "htp:start=0,stop=3,placeholder=noise", "htp:start=2,stop=3")
     plain = encoded(backbone)
-    expected = {r: run(backbone, batch, r) for r in recipes}
-    expected["plain"] = run(backbone, plain, "plain")
-    found: dict[str, list[dict[str, Tensor]]] = {r: [] for r in expected}
-
-    def work(recipe: str) -> None:
-        for _ in range(6):
-            found[recipe].append(run(backbone, plain if recipe == "plain" else batch, recipe))
-
-    threads = [threading.Thread(target=work, args=(r,)) for r in expected]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for recipe, results in found.items():
-        assert len(results) == 6
-        for result in results:
-            assert all(torch.equal(result[n], expected[recipe][n]) for n in expected[recipe])
+    threads_agree(backbone, {**dict.fromkeys(recipes, batch), "plain": plain})
 
 
 def test_an_error_in_the_pass_leaves_nothing_behind(pair: Pairs) -> None:

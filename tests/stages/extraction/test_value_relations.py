@@ -19,7 +19,6 @@ from permafrost.stages.extraction.backbone import (
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import extract
 from permafrost.stages.extraction.families import output_projection
-from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import Encoded, expand_recipe, parse_recipe
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
 from permafrost.storage.keys import text_digest
@@ -34,7 +33,7 @@ from tests.stages.extraction.references import (
     per_text,
     projection,
     reference_run,
-    resolved,
+    run,
     seen,
     submodule,
     tensor,
@@ -49,13 +48,6 @@ from tests.stages.extraction.tiny_models import (
 )
 
 BLOCKS = range(1, N_LAYERS + 1)
-
-
-def run(
-    backbone: Backbone, capture: str, batch: Encoded, recipe: str = "plain"
-) -> dict[str, Tensor]:
-    arrays = parse_capture(capture).arrays(backbone.sizes)
-    return forward(backbone, batch, arrays, resolved(backbone, recipe))
 
 
 def wva(backbone: Backbone, row_TH: Tensor, values: Tensor) -> Tensor:

@@ -5,39 +5,18 @@ import torch
 
 from permafrost.stages.heads import GlotHead, token_graph
 from permafrost.stages.heads.edge_list import EdgeList
-from permafrost.stages.heads.graph_attention import GraphAttention
-from permafrost.stages.heads.graph_convolution import GraphConvolution
-from permafrost.stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
 from permafrost.stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
 from permafrost.stages.heads.token_graph import build_blocks, build_edges, build_graph
 from tests.stages.heads.batches import (
     magnification,
     make_batch,
     passes_gradcheck,
-    shift_normalisation,
 )
+from tests.stages.heads.convolutions import CONVS, RAGGED, make_conv
 from tests.stages.heads.pyg_reference import convolve, packed, pyg_layer, sentences, weights
 
-RAGGED = [23, 1, 7, 40, 1, 40, 12]
-CONVS = {
-    "gat": GraphAttention,
-    "gat-3": lambda *args: GraphAttention(*args, heads=3),
-    "gcn": GraphConvolution,
-    "gin": GraphIsomorphism,
-    "gin_plain": PlainGraphIsomorphism,
-}
 ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5}
 """Of the largest number compared, as for blocks."""
-
-
-def _conv(kind, d_in=6, d_out=6, dtype=torch.float64, tau=0.0):
-    conv = CONVS[kind](d_in, d_out, torch.Generator().manual_seed(3)).to(dtype)
-    if hasattr(conv, "bias"):
-        torch.nn.init.normal_(conv.bias, generator=torch.Generator().manual_seed(4))
-    if isinstance(conv, GraphIsomorphism):
-        shift_normalisation(conv.norm)
-        conv.own = 2 if tau < 1 else 1
-    return conv
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -47,7 +26,7 @@ def _conv(kind, d_in=6, d_out=6, dtype=torch.float64, tau=0.0):
 def test_output_and_every_gradient_equal_torch_geometric(kind, tau, lengths, dtype):
     tokens, offsets = make_batch(lengths, 6, dtype=dtype)
     tokens.requires_grad_()
-    conv = _conv(kind, dtype=dtype, tau=tau)
+    conv = make_conv(kind, dtype=dtype, tau=tau)
     layer = pyg_layer(conv)
     theirs = convolve(layer, tokens, packed(list(sentences(tokens.detach(), offsets)), tau))
     graph = build_edges(tokens, offsets, tau)
@@ -69,7 +48,7 @@ def test_output_and_every_gradient_equal_torch_geometric(kind, tau, lengths, dty
 @pytest.mark.parametrize("kind", CONVS)
 def test_the_written_gradient_passes_gradcheck(kind):
     tokens, offsets = make_batch([4, 1, 3, 5], 3)
-    conv = _conv(kind, 3, 3)
+    conv = make_conv(kind, 3, 3)
     edges = build_edges(tokens, offsets, 0.2)
     assert passes_gradcheck(conv, tokens, edges)
 
@@ -77,7 +56,7 @@ def test_the_written_gradient_passes_gradcheck(kind):
 def test_isolated_tokens_among_connected_ones_equal_blocks():
     tokens, offsets = make_batch([8, 5], 6, shared=4.0)
     tokens[3], tokens[9] = -tokens[3], 0.0
-    conv = _conv("gat")
+    conv = make_conv("gat")
     found = conv(tokens, build_edges(tokens, offsets, 0.5))
     torch.testing.assert_close(found, conv(tokens, build_blocks(tokens, offsets, 0.5)))
     torch.testing.assert_close(found[3], conv.weight @ tokens[3] + conv.bias)
@@ -86,7 +65,7 @@ def test_isolated_tokens_among_connected_ones_equal_blocks():
 def test_scores_far_apart_do_not_overflow():
     tokens, offsets = make_batch([20], 6, dtype=torch.float32)
     tokens.requires_grad_()
-    conv = _conv("gat", dtype=torch.float32)
+    conv = make_conv("gat", dtype=torch.float32)
     out = conv(1e4 * tokens, build_edges(tokens.detach(), offsets, 0.3))
     out.sum().backward()
     assert torch.isfinite(out).all()
@@ -102,7 +81,7 @@ def test_sums_and_counts_over_neighbours_equal_those_of_blocks():
 
 def test_long_texts_in_float32_equal_blocks_in_float64():
     tokens, offsets = make_batch([200, 131, 90], 64)
-    conv = _conv("gat", 64, 128)
+    conv = make_conv("gat", 64, 128)
     pull = torch.randn(421, 128, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
     def run(build, dtype):
@@ -139,7 +118,7 @@ def test_a_head_gives_the_same_in_either_form(monkeypatch, conv, cost):
 
 def test_the_number_of_threads_changes_nothing():
     tokens, offsets = make_batch([60, 17, 90], 16, dtype=torch.float32)
-    conv = _conv("gat", 16, 32, torch.float32)
+    conv = make_conv("gat", 16, 32, torch.float32)
     edges = build_edges(tokens, offsets, 0.5)
     found = []
     for n_threads in (1, 2):
@@ -152,7 +131,7 @@ def test_the_number_of_threads_changes_nothing():
 
 def test_nothing_of_the_size_of_the_graph_is_kept_for_the_backward_pass():
     tokens, offsets = make_batch([50, 50], 6)
-    conv = _conv("gat")
+    conv = make_conv("gat")
     edges = build_edges(tokens, offsets, 0.3)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(

@@ -5,39 +5,19 @@ import torch
 
 from permafrost.stages.heads import token_graph
 from permafrost.stages.heads.graph_attention import GraphAttention
-from permafrost.stages.heads.graph_convolution import GraphConvolution
-from permafrost.stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
 from permafrost.stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
 from permafrost.stages.heads.token_graph import build_blocks, edges
 from tests.stages.heads.batches import (
     magnification,
     make_batch,
     passes_gradcheck,
-    shift_normalisation,
 )
+from tests.stages.heads.convolutions import CONVS, RAGGED, make_conv
 from tests.stages.heads.pyg_reference import convolve, packed, pyg_layer, sentences, weights
 
-RAGGED = [23, 1, 7, 40, 1, 40, 12]
-CONVS = {
-    "gat": GraphAttention,
-    "gat-3": lambda *args: GraphAttention(*args, heads=3),
-    "gcn": GraphConvolution,
-    "gin": GraphIsomorphism,
-    "gin_plain": PlainGraphIsomorphism,
-}
 RTOL = {torch.float64: 1e-11, torch.float32: 1e-5}
 """Of the largest number compared: sums of up to 40 tokens and 124 rows in another order, 2**-53 and
 2**-24 relative each."""
-
-
-def _conv(kind, d_in=6, d_out=6, dtype=torch.float64, tau=0.0):
-    conv = CONVS[kind](d_in, d_out, torch.Generator().manual_seed(3)).to(dtype)
-    if hasattr(conv, "bias"):
-        torch.nn.init.normal_(conv.bias, generator=torch.Generator().manual_seed(4))
-    if isinstance(conv, GraphIsomorphism):
-        shift_normalisation(conv.norm)
-        conv.own = 2 if tau < 1 else 1
-    return conv
 
 
 def _close(found, expected, growth=1.0):
@@ -52,7 +32,7 @@ def _close(found, expected, growth=1.0):
 def test_output_and_every_gradient_equal_torch_geometric(kind, tau, dtype):
     tokens, offsets = make_batch(RAGGED, 6, dtype=dtype)
     tokens.requires_grad_()
-    conv = _conv(kind, dtype=dtype, tau=tau)
+    conv = make_conv(kind, dtype=dtype, tau=tau)
     layer = pyg_layer(conv)
     theirs = convolve(layer, tokens, packed(list(sentences(tokens.detach(), offsets)), tau))
     graph = build_blocks(tokens, offsets, tau)
@@ -74,7 +54,7 @@ def test_output_and_every_gradient_equal_torch_geometric(kind, tau, dtype):
 def test_the_gradient_passes_gradcheck_over_several_blocks(monkeypatch, kind):
     monkeypatch.setitem(token_graph.PAIRS, "cpu", 30)
     tokens, offsets = make_batch([4, 1, 3, 5], 3)
-    conv = _conv(kind, 3, 3)
+    conv = make_conv(kind, 3, 3)
     blocks = build_blocks(tokens, offsets, 0.2)
     assert len(blocks) > 1
     assert passes_gradcheck(conv, tokens, blocks)
@@ -103,7 +83,7 @@ def test_a_sum_keeps_nothing_of_the_size_of_the_graph_for_the_backward_pass():
 def test_attention_heads_are_separate_attentions_on_their_share_of_the_columns():
     tokens, offsets = make_batch(RAGGED, 6)
     blocks = build_blocks(tokens, offsets, 0.3)
-    both = _conv("gat-3")
+    both = make_conv("gat-3")
     parts = []
     for columns in torch.arange(6).view(3, 2):
         one = GraphAttention(6, 2, torch.Generator()).double()
@@ -116,7 +96,7 @@ def test_attention_heads_are_separate_attentions_on_their_share_of_the_columns()
 @pytest.mark.parametrize("tau", [1.0, 1.1])
 def test_from_tau_one_on_a_token_is_transformed_alone(kind, tau):
     tokens, offsets = make_batch(RAGGED, 6)
-    conv = _conv(kind, tau=tau).eval()
+    conv = make_conv(kind, tau=tau).eval()
     out = conv(tokens, build_blocks(tokens, offsets, tau))
     alone = torch.cat(
         [conv(t[None], build_blocks(t[None], torch.tensor([0, 1]), tau)) for t in tokens]
@@ -135,13 +115,13 @@ def test_from_tau_one_on_a_token_is_transformed_alone(kind, tau):
 
 @pytest.mark.parametrize(("kind", "count"), [("gat", 5), ("gat-3", 5), ("gcn", 1)])
 def test_parameter_counts_of_a_convolution(kind, count):
-    conv = _conv(kind, 40, 12)
+    conv = make_conv(kind, 40, 12)
     assert sum(parameter.numel() for parameter in conv.parameters()) == 40 * 12 + count * 12
 
 
 @pytest.mark.parametrize(("kind", "of_norm"), [("gin", 2 * 12), ("gin_plain", 0)])
 def test_parameter_count_of_an_isomorphism_convolution(kind, of_norm):
-    conv = _conv(kind, 40, 12)
+    conv = make_conv(kind, 40, 12)
     assert sum(p.numel() for p in conv.parameters()) == (40 + 1) * 12 + (12 + 1) * 12 + of_norm
 
 

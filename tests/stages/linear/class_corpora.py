@@ -4,25 +4,12 @@ import numpy as np
 import pyarrow as pa
 
 from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
-from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.keys import text_digest
 from permafrost.storage.ragged import Ragged
+from tests.stages.embed.corpus_features import SIZES, WIDTH
 from tests.stages.embed.memory_features import MemoryFeatures
 
-WIDTH = 8
 SPLITS = ("train", "dev", "test")
-SIZES = BackboneSizes(
-    model_type="llama",
-    n_layers=3,
-    d_model=WIDTH,
-    d_value=WIDTH,
-    n_attn_heads=2,
-    n_kv_heads=2,
-    d_head=4,
-    has_final_norm=False,
-    is_decoder=True,
-    max_positions=64,
-)
 
 
 def directions(n: int, seed: int) -> np.ndarray:
