@@ -33,7 +33,7 @@ from permafrost.stages.fit import (
 )
 from permafrost.stages.fit.candidates import arrays
 from permafrost.stages.fit.choice import STAGE as CHOOSE
-from permafrost.stages.fit.losses import LOSS_OF
+from permafrost.stages.fit.losses.loss import default_loss
 from permafrost.stages.heads import HeadConfig
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.score import ScoreConfig, score, scored_examples
@@ -74,8 +74,8 @@ class HeadMethod(EvaluatedMethod, BaseModel):
     def task_kinds(self) -> tuple[TaskKind, ...]:
         """Those that its loss is made for; without one all that have labels."""
         if self.loss is None:
-            return tuple(kind for kind in LOSS_OF if kind != "unlabelled")
-        return tuple(kind for kind, loss in LOSS_OF.items() if loss == self.loss.kind)
+            return ("classification", "pair_classification", "similarity")
+        return self.loss.task_kinds
 
     @property
     def named_tasks(self) -> tuple[str, ...] | None:
@@ -97,13 +97,13 @@ class HeadMethod(EvaluatedMethod, BaseModel):
 
     def loss_on(self, kind: TaskKind) -> str:
         """The given loss, or that of the kind of task."""
-        return self.loss.kind if self.loss is not None else LOSS_OF[kind]
+        return (self.loss or default_loss(kind)).kind
 
     def fit_config(self, kind: TaskKind, metric: Metric, seed: int) -> FitConfig:
         """One fit on a task of this kind, whose own metric is given, without the grid."""
         fields = {name: getattr(self, name) for name in FitConfig.model_fields if name != "seed"}
         fields["metric"] = self.metric or metric
-        fields["loss"] = self.loss or {"kind": LOSS_OF[kind]}
+        fields["loss"] = self.loss or default_loss(kind)
         return FitConfig(**fields, seed=seed)
 
     def candidates(self, kind: TaskKind, metric: Metric, seed: int) -> dict[str, FitConfig]:

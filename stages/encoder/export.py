@@ -13,7 +13,6 @@ from permafrost.stages.encoder.model_card import model_card
 from permafrost.stages.encoder.module_form import RECORD, write_module
 from permafrost.stages.encoder.plain_form import TOLERANCE, obstacle, plain_difference, write_plain
 from permafrost.stages.encoder.vectors import HeadVectors
-from permafrost.stages.fit import Contrastive
 from permafrost.storage.drafts import remove_dead_drafts_of
 from permafrost.storage.durable import (
     bytes_under,
@@ -128,8 +127,7 @@ def _write_settings(fitted: FittedHead, folder: Path) -> None:
 def _similarity(fitted: FittedHead) -> str:
     """What vectors are compared with: as in training where that says it."""
     if isinstance(fitted.vectors, HeadVectors):
-        loss = fitted.vectors.head.config.loss
-        return loss.similarity if isinstance(loss, Contrastive) else "cosine"
+        return fitted.vectors.head.config.loss.compared_by
     return "cosine"
 
 

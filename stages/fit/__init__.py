@@ -6,7 +6,14 @@ from permafrost.stages.fit.choice import Choice, bar_after, choose
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import Examples, FitData
 from permafrost.stages.fit.history import EpochRecord, StepRecord
-from permafrost.stages.fit.losses import Contrastive, CosineMse, CrossEntropy, LossConfig
+from permafrost.stages.fit.losses import (
+    LOSSES,
+    Contrastive,
+    CosineMse,
+    CrossEntropy,
+    Loss,
+    LossConfig,
+)
 from permafrost.stages.fit.metrics import METRICS, Metric, class_balance, evaluate, majority_rate
 from permafrost.stages.fit.models import Predictions, TaskFacts
 from permafrost.stages.fit.optim import OptimConfig
@@ -17,6 +24,7 @@ from permafrost.stages.fit.trained import FitResult, LoadedHead, load_head
 from permafrost.stages.fit.training import fit
 
 __all__ = [
+    "LOSSES",
     "METRICS",
     "Choice",
     "Contrastive",
@@ -29,6 +37,7 @@ __all__ = [
     "FitResult",
     "Grid",
     "LoadedHead",
+    "Loss",
     "LossConfig",
     "Metric",
     "OptimConfig",

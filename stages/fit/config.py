@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
 from permafrost.stages.fit.grid import flat
-from permafrost.stages.fit.losses import CrossEntropy, LossConfig
+from permafrost.stages.fit.losses.loss import LossConfig, default_loss
 from permafrost.stages.fit.metrics import Metric
 from permafrost.stages.fit.optim import OptimConfig
 from permafrost.stages.heads.head import HeadConfig
@@ -21,7 +21,7 @@ class FitConfig(BaseModel):
     layer: str = "hidden/6"
     """The stored array that the head reads."""
     optim: OptimConfig = OptimConfig()
-    loss: LossConfig = CrossEntropy()
+    loss: LossConfig = Field(default_factory=lambda: default_loss("classification"))
     """Goes with the kind of the corpus: `cross_entropy` for classes, `cosine_mse` for graded pairs,
     `contrastive` for pairs without labels."""
     seed: int = Field(ge=0, le=MAX_SEED)

@@ -19,11 +19,10 @@ import torch
 from jaxtyping import Float, Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.fit.config import FitConfig
-from permafrost.stages.fit.losses import Contrastive, contrastive, cosine_mse
+from permafrost.stages.fit.losses.loss import ClassLoss, GradedLoss, PartnerLoss
 from permafrost.stages.fit.ranks import partner_ranks
 from permafrost.stages.heads.head import Classifier, Pooling
 from permafrost.stages.heads.initialise import linear
@@ -87,8 +86,11 @@ class TaskModel(nn.Module, ABC):
 class SingleClasses(TaskModel):
     """Classes of single texts; an encoding is the logits."""
 
-    def __init__(self, pooling: Pooling, n_classes: int, draw: torch.Generator) -> None:
+    def __init__(
+        self, pooling: Pooling, criterion: ClassLoss, n_classes: int, draw: torch.Generator
+    ) -> None:
         super().__init__(pooling)
+        self.criterion = criterion
         self.classifier = Classifier(pooling.d_out, n_classes, draw)
 
     def forward(
@@ -98,8 +100,8 @@ class SingleClasses(TaskModel):
         return self.classifier(self.pooling(tokens, offsets))
 
     def loss(self, encoded: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Cross-entropy."""
-        return functional.cross_entropy(encoded, labels)
+        """Of the logits."""
+        return self.criterion.of(encoded, labels)
 
     def predict(
         self, encoded: Float[Tensor, "u c"], sides: Int64[np.ndarray, "1 p"]
@@ -111,13 +113,16 @@ class SingleClasses(TaskModel):
 class PairClasses(TaskModel):
     """Classes of pairs: the classifier sees both vectors side by side."""
 
-    def __init__(self, pooling: Pooling, n_classes: int, draw: torch.Generator) -> None:
+    def __init__(
+        self, pooling: Pooling, criterion: ClassLoss, n_classes: int, draw: torch.Generator
+    ) -> None:
         super().__init__(pooling)
+        self.criterion = criterion
         self.classifier = Classifier(2 * pooling.d_out, n_classes, draw)
 
     def loss(self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"]) -> Float[Tensor, ""]:
-        """Cross-entropy."""
-        return functional.cross_entropy(self.classifier(torch.cat(encoded.chunk(2), 1)), labels)
+        """Of the logits of the pairs."""
+        return self.criterion.of(self.classifier(torch.cat(encoded.chunk(2), 1)), labels)
 
     @torch.no_grad()
     def predict(
@@ -138,9 +143,14 @@ class GradedPairs(TaskModel):
     """Graded pairs: the cosine of two projected vectors."""
 
     def __init__(
-        self, pooling: Pooling, label_range: tuple[float, float], draw: torch.Generator
+        self,
+        pooling: Pooling,
+        criterion: GradedLoss,
+        label_range: tuple[float, float],
+        draw: torch.Generator,
     ) -> None:
         super().__init__(pooling)
+        self.criterion = criterion
         self.projection = linear(pooling.d_out, pooling.d_out, draw)
         self.label_range = label_range
 
@@ -151,11 +161,11 @@ class GradedPairs(TaskModel):
         return self.projection(self.pooling(tokens, offsets))
 
     def loss(self, encoded: Float[Tensor, "n e"], labels: Float[Tensor, " p"]) -> Float[Tensor, ""]:
-        """Squared distance of the cosines to the scaled labels."""
+        """Of both sides and the scaled labels."""
         low, high = self.label_range
         wanted = ((labels - low) / (high - low)).to(encoded.dtype)
         first, second = encoded.chunk(2)
-        return cosine_mse(first, second, wanted)
+        return self.criterion.of(first, second, wanted)
 
     def predict(
         self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]
@@ -177,20 +187,20 @@ class GradedPairs(TaskModel):
 class InBatchContrastive(TaskModel):
     """Pairs without labels: the second text is to be found from the first."""
 
-    def __init__(self, pooling: Pooling, config: Contrastive) -> None:
+    def __init__(self, pooling: Pooling, criterion: PartnerLoss) -> None:
         super().__init__(pooling)
-        self.config = config
+        self.criterion = criterion
 
     def loss(self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"]) -> Float[Tensor, ""]:
-        """Contrastive loss inside the batch."""
+        """Of both sides and the hard negatives."""
         p = len(labels)
-        return contrastive(encoded[:p], encoded[p : 2 * p], self.config, encoded[2 * p :])
+        return self.criterion.of(encoded[:p], encoded[p : 2 * p], encoded[2 * p :])
 
     def predict(
         self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]
     ) -> Predictions:
         """Ranks of the partners among all second texts."""
-        found = partner_ranks(encoded.double().numpy(), sides, self.config.similarity)
+        found = partner_ranks(encoded.double().numpy(), sides, self.criterion.compared_by)
         return Predictions(*found)
 
 
@@ -207,13 +217,13 @@ def build_model(config: FitConfig, facts: TaskFacts, d_in: int) -> TaskModel:
     """
     draw = torch.Generator().manual_seed(config.seed)
     pooling = config.head.build(d_in, draw)
-    match facts.task:
-        case "classification":
-            return SingleClasses(pooling, len(facts.label_names), draw)
-        case "pair_classification":
-            return PairClasses(pooling, len(facts.label_names), draw)
-        case "similarity":
-            return GradedPairs(pooling, facts.label_range, draw)
-        case "unlabelled":
-            assert isinstance(config.loss, Contrastive), "checked with the splits"
-            return InBatchContrastive(pooling, config.loss)
+    match facts.task, config.loss:
+        case "classification", ClassLoss() as loss:
+            return SingleClasses(pooling, loss, len(facts.label_names), draw)
+        case "pair_classification", ClassLoss() as loss:
+            return PairClasses(pooling, loss, len(facts.label_names), draw)
+        case "similarity", GradedLoss() as loss:
+            return GradedPairs(pooling, loss, facts.label_range, draw)
+        case "unlabelled", PartnerLoss() as loss:
+            return InBatchContrastive(pooling, loss)
+    raise AssertionError(f"a loss {config.loss.kind} for {facts.task}, which the splits refuse")

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from permafrost.stages.fit.losses import VectorSimilarity
+from permafrost.stages.fit.losses.loss import VectorSimilarity
 from permafrost.storage.ragged import ranges
 
 _PAIRS_AT_A_TIME = 256

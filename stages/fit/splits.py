@@ -7,7 +7,7 @@ import numpy as np
 
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import Examples, FitData
-from permafrost.stages.fit.losses import LOSS_OF, Contrastive
+from permafrost.stages.fit.losses.loss import default_loss
 from permafrost.stages.fit.metrics import METRICS, Metric
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -22,22 +22,22 @@ def require_fitting(config: FitConfig, data: FitData) -> None:
     Raises:
         InputError: a loss or metric that does not go with it, or nothing to train.
     """
-    loss = LOSS_OF[data.task]
-    if config.loss.kind != loss:
+    loss = config.loss
+    if data.task not in loss.task_kinds:
         raise InputError(
-            f"loss {config.loss.kind} does not go with a corpus of kind {quoted(data.task)}; set loss to "
-            f"{{kind: {loss}}}"
+            f"loss {loss.kind} does not go with a corpus of kind {quoted(data.task)}; set loss to "
+            f"{{kind: {default_loss(data.task).kind}}}"
         )
     require_metric(config.metric, data)
     if data.task == "unlabelled" and not config.head.trains:
         raise InputError(
-            f"head {config.head.kind} has no parameters and loss {loss} adds none, so there is nothing to "
-            "train; use another head, or a method of kind 'embed'"
+            f"head {config.head.kind} has no parameters and loss {loss.kind} adds none, so there is nothing "
+            "to train; use another head, or a method of kind 'embed'"
         )
-    if data.task == "unlabelled" and config.optim.batch_size < 2:
+    if config.optim.batch_size < loss.least_batch:
         raise InputError(
-            f"optim.batch_size is {config.optim.batch_size}, but loss {loss} tells the pairs of a batch "
-            "apart; use 2 or more"
+            f"optim.batch_size is {config.optim.batch_size}, but loss {loss.kind} tells the examples of a "
+            f"batch apart; use {loss.least_batch} or more"
         )
 
 
@@ -128,16 +128,11 @@ def require_negatives(config: FitConfig, train: Examples) -> None:
     Raises:
         InputError: there are none.
     """
-    if adds_negatives(config) and (train.negatives is None or not len(train.negatives.data)):
+    if config.loss.adds_negatives and (train.negatives is None or not len(train.negatives.data)):
         raise InputError(
             "loss.hard_negatives is 'add', but no train example of the corpus has one; name the column that "
             "holds them as 'negative' in the corpus' task, or set hard_negatives to 'ignore'"
         )
-
-
-def adds_negatives(config: FitConfig) -> bool:
-    """Whether a fit trains with hard negatives."""
-    return isinstance(config.loss, Contrastive) and config.loss.hard_negatives == "add"
 
 
 def _require_classes(train: Examples, data: FitData) -> None:

@@ -22,7 +22,6 @@ from permafrost.stages.fit.run import HeadTrainee
 from permafrost.stages.fit.sources import pooled, source_of, source_with_negatives, with_reader
 from permafrost.stages.fit.splits import (
     Splits,
-    adds_negatives,
     require_fitting,
     require_negatives,
     splits,
@@ -119,7 +118,7 @@ def _trainee(
 ) -> HeadTrainee:
     examples, dev_examples = found
     reader = data.reader(config.layer)
-    source = source_with_negatives if adds_negatives(config) else source_of
+    source = source_with_negatives if config.loss.adds_negatives else source_of
     train, dev = source(examples, reader), source_of(dev_examples, reader)
     if not config.head.trains:
         train, dev = (

@@ -12,7 +12,7 @@ from permafrost.flows.methods.layers import Latents
 from permafrost.stages.corpus.dilution import DilutionCorpus
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.extraction.recipes import Recipe
-from permafrost.stages.fit import FitConfig, LossConfig, OptimConfig
+from permafrost.stages.fit import FitConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
 from permafrost.stages.heads import PygConv, PygPoolHead
 from permafrost.stages.kinds import CATEGORIES, Kind, kind_name
@@ -31,7 +31,7 @@ from permafrost.stages.sensitivity import SensitivityConfig
 from permafrost.stages.token_prediction import LogitLensConfig, NextTokenConfig
 from permafrost.storage.keys import digest, to_plain
 
-UNIONS = (PairHeadConfig, Recipe, LossConfig, ControlConfig, NextTokenConfig)
+UNIONS = (PairHeadConfig, Recipe, ControlConfig, NextTokenConfig)
 PLAIN = (
     *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig, GraphTimeConfig),
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),

@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional
 
 from permafrost.stages.fit import Contrastive, CosineMse, FitConfig, TaskFacts
-from permafrost.stages.fit.losses import contrastive, cosine_mse
 from permafrost.stages.fit.models import build_model
 from permafrost.stages.heads import GlotHead, MeanHead, ScorerHead
 from tests.stages.synthetic_fit import WIDTH, features
@@ -54,7 +53,7 @@ def test_the_contrastive_loss_is_the_mean_of_finding_the_partner_from_both_sides
     expected = (sum(there) / 5 + sum(back) / 5) / 2
     config = Contrastive(temperature=0.5, similarity=similarity)
     # Both sides in float64.
-    assert contrastive(a, b, config).item() == pytest.approx(expected, rel=1e-12)
+    assert config.of(a, b, a[:0]).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
@@ -62,23 +61,23 @@ def test_the_contrastive_loss_is_the_mean_of_finding_the_partner_from_both_sides
 def test_the_contrastive_loss_is_symmetric_and_ln_b_where_all_embeddings_are_equal(b, similarity):
     config = Contrastive(similarity=similarity)
     first, second = _vectors(b, 3), _vectors(b, 4)
-    forth, back = contrastive(first, second, config), contrastive(second, first, config)
+    forth, back = config.of(first, second, first[:0]), config.of(second, first, first[:0])
     # The product of the swapped sides may be summed in another order.
     assert forth.item() == pytest.approx(back.item(), rel=1e-5)
     assert forth.item() != pytest.approx(math.log(b), rel=1e-3)
     one = _vectors(1, 5).expand(b, -1)
-    assert contrastive(one, one, config).item() == pytest.approx(math.log(b), rel=1e-6)
+    assert config.of(one, one, one[:0]).item() == pytest.approx(math.log(b), rel=1e-6)
 
 
 def test_a_pair_alone_in_its_batch_has_a_loss_of_zero():
-    assert contrastive(_vectors(1, 1), _vectors(1, 2), Contrastive()).item() == 0.0
+    assert Contrastive().of(_vectors(1, 1), _vectors(1, 2), _vectors(0, 3)).item() == 0.0
 
 
 def test_the_temperature_divides_and_defaults_to_that_of_the_released_code():
     a, b = _vectors(4, 1), _vectors(4, 2)
     assert Contrastive() == Contrastive(temperature=0.07, similarity="dot")
-    scaled = contrastive(a / 0.07, b, Contrastive(temperature=1.0))
-    assert contrastive(a, b, Contrastive()).item() == pytest.approx(scaled.item(), rel=1e-5)
+    scaled = Contrastive(temperature=1.0).of(a / 0.07, b, a[:0])
+    assert Contrastive().of(a, b, a[:0]).item() == pytest.approx(scaled.item(), rel=1e-5)
 
 
 def test_cosine_mse_is_the_mean_squared_distance_of_cosines():
@@ -88,7 +87,7 @@ def test_cosine_mse_is_the_mean_squared_distance_of_cosines():
         cosine = sum(x * y) / math.sqrt(sum(x * x) * sum(y * y))
         squares.append(float(cosine - w) ** 2)
     # float32 against float64 of a handful of numbers.
-    assert cosine_mse(a, b, wanted).item() == pytest.approx(sum(squares) / 4, rel=1e-5)
+    assert CosineMse().of(a, b, wanted).item() == pytest.approx(sum(squares) / 4, rel=1e-5)
 
 
 def _one_by_one(task, model, tokens, offsets, labels, similarity):

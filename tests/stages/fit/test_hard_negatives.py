@@ -18,7 +18,6 @@ from permafrost.stages.fit import (
     candidates,
     fit,
 )
-from permafrost.stages.fit.losses import contrastive
 from permafrost.stages.fit.models import build_model
 from permafrost.stages.fit.sources import source_of, source_with_negatives
 from permafrost.stages.fit.splits import splits
@@ -80,22 +79,22 @@ def test_negatives_are_more_candidates_from_the_first_side_only(b, m, similarity
         there -= log_softmax_at(candidates, i) / b
         back -= log_softmax_at([float(x[j] @ y[i]) / 0.5 for j in range(b)], i) / b
     loss = Contrastive(temperature=0.5, similarity=similarity, hard_negatives="add")
-    found = contrastive(first, second, loss, negatives).item()
+    found = loss.of(first, second, negatives).item()
     assert found == pytest.approx((there + back) / 2, rel=1e-12)
 
 
 def test_no_negatives_is_the_loss_without_the_argument():
     first, second = vectors(5, 1).float(), vectors(5, 2).float()
-    plain = contrastive(first, second, IGNORE)
-    assert torch.equal(plain, contrastive(first, second, ADD, vectors(0, 3).float()))
-    assert contrastive(first, second, ADD, vectors(2, 3).float()) > plain
+    plain = IGNORE.of(first, second, first[:0])
+    assert torch.equal(plain, ADD.of(first, second, vectors(0, 3).float()))
+    assert ADD.of(first, second, vectors(2, 3).float()) > plain
 
 
 def test_the_gradient_reaches_the_negatives_and_pushes_them_away():
     first, second = vectors(3, 1), vectors(3, 2)
     negatives = vectors(4, 3).requires_grad_()
     loss = Contrastive(temperature=0.5, hard_negatives="add")
-    contrastive(first, second, loss, negatives).backward()
+    loss.of(first, second, negatives).backward()
     assert (negatives.grad.abs().sum(dim=1) > 0).all()
     # d loss / d negative_k = sum_i softmax_ik first_i / (2 b temperature)
     logits = torch.cat([first @ second.T, first @ negatives.detach().T], dim=1) / 0.5

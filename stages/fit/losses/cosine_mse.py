@@ -1,0 +1,30 @@
+"""Squared distance of cosines to grades."""
+
+from typing import ClassVar, Literal
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.fit.losses.loss import GradedLoss
+
+
+class CosineMse(GradedLoss):
+    """Graded pairs: the squared distance of the cosine to the label, scaled to between 0 and 1.
+
+    GLOT divides STS-B's labels by 5; here the lowest label of train becomes 0 and the highest 1.
+    """
+
+    default_of: ClassVar[tuple[TaskKind, ...]] = ("similarity",)
+
+    kind: Literal["cosine_mse"] = "cosine_mse"
+
+    def of(
+        self,
+        first: Float[Tensor, "p d"],
+        second: Float[Tensor, "p d"],
+        wanted: Float[Tensor, " p"],
+    ) -> Float[Tensor, ""]:
+        """Mean over the pairs."""
+        return functional.mse_loss(functional.cosine_similarity(first, second, dim=1), wanted)
