@@ -21,7 +21,7 @@ from prefect.settings import (
 )
 
 from permafrost.flows import server_process
-from permafrost.flows.pipeline import pipeline
+from permafrost.flows.pipeline import run_serially
 from permafrost.stages.report import canvas
 from tests.stages.extraction.tiny_models import save_model
 
@@ -163,12 +163,12 @@ def experiment_file(tiny_bert: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished_home(prefect_server: None, tiny_bert: Path, made_once: MadeOnce) -> Path:
+def finished_home(tiny_bert: Path, made_once: MadeOnce) -> Path:
     """A home in which the tiny experiment has run once; copy it before changing it."""
 
     def run(folder: Path) -> None:
         path = folder / "tiny.yaml"
         path.write_text(yaml.safe_dump(tiny_experiment(tiny_bert), sort_keys=False))
-        pipeline(str(path), str(folder / "home"))
+        run_serially(path, folder / "home")
 
     return made_once("finished", run) / "home"

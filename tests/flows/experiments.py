@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.flows.pipeline import PipelineResult, run_serially
 from tests.stages.extraction.tiny_models import WORDS
 
 
@@ -36,7 +36,7 @@ def write(path: Path, content: dict[str, Any]) -> Path:
 def run_in(folder: Path, content: dict[str, Any]) -> tuple[Path, Path, PipelineResult]:
     """Run an experiment for the first time: its file, its home, and what came out."""
     path = write(folder / "experiment.yaml", content)
-    return path, folder / "home", run_embedded(str(path), str(folder / "home"), [])
+    return path, folder / "home", run_serially(path, folder / "home")
 
 
 def rows_of(result: PipelineResult) -> list[dict[str, Any]]:

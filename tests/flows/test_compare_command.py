@@ -8,12 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.flows.pipeline import pipeline
+from permafrost.flows.pipeline import run_serially
 from permafrost.storage.artifacts import ArtifactStore
 from tests.flows.test_cli import Cli
 from tests.stages.report.test_latex import checked
-
-pytestmark = pytest.mark.usefixtures("prefect_server")
 
 METHODS = ("mean", "GLOT", "shuffled", "length", "words")
 TASKS = ("ratio 0.2", "ratio 0.5")
@@ -67,7 +65,7 @@ def test_a_run_against_itself_changes_nothing(cli: Cli) -> None:
 @pytest.mark.deep
 def test_an_earlier_report_is_compared_with_the_latest_run(cli: Cli, experiment_file: Path) -> None:
     before = report_of(cli.home)
-    pipeline(str(experiment_file), str(cli.home), ["methods.GLOT.optim.lr=0.5", "seeds=[0]"])
+    run_serially(experiment_file, cli.home, ["methods.GLOT.optim.lr=0.5", "seeds=[0]"])
     found = cli.json("compare", before, "tiny")
     by_name = {(c["task"], c["method"]): c for c in found["changes"]}
     for task in TASKS:

@@ -9,14 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.flows.experiment import load_experiment
-from permafrost.flows.pipeline import run_embedded
+from permafrost.flows.pipeline import run_serially
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS
-
-pytestmark = pytest.mark.usefixtures("prefect_server")
 
 SPLITS = ("train", "dev", "test")
 
@@ -85,7 +83,7 @@ def test_pairs_of_files_and_of_a_generator_are_trained_and_reused(
 ) -> None:
     path = write(tmp_path / "experiment.yaml", experiment(tmp_path, tiny_bert))
     home = tmp_path / "home"
-    result = run_embedded(str(path), str(home), [])
+    result = run_serially(path, home)
     assert result.computed == {"corpus": 2, "extract": 2, "fit": 3, "score": 3, "report": 1}
     rows = pq.read_table(result.report.with_name("results.parquet")).to_pylist()
     found = {(r["method"], r["task"]): r for r in rows}
@@ -107,7 +105,7 @@ def test_pairs_of_files_and_of_a_generator_are_trained_and_reused(
         for m in ("batch only", "hard negatives")
     ]
     assert histories[0] != histories[1]
-    assert not run_embedded(str(path), str(home), []).computed
+    assert not run_serially(path, home).computed
 
 
 def test_adding_negatives_to_pairs_that_have_none_is_refused(
@@ -117,7 +115,7 @@ def test_adding_negatives_to_pairs_that_have_none_is_refused(
     del content["tasks"]["triplets"]["task"]["negative"]
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError, match="hard_negatives is 'add', but no train example"):
-        run_embedded(str(path), str(tmp_path / "home"), [])
+        run_serially(path, tmp_path / "home")
     content["tasks"]["triplets"]["task"] = {"kind": "unlabelled", "text": "q", "negative": "n"}
     with pytest.raises(InputError, match=r"tasks\.triplets.*but text_pair is not given"):
         load_experiment(write(path, content))

@@ -10,15 +10,13 @@ import pytest
 from scipy.stats import spearmanr
 
 from permafrost.flows import context
-from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.extraction import extract as extract_module
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import pairs, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS, save_model
-
-pytestmark = pytest.mark.usefixtures("prefect_server")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +78,7 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def first_run(
-    files: dict[str, str], prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+    files: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, PipelineResult]:
     return run_in(tmp_path_factory.mktemp("run"), experiment(files))
 
@@ -154,18 +152,18 @@ def test_one_load_one_forward_per_text_and_recipe_and_then_nothing(
     monkeypatch.setattr(extract_module, "forward", counted_forward)
     path = write(tmp_path / "experiment.yaml", experiment(files))
     home = tmp_path / "home"
-    run_embedded(str(path), str(home), [])
+    run_serially(path, home)
     dag = look(path, home)
     n_pairs = len(dag.corpus("pairs").texts)
     n_halves = len(dag.corpus("halves").texts)
     assert loads == 1
     assert sum(seen) == 5 * n_pairs + n_halves, "probes read the experiment's own recipe only"
     seen.clear()
-    again = run_embedded(str(path), str(home), [])
+    again = run_serially(path, home)
     assert not again.computed
     assert (loads, seen) == (1, [])
     more = ["methods.HS half={kind: embed, method: hs, layers: half}"]
-    third = run_embedded(str(path), str(home), more)
+    third = run_serially(path, home, more)
     assert third.computed == {"embed": 1, "score": 1, "report": 1}
     assert (loads, seen) == (1, [])
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from permafrost.flows.pipeline import run_embedded
+from permafrost.flows.pipeline import run_serially
 from permafrost.stages.extraction import extract as extract_module
 from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import pairs, write
@@ -16,7 +16,6 @@ from tests.stages.extraction.tiny_models import save_model
 from tests.stages.mteb_evaluation.small_tasks import write_tasks
 
 pytestmark = [
-    pytest.mark.usefixtures("prefect_server"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
 
@@ -122,19 +121,19 @@ def test_stored_texts_are_read_and_new_ones_are_added_to_the_same_store(
     tasks = content["evaluations"]["mteb"]["tasks"]
     content["evaluations"] = {"local": {"tasks": {"sts": tasks["sts"]}}}
     path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
-    run_embedded(str(path), str(home), [])
+    run_serially(path, home)
     (store,) = all_stores(home)
     first = look(path, home).corpus("sts · text of evaluation")
     assert n_computed == len(first.texts) > 0
     shards = {p: p.read_bytes() for p in (home / "features").rglob("c/*/0") if p.is_file()}
     # Another method on the same layer reads what is there.
     content["methods"]["max"] = {"kind": "embed", "method": "max", "layers": "2"}
-    result = run_embedded(str(write(path, content)), str(home), [])
+    result = run_serially(write(path, content), home)
     assert result.computed == {"evaluate": 1, "report": 1}
     assert n_computed == len(first.texts)
     # Another task adds the texts that are new, in a segment of their own.
     content["evaluations"]["local"]["tasks"]["classification"] = tasks["classification"]
-    run_embedded(str(write(path, content)), str(home), [])
+    run_serially(write(path, content), home)
     second = look(path, home).corpus("classification · text of evaluation")
     new = set(second.digests) - set(first.digests)
     assert n_computed == len(first.texts) + len(new)

@@ -10,7 +10,7 @@ from datasets import Dataset, DatasetDict
 
 from permafrost.flows import context
 from permafrost.flows.experiment import load_experiment
-from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.rebuild_report import rebuild_report
 from permafrost.stages.extraction import extract as extract_module
 from permafrost.stages.mteb_evaluation import texts as texts_module
@@ -22,7 +22,6 @@ from tests.flows.looked import look
 from tests.stages.mteb_evaluation.small_tasks import write_rows, write_tasks
 
 pytestmark = [
-    pytest.mark.usefixtures("prefect_server"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning"),
 ]
@@ -78,7 +77,7 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def first_run(
-    folder: Path, tiny_bert: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+    folder: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, PipelineResult]:
     return run_in(tmp_path_factory.mktemp("run"), experiment(folder, tiny_bert))
 
@@ -169,7 +168,7 @@ def test_layers_and_heads_come_from_the_task_that_is_named(
     layers = ",".join(map(str, chosen["layers"]))
     fixed = [f"methods.VA={{kind: embed, method: va, layers: '{layers}'}}"]
     fixed.append("evaluations.mteb.methods=[VA]")
-    again = run_embedded(str(path), str(home), fixed)
+    again = run_serially(path, home, fixed)
     rows = {(r["method"], r["task"]): r["test"] for r in rows_of(again)}
     before = read_json(
         dag.artifacts.open(dag.nodes.evaluations["VA auto", "sts", 0].spec.ref) / "metrics.json"
@@ -243,9 +242,9 @@ def test_nothing_runs_twice_and_a_change_runs_what_it_touches(
         raise AssertionError("a backbone was loaded")
 
     monkeypatch.setattr(context, "load_backbone", refuse)
-    assert not run_embedded(str(path), str(home), []).computed
+    assert not run_serially(path, home).computed
     more = ["evaluations.mteb.tasks.classification.samples_per_label=4"]
-    changed = run_embedded(str(path), str(home), more)
+    changed = run_serially(path, home, more)
     # The rows that are drawn are others, but among those drawn before.
     assert changed.computed == {"corpus": 1, "extract": 1, "evaluate": 4, "report": 1}
     assert not look(path, home).plan().n_tokens
@@ -290,16 +289,16 @@ def test_texts_that_no_plan_knows_are_extracted_once_when_they_are_asked_for(
     path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
     before = look(path, home).plan()
     assert (before.n_tokens, before.hub_tasks) == (0, ("STS12",))
-    first = run_embedded(str(path), str(home), [])
+    first = run_serially(path, home)
     assert first.computed == {"evaluate": 2, "report": 1}
     texts = {t for c in ("sentence1", "sentence2") for t in rows.column(c).to_pylist()}
     assert n_texts == len(texts)
-    assert not run_embedded(str(path), str(home), []).computed
+    assert not run_serially(path, home).computed
     assert look(path, home).plan().hub_tasks == ()
     found = {r["method"]: r["test"] for r in rows_of(first)}
     # The same data as a local task: no text is extracted again, and the scores are the same.
     content["evaluations"] = {"local": {"tasks": {"mine": local}}}
-    second = run_embedded(str(write(tmp_path / "local.yaml", content)), str(home), [])
+    second = run_serially(write(tmp_path / "local.yaml", content), home)
     assert n_texts == len(texts)
     assert {r["method"]: r["test"] for r in rows_of(second)} == found
     assert np.isfinite(list(found.values())).all()
@@ -318,14 +317,14 @@ def test_texts_that_were_not_foreseen_are_extracted_when_they_are_asked_for(
     # In other batches, float16 features may differ by a step.
     content["store_dtype"] = "float32"
     path = write(tmp_path / "experiment.yaml", content)
-    expected = rows_of(run_embedded(str(path), str(tmp_path / "whole"), []))
+    expected = rows_of(run_serially(path, tmp_path / "whole"))
     asked = texts_module.asked_texts
     monkeypatch.setattr(
         texts_module,
         "asked_texts",
         lambda config, data: {role: texts[:1] for role, texts in asked(config, data).items()},
     )
-    found = rows_of(run_embedded(str(path), str(tmp_path / "lacking"), []))
+    found = rows_of(run_serially(path, tmp_path / "lacking"))
     for mine, other in zip(found, expected, strict=True):
         assert mine["task"] == other["task"]
         assert mine["test"] == pytest.approx(other["test"], abs=1e-4)
@@ -407,4 +406,4 @@ def test_damaged_data_of_a_task_names_the_task(
     content["evaluations"]["mteb"]["tasks"]["sts"]["path"] = str(tmp_path / "sts")
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError, match=r"all 1 pairs of .*sts/test.parquet have the grade 1"):
-        run_embedded(str(path), str(tmp_path / "home"), [])
+        run_serially(path, tmp_path / "home")

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import spearmanr
 
 from permafrost.flows.experiment import load_experiment
-from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.freeze import load_pair_fit
 from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.storage.durable import read_json
@@ -20,8 +20,6 @@ from permafrost.storage.readers import open_reader
 from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.flows.looked import Looked, look
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_task
-
-pytestmark = pytest.mark.usefixtures("prefect_server")
 
 METHODS = ("whitened", "unified", "projected")
 
@@ -85,7 +83,7 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def first_run(
-    folder: Path, tiny_bert: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+    folder: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, PipelineResult]:
     return run_in(tmp_path_factory.mktemp("run"), experiment(folder, tiny_bert))
 
@@ -213,7 +211,7 @@ def test_what_was_fitted_is_part_of_the_key_and_trained_numbers_are_counted(
     other = look(write(tmp_path / "other.yaml", content), home)
     for cell in dag.nodes.evaluations:
         assert other.nodes.evaluations[cell].spec.ref != dag.nodes.evaluations[cell].spec.ref
-    assert not run_embedded(str(path), str(home), []).computed
+    assert not run_serially(path, home).computed
 
 
 def test_texts_of_a_pretraining_count_as_learnt_from(
@@ -262,7 +260,7 @@ def test_whitening_can_be_fitted_on_texts_that_nothing_is_scored_on(
     content["methods"] = {"whitened": whitening, "mean": {"kind": "embed", "layers": "2"}}
     content["evaluations"]["mteb"] |= {"methods": ["whitened", "mean"], "fitted_on": "texts"}
     path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
-    result = run_embedded(str(path), str(home), [])
+    result = run_serially(path, home)
     assert result.computed == {"corpus": 4, "extract": 4, "embed": 1, "evaluate": 4, "report": 1}
     dag = look(path, home)
     found = {

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from permafrost.flows.evaluations import instructed_recipes
-from permafrost.flows.pipeline import run_embedded
+from permafrost.flows.pipeline import run_serially
 from permafrost.storage.durable import read_json, write_json
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import FeatureStore, store_folder
@@ -139,12 +139,12 @@ def test_the_instruction_of_a_task_is_in_the_keys_of_what_reads_it_and_nowhere_e
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
 def test_queries_are_read_with_their_instruction_and_documents_without(
-    prefect_server: None, folder: Path, tiny_llama: Path, tmp_path: Path
+    folder: Path, tiny_llama: Path, tmp_path: Path
 ) -> None:
     path, home = EXPERIMENTS / "htp_general.yaml", tmp_path / "home"
     methods = "mean: {kind: embed}, Echo: {kind: embed, recipe: echo}"
     fewer = f"methods={{{methods}, HTP: {{kind: embed, layers: '2', recipe: htp}}}}"
-    result = run_embedded(str(path), str(home), twin(folder, tiny_llama, fewer))
+    result = run_serially(path, home, twin(folder, tiny_llama, fewer))
     assert len(rows_of(result)) == 3 * 3
     dag = general(folder, tiny_llama, home, fewer)
     queries, documents, classes, sts = (

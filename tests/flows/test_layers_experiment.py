@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from permafrost.flows.methods.reporting import extractions, pretraining_runs, report_cells
-from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.freeze import load_pair_fit
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.learning import learning_curves
@@ -20,8 +20,6 @@ from tests.flows.experiments import pairs, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.report.test_report import Page
-
-pytestmark = pytest.mark.usefixtures("prefect_server")
 
 SIZES = {"early": 8, "late": 12}
 
@@ -79,7 +77,7 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def first_run(
-    files: dict[str, str], prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+    files: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, PipelineResult]:
     return run_in(tmp_path_factory.mktemp("run"), experiment(files))
 
@@ -180,9 +178,9 @@ def test_a_change_of_one_head_leaves_the_pretraining_alone(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, _ = first_run
-    again = run_embedded(str(path), str(home), [])
+    again = run_serially(path, home)
     assert not again.computed
-    changed = run_embedded(str(path), str(home), ["methods.pretrained.loss=mse"])
+    changed = run_serially(path, home, ["methods.pretrained.loss=mse"])
     assert changed.computed == {"fit": 2, "score": 2, "report": 1}
 
 

@@ -10,7 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from permafrost.flows.pipeline import run_embedded
+from permafrost.flows.pipeline import run_serially
 from permafrost.stages.embed import embed_corpus
 from permafrost.stages.linear import load_linear
 from permafrost.storage.durable import read_json
@@ -19,8 +19,6 @@ from permafrost.storage.progress import SilentProgress
 from tests.flows.experiments import pairs, write
 from tests.flows.looked import look
 from tests.flows.test_pair_heads import entailed
-
-pytestmark = pytest.mark.usefixtures("prefect_server")
 
 SPLITS = ("train", "dev", "test")
 
@@ -81,7 +79,7 @@ def test_linear_methods_are_scored_reported_and_reused(tiny_bert: Path, tmp_path
     home = tmp_path / "home"
     plan = look(path, home).plan()
     assert {r.stage: r.n_run for r in plan.rows}["linear"] == 5
-    result = run_embedded(str(path), str(home), [])
+    result = run_serially(path, home)
     assert result.computed == {
         "corpus": 3,
         "extract": 4,
@@ -103,13 +101,13 @@ def test_linear_methods_are_scored_reported_and_reused(tiny_bert: Path, tmp_path
     page = result.report.read_text(encoding="utf-8")
     assert "probe" in page
     assert "shuffled" in page
-    again = run_embedded(str(path), str(home), [])
+    again = run_serially(path, home)
     assert not again.computed
     assert again.reused["linear"] == 5
     # Another strength is another artifact; the seeds are no part of what has nothing random.
-    changed = run_embedded(str(path), str(home), ["methods.probe.c=[0.5]"])
+    changed = run_serially(path, home, ["methods.probe.c=[0.5]"])
     assert changed.computed == {"linear": 2, "report": 1}
-    seeded = run_embedded(str(path), str(home), ["seeds=[4]"])
+    seeded = run_serially(path, home, ["seeds=[4]"])
     assert seeded.computed == {"report": 1}
 
 
@@ -118,7 +116,7 @@ def test_the_artifact_holds_the_classifier_of_these_vectors(
 ) -> None:
     path = write(tmp_path / "experiment.yaml", experiment(tmp_path, tiny_bert))
     home = tmp_path / "home"
-    run_embedded(str(path), str(home), [])
+    run_serially(path, home)
     dag = look(path, home)
     folder = dag.artifacts.open(dag.nodes.fits["probe", "single", 3].spec.ref)
     model, metrics = load_linear(folder), read_json(folder / "metrics.json")

@@ -12,14 +12,12 @@ from transformers import AutoTokenizer
 
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.methods.reporting import text_tokens
-from permafrost.flows.pipeline import run_embedded
+from permafrost.flows.pipeline import run_serially
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, write
 from tests.flows.looked import Looked, look
 from tests.stages.extraction.tiny_models import WORDS
-
-pytestmark = pytest.mark.usefixtures("prefect_server")
 
 SPLITS = ("train", "dev", "test")
 
@@ -114,7 +112,7 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
 ) -> None:
     path = write(tmp_path / "experiment.yaml", experiment(tmp_path, tiny_bert))
     home = tmp_path / "home"
-    result = run_embedded(str(path), str(home), [])
+    result = run_serially(path, home)
     assert result.computed == {
         "corpus": 2,
         "extract": 2,
@@ -143,7 +141,7 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
     assert {"clean_test", "n_clean_test", "overlap"} <= metrics.keys()
     assert not list((home / "artifacts" / "fit").glob(".draft-*")), "a checkpoint was left"
     _check_token_weights(dag, result.report)
-    assert not run_embedded(str(path), str(home), []).computed
+    assert not run_serially(path, home).computed
 
 
 def _check_token_weights(dag: Looked, report: Path) -> None:

@@ -8,8 +8,6 @@ from permafrost.stages.metrics.records import TOKEN_WEIGHTS
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, run_in
 
-pytestmark = pytest.mark.usefixtures("prefect_server")
-
 
 @pytest.mark.drawn
 def test_heads_on_a_stored_readout_are_reported_and_only_tokens_have_weights(tiny_bert, tmp_path):

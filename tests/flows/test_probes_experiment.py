@@ -8,15 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.flows import context
-from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.probes.geometry import geometry
 from permafrost.storage.errors import InputError
 from permafrost.storage.ragged import Ragged
 from tests.flows.experiments import pairs, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import save_model
-
-pytestmark = pytest.mark.usefixtures("prefect_server")
 
 TAU = [-1.1, 0.5, 1.0]
 
@@ -76,7 +74,7 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def first_run(
-    files: dict[str, str], prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+    files: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, PipelineResult]:
     return run_in(tmp_path_factory.mktemp("run"), experiment(files))
 
@@ -176,11 +174,11 @@ def test_a_second_run_reuses_and_a_change_runs_one_curve_without_the_backbone(
         raise AssertionError("the backbone was loaded")
 
     monkeypatch.setattr(context, "load_backbone", refuse)
-    assert not run_embedded(str(path), str(home), []).computed
+    assert not run_serially(path, home).computed
     change = ["probes.task scores.methods.means.c=[0.1, 1.0]"]
-    assert run_embedded(str(path), str(home), change).computed == {"probe": 2, "report": 1}
+    assert run_serially(path, home, change).computed == {"probe": 2, "report": 1}
     change = ["probes.graph.methods.layer 1.tau=[0.4]"]
-    assert run_embedded(str(path), str(home), change).computed == {"probe": 1, "report": 1}
+    assert run_serially(path, home, change).computed == {"probe": 1, "report": 1}
 
 
 def test_names_in_the_report_are_part_of_its_key(files: dict[str, str], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from permafrost.flows.pipeline import PipelineResult, run_embedded
+from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.encoder import load_encoder
 from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.storage.durable import read_json
@@ -17,8 +17,6 @@ from tests.flows.experiments import rows_of, write
 from tests.flows.looked import Looked, look
 from tests.stages.extraction.tiny_models import WORDS
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_task
-
-pytestmark = pytest.mark.usefixtures("prefect_server")
 
 N_TRAIN, N_TEST = 20, 8
 
@@ -99,11 +97,11 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def run(
-    folder: Path, tiny_bert: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+    folder: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Looked, PipelineResult]:
     place = tmp_path_factory.mktemp("run")
     path = write(place / "experiment.yaml", experiment(folder, tiny_bert))
-    result = run_embedded(str(path), str(place / "home"), [])
+    result = run_serially(path, place / "home")
     return look(path, place / "home"), result
 
 

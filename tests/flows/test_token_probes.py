@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.flows import context
-from permafrost.flows.pipeline import run_embedded
+from permafrost.flows.pipeline import run_serially
 from permafrost.stages.extraction import unembedding as unembedding_module
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.probes import ProbeCurves
@@ -20,8 +20,6 @@ from tests.flows.experiments import write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS
 from tests.stages.token_prediction.causal_models import save_causal
-
-pytestmark = pytest.mark.usefixtures("prefect_server")
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +116,7 @@ def test_probes_run_once_and_a_second_run_loads_nothing(
 ) -> None:
     path = write(tmp_path / "experiment.yaml", experiment(files))
     home = tmp_path / "home"
-    first = run_embedded(str(path), str(home), [])
+    first = run_serially(path, home)
     expected = {"corpus": 2, "extract": 1, "control": 1, "probe": 7, "report": 1}
     assert first.computed == expected
     # One backbone for the extraction, two lenses and two sensitivities; the rest reads one matrix, and before
@@ -149,10 +147,10 @@ def test_probes_run_once_and_a_second_run_loads_nothing(
     page = first.report.read_text(encoding="utf-8")
     assert "the backbone's own unembedding" in page.replace("&#39;", "'")
     loads.clear()
-    again = run_embedded(str(path), str(home), [])
+    again = run_serially(path, home)
     assert not again.computed
     assert loads == []
-    changed = run_embedded(str(path), str(home), ["probes.sensitivity.methods.HTP.residual=2.0"])
+    changed = run_serially(path, home, ["probes.sensitivity.methods.HTP.residual=2.0"])
     assert changed.computed == {"probe": 1, "report": 1}
     assert loads == ["float32"]
 
@@ -190,7 +188,7 @@ def test_gradients_are_in_float32_whatever_the_backbone_is_run_in(
     content["probes"] = {"sensitivity": content["probes"]["sensitivity"]}
     del content["probes"]["sensitivity"]["methods"]["HTP"]
     path = write(tmp_path / "experiment.yaml", content)
-    found = run_embedded(str(path), str(tmp_path / "home"), [])
+    found = run_serially(path, tmp_path / "home")
     assert found.computed["probe"] == 1
     assert loads == ["bfloat16", "float32"]
 
