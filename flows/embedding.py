@@ -10,8 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from permafrost.stages.corpus.columns import Similarity
-from permafrost.stages.corpus.corpus import build_corpus
-from permafrost.stages.corpus.files import FilesCorpus
+from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.embed import (
     EmbedConfig,
     Method,
@@ -225,7 +224,7 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
             f"--layers auto chooses layers on graded pairs, and none were given; add --dev FILE with the "
             f"columns {DEV_COLUMNS.text}, {DEV_COLUMNS.text_pair} and {DEV_COLUMNS.label}, or name the layers"
         )
-    corpus = build_corpus(FilesCorpus(files={"dev": dev}, task=DEV_COLUMNS))
+    corpus = FilesCorpus(files={"dev": dev}, task=DEV_COLUMNS).build()
     members, reports = work.run(config, _Unique(corpus.texts, corpus.digests))
     per_member = [embed_layers(config, m, work.context.progress("choose layers")) for m in members]
     vectors = {

@@ -28,7 +28,7 @@ from permafrost.flows.recipes import DEFAULT_RECIPE, RecipeField
 from permafrost.flows.wrong_fields import wrong_fields
 from permafrost.flows.yaml_reader import MAX_FILE_BYTES, MAX_NESTING, read_yaml
 from permafrost.stages.bounds import MAX_SEED
-from permafrost.stages.corpus.config import CorpusConfig, task_kind
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import Capture
 from permafrost.stages.extraction.recipes import PlainRecipe, Recipe
@@ -131,13 +131,13 @@ class Experiment(BaseModel):
                 )
         for name, probe in self.probes.items():
             for task in probe.tasks:
-                if (kind := task_kind(self.tasks[task])) not in probe.task_kinds:
+                if (kind := self.tasks[task].task_kind) not in probe.task_kinds:
                     raise ValueError(
                         f"probes.{name} is of kind {probe.kind} and names the task {quoted(task)} of kind "
                         f"{kind}; it is made for {', '.join(probe.task_kinds)}"
                     )
         for task, metric in self.metrics.items():
-            if metric not in METRICS[kind := task_kind(self.tasks[task])]:
+            if metric not in METRICS[kind := self.tasks[task].task_kind]:
                 raise ValueError(
                     f"metrics.{task} is {quoted(metric)}, which a task of kind {kind} does not have; there "
                     f"are {', '.join(METRICS[kind])}"
@@ -158,7 +158,7 @@ class Experiment(BaseModel):
             # What is never trained need not be scored on a task to be evaluated.
             if not scored_on[name] and not (name in evaluated and not method.is_random):
                 kind = " or ".join(method.task_kinds)
-                found = ", ".join(f"{t} ({task_kind(c)})" for t, c in self.tasks.items())
+                found = ", ".join(f"{t} ({c.task_kind})" for t, c in self.tasks.items())
                 raise ValueError(
                     f"methods.{name} is scored on tasks of kind {kind}, and there is none; the tasks are "
                     f"{found}"
@@ -173,7 +173,7 @@ class Experiment(BaseModel):
     def tasks_of(self, method: str) -> tuple[str, ...]:
         """The tasks that a method is scored on."""
         kinds, named = self.methods[method].task_kinds, self.methods[method].named_tasks
-        fitting = (task for task, config in self.tasks.items() if task_kind(config) in kinds)
+        fitting = (task for task, config in self.tasks.items() if config.task_kind in kinds)
         return tuple(task for task in fitting if named is None or task in named)
 
     def seeds_of(self, method: str) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from permafrost.flows.methods.reporting import (
 )
 from permafrost.flows.nodes import ExperimentNodes
 from permafrost.flows.recipes import DEFAULT_RECIPE
-from permafrost.stages.corpus.config import task_kind
 from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.mteb_evaluation import task_facts
 from permafrost.stages.probes import ProbeCurves
@@ -102,7 +101,7 @@ def _grid_cells(nodes: ExperimentNodes) -> list[CellEntry]:
     for cell in nodes.experiment.cells:
         name = (cell.method, cell.task, cell.seed)
         method, scored = nodes.experiment.methods[cell.method], nodes.scores.get(name)
-        kind = task_kind(cell.task_config)
+        kind = cell.task_config.task_kind
         found.append(
             CellEntry(
                 method=cell.method,

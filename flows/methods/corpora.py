@@ -8,8 +8,8 @@ from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
 from permafrost.flows.methods.reading import corpus_input
 from permafrost.flows.stage import Stage
-from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
-from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.mteb_evaluation import LocalTask, Role, TaskFacts, task_corpus, task_facts
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.errors import InputError
@@ -23,7 +23,7 @@ _TASK = TypeAdapter[LocalTask](LocalTask)
 def corpus_node(task: str, config: CorpusConfig) -> Node:
     """The corpus of a task; names of files and branches are replaced by what they stand for."""
     facts = {"task": task, "config": config.model_dump(mode="json")}
-    return BuildCorpus.node(f"corpus {task}", corpus_facts(config), (), run_facts=facts)
+    return BuildCorpus.node(f"corpus {task}", config.facts(), (), run_facts=facts)
 
 
 def texts_node(name: str, config: LocalTask, role: Role, facts: TaskFacts) -> Node:
@@ -72,8 +72,8 @@ class BuildCorpus(CorpusStage):
     @classmethod
     def build(cls, node: Node) -> Corpus:
         config = _CONFIG.validate_python(node.run_facts["config"])
-        found = build_corpus(config)
-        _require_unchanged(node, to_plain(corpus_facts(config)))
+        found = config.build()
+        _require_unchanged(node, to_plain(config.facts()))
         return found
 
 

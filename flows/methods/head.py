@@ -15,7 +15,7 @@ from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.corpus.config import CorpusConfig
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit import (

@@ -19,7 +19,7 @@ from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.corpus.config import CorpusConfig
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.embed import EmbedConfig, required_arrays
 from permafrost.stages.embed import Method as EmbedName
 from permafrost.stages.embed.config import Combine

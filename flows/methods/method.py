@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from permafrost.flows.graph import Input, Node
 from permafrost.flows.methods.reading import Reading
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.corpus.config import CorpusConfig, task_kind
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit import Metric
 from permafrost.stages.fit.metrics import DEFAULT_METRIC
@@ -71,7 +71,7 @@ class Cell:
     @property
     def task_kind(self) -> TaskKind:
         """Of the task."""
-        return task_kind(self.task_config)
+        return self.task_config.task_kind
 
     @property
     def metric(self) -> Metric:

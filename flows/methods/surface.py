@@ -10,7 +10,7 @@ from permafrost.flows.graph import Node
 from permafrost.flows.methods.method import CLASSES, Cell, Method
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.corpus.config import CorpusConfig, surface_at_chance
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.controls import (
     BagOfWordsControl,
@@ -36,7 +36,7 @@ class _SurfaceMethod(Method, BaseModel):
     def role_on(self, task: CorpusConfig | None) -> Role:
         """As given, or as the task is made."""
         if self.role == "by_task":
-            at_chance = task is not None and surface_at_chance(task)
+            at_chance = task is not None and task.surface_at_chance
             return "control" if at_chance else "baseline"
         return self.role
 

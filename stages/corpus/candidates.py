@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from permafrost.stages.corpus.files import column_names, read_columns
 from permafrost.stages.corpus.names import (
     ANSWER,
     ASKED,
@@ -19,6 +18,7 @@ from permafrost.stages.corpus.names import (
     find_column,
 )
 from permafrost.stages.corpus.nested import list_rows
+from permafrost.stages.corpus.table_files import column_names, read_columns
 from permafrost.stages.corpus.values import ids_of, texts_of, zeros_and_ones
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted

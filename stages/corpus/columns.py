@@ -1,31 +1,99 @@
 """What a corpus is for, and which columns hold it: one config per kind of task."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from permafrost.stages.bounds import MAX_SEED
+from permafrost.stages.corpus.labels import class_indices, scores
+from permafrost.stages.corpus.names import CLASS, GRADE, TEXT, find_column, find_pair
+from permafrost.stages.corpus.rows import SplitRows, checked_rows
 from permafrost.storage.quoting import quoted
 
 TaskKind = Literal["classification", "pair_classification", "similarity", "unlabelled"]
 
+LabelValues = tuple[list[NDArray[np.float64] | None], tuple[str, ...]]
+"""Labels of every split as float64 `[n_rows]`, None without; and the names of the classes, if they are."""
 
-class _Config(BaseModel):
+
+class TaskColumns(BaseModel, ABC):
+    """What every task answers."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    text: str
+    any_split: ClassVar[bool] = False
+    """Whether splits may have any name."""
+    usual_labels: ClassVar[tuple[str, ...]] = CLASS
+    """The default of `label`, then other names that it usually has."""
 
-class _Columns(_Config):
     @model_validator(mode="after")
-    def _one_role_per_column(self) -> "_Columns":
+    def _one_role_per_column(self) -> "TaskColumns":
         names = [value for field, value in self if field != "kind" and value is not None]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"the column {quoted(twice[0])} has two roles; name different columns")
         return self
 
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Columns that must hold text: one, of pairs two."""
+        return (self.text,)
 
-class Classification(_Columns):
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """Columns that hold labels: one or none."""
+        return ()
+
+    @property
+    def negative_columns(self) -> tuple[str, ...]:
+        """Columns that hold hard negatives: one or none."""
+        return ()
+
+    def named(self, available: Sequence[str], where: str) -> "TaskColumns":
+        """The task with the columns of a file: as given, or under other usual names where not given.
+
+        Raises:
+            InputError: a column is missing, or several could be meant.
+        """
+        found: dict[str, str] = {}
+        if len(self.text_columns) == 1:
+            found["text"] = find_column("text", self.text, TEXT, available, where)
+        else:
+            given = (self.text_columns[0], self.text_columns[1])
+            pair = find_pair(given, ("text", "text_pair"), available, where)
+            found["text"], found["text_pair"] = pair
+        for label in self.label_columns:
+            found["label"] = find_column("label", label, self.usual_labels, available, where)
+        for negative in self.negative_columns:
+            found["negative"] = find_column("negative", negative, (negative,), available, where)
+        return self.model_copy(update=found)
+
+    def rows(
+        self,
+        table: pa.Table,
+        split: str,
+        where: str,
+        class_names: tuple[str, ...] | None = None,
+    ) -> SplitRows:
+        """The columns of this task, from the table of one split; see `checked_rows`."""
+        columns = (self.text_columns, self.label_columns, self.negative_columns)
+        return checked_rows(table, columns, split, where, class_names)
+
+    @abstractmethod
+    def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
+        """Labels as read, made into class indices or scores.
+
+        Raises:
+            InputError: labels that are no classes (or no scores), of different types, or unknown in train.
+        """
+
+
+class Classification(TaskColumns):
     """One text, one class."""
 
     kind: Literal["classification"] = "classification"
@@ -34,8 +102,17 @@ class Classification(_Columns):
     label: str = "label"
     """Column with the class: integers or strings."""
 
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """One."""
+        return (self.label,)
 
-class PairClassification(_Columns):
+    def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
+        """Classes."""
+        return class_indices(splits, self.label)
+
+
+class PairClassification(TaskColumns):
     """Two texts, one class (paraphrase, entailment)."""
 
     kind: Literal["pair_classification"] = "pair_classification"
@@ -46,8 +123,22 @@ class PairClassification(_Columns):
     label: str = "label"
     """Column with the class: integers or strings."""
 
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Two."""
+        return (self.text, self.text_pair)
 
-class Similarity(_Columns):
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """One."""
+        return (self.label,)
+
+    def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
+        """Classes."""
+        return class_indices(splits, self.label)
+
+
+class Similarity(TaskColumns):
     """Two texts, one graded score (STS)."""
 
     kind: Literal["similarity"] = "similarity"
@@ -57,9 +148,24 @@ class Similarity(_Columns):
     """Column with the second text."""
     label: str = "label"
     """Column with the score, any finite number; the scale is kept."""
+    usual_labels: ClassVar[tuple[str, ...]] = ("label", *GRADE)
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Two."""
+        return (self.text, self.text_pair)
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """One."""
+        return (self.label,)
+
+    def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
+        """Scores, as they are."""
+        return [scores(split, self.label) for split in splits], ()
 
 
-class Unlabelled(_Columns):
+class Unlabelled(TaskColumns):
     """Texts, or pairs of texts that belong together, without labels; the splits may have any name."""
 
     kind: Literal["unlabelled"] = "unlabelled"
@@ -70,6 +176,7 @@ class Unlabelled(_Columns):
     negative: str | None = None
     """Column with hard negatives, texts that do not belong to the first one though they look it: one text or
     a list of texts for each row. A row may have none."""
+    any_split: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _negatives_are_of_pairs(self) -> "Unlabelled":
@@ -80,82 +187,24 @@ class Unlabelled(_Columns):
             )
         return self
 
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """One or two."""
+        return (self.text,) if self.text_pair is None else (self.text, self.text_pair)
+
+    @property
+    def negative_columns(self) -> tuple[str, ...]:
+        """One or none."""
+        return () if self.negative is None else (self.negative,)
+
+    def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
+        """None."""
+        return [None] * len(splits), ()
+
 
 Task = Annotated[
     Classification | PairClassification | Similarity | Unlabelled, Field(discriminator="kind")
 ]
-
-
-class DevAsGiven(_Config):
-    """The development split is the one given, if any."""
-
-    kind: Literal["given"] = "given"
-
-
-class DevFromTrain(_Config):
-    """A share of the training examples becomes the development split.
-
-    Chosen by a seeded hash of the texts, so the order of the rows plays no role and equal texts
-    stay on one side.
-    """
-
-    kind: Literal["from_train"] = "from_train"
-    fraction: float = Field(gt=0, lt=1)
-    """Share of the distinct training texts (or pairs), rounded to the nearest count."""
-    seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
-
-
-class DevFromTrainQueries(_Config):
-    """A share of the first texts of the training examples becomes the development split, with all their
-    examples.
-
-    As `from_train`, but no first text (a query, of pairs) is on both sides; second texts may be.
-    """
-
-    kind: Literal["from_train_queries"] = "from_train_queries"
-    fraction: float = Field(gt=0, lt=1)
-    """Share of the distinct first texts of train, rounded to the nearest count."""
-    seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
-
-
-CarvedDev = DevFromTrain | DevFromTrainQueries
-Dev = Annotated[DevAsGiven | DevFromTrain | DevFromTrainQueries, Field(discriminator="kind")]
-
-
-class TestAsGiven(_Config):
-    """The test split is the one given, if any."""
-
-    kind: Literal["given"] = "given"
-
-
-class TestFromTrain(_Config):
-    """A share of the training examples becomes the test split, before dev is taken from the others.
-
-    Stratified by class, or by deciles of graded labels. No text is on both sides: examples that share one,
-    of pairs on either side, stay together. A class with one distinct text stays in train.
-    """
-
-    kind: Literal["from_train"] = "from_train"
-    fraction: float = Field(gt=0, lt=1)
-    """Share of the training examples, rounded; less where texts that stay together are too many for it."""
-    seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
-
-
-class TestFromTrainQueries(_Config):
-    """As `from_train`, but of pairs only first texts (queries) stay on one side; second texts need not."""
-
-    kind: Literal["from_train_queries"] = "from_train_queries"
-    fraction: float = Field(gt=0, lt=1)
-    """See `from_train`."""
-    seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
-
-
-CarvedTest = TestFromTrain | TestFromTrainQueries
-Test = Annotated[TestAsGiven | TestFromTrain | TestFromTrainQueries, Field(discriminator="kind")]
 
 LABELLED_SPLITS = ("train", "dev", "test")
 _SHARES = {"dev": 0.1, "test": 0.2}
@@ -170,25 +219,3 @@ def advice_on_splits(missing: Sequence[str]) -> str:
     ]
     found = f"Name a file or split for {' and '.join(missing)}"
     return f"{found}, or take it out of train ({', '.join(carved)})" if carved else found
-
-
-def check_splits(task: Task, dev: Dev, test: Test, splits: list[str]) -> None:
-    """Check that the names of the splits go with the task.
-
-    Raises:
-        ValueError: a name that is not known, or a dev or test split that is both given and carved.
-    """
-    if not isinstance(task, Unlabelled):
-        for split in splits:
-            if split not in LABELLED_SPLITS:
-                raise ValueError(
-                    f"the split {quoted(split)} is not one of {', '.join(LABELLED_SPLITS)}; a task of "
-                    f"kind {quoted(task.kind)} has only these, so rename it (kind 'unlabelled' takes any "
-                    "name)"
-                )
-    for name, source, carved in (("dev", dev, CarvedDev), ("test", test, CarvedTest)):
-        if isinstance(source, carved) and ("train" not in splits or name in splits):
-            raise ValueError(
-                f"{name} of kind {source.kind!r} needs a split 'train' and no split {name!r}, but the splits "
-                f"are {', '.join(splits)}; leave the field {name} out to use the {name} split as given"
-            )

@@ -5,39 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from permafrost.stages.corpus.columns import (
-    CarvedDev,
-    CarvedTest,
-    Classification,
-    Dev,
-    DevAsGiven,
-    Task,
-    TaskKind,
-    Test,
-    TestAsGiven,
-    Unlabelled,
-)
-from permafrost.stages.corpus.concatenated import ConcatenatedCorpus, concatenated_rows
-from permafrost.stages.corpus.config import CorpusConfig
-from permafrost.stages.corpus.development import carve_dev
-from permafrost.stages.corpus.dilution import dilution_rows
-from permafrost.stages.corpus.files import FilesCorpus, files_rows
-from permafrost.stages.corpus.held_out import carve_test
-from permafrost.stages.corpus.hub import HubCorpus, hub_rows
-from permafrost.stages.corpus.labels import label_values
-from permafrost.stages.corpus.negatives import require_some_negatives
-from permafrost.stages.corpus.reranking import RerankingCorpus, reranking_rows
-from permafrost.stages.corpus.retrieval import RetrievalCorpus, retrieval_rows
-from permafrost.stages.corpus.rows import SplitRows
-from permafrost.stages.corpus.segments import SegmentsCorpus, segments_rows
+from permafrost.stages.corpus.columns import TaskKind
 from permafrost.storage.errors import CorruptDataError, NotFoundError
-from permafrost.storage.keys import text_digest
 from permafrost.storage.quoting import quoted
 from permafrost.storage.texts import Texts
 
@@ -126,74 +99,3 @@ class Corpus:
                 f"{folder} holds no corpus of format {_FORMAT}: {error}; delete the artifact and "
                 "run again"
             ) from error
-
-
-def build_corpus(config: CorpusConfig) -> Corpus:
-    """Read or generate, check, and number the texts.
-
-    Raises:
-        InputError: whatever is wrong with the data: what, in which row of which file, what to do.
-    """
-    rows, task, dev, test = _read(config)
-    require_some_negatives([s.negatives for s in rows if s.negatives is not None])
-    labels, label_names = label_values(rows, task)
-    texts, examples = _number_texts(rows, labels)
-    digests = texts.map(text_digest)
-    if isinstance(test, CarvedTest):
-        examples = carve_test(examples, digests, test, task.kind)
-    if isinstance(dev, CarvedDev):
-        examples = carve_dev(examples, digests, dev, label_names)
-    schema = WITH_NEGATIVES if "negatives" in examples.column_names else EXAMPLES
-    return Corpus(texts, examples.cast(schema), task.kind, label_names, digests)
-
-
-def _read(config: CorpusConfig) -> tuple[list[SplitRows], Task, Dev, Test]:
-    if isinstance(config, FilesCorpus):
-        return files_rows(config), config.task, config.dev, config.test
-    if isinstance(config, HubCorpus):
-        return hub_rows(config), config.task, config.dev, config.test
-    if isinstance(config, RetrievalCorpus):
-        return retrieval_rows(config), config.task, config.dev, config.test
-    if isinstance(config, RerankingCorpus):
-        return reranking_rows(config), config.task, config.dev, config.test
-    if isinstance(config, SegmentsCorpus):
-        return segments_rows(config), Unlabelled(), DevAsGiven(), TestAsGiven()
-    if isinstance(config, ConcatenatedCorpus):
-        return concatenated_rows(config), config.source.task, DevAsGiven(), TestAsGiven()
-    return dilution_rows(config), Classification(), DevAsGiven(), TestAsGiven()
-
-
-def _number_texts(
-    splits: Sequence[SplitRows], labels: Sequence[NDArray[np.float64] | None]
-) -> tuple[Texts, pa.Table]:
-    columns = [
-        c
-        for s in splits
-        for c in (s.text, s.text_pair, None if s.negatives is None else s.negatives.texts)
-        if c is not None
-    ]
-    stacked = pa.chunked_array([chunk for c in columns for chunk in c.chunks], pa.large_string())
-    encoded = stacked.combine_chunks().dictionary_encode()
-    numbers = encoded.indices.cast(pa.int64())
-    tables: list[pa.Table] = []
-    start = 0
-    for split, label in zip(splits, labels, strict=True):
-        n_rows = split.text.length()
-        text = numbers.slice(start, n_rows)
-        start += n_rows
-        pair = pa.nulls(n_rows, pa.int64())
-        if split.text_pair is not None:
-            pair = numbers.slice(start, n_rows)
-            start += n_rows
-        found = {
-            "split": pa.array([split.split] * n_rows, pa.string()),
-            "text": text,
-            "text_pair": pair,
-            "label": pa.nulls(n_rows, pa.float64()) if label is None else pa.array(label),
-        }
-        if split.negatives is not None:
-            theirs = numbers.slice(start, len(split.negatives.rows))
-            start += len(theirs)
-            found["negatives"] = split.negatives.numbered(theirs, (text, pair), split.where)
-        tables.append(pa.table(found))
-    return Texts(encoded.dictionary), pa.concat_tables(tables).combine_chunks()

@@ -6,40 +6,39 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from permafrost.stages.corpus.columns import Similarity, Task, Unlabelled
 from permafrost.stages.corpus.rows import SplitRows
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 
-def label_values(
-    splits: Sequence[SplitRows], task: Task
+def class_indices(
+    splits: Sequence[SplitRows], name: str
 ) -> tuple[list[NDArray[np.float64] | None], tuple[str, ...]]:
-    """Labels of every split as float64 `[n_rows]`, and the names of the classes.
+    """Class indices of every split as float64 `[n_rows]`, and the names of the classes.
 
     Classes declared by the source keep their order; otherwise integers are sorted by value and strings
-    alphabetically, and the class index is the position. Scores are kept as they are.
+    alphabetically, and the class index is the position.
+
+    Args:
+        splits: with labels.
+        name: of their column, for messages.
 
     Raises:
-        InputError: labels that are no classes (or no scores), of different types, or unknown in train.
+        InputError: labels that are no classes, of different types, or unknown in train.
     """
-    if isinstance(task, Unlabelled):
-        return [None] * len(splits), ()
-    if isinstance(task, Similarity):
-        return [_scores(s, task.label) for s in splits], ()
     declared = {s.class_names for s in splits}
     if len(declared) > 1:
         raise InputError(
             f"the splits declare different classes: {' / '.join(map(str, declared))}; give them "
             "the same"
         )
-    values = [_classes(s, task.label) for s in splits]
+    values = [_classes(s, name) for s in splits]
     names = declared.pop()
     if names is not None:
         return [
-            _checked_range(v, names, s, task.label) for v, s in zip(values, splits, strict=True)
+            _checked_range(v, names, s, name) for v, s in zip(values, splits, strict=True)
         ], names
-    return _indices(values, splits, task.label)
+    return _indices(values, splits, name)
 
 
 def _column(split: SplitRows) -> pa.ChunkedArray:
@@ -51,7 +50,16 @@ def _value(column: pa.ChunkedArray, row: int) -> object:
     return column.slice(row, 1).to_pylist()[0]
 
 
-def _scores(split: SplitRows, name: str) -> NDArray[np.float64]:
+def scores(split: SplitRows, name: str) -> NDArray[np.float64]:
+    """Graded labels as they are, float64 `[n_rows]`.
+
+    Args:
+        split: with labels.
+        name: of their column, for messages.
+
+    Raises:
+        InputError: a label that is no finite number.
+    """
     column = _column(split)
     if not _is_number(column.type):
         raise InputError(
@@ -60,9 +68,9 @@ def _scores(split: SplitRows, name: str) -> NDArray[np.float64]:
             "expected numbers: a similarity is graded; remove or repair the rows that are no "
             "number"
         )
-    scores = column.cast(pa.float64()).to_numpy()
-    _refuse_first(~np.isfinite(scores), split, name, "is not a finite score; remove or repair it")
-    return scores
+    found = column.cast(pa.float64()).to_numpy()
+    _refuse_first(~np.isfinite(found), split, name, "is not a finite score; remove or repair it")
+    return found
 
 
 def _classes(split: SplitRows, name: str) -> NDArray[np.int64] | NDArray[np.object_]:

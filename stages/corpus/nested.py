@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from permafrost.stages.corpus.files import first_row, read_columns
+from permafrost.stages.corpus.table_files import first_row, read_columns
 from permafrost.stages.corpus.text_column import holds_text
 from permafrost.stages.corpus.values import texts_of
 from permafrost.storage.errors import InputError

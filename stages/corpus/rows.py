@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from permafrost.stages.corpus.columns import Classification, Similarity, Task, Unlabelled
-from permafrost.stages.corpus.names import CLASS, GRADE, TEXT, find_column, find_pair
 from permafrost.stages.corpus.negatives import Negatives, checked_negatives
 from permafrost.stages.corpus.text_column import checked_texts
 from permafrost.storage.errors import InputError
@@ -31,45 +29,6 @@ class SplitRows:
     """Names of classes 0, 1, ... where the source declares them."""
     negatives: Negatives | None = None
     """Hard negatives; None where the task names no column of them."""
-
-
-def text_columns(task: Task) -> tuple[str, ...]:
-    """Columns that must hold text."""
-    pair = None if isinstance(task, Classification) else task.text_pair
-    return (task.text,) if pair is None else (task.text, pair)
-
-
-def label_columns(task: Task) -> tuple[str, ...]:
-    """Columns that hold labels: one or none."""
-    return () if isinstance(task, Unlabelled) else (task.label,)
-
-
-def negative_columns(task: Task) -> tuple[str, ...]:
-    """Columns that hold hard negatives: one or none."""
-    return (task.negative,) if isinstance(task, Unlabelled) and task.negative is not None else ()
-
-
-def named_task(task: Task, available: Sequence[str], where: str) -> Task:
-    """The task with the columns of a file: as given, or with other usual names where they are the defaults.
-
-    Raises:
-        InputError: a column is missing, or several could be meant.
-    """
-    found: dict[str, str]
-    if isinstance(task, Classification) or task.text_pair is None:
-        found = {"text": find_column("text", task.text, TEXT, available, where)}
-    else:
-        given = (task.text, task.text_pair)
-        first, second = find_pair(given, ("text", "text_pair"), available, where)
-        found = {"text": first, "text_pair": second}
-    if not isinstance(task, Unlabelled):
-        usual = ("label", *GRADE) if isinstance(task, Similarity) else CLASS
-        found["label"] = find_column("label", task.label, usual, available, where)
-    elif task.negative is not None:
-        found["negative"] = find_column(
-            "negative", task.negative, (task.negative,), available, where
-        )
-    return task.model_copy(update=found)
 
 
 def require_columns(available: Sequence[str], wanted: Sequence[str], where: str) -> None:
@@ -95,21 +54,27 @@ def _listed(names: Sequence[str]) -> str:
 
 def checked_rows(
     table: pa.Table,
-    task: Task,
+    columns: tuple[Sequence[str], Sequence[str], Sequence[str]],
     split: str,
     where: str,
     class_names: tuple[str, ...] | None = None,
 ) -> SplitRows:
     """Take the columns of a task from a table.
 
+    Args:
+        table: of one split.
+        columns: with texts (one or two), with labels and with hard negatives (one or none).
+        split: its name.
+        where: names the source, for messages.
+        class_names: of classes 0, 1, ... where the source declares them.
+
     Raises:
         InputError: no rows, a missing column, a text that is missing, blank or not text, a missing label.
     """
-    others = (*label_columns(task), *negative_columns(task))
-    require_columns(table.column_names, (*text_columns(task), *others), where)
-    texts = [checked_texts(table.column(name), name, where) for name in text_columns(task)]
-    labels = [_checked_label(table.column(name), name, where) for name in label_columns(task)]
-    negatives = [checked_negatives(table.column(n), n, where) for n in negative_columns(task)]
+    require_columns(table.column_names, [name for names in columns for name in names], where)
+    texts = [checked_texts(table.column(name), name, where) for name in columns[0]]
+    labels = [_checked_label(table.column(name), name, where) for name in columns[1]]
+    negatives = [checked_negatives(table.column(name), name, where) for name in columns[2]]
     return SplitRows(
         split=split,
         where=where,

@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from permafrost.stages.corpus.files import column_names, read_columns
 from permafrost.stages.corpus.names import (
     DOCUMENT,
     DOCUMENT_ID,
@@ -25,6 +24,7 @@ from permafrost.stages.corpus.names import (
     find_file,
 )
 from permafrost.stages.corpus.nested import holds_lists, list_rows, require_equal_lengths, sum_of
+from permafrost.stages.corpus.table_files import column_names, read_columns
 from permafrost.stages.corpus.text_column import decoded
 from permafrost.stages.corpus.values import ids_of, texts_of, unique_ids_of
 from permafrost.storage.errors import InputError

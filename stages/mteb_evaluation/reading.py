@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from permafrost.stages.corpus.files import file_identity
+from permafrost.stages.corpus.table_files import file_identity
 from permafrost.stages.mteb_evaluation.labelled_data import (
     read_classification,
     read_clustering,

@@ -10,8 +10,8 @@ from permafrost.flows.build import build_graph
 from permafrost.flows.experiment import Experiment
 from permafrost.flows.methods.method import Cell, Upstream
 from permafrost.flows.methods.surface import BagOfWordsMethod, LengthMethod
-from permafrost.stages.corpus.dilution import DilutionCorpus
-from permafrost.stages.corpus.files import FilesCorpus
+from permafrost.stages.corpus.sources.dilution import DilutionCorpus
+from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.scoring.controls import BagOfWordsControl, LengthControl
 from tests.flows.conftest import tiny_experiment
 

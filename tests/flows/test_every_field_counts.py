@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from permafrost.flows.methods.layers import Latents
-from permafrost.stages.corpus.dilution import DilutionCorpus
+from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.fit import FitConfig, OptimConfig

@@ -9,7 +9,6 @@ import torch
 
 from permafrost.flows.experiment import Experiment, load_experiment
 from permafrost.flows.methods.head import HeadMethod
-from permafrost.stages.corpus.config import task_kind
 from permafrost.stages.fit import FitConfig
 from permafrost.stages.heads import GlotHead
 from tests.flows.looked import Looked
@@ -44,7 +43,7 @@ def read(name: str, backbone: Path) -> tuple[Experiment, tuple[FitConfig, ...]]:
     assert isinstance(method, HeadMethod)
     cell = experiment.cell("GLOT", "MRPC", experiment.seeds[0])
     assert cell.named_metric is not None
-    found = method.candidates(task_kind(cell.task_config), cell.named_metric, cell.seed)
+    found = method.candidates(cell.task_config.task_kind, cell.named_metric, cell.seed)
     return experiment, tuple(found.values())
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from permafrost.stages.corpus.columns import Similarity
-from permafrost.stages.corpus.corpus import Corpus, build_corpus
-from permafrost.stages.corpus.files import FilesCorpus
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.embed import EmbedConfig, StoredFeatures, embed
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
@@ -29,7 +29,7 @@ class Extracted:
 def sts(tmp_path_factory: pytest.TempPathFactory) -> Extracted:
     task = Similarity(text="sentence1", text_pair="sentence2", label="score")
     test = DATA / "stsb" / "test.parquet"
-    corpus = build_corpus(FilesCorpus(files={"test": str(test)}, task=task))
+    corpus = FilesCorpus(files={"test": str(test)}, task=task).build()
     config = ExtractConfig(
         backbone=BackboneConfig(source=str(MODELS / "mixed6m-gqa")),
         capture=parse_capture("hidden=final@tokens,values=1-6@tokens"),

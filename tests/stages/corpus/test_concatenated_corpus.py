@@ -10,9 +10,9 @@ import pytest
 from datasets import Dataset
 from pydantic import TypeAdapter, ValidationError
 
-from permafrost.stages.corpus.concatenated import ConcatenatedCorpus
-from permafrost.stages.corpus.config import CorpusConfig, corpus_facts, task_kind
-from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.source import CorpusConfig
+from permafrost.stages.corpus.sources.concatenated import ConcatenatedCorpus
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import canonical_json
 
@@ -61,8 +61,8 @@ def marks(text: str) -> list[str]:
 
 def test_labels_and_order_stay_and_each_text_holds_its_own_whole(files: dict[str, str]) -> None:
     built = config(files, n_sentences=4)
-    corpus = build_corpus(built)
-    assert corpus.task == task_kind(built) == "similarity"
+    corpus = built.build()
+    assert corpus.task == built.task_kind == "similarity"
     assert corpus.splits == ("dev", "test")
     for split in corpus.splits:
         original = pairs(split)
@@ -73,7 +73,7 @@ def test_labels_and_order_stay_and_each_text_holds_its_own_whole(files: dict[str
 
 
 def test_others_are_of_the_split_each_once_and_none_is_of_the_pair(files: dict[str, str]) -> None:
-    corpus = build_corpus(config(files, n_sentences=4))
+    corpus = config(files, n_sentences=4).build()
     for split in corpus.splits:
         pool = {m for a, b, _ in pairs(split) for m in (*marks(a), *marks(b))}
         for padded, (first, second, _) in zip(texts_of(corpus, split), pairs(split), strict=True):
@@ -88,7 +88,7 @@ def test_others_are_of_the_split_each_once_and_none_is_of_the_pair(files: dict[s
 
 
 def test_shared_sentences_stand_around_both_in_the_same_order(files: dict[str, str]) -> None:
-    corpus = build_corpus(config(files, n_sentences=4, distractors="shared"))
+    corpus = config(files, n_sentences=4, distractors="shared").build()
     places: Counter[int] = Counter()
     for padded, (first, second, _) in zip(texts_of(corpus, "test"), pairs("test"), strict=True):
         left, right = (text.split(own) for text, own in zip(padded, (first, second), strict=True))
@@ -101,7 +101,7 @@ def test_shared_sentences_stand_around_both_in_the_same_order(files: dict[str, s
 def test_texts_reach_the_number_of_words_and_no_sentence_more(
     files: dict[str, str], distractors: str
 ) -> None:
-    corpus = build_corpus(config(files, n_words=24, distractors=distractors))
+    corpus = config(files, n_words=24, distractors=distractors).build()
     for padded in texts_of(corpus, "test"):
         lengths = [len(text.split()) for text in padded]
         shorter = min(lengths)
@@ -112,14 +112,14 @@ def test_texts_reach_the_number_of_words_and_no_sentence_more(
 
 
 def test_short_targets_leave_the_pairs_as_they_are(files: dict[str, str], tmp_path: Path) -> None:
-    plain = build_corpus(ADAPTER.validate_python({"kind": "files", "files": files, "task": TASK}))
+    plain = ADAPTER.validate_python({"kind": "files", "files": files, "task": TASK}).build()
     for fields in ({"n_sentences": 0}, {"n_words": 1}):
-        assert build_corpus(config(files, **fields)) == plain
+        assert config(files, **fields).build() == plain
 
 
 @pytest.mark.parametrize(("place", "at"), [("first", 0), ("last", 4)])
 def test_the_place_can_be_fixed(files: dict[str, str], place: str, at: int) -> None:
-    corpus = build_corpus(config(files, n_sentences=4, place=place))
+    corpus = config(files, n_sentences=4, place=place).build()
     for padded, (first, second, _) in zip(texts_of(corpus, "dev"), pairs("dev"), strict=True):
         for text, own in zip(padded, (first, second), strict=True):
             assert marks(text).index(*marks(own)) == at
@@ -129,7 +129,7 @@ def test_random_places_are_uniform(files: dict[str, str]) -> None:
     """Over 40 seeds 1,600 texts with five places each: 320 each, a standard deviation of 16."""
     places: Counter[int] = Counter()
     for seed in range(40):
-        corpus = build_corpus(config({"test": files["test"]}, n_sentences=4, seed=seed))
+        corpus = config({"test": files["test"]}, n_sentences=4, seed=seed).build()
         for padded, original in zip(texts_of(corpus, "test"), pairs("test"), strict=True):
             for text, own in zip(padded, original[:2], strict=True):
                 places[marks(text).index(*marks(own))] += 1
@@ -140,11 +140,11 @@ def test_random_places_are_uniform(files: dict[str, str]) -> None:
 def test_the_order_of_rows_plays_no_role_and_the_seed_does(
     files: dict[str, str], tmp_path: Path
 ) -> None:
-    base = texts_of(build_corpus(config(files, n_sentences=3)), "test")
+    base = texts_of(config(files, n_sentences=3).build(), "test")
     turned = {"test": str(write(tmp_path / "turned.parquet", pairs("test")[::-1]))}
-    assert texts_of(build_corpus(config(turned, n_sentences=3)), "test") == base[::-1]
-    assert texts_of(build_corpus(config(files, n_sentences=3)), "test") == base
-    assert texts_of(build_corpus(config(files, n_sentences=3, seed=1)), "test") != base
+    assert texts_of(config(turned, n_sentences=3).build(), "test") == base[::-1]
+    assert texts_of(config(files, n_sentences=3).build(), "test") == base
+    assert texts_of(config(files, n_sentences=3, seed=1).build(), "test") != base
 
 
 def test_a_dataset_and_pairs_with_classes_work_alike(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_a_dataset_and_pairs_with_classes_work_alike(tmp_path: Path) -> None:
         "task": {**TASK, "kind": "pair_classification"},
     }
     built = ADAPTER.validate_python({"kind": "concatenated", "source": source, "n_sentences": 2})
-    corpus = build_corpus(built)
-    assert corpus.task == task_kind(built) == "pair_classification"
+    corpus = built.build()
+    assert corpus.task == built.task_kind == "pair_classification"
     assert corpus.label_names == ("0", "1")
     assert corpus.split("test").column("label").to_pylist() == classes
 
@@ -169,11 +169,11 @@ def test_facts_change_with_every_field_and_the_bytes_but_not_the_name(
     files: dict[str, str], tmp_path: Path
 ) -> None:
     one = {"test": files["test"]}
-    facts = corpus_facts(config(one, n_sentences=2))
+    facts = config(one, n_sentences=2).facts()
     assert set(facts) == set(ConcatenatedCorpus.model_fields)
     base = canonical_json(facts)
     same = {"test": str(write(tmp_path / "same.parquet", pairs("test")))}
-    assert canonical_json(corpus_facts(config(same, n_sentences=2))) == base
+    assert canonical_json(config(same, n_sentences=2).facts()) == base
     changes: list[dict[str, Any]] = [
         {"n_sentences": 3},
         {"n_sentences": None, "n_words": 2},
@@ -182,19 +182,19 @@ def test_facts_change_with_every_field_and_the_bytes_but_not_the_name(
         {"seed": 1},
     ]
     for change in changes:
-        other = corpus_facts(config(one, **{"n_sentences": 2, **change}))
+        other = config(one, **{"n_sentences": 2, **change}).facts()
         assert canonical_json(other) != base
     write(Path(same["test"]), pairs("other"))
-    assert canonical_json(corpus_facts(config(same, n_sentences=2))) != base
+    assert canonical_json(config(same, n_sentences=2).facts()) != base
 
 
 def test_what_cannot_be_padded_is_refused(files: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"dev\.parquet: its 30 different .* 15 for a text; ask"):
-        build_corpus(config(files, n_sentences=15))
+        config(files, n_sentences=15).build()
     # 28 others are enough once for both, and not twice.
-    assert build_corpus(config(files, n_sentences=15, distractors="shared")).splits
+    assert config(files, n_sentences=15, distractors="shared").build().splits
     with pytest.raises(InputError, match="too few for texts of 500 words"):
-        build_corpus(config(files, n_words=500))
+        config(files, n_words=500).build()
     with pytest.raises(ValidationError, match="n_sentences is None and n_words is None; give one"):
         config(files)
     with pytest.raises(ValidationError, match="n_sentences is 1 and n_words is 9; give one"):

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.stages.corpus.corpus import EXAMPLES, Corpus, build_corpus
-from permafrost.stages.corpus.dilution import DilutionCorpus
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
+from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 
 @pytest.fixture
 def corpus() -> Corpus:
-    return build_corpus(DilutionCorpus(ratio=0.5, n_words=20, n_train=6, n_dev=4, n_test=2))
+    return DilutionCorpus(ratio=0.5, n_words=20, n_train=6, n_dev=4, n_test=2).build()
 
 
 def test_a_saved_corpus_loads_equal(corpus: Corpus, tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_saved_corpus_loads_equal(corpus: Corpus, tmp_path: Path) -> None:
 
 def test_a_corpus_in_memory_is_its_text_and_few_bytes_more(tmp_path: Path) -> None:
     task = DilutionCorpus(ratio=0.5, n_words=60, n_train=1000, n_dev=10, n_test=10)
-    build_corpus(task).save(tmp_path)
+    task.build().save(tmp_path)
     before = pa.total_allocated_bytes()
     tracemalloc.start()
     try:

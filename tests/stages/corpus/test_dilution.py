@@ -12,9 +12,8 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from permafrost.stages.bounds import MAX_SEED
-from permafrost.stages.corpus.config import corpus_facts
-from permafrost.stages.corpus.corpus import Corpus, build_corpus
-from permafrost.stages.corpus.dilution import STATEMENT_WORDS, DilutionCorpus
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.sources.dilution import STATEMENT_WORDS, DilutionCorpus
 from permafrost.stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
 from permafrost.storage.errors import InputError
 
@@ -64,7 +63,7 @@ def test_every_valid_config_gives_balanced_disjoint_texts_of_one_length(
             DilutionCorpus(**fields, signal=signal)
         return
     config = DilutionCorpus(**fields, signal=signal, n_train=8, n_dev=4, n_test=4)
-    corpus = build_corpus(config)
+    corpus = config.build()
     assert len(corpus.texts) == 16, "a text occurs twice"
     expected = 1 if signal == "single" else block // (gap + 5)
     for split, n in (("train", 8), ("dev", 4), ("test", 4)):
@@ -79,7 +78,7 @@ def test_every_valid_config_gives_balanced_disjoint_texts_of_one_length(
 @pytest.mark.parametrize("signal", ["single", "tiled"])
 @pytest.mark.parametrize("ratio", [0.0, 0.2, 0.5, 0.7])
 def test_labels_say_whether_the_noun_is_negated(signal: Any, ratio: float) -> None:
-    corpus = build_corpus(DilutionCorpus(ratio=ratio, signal=signal, gap=3, **SMALL))
+    corpus = DilutionCorpus(ratio=ratio, signal=signal, gap=3, **SMALL).build()
     for words, label in labelled(corpus, "train"):
         assert {found for _, found in statements(words, 3)} == {label}
 
@@ -88,7 +87,7 @@ def test_labels_say_whether_the_noun_is_negated(signal: Any, ratio: float) -> No
 def test_without_distractors_both_labels_have_the_same_number_of_each_kind_of_word(
     signal: Any,
 ) -> None:
-    corpus = build_corpus(DilutionCorpus(ratio=0, signal=signal, **SMALL))
+    corpus = DilutionCorpus(ratio=0, signal=signal, **SMALL).build()
     kinds = [
         ({w for c in CONTEXTS for w in c}, "context"),
         (set(NOUNS), "noun"),
@@ -105,7 +104,7 @@ def test_without_distractors_both_labels_have_the_same_number_of_each_kind_of_wo
 
 def test_the_words_of_both_labels_have_the_same_distribution() -> None:
     sizes = {"n_words": 40, "n_train": 3000, "n_dev": 2, "n_test": 2}
-    corpus = build_corpus(DilutionCorpus(ratio=0.5, **sizes))
+    corpus = DilutionCorpus(ratio=0.5, **sizes).build()
     counts = {0: Counter[str](), 1: Counter[str]()}
     for words, label in labelled(corpus, "train"):
         counts[label].update(words)
@@ -120,7 +119,7 @@ def test_the_words_of_both_labels_have_the_same_distribution() -> None:
 def test_every_statement_word_occurs_as_a_distractor() -> None:
     # Outside the statement there are only padding (fillers) and distractors.
     seen: Counter[str] = Counter()
-    for words, _ in labelled(build_corpus(DilutionCorpus(ratio=0.7, **SMALL)), "train"):
+    for words, _ in labelled(DilutionCorpus(ratio=0.7, **SMALL).build(), "train"):
         at = statements(words, 4)[0][0]
         seen.update(words[:at] + words[at + 9 :])
     assert set(STATEMENT_WORDS) <= set(seen)
@@ -128,7 +127,7 @@ def test_every_statement_word_occurs_as_a_distractor() -> None:
 
 
 def test_the_signal_block_lies_anywhere() -> None:
-    corpus = build_corpus(DilutionCorpus(ratio=0.7, **SMALL))
+    corpus = DilutionCorpus(ratio=0.7, **SMALL).build()
     first = Counter(statements(words, 4)[0][0] for words, _ in labelled(corpus, "train"))
     assert min(first) == 0
     assert max(first) == 32 - 9
@@ -136,7 +135,7 @@ def test_the_signal_block_lies_anywhere() -> None:
 
 
 def test_tiled_statements_of_one_text_have_different_nouns() -> None:
-    corpus = build_corpus(DilutionCorpus(ratio=0, signal="tiled", gap=0, **SMALL))
+    corpus = DilutionCorpus(ratio=0, signal="tiled", gap=0, **SMALL).build()
     for words, label in labelled(corpus, "train"):
         nouns = [words[at + (3 if label else 4)] for at, _ in statements(words, 0)]
         assert len(nouns) == 6
@@ -149,7 +148,7 @@ def test_no_split_ratio_or_signal_repeats_the_draws_of_another() -> None:
         for signal in ("single", "tiled"):
             for seed in (0, 1):
                 config = DilutionCorpus(ratio=ratio, signal=signal, seed=seed, **SMALL)
-                texts += build_corpus(config).texts
+                texts += config.build().texts
     assert len(set(texts)) == 8 * 320
     # Same ratio and sizes, so equal draws would show as equal beginnings.
     beginnings = [" ".join(text.split()[:6]) for text in texts]
@@ -157,8 +156,8 @@ def test_no_split_ratio_or_signal_repeats_the_draws_of_another() -> None:
 
 
 def test_the_texts_of_a_split_do_not_depend_on_the_sizes_of_the_others() -> None:
-    few = build_corpus(DilutionCorpus(ratio=0.5, n_words=32, n_train=4, n_dev=4, n_test=4))
-    more = build_corpus(DilutionCorpus(ratio=0.5, n_words=32, n_train=4, n_dev=8, n_test=4))
+    few = DilutionCorpus(ratio=0.5, n_words=32, n_train=4, n_dev=4, n_test=4).build()
+    more = DilutionCorpus(ratio=0.5, n_words=32, n_train=4, n_dev=8, n_test=4).build()
     assert few.texts[:4] == more.texts[:4]
     assert few.texts[-4:] == more.texts[-4:]
 
@@ -167,7 +166,7 @@ def test_the_same_seed_gives_the_same_corpus_for_ever() -> None:
     config = DilutionCorpus(
         ratio=0.5, n_words=24, gap=3, n_train=8, n_dev=4, n_test=4, seed=7, signal="tiled"
     )
-    corpus = build_corpus(config)
+    corpus = config.build()
     lines = "".join(
         f"{corpus.texts[e['text']]},{e['label']:.0f}\n" for e in corpus.examples.to_pylist()
     )
@@ -183,7 +182,7 @@ GOLDEN_SHA256 = "ef9753043578d19500c051abcb3a17dd90c1fed7fc14e74005ef7ba7f4c6921
 
 
 def test_the_smallest_block_holds_one_statement_and_one_word_less_is_refused() -> None:
-    corpus = build_corpus(DilutionCorpus(ratio=0.9, n_words=90, n_train=2, n_dev=2, n_test=2))
+    corpus = DilutionCorpus(ratio=0.9, n_words=90, n_train=2, n_dev=2, n_test=2).build()
     assert len(corpus.texts[0].split()) == 90
     with pytest.raises(ValidationError) as caught:
         DilutionCorpus(ratio=0.9, n_words=84)
@@ -194,7 +193,7 @@ def test_the_smallest_block_holds_one_statement_and_one_word_less_is_refused() -
 def test_a_task_with_too_few_different_texts_is_refused() -> None:
     config = DilutionCorpus(ratio=0, n_words=5, gap=0, n_train=2000)
     with pytest.raises(InputError, match=r"gap 0 has too few different texts for n_train 2000"):
-        build_corpus(config)
+        config.build()
 
 
 def test_odd_sizes_cannot_be_balanced() -> None:
@@ -204,7 +203,7 @@ def test_odd_sizes_cannot_be_balanced() -> None:
 
 def test_facts_are_the_whole_config() -> None:
     config = DilutionCorpus(ratio=0.5)
-    assert set(corpus_facts(config)) == set(DilutionCorpus.model_fields)
+    assert set(config.facts()) == set(DilutionCorpus.model_fields)
 
 
 def test_every_word_is_one_piece_of_the_default_backbone() -> None:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
-from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import canonical_json
 
@@ -33,7 +33,7 @@ def config(files: dict[str, Path], kind: str = "classification", **fields: Any) 
 
 
 def build(path: Path, kind: str = "classification", **columns: str) -> Corpus:
-    return build_corpus(config({"train": path}, kind, columns=columns))
+    return config({"train": path}, kind, columns=columns).build()
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -81,7 +81,7 @@ def test_every_format_gives_the_same_corpus(tmp_path: Path, suffix: str) -> None
 
 def test_a_text_file_has_one_text_per_line(tmp_path: Path) -> None:
     path = write(tmp_path / "t.txt", b"\xef\xbb\xbfone\r\ntwo \xc2\x85 still two\none\n")
-    corpus = build_corpus(config({"anything": path}, "unlabelled"))
+    corpus = config({"anything": path}, "unlabelled").build()
     assert corpus.texts == ("one", "two \x85 still two")
     assert corpus.examples.to_pydict() == {
         "split": ["anything"] * 3,
@@ -95,9 +95,7 @@ def test_pairs_share_texts_with_each_other_and_across_splits(tmp_path: Path) -> 
     train = parquet(tmp_path / "a.parquet", q=["a", "b"], p=["b", "c"], y=["no", "yes"])
     test = write(tmp_path / "b.csv", "y,p,q\nyes,a,d\n")
     columns = {"text": "q", "text_pair": "p", "label": "y"}
-    corpus = build_corpus(
-        config({"train": train, "test": test}, "pair_classification", columns=columns)
-    )
+    corpus = config({"train": train, "test": test}, "pair_classification", columns=columns).build()
     names = [
         (corpus.texts[e["text"]], corpus.texts[e["text_pair"]], corpus.label_names[int(e["label"])])
         for e in corpus.examples.to_pylist()
@@ -151,7 +149,7 @@ def test_a_document_longer_than_the_default_block_of_the_reader_is_read(tmp_path
         (".jsonl", f'{{"text": "{long}"}}\n{{"text": "b"}}\n'),
     ):
         path = write(tmp_path / f"a{suffix}", content)
-        assert build_corpus(config({"all": path}, "unlabelled")).texts == (long, "b")
+        assert config({"all": path}, "unlabelled").build().texts == (long, "b")
 
 
 BROKEN: dict[str, tuple[str, str | bytes, list[str]]] = {
@@ -223,13 +221,13 @@ def test_bad_files_are_refused_with_what_where_and_what_to_do(tmp_path: Path, ca
 def test_binary_text_that_is_no_utf8_names_its_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"one\ntwo\n\xff\xfe\n")
     with pytest.raises(InputError, match=r"row 3 of .*not valid UTF-8"):
-        build_corpus(config({"all": path}, "unlabelled"))
+        config({"all": path}, "unlabelled").build()
 
 
 def test_a_blank_line_in_a_text_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one\n\ntwo\n")
     with pytest.raises(InputError, match=r"row 2 of .* has the blank text ''"):
-        build_corpus(config({"all": path}, "unlabelled"))
+        config({"all": path}, "unlabelled").build()
 
 
 def test_a_column_of_numbers_is_not_text(tmp_path: Path) -> None:
@@ -255,21 +253,21 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         build(tmp_path)
     with pytest.raises(InputError, match="there is no file"):
-        corpus_facts(config({"train": tmp_path / "nowhere.csv"}))
+        config({"train": tmp_path / "nowhere.csv"}).facts()
 
 
 def test_a_class_that_train_does_not_have_is_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", "text,label\na,pos\nb,neg\n")
     test = write(tmp_path / "test.csv", "text,label\nc,neg\nd,postive\n")
     with pytest.raises(InputError, match=r"row 2 of .*test.csv.*'postive'.*never occurs in train"):
-        build_corpus(config({"train": train, "test": test}))
+        config({"train": train, "test": test}).build()
 
 
 def test_splits_with_labels_of_different_types_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", "text,label\na,0\nb,1\n")
     test = write(tmp_path / "test.csv", "text,label\nc,zero\n")
     with pytest.raises(InputError, match=r"int64 in .*train.csv, string in .*test.csv"):
-        build_corpus(config({"train": train, "test": test}))
+        config({"train": train, "test": test}).build()
 
 
 def test_unknown_splits_and_two_dev_splits_are_refused(tmp_path: Path) -> None:
@@ -290,7 +288,7 @@ def test_a_column_with_two_roles_is_refused(tmp_path: Path) -> None:
 
 def carved(path: Path, seed: int = 0, fraction: float = 0.3) -> Corpus:
     dev = {"kind": "from_train", "fraction": fraction, "seed": seed}
-    return build_corpus(config({"train": path}, dev=dev))
+    return config({"train": path}, dev=dev).build()
 
 
 def dev_texts(corpus: Corpus) -> set[str]:
@@ -324,12 +322,12 @@ def test_a_dev_split_that_would_be_empty_is_refused(tmp_path: Path) -> None:
 def test_facts_name_bytes_not_paths(tmp_path: Path) -> None:
     one = write(tmp_path / "one.csv", "text,label\na,0\nb,1\n")
     two = write(tmp_path / "two.csv", one.read_bytes())
-    facts = corpus_facts(config({"train": one}))
-    assert facts == corpus_facts(config({"train": two}))
+    facts = config({"train": one}).facts()
+    assert facts == config({"train": two}).facts()
     assert str(tmp_path) not in canonical_json(facts).decode()
     assert facts["files"]["train"]["sha256"] == hashlib.sha256(one.read_bytes()).hexdigest()
     write(two, "text,label\na,0\nb,2\n")
-    assert facts != corpus_facts(config({"train": two}))
+    assert facts != config({"train": two}).facts()
 
 
 @pytest.mark.parametrize(
@@ -344,12 +342,12 @@ def test_facts_name_bytes_not_paths(tmp_path: Path) -> None:
 def test_facts_change_with_every_field(tmp_path: Path, other: dict[str, Any]) -> None:
     path = write(tmp_path / "a.csv", "text,label\na,0\nb,1\n")
     files = {"train": path}
-    base = canonical_json(corpus_facts(config(files)))
-    assert canonical_json(corpus_facts(config(files, **other))) != base
-    assert canonical_json(corpus_facts(config({**files, "test": path}))) != base
+    base = canonical_json(config(files).facts())
+    assert canonical_json(config(files, **other).facts()) != base
+    assert canonical_json(config({**files, "test": path}).facts()) != base
     # The same bytes under another extension are read in another way.
     renamed = write(tmp_path / "a.txt", path.read_bytes())
-    assert canonical_json(corpus_facts(config({"train": renamed}))) != base
+    assert canonical_json(config({"train": renamed}).facts()) != base
 
 
 texts_strategy = st.lists(
@@ -367,6 +365,6 @@ def test_jsonl_and_parquet_return_any_text_unchanged(
     folder = tmp_path_factory.mktemp("any")
     lines = "".join(json.dumps({"text": t}) + "\n" for t in texts)
     for path in (parquet(folder / "a.parquet", text=texts), write(folder / "a.jsonl", lines)):
-        corpus = build_corpus(config({"all": path}, "unlabelled"))
+        corpus = config({"all": path}, "unlabelled").build()
         assert [corpus.texts[i] for i in corpus.examples.column("text").to_pylist()] == texts
         assert corpus.texts == tuple(dict.fromkeys(texts))

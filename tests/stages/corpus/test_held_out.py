@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
-from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.storage.errors import InputError
 
 ADAPTER: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
@@ -33,7 +33,7 @@ def carved(
 ) -> Corpus:
     path = parquet(folder, rows)
     test = {"kind": "from_train", "fraction": fraction, "seed": fields.pop("seed", 0)}
-    return build_corpus(config(path, kind, test, **fields))
+    return config(path, kind, test, **fields).build()
 
 
 def texts(corpus: Corpus, split: str) -> set[str]:
@@ -117,7 +117,7 @@ def test_queries_stay_on_one_side_and_documents_need_not(tmp_path: Path) -> None
     path = parquet(tmp_path, rows)
     task = {"kind": "unlabelled", "text_pair": "text_pair"}
     test = {"kind": "from_train_queries", "fraction": 0.25}
-    corpus = build_corpus(config(path, "unlabelled", test, task=task))
+    corpus = config(path, "unlabelled", test, task=task).build()
     queries = {
         split: {corpus.texts[i] for i in corpus.split(split).column("text").to_pylist()}
         for split in ("train", "test")
@@ -135,7 +135,7 @@ def test_retrieval_and_reranking_hold_out_queries(tmp_path: Path) -> None:
     held = {"kind": "from_train_queries", "fraction": 0.2}
     files = {"train": str(path)}
     given = {"kind": "reranking", "files": files, "test": held, "dev": held}
-    corpus = build_corpus(ADAPTER.validate_python(given))
+    corpus = ADAPTER.validate_python(given).build()
     assert [corpus.split(s).num_rows for s in ("test", "dev", "train")] == [4, 3, 13]
 
 
@@ -150,14 +150,12 @@ def test_a_test_split_that_would_be_empty_is_refused(tmp_path: Path) -> None:
         carved(tmp_path, few, "classification")
     twice = [{"text": f"t{i // 2}", "label": i // 2} for i in range(8)]
     with pytest.raises(InputError, match="each is the last one of its class"):
-        build_corpus(
-            config(
-                parquet(tmp_path, twice),
-                "classification",
-                {"kind": "given"},
-                dev=DEV | {"fraction": 0.5},
-            )
-        )
+        config(
+            parquet(tmp_path, twice),
+            "classification",
+            {"kind": "given"},
+            dev=DEV | {"fraction": 0.5},
+        ).build()
 
 
 def test_a_test_split_is_given_or_carved(tmp_path: Path) -> None:
@@ -175,5 +173,5 @@ def test_a_test_split_is_given_or_carved(tmp_path: Path) -> None:
 def test_the_key_holds_how_test_is_taken(tmp_path: Path) -> None:
     path = parquet(tmp_path, [{"text": "a", "label": 0}])
     tests = [{"kind": "given"}, *({"kind": "from_train", "fraction": f} for f in (0.1, 0.2))]
-    facts = [corpus_facts(config(path, "classification", t)) for t in tests]
+    facts = [config(path, "classification", t).facts() for t in tests]
     assert facts[0] != facts[1] != facts[2]

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.stages.corpus.columns import Classification, DevFromTrain, Unlabelled
-from permafrost.stages.corpus.config import corpus_facts
-from permafrost.stages.corpus.corpus import build_corpus
-from permafrost.stages.corpus.hub import HubCorpus
+from permafrost.stages.corpus.columns import Classification, Unlabelled
+from permafrost.stages.corpus.sources.hub import HubCorpus
+from permafrost.stages.corpus.splits import DevFromTrain
 from permafrost.storage.errors import InputError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -59,7 +58,7 @@ def config(path: Path | str, splits: dict[str, str], **fields: Any) -> HubCorpus
 
 
 def test_a_saved_dataset_keeps_the_order_of_its_declared_classes(saved: Path) -> None:
-    corpus = build_corpus(config(saved, {"train": "train", "test": "validation"}))
+    corpus = config(saved, {"train": "train", "test": "validation"}).build()
     assert corpus.label_names == ("positive", "negative")
     assert corpus.examples.to_pydict() == {
         "split": ["train"] * 4 + ["test"] * 2,
@@ -71,58 +70,58 @@ def test_a_saved_dataset_keeps_the_order_of_its_declared_classes(saved: Path) ->
 
 def test_a_single_saved_dataset_is_its_only_split(tmp_path: Path) -> None:
     dataset([0, 1]).save_to_disk(tmp_path / "one")
-    corpus = build_corpus(config(tmp_path / "one", {"train": "train"}))
+    corpus = config(tmp_path / "one", {"train": "train"}).build()
     assert corpus.texts == ("text 0", "text 1")
 
 
 def test_a_folder_of_data_files_is_read_by_split_with_slices(folder: Path) -> None:
-    corpus = build_corpus(config(folder, {"train": "train[:3]", "test": "test"}))
+    corpus = config(folder, {"train": "train[:3]", "test": "test"}).build()
     assert corpus.texts == ("a", "b", "c", "e", "f")
     assert corpus.label_names == ("0", "1")
 
 
 def test_dev_can_come_from_train(folder: Path) -> None:
     dev = DevFromTrain(fraction=0.25)
-    corpus = build_corpus(config(folder, {"train": "train", "test": "test"}, dev=dev))
+    corpus = config(folder, {"train": "train", "test": "test"}, dev=dev).build()
     assert [corpus.split(s).num_rows for s in ("train", "dev", "test")] == [3, 1, 2]
 
 
 def test_unknown_splits_columns_and_folders_are_refused(saved: Path, folder: Path) -> None:
     with pytest.raises(InputError, match=r"split 'test' .* its splits are 'train', 'validation'"):
-        build_corpus(config(saved, {"test": "test"}))
+        config(saved, {"test": "test"}).build()
     with pytest.raises(InputError, match=r"(?s)split 'dev' of the dataset .* cannot be loaded"):
-        build_corpus(config(folder, {"dev": "dev"}))
+        config(folder, {"dev": "dev"}).build()
     with pytest.raises(InputError, match=r"no column 'body'; its columns are 'sentence', 'label'"):
-        build_corpus(config(saved, {"train": "train"}, task=Unlabelled(text="body")))
+        config(saved, {"train": "train"}, task=Unlabelled(text="body")).build()
 
 
 def test_a_broken_data_file_is_refused(folder: Path) -> None:
     (folder / "train.parquet").write_bytes(b"PAR1 nonsense")
     with pytest.raises(InputError, match=r"(?s)split 'train' of the dataset .* cannot be loaded"):
-        build_corpus(config(folder, {"train": "train"}))
+        config(folder, {"train": "train"}).build()
 
 
 def test_hidden_labels_are_refused(tmp_path: Path) -> None:
     dataset([-1, -1]).save_to_disk(tmp_path / "hidden")
     with pytest.raises(InputError, match=r"row 1 .* label -1 .* none of the 2 declared .* hidden"):
-        build_corpus(config(tmp_path / "hidden", {"train": "train"}))
+        config(tmp_path / "hidden", {"train": "train"}).build()
 
 
 def test_facts_of_a_folder_are_its_bytes(folder: Path, tmp_path: Path) -> None:
     splits = {"train": "train"}
-    facts = corpus_facts(config(folder, splits))
+    facts = config(folder, splits).facts()
     copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copy)
     (copy / ".hidden").write_text("not data")
-    assert corpus_facts(config(copy, splits)) == facts
-    assert corpus_facts(config(copy, {"train": "test"})) != facts
+    assert config(copy, splits).facts() == facts
+    assert config(copy, {"train": "test"}).facts() != facts
     pq.write_table(pa.table({"sentence": ["x"], "label": [0]}), copy / "train.parquet")
-    assert corpus_facts(config(copy, splits)) != facts
+    assert config(copy, splits).facts() != facts
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no files"):
-        corpus_facts(config(tmp_path / "empty", {"train": "train"}))
+        config(tmp_path / "empty", {"train": "train"}).facts()
 
 
 class Info:
@@ -148,8 +147,8 @@ def test_a_branch_becomes_a_commit_in_the_facts_and_for_the_loader(
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     some = config("owner/name", {"train": "train"}, config="small", revision="v1")
-    assert corpus_facts(some)["source"] == {"path": "owner/name", "commit": COMMIT}
-    assert build_corpus(some).label_names == ("positive", "negative")
+    assert some.facts()["source"] == {"path": "owner/name", "commit": COMMIT}
+    assert some.build().label_names == ("positive", "negative")
     assert asked == [("owner/name", "v1")] * 2
     assert loaded == [{"path": "owner/name", "name": "small", "split": "train", "revision": COMMIT}]
 
@@ -159,7 +158,7 @@ def test_a_commit_is_taken_without_asking_the_hub(monkeypatch: pytest.MonkeyPatc
         raise AssertionError("asked")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
-    facts = corpus_facts(config("owner/name", {"train": "train"}, revision=COMMIT[::-1]))
+    facts = config("owner/name", {"train": "train"}, revision=COMMIT[::-1]).facts()
     assert facts["source"]["commit"] == COMMIT[::-1]
 
 
@@ -169,9 +168,9 @@ def test_a_hub_that_cannot_be_reached_says_what_to_do(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
     with pytest.raises(InputError, match=r"no route to host.*40-digit commit .* local folder"):
-        corpus_facts(config("owner/name", {"train": "train"}))
+        config("owner/name", {"train": "train"}).facts()
 
 
 def test_a_name_that_cannot_be_a_dataset_is_refused() -> None:
     with pytest.raises(InputError, match="'no/such/folder' at 'main' is neither a folder"):
-        corpus_facts(config("no/such/folder", {"train": "train"}))
+        config("no/such/folder", {"train": "train"}).facts()

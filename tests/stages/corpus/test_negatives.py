@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from permafrost.stages.corpus.config import CorpusConfig
-from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus, build_corpus
+from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.fit import FitData
 from permafrost.storage.errors import InputError
 
@@ -28,9 +28,9 @@ SINGLES = ["b!", "", None, "y"]
 def build(files: dict[str, Path], columns: dict[str, str] = COLUMNS, **fields: Any) -> Corpus:
     named = {split: str(path) for split, path in files.items()}
     task = {"kind": "unlabelled", **columns}
-    return build_corpus(
-        ADAPTER.validate_python({"kind": "files", "files": named, "task": task, **fields})
-    )
+    return ADAPTER.validate_python(
+        {"kind": "files", "files": named, "task": task, **fields}
+    ).build()
 
 
 def parquet(path: Path, negatives: Any, kind: pa.DataType | None = None) -> Path:
@@ -149,7 +149,7 @@ def test_a_dataset_gives_the_corpus_that_a_file_gives(
         "splits": {"train": "train"},
         "task": task,
     }
-    found = build_corpus(ADAPTER.validate_python(config))
+    found = ADAPTER.validate_python(config).build()
     assert found == build({"train": parquet(tmp_path / "a.parquet", LISTS)})
 
 

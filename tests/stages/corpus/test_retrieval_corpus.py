@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from permafrost.stages.corpus.config import CorpusConfig, corpus_facts, task_kind
-from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.storage.errors import InputError
 from tests.real_files import DATA, needs_data
 
@@ -61,7 +61,7 @@ def pairs(corpus: Corpus) -> list[tuple[str, str, str]]:
 
 def test_every_relevant_document_is_a_pair_with_its_query(tmp_path: Path) -> None:
     config = retrieval(write(tmp_path))
-    corpus = build_corpus(config)
+    corpus = config.build()
     snow, ice, lake = "Snow falls in winter", "ice is hard", "Lake has fish"
     assert pairs(corpus) == [
         ("train", "what falls", snow),
@@ -71,12 +71,12 @@ def test_every_relevant_document_is_a_pair_with_its_query(tmp_path: Path) -> Non
         ("test", "where are fish", lake),
         ("test", "where are fish", snow),
     ]
-    assert (corpus.task, task_kind(config), corpus.label_names) == ("unlabelled", "unlabelled", ())
+    assert (corpus.task, config.task_kind, corpus.label_names) == ("unlabelled", "unlabelled", ())
     assert "negatives" not in corpus.examples.column_names
 
 
 def test_without_a_title_the_document_is_its_text(tmp_path: Path) -> None:
-    corpus = build_corpus(retrieval(write(tmp_path), title=None))
+    corpus = retrieval(write(tmp_path), title=None).build()
     assert pairs(corpus)[0] == ("train", "what falls", "falls in winter")
 
 
@@ -91,13 +91,13 @@ def test_a_dev_split_takes_whole_queries(tmp_path: Path, seed: int) -> None:
     last = [{"query_id": i, "doc_id": "a", "score": 1} for i in range(36, 40)]
     folder = write(tmp_path, queries=queries, qrels_train=judged, qrels_test=last)
     dev = {"kind": "from_train_queries", "fraction": 0.25, "seed": seed}
-    found = pairs(build_corpus(retrieval(folder, dev=dev)))
+    found = pairs(retrieval(folder, dev=dev).build())
     by_split = {s: {q for split, q, _ in found if split == s} for s in ("train", "dev", "test")}
     # 18 texts in train, each under two ids; round(0.25 * 18) is 4.
     assert {s: len(q) for s, q in by_split.items()} == {"train": 14, "dev": 4, "test": 2}
     assert not by_split["train"] & by_split["dev"]
     assert len(found) == len(judged) + len(last)
-    other = pairs(build_corpus(retrieval(folder, dev={**dev, "seed": seed + 4})))
+    other = pairs(retrieval(folder, dev={**dev, "seed": seed + 4}).build())
     assert {q for split, q, _ in other if split == "dev"} != by_split["dev"]
 
 
@@ -110,7 +110,7 @@ def test_pairs_of_files_can_be_split_by_query_too(tmp_path: Path) -> None:
         "task": {"kind": "unlabelled", "text": "q", "text_pair": "d"},
         "dev": {"kind": "from_train_queries", "fraction": 0.4},
     }
-    found = pairs(build_corpus(ADAPTER.validate_python(config)))
+    found = pairs(ADAPTER.validate_python(config).build())
     in_dev = {q for split, q, _ in found if split == "dev"}
     assert len(in_dev) == 2
     assert all((split == "dev") == (q in in_dev) for split, q, _ in found)
@@ -121,12 +121,12 @@ def test_the_key_holds_the_files_and_not_their_place(tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir()
         write(folder)
-    facts = [corpus_facts(retrieval(folder)) for folder in folders]
+    facts = [retrieval(folder).facts() for folder in folders]
     assert facts[0] == facts[1]
-    assert corpus_facts(retrieval(folders[0], title=None)) != facts[0]
+    assert retrieval(folders[0], title=None).facts() != facts[0]
     for name, rows in (("corpus", DOCUMENTS), ("queries", QUERIES), ("qrels_test", TEST)):
         write(folders[1], **{name: rows[:-1]})
-        assert corpus_facts(retrieval(folders[1])) != facts[0], name
+        assert retrieval(folders[1]).facts() != facts[0], name
         write(folders[1])
 
 
@@ -172,7 +172,7 @@ def test_the_key_holds_the_files_and_not_their_place(tmp_path: Path) -> None:
 )
 def test_wrong_files_are_refused(tmp_path: Path, tables: dict[str, Rows], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        build_corpus(retrieval(write(tmp_path, **tables)))
+        retrieval(write(tmp_path, **tables)).build()
 
 
 @pytest.mark.parametrize("name", ["corpus", "queries", "qrels_train"])
@@ -180,12 +180,12 @@ def test_files_that_are_empty_or_not_there_are_refused(tmp_path: Path, name: str
     path = write(tmp_path) / f"{name}.parquet"
     pq.write_table(pq.read_table(path).slice(0, 0), path)
     with pytest.raises(InputError, match=rf"{name}.parquet has no rows"):
-        build_corpus(retrieval(tmp_path))
+        retrieval(tmp_path).build()
     path.unlink()
     with pytest.raises(InputError, match=rf"there is no file .*{name}.parquet"):
-        corpus_facts(retrieval(tmp_path))
+        retrieval(tmp_path).facts()
     with pytest.raises(InputError, match=rf"there is no file .*{name}.parquet"):
-        build_corpus(retrieval(tmp_path))
+        retrieval(tmp_path).build()
 
 
 def test_a_dev_split_that_would_part_a_query_or_stand_beside_another_is_refused(
@@ -197,7 +197,7 @@ def test_a_dev_split_that_would_part_a_query_or_stand_beside_another_is_refused(
     with pytest.raises(ValidationError, match="'from_train_queries' needs a split 'train'"):
         retrieval(tmp_path, qrels={"test": "qrels_test"}, dev=carved)
     with pytest.raises(InputError, match="of 2 distinct training texts is 0"):
-        build_corpus(retrieval(write(tmp_path), dev=carved))
+        retrieval(write(tmp_path), dev=carved).build()
 
 
 CANDIDATES = [
@@ -222,22 +222,22 @@ def test_every_answer_is_a_pair_and_the_other_candidates_are_its_negatives(tmp_p
         ("train", "what falls", "rain falls"),
         ("train", "who swims", "fish do"),
     ]
-    plain = build_corpus(reranking(tmp_path))
+    plain = reranking(tmp_path).build()
     assert pairs(plain) == expected
     assert "negatives" not in plain.examples.column_names
     assert "fish swim" not in plain.texts
-    hard = build_corpus(reranking(tmp_path, negatives="candidates"))
+    hard = reranking(tmp_path, negatives="candidates").build()
     assert pairs(hard) == expected
     found = hard.examples.column("negatives").to_pylist()
     assert [[hard.texts[i] for i in row] for row in found] == [["fish swim"], ["fish swim"], []]
-    keys = [corpus_facts(reranking(tmp_path, negatives=n)) for n in ("none", "candidates")]
+    keys = [reranking(tmp_path, negatives=n).facts() for n in ("none", "candidates")]
     assert keys[0] != keys[1]
 
 
 def test_documents_are_stripped_as_mteb_does(tmp_path: Path) -> None:
     rows = [{**row, "document": f" {row['document']}\n"} for row in CANDIDATES]
-    hard = build_corpus(reranking(tmp_path, rows, negatives="candidates"))
-    assert hard.texts == build_corpus(reranking(tmp_path, negatives="candidates")).texts
+    hard = reranking(tmp_path, rows, negatives="candidates").build()
+    assert hard.texts == reranking(tmp_path, negatives="candidates").build().texts
 
 
 def test_candidates_can_be_read_from_csv(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_candidates_can_be_read_from_csv(tmp_path: Path) -> None:
     path.write_text("qid,question,sentence,y\n1,who,fish,1\n1,who,ice,0\n")
     names = {"query_id": "qid", "query": "question", "document": "sentence", "label": "y"}
     given = {"kind": "reranking", "files": {"train": str(path)}, "negatives": "candidates", **names}
-    corpus = build_corpus(ADAPTER.validate_python(given))
+    corpus = ADAPTER.validate_python(given).build()
     assert pairs(corpus) == [("train", "who", "fish")]
     assert corpus.texts == ("who", "fish", "ice")
 
@@ -273,20 +273,20 @@ def test_wrong_candidates_are_refused(
     tmp_path: Path, damage: Callable[[Rows], Rows], says: str
 ) -> None:
     with pytest.raises(InputError, match=says):
-        build_corpus(reranking(tmp_path, damage(CANDIDATES), negatives="candidates"))
+        reranking(tmp_path, damage(CANDIDATES), negatives="candidates").build()
 
 
 def test_negatives_that_are_not_there_are_refused(tmp_path: Path) -> None:
     answers = [row for row in CANDIDATES if row["label"]]
     with pytest.raises(InputError, match="holds no text in any row of any split"):
-        build_corpus(reranking(tmp_path, answers, negatives="candidates"))
+        reranking(tmp_path, answers, negatives="candidates").build()
 
 
 @needs_data
 def test_published_counts_of_scifact() -> None:
     dev = {"kind": "from_train_queries", "fraction": 0.1}
     folder = DATA / "scifact"
-    corpus = build_corpus(retrieval(folder, dev=dev))
+    corpus = retrieval(folder, dev=dev).build()
     found = pairs(corpus)
     # 919 judgements of 809 train queries, of which two share a text with another; 339 of 300 test queries.
     assert Counter("test" if split == "test" else "train" for split, _, _ in found) == {
@@ -310,7 +310,7 @@ def test_published_counts_of_wikiqa() -> None:
         "document": "sentence",
         "negatives": "candidates",
     }
-    corpus = build_corpus(ADAPTER.validate_python(given))
+    corpus = ADAPTER.validate_python(given).build()
     n_pairs = Counter(split for split, _, _ in pairs(corpus))
     assert n_pairs == {"train": 1040, "dev": 140, "test": 293}
     without = [r for r in corpus.examples.to_pylist() if not r["negatives"]]

@@ -7,9 +7,9 @@ import pytest
 from datasets import Dataset
 from pydantic import TypeAdapter, ValidationError
 
-from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
-from permafrost.stages.corpus.corpus import Corpus, build_corpus
-from permafrost.stages.corpus.segments import SegmentsCorpus
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.source import CorpusConfig
+from permafrost.stages.corpus.sources.segments import SegmentsCorpus
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import canonical_json
 
@@ -36,7 +36,7 @@ def config(
 
 def test_examples_link_each_prefix_to_its_suffix(tmp_path: Path) -> None:
     path = write(tmp_path / "long.txt", [*LINES, "too short", LINES[2]])
-    corpus = build_corpus(config({"test": path}))
+    corpus = config({"test": path}).build()
     assert corpus.task == "unlabelled"
     assert len(corpus.texts) == 12
     rows = corpus.examples.to_pylist()
@@ -52,12 +52,12 @@ def test_examples_link_each_prefix_to_its_suffix(tmp_path: Path) -> None:
 
 def test_splits_are_cut_by_themselves(tmp_path: Path) -> None:
     files = {"a": write(tmp_path / "a.txt", LINES[:3]), "b": write(tmp_path / "b.txt", LINES[3:])}
-    corpus = build_corpus(config(files, n_texts=2))
+    corpus = config(files, n_texts=2).build()
     assert corpus.splits == ("a", "b")
     assert [corpus.split(name).num_rows for name in "ab"] == [2, 2]
     write(files["b"], ["x y", "z"])
     with pytest.raises(InputError, match=r"b\.txt: .* of 2 texts 0 can be cut"):
-        build_corpus(config(files))
+        config(files).build()
 
 
 def test_a_dataset_is_cut_like_a_file(tmp_path: Path) -> None:
@@ -69,14 +69,12 @@ def test_a_dataset_is_cut_like_a_file(tmp_path: Path) -> None:
         "splits": {"test": "train"},
         "task": {"kind": "unlabelled", "text": "body"},
     }
-    built = build_corpus(
-        ADAPTER.validate_python({"kind": "segments", "source": source, "min_words": 4})
-    )
-    files = build_corpus(config({"test": write(tmp_path / "same.txt", LINES)}))
+    built = ADAPTER.validate_python({"kind": "segments", "source": source, "min_words": 4}).build()
+    files = config({"test": write(tmp_path / "same.txt", LINES)}).build()
     assert built == files
     assert (
         "files"
-        in corpus_facts(ADAPTER.validate_python({"kind": "segments", "source": source}))["source"][
+        in ADAPTER.validate_python({"kind": "segments", "source": source}).facts()["source"][
             "source"
         ]
     )
@@ -84,16 +82,16 @@ def test_a_dataset_is_cut_like_a_file(tmp_path: Path) -> None:
 
 def test_facts_change_with_every_field_and_the_bytes_but_not_the_name(tmp_path: Path) -> None:
     path = write(tmp_path / "one.txt", LINES)
-    facts = corpus_facts(config({"test": path}))
+    facts = config({"test": path}).facts()
     assert set(facts) == set(SegmentsCorpus.model_fields)
     base = canonical_json(facts)
     same = write(tmp_path / "two.txt", LINES)
-    assert canonical_json(corpus_facts(config({"test": same}))) == base
+    assert canonical_json(config({"test": same}).facts()) == base
     changes: list[dict[str, Any]] = [{"n_texts": 3}, {"min_words": 5}, {"seed": 1}]
     for change in changes:
-        assert canonical_json(corpus_facts(config({"test": path}, **change))) != base
+        assert canonical_json(config({"test": path}, **change).facts()) != base
     write(same, LINES[1:])
-    assert canonical_json(corpus_facts(config({"test": same}))) != base
+    assert canonical_json(config({"test": same}).facts()) != base
 
 
 def test_a_source_with_labels_or_a_carved_dev_split_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from permafrost.stages.corpus.segments import SegmentsCorpus
+from permafrost.stages.corpus.sources.segments import SegmentsCorpus
 from permafrost.stages.metrics.segment_matching import (
     SegmentMatchingConfig,
     SegmentSplit,

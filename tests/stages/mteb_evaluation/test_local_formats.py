@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter
 
-from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
-from permafrost.stages.corpus.corpus import Corpus, build_corpus
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.mteb_evaluation import task_corpus, task_facts
 from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.storage.errors import InputError
@@ -113,9 +113,7 @@ def beir(folder: Path, splits: tuple[str, ...] = ("train", "dev", "test")) -> Pa
 
 
 def retrieval(folder: Path, **fields: Any) -> Corpus:
-    return build_corpus(
-        CORPUS.validate_python({"kind": "retrieval", "path": str(folder), **fields})
-    )
+    return CORPUS.validate_python({"kind": "retrieval", "path": str(folder), **fields}).build()
 
 
 def pairs(corpus: Corpus) -> list[tuple[str, str, str]]:
@@ -236,7 +234,7 @@ def test_columns_that_could_mean_the_same_are_named(tmp_path: Path) -> None:
     def read(row: dict[str, Any], **columns: str) -> Corpus:
         rows = [{**row, "label": i} for i in (0, 1)]
         path.write_text(text_of(rows, ".jsonl"))
-        return build_corpus(CORPUS.validate_python({**files, "task": columns}))
+        return CORPUS.validate_python({**files, "task": columns}).build()
 
     assert read({"content": "ice"}, kind="classification").texts == ("ice",)
     with pytest.raises(
@@ -265,8 +263,8 @@ def test_a_tsv_keeps_its_quotation_marks(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text('sentence\tlabel\n"ice\t0\nsay "snow"\t1\n')
     config = {"kind": "files", "files": {"train": str(path)}, "task": {"kind": "classification"}}
-    assert build_corpus(CORPUS.validate_python(config)).texts == ('"ice', 'say "snow"')
-    assert corpus_facts(CORPUS.validate_python(config))["files"]["train"]["format"] == "tsv"
+    assert CORPUS.validate_python(config).build().texts == ('"ice', 'say "snow"')
+    assert CORPUS.validate_python(config).facts()["files"]["train"]["format"] == "tsv"
 
 
 @pytest.mark.parametrize("extension", [".jsonl", ".csv"])
@@ -280,7 +278,7 @@ def test_candidates_without_query_ids_belong_to_equal_queries(
     found = read_local(task(tmp_path, "reranking"))
     assert found.candidates == {q: [f"{q}/0", f"{q}/1"] for q in ("q0", "q1", "q2")}
     config = {"kind": "reranking", "files": {"test": str(path)}, "negatives": "candidates"}
-    corpus = build_corpus(CORPUS.validate_python(config))
+    corpus = CORPUS.validate_python(config).build()
     assert pairs(corpus) == [("test", "q0", "d1"), ("test", "q1", "d3"), ("test", "q2", "d5")]
 
 

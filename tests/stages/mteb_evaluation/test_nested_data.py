@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter
 
-from permafrost.stages.corpus.config import CorpusConfig, corpus_facts
-from permafrost.stages.corpus.corpus import build_corpus
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.mteb_evaluation.reading import file_digests, read_local
 from permafrost.storage.errors import InputError
 from tests.stages.mteb_evaluation.small_tasks import task, write_task
@@ -87,7 +86,7 @@ def test_candidates_in_lists(tmp_path: Path, extension: str) -> None:
         "3": ["sleet"],
     }
     config = {"kind": "reranking", "files": {"train": str(path)}, "negatives": "candidates"}
-    corpus = build_corpus(CORPUS.validate_python(config))
+    corpus = CORPUS.validate_python(config).build()
     assert [pair[1:] for pair in pairs(corpus)] == [
         ("snow", "ice"), ("snow", "frost"), ("river", "lake"), ("snow", "sleet"),
     ]  # fmt: skip
@@ -145,7 +144,7 @@ def test_judgements_in_lists(tmp_path: Path, extension: str, graded: bool) -> No
         {"3": {"d1": 2}, "4": {"d2": 1}} if graded else {"3": {"d1": 1, "7": 1}, "4": {"d2": 1}}
     )
     assert read_local(task(tmp_path, "retrieval")).relevant == relevant
-    corpus = build_corpus(CORPUS.validate_python({"kind": "retrieval", "path": str(folder)}))
+    corpus = CORPUS.validate_python({"kind": "retrieval", "path": str(folder)}).build()
     assert len(corpus.examples) == (2 if graded else 3)
 
 
@@ -242,16 +241,16 @@ def classes(path: Path) -> CorpusConfig:
 def test_a_split_in_shards_is_a_folder_or_a_pattern(tmp_path: Path, extension: str) -> None:
     write(tmp_path / f"one{extension}", CLASSES)
     shards(tmp_path / "train", CLASSES, 2, "train", extension)
-    wanted = build_corpus(classes(tmp_path / f"one{extension}"))
+    wanted = classes(tmp_path / f"one{extension}").build()
     (tmp_path / "train" / "README.md").write_text("notes")
     for path in (tmp_path / "train", tmp_path / "train" / f"train-*{extension}"):
-        found = build_corpus(classes(path))
+        found = classes(path).build()
         assert (found.texts, found.examples) == (wanted.texts, wanted.examples)
-    key = corpus_facts(classes(tmp_path / "train"))
-    assert key == corpus_facts(classes(tmp_path / "train" / f"*{extension}"))
+    key = classes(tmp_path / "train").facts()
+    assert key == classes(tmp_path / "train" / f"*{extension}").facts()
     assert key["files"]["train"]["format"] == extension[1:]
     write(tmp_path / "train" / f"train-00001-of-00002{extension}", CLASSES[:3])
-    assert corpus_facts(classes(tmp_path / "train")) != key
+    assert classes(tmp_path / "train").facts() != key
 
 
 def test_files_that_may_not_be_one_split_are_refused(tmp_path: Path) -> None:
@@ -260,23 +259,23 @@ def test_files_that_may_not_be_one_split_are_refused(tmp_path: Path) -> None:
         (tmp_path, "is a folder without files"),
     ):
         with pytest.raises(InputError, match=says):
-            build_corpus(classes(path))
+            classes(path).build()
     shards(tmp_path / "a", CLASSES, 2, "train", ".jsonl")
     write(tmp_path / "a" / "test.jsonl", CLASSES)
     with pytest.raises(InputError, match=r"test\.jsonl, train-.*which of them are meant"):
-        build_corpus(classes(tmp_path / "a"))
+        classes(tmp_path / "a").build()
     (tmp_path / "a" / "test.jsonl").unlink()
     (tmp_path / "a" / "train-00000-of-00002.jsonl").unlink()
     with pytest.raises(InputError, match=r"1 shards of 2 .*number 0 is missing"):
-        build_corpus(classes(tmp_path / "a"))
+        classes(tmp_path / "a").build()
     write(tmp_path / "b" / "0.jsonl", CLASSES)
     write(tmp_path / "b" / "1.csv", CLASSES)
     with pytest.raises(InputError, match="several formats"):
-        build_corpus(classes(tmp_path / "b"))
+        classes(tmp_path / "b").build()
     write(tmp_path / "c" / "0.jsonl", CLASSES)
     write(tmp_path / "c" / "1.jsonl", [{"text": "snow", "label": "cold"}])
     with pytest.raises(InputError, match="cannot be put together"):
-        build_corpus(classes(tmp_path / "c"))
+        classes(tmp_path / "c").build()
     (tmp_path / "c" / "1.jsonl").write_text(json.dumps({"text": "snow"}) + "\n")
     with pytest.raises(InputError, match=r"1\.jsonl has no column 'label'"):
-        build_corpus(classes(tmp_path / "c"))
+        classes(tmp_path / "c").build()

@@ -12,8 +12,8 @@ import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.corpus.corpus import EXAMPLES, Corpus, build_corpus
-from permafrost.stages.corpus.dilution import DilutionCorpus
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
+from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.stages.scoring.controls import (
     BagOfWordsControl,
     ClassMetric,
@@ -77,11 +77,9 @@ def test_lengths_that_tell_the_class_are_found_by_the_length_only() -> None:
 @pytest.mark.parametrize("signal", ["single", "tiled"])
 @pytest.mark.parametrize("ratio", [0.2, 0.8])
 def test_the_dilution_task_leaves_both_controls_at_chance(signal: str, ratio: float) -> None:
-    corpus = build_corpus(
-        DilutionCorpus.model_validate(
-            {"ratio": ratio, "signal": signal, "n_words": 64, "n_train": 600, "n_test": 1000}
-        )
-    )
+    corpus = DilutionCorpus.model_validate(
+        {"ratio": ratio, "signal": signal, "n_words": 64, "n_train": 600, "n_test": 1000}
+    ).build()
     for control in (LengthControl(), BagOfWordsControl()):
         metrics = run_control(control, corpus).metrics
         assert metrics["majority"] == 0.5

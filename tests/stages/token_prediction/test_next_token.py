@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from permafrost.stages.corpus.columns import Unlabelled
-from permafrost.stages.corpus.corpus import Corpus, build_corpus
-from permafrost.stages.corpus.files import FilesCorpus
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
@@ -69,7 +69,7 @@ def corpus_of(folder: Path, splits: dict[str, Sequence[str]]) -> Corpus:
     for split, texts in splits.items():
         files[split] = str(folder / f"{split}.parquet")
         pq.write_table(pa.table({"text": list(texts)}), files[split])
-    return build_corpus(FilesCorpus(files=files, task=Unlabelled()))
+    return FilesCorpus(files=files, task=Unlabelled()).build()
 
 
 def extracted(decoder: Decoder, folder: Path, splits: dict[str, Sequence[str]]) -> Extracted:

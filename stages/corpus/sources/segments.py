@@ -1,20 +1,19 @@
 """Halves of long texts, for segment matching: every example is a prefix and its own suffix."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from permafrost.stages.corpus.columns import DevAsGiven, TestAsGiven, Unlabelled
-from permafrost.stages.corpus.files import FilesCorpus, files_facts, files_rows
-from permafrost.stages.corpus.hub import HubCorpus, hub_facts, hub_rows
+from permafrost.stages.corpus.columns import Unlabelled
 from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.source import ColumnsConfig, CorpusSource
 from permafrost.stages.metrics.segment_matching import SegmentSplit, split_segments
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 
-class SegmentsCorpus(SegmentSplit):
+class SegmentsCorpus(SegmentSplit, CorpusSource):
     """Long texts of files or of a dataset, cut in two; every split by itself.
 
     ```yaml
@@ -25,7 +24,7 @@ class SegmentsCorpus(SegmentSplit):
     """
 
     kind: Literal["segments"] = "segments"
-    source: Annotated[FilesCorpus | HubCorpus, Field(discriminator="kind")]
+    source: ColumnsConfig
     """Where the long texts are; a task of kind `unlabelled`."""
 
     @model_validator(mode="after")
@@ -40,29 +39,25 @@ class SegmentsCorpus(SegmentSplit):
                 f"the source of segments has pairs (text_pair is {quoted(self.source.task.text_pair)}); both "
                 "segments are cut from one text, so leave text_pair out"
             )
-        if not isinstance(self.source.dev, DevAsGiven) or not isinstance(
-            self.source.test, TestAsGiven
-        ):
+        if self.source.dev.is_carved or self.source.test.is_carved:
             raise ValueError("nothing is trained on segments; leave dev and test of the source out")
         return self
 
+    def columns(self) -> Unlabelled:
+        """Pairs without labels."""
+        return Unlabelled()
 
-def segments_facts(config: SegmentsCorpus) -> dict[str, Any]:
-    """What the source stands for, and which of its texts are cut."""
-    source = config.source
-    facts = files_facts(source) if isinstance(source, FilesCorpus) else hub_facts(source)
-    return {**config.model_dump(exclude={"source"}), "source": facts}
+    def facts(self) -> dict[str, Any]:
+        """What the source stands for, and which of its texts are cut."""
+        return {**self.model_dump(exclude={"source"}), "source": self.source.facts()}
 
+    def rows(self) -> list[SplitRows]:
+        """Read, choose and cut the texts of every split.
 
-def segments_rows(config: SegmentsCorpus) -> list[SplitRows]:
-    """Read, choose and cut the texts of every split.
-
-    Raises:
-        InputError: as of the source, or a split with fewer than two texts that can be cut.
-    """
-    source = config.source
-    rows = files_rows(source) if isinstance(source, FilesCorpus) else hub_rows(source)
-    return [_cut(split, config) for split in rows]
+        Raises:
+            InputError: see the source, or a split with fewer than two texts that can be cut.
+        """
+        return [_cut(split, self) for split in self.source.rows()]
 
 
 def _cut(split: SplitRows, config: SegmentsCorpus) -> SplitRows:

@@ -2,20 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from permafrost.stages.corpus.columns import (
-    DevAsGiven,
-    DevFromTrainQueries,
-    TestAsGiven,
-    TestFromTrainQueries,
-    Unlabelled,
-    check_splits,
-)
-from permafrost.stages.corpus.files import file_identity
+from permafrost.stages.corpus.columns import Unlabelled
 from permafrost.stages.corpus.judgements import Judgeable, Judgement, document_text, judgements_of
 from permafrost.stages.corpus.names import look_for
 from permafrost.stages.corpus.rows import SplitRows
@@ -28,6 +20,15 @@ from permafrost.stages.corpus.search_files import (
     read_judgements,
     read_queries,
 )
+from permafrost.stages.corpus.source import CorpusSource
+from permafrost.stages.corpus.splits import (
+    DevAsGiven,
+    DevOfQueries,
+    TestAsGiven,
+    TestOfQueries,
+    check_splits,
+)
+from permafrost.stages.corpus.table_files import file_identity
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -35,7 +36,7 @@ _USUAL = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test": ("
 """What the judgements of a split are called."""
 
 
-class RetrievalCorpus(SearchColumns):
+class RetrievalCorpus(SearchColumns, CorpusSource):
     """A folder with documents, queries and judgements, as BEIR's: one pair per relevant document.
 
     ```yaml
@@ -53,20 +54,23 @@ class RetrievalCorpus(SearchColumns):
     qrels: dict[str, str] | None = Field(default=None, min_length=1)
     """Split to the file of its judgements, as `queries`; those of train, dev and test that the folder has if
     not given."""
-    dev: Annotated[DevAsGiven | DevFromTrainQueries, Field(discriminator="kind")] = DevAsGiven()
+    dev: DevOfQueries = DevAsGiven()
     """Where the development split comes from."""
-    test: Annotated[TestAsGiven | TestFromTrainQueries, Field(discriminator="kind")] = TestAsGiven()
+    test: TestOfQueries = TestAsGiven()
     """Where the test split comes from."""
 
-    @property
-    def task(self) -> Unlabelled:
+    def columns(self) -> Unlabelled:
         """Pairs without labels."""
         return Unlabelled(text="query", text_pair="document")
+
+    def held_out(self) -> tuple[DevOfQueries, TestOfQueries]:
+        """As given."""
+        return self.dev, self.test
 
     @model_validator(mode="after")
     def _splits_go_with_dev(self) -> "RetrievalCorpus":
         if self.qrels is not None:
-            check_splits(self.task, self.dev, self.test, list(self.qrels))
+            check_splits(self.columns(), self.dev, self.test, list(self.qrels))
         return self
 
     def judged(self) -> dict[str, Path]:
@@ -87,7 +91,7 @@ class RetrievalCorpus(SearchColumns):
         if not found:
             qrels_file(self.path, "qrels_train")  # says what is there
         try:
-            check_splits(self.task, self.dev, self.test, list(found))
+            check_splits(self.columns(), self.dev, self.test, list(found))
         except ValueError as error:
             raise InputError(
                 f"the folder {self.path} has judgements of {', '.join(found)}: {error}, or name those "
@@ -95,52 +99,51 @@ class RetrievalCorpus(SearchColumns):
             ) from error
         return found
 
+    def facts(self) -> dict[str, Any]:
+        """The bytes of the files instead of their names, and everything that decides how they are read."""
+        return {
+            **self.model_dump(mode="json", exclude={"path"}),
+            "corpus": file_identity(self.corpus_file),
+            "queries": file_identity(self.queries_file),
+            "qrels": {split: file_identity(path) for split, path in self.judged().items()},
+        }
 
-def retrieval_facts(config: RetrievalCorpus) -> dict[str, Any]:
-    """The bytes of the files instead of their names, and everything that decides how they are read."""
-    return {
-        **config.model_dump(mode="json", exclude={"path"}),
-        "corpus": file_identity(config.corpus_file),
-        "queries": file_identity(config.queries_file),
-        "qrels": {split: file_identity(path) for split, path in config.judged().items()},
-    }
+    def rows(self) -> list[SplitRows]:
+        """The pairs of every split, in the order of its judgements.
 
-
-def retrieval_rows(config: RetrievalCorpus) -> list[SplitRows]:
-    """The pairs of every split, in the order of its judgements.
-
-    Raises:
-        InputError: a file or column that is not there, no rows, an id that occurs twice, a judgement of an
-            unknown query or document, no relevant document, or a blank query or document that is judged.
-    """
-    titled, documents_where = read_documents(config)
-    documents = {key: document_text(*both) for key, both in titled.items()}
-    queries, queries_where = read_queries(config)
-    known = Judgeable(queries, queries_where), Judgeable(documents, documents_where)
-    found: list[SplitRows] = []
-    for split, path in config.judged().items():
-        where = str(path)
-        table, names = read_judgements(config, path)
-        relevant = [j for j in judgements_of(table, names, where, *known) if j.grade > 0]
-        sides = (
-            [_filled(queries, "query", j.query, j, where, queries_where) for j in relevant],
-            [
-                _filled(documents, "document", j.document, j, where, documents_where)
-                for j in relevant
-            ],
-        )
-        text, text_pair = (pa.chunked_array([side], pa.large_string()) for side in sides)
-        found.append(
-            SplitRows(
-                split=split,
-                where=f"the pairs of {where}",
-                text=text,
-                text_pair=text_pair,
-                label=None,
-                class_names=None,
+        Raises:
+            InputError: a file or column that is not there, no rows, an id that occurs twice, a judgement of
+                an unknown query or document, no relevant document, or a blank query or document that is
+                judged.
+        """
+        titled, documents_where = read_documents(self)
+        documents = {key: document_text(*both) for key, both in titled.items()}
+        queries, queries_where = read_queries(self)
+        known = Judgeable(queries, queries_where), Judgeable(documents, documents_where)
+        found: list[SplitRows] = []
+        for split, path in self.judged().items():
+            where = str(path)
+            table, names = read_judgements(self, path)
+            relevant = [j for j in judgements_of(table, names, where, *known) if j.grade > 0]
+            sides = (
+                [_filled(queries, "query", j.query, j, where, queries_where) for j in relevant],
+                [
+                    _filled(documents, "document", j.document, j, where, documents_where)
+                    for j in relevant
+                ],
             )
-        )
-    return found
+            text, text_pair = (pa.chunked_array([side], pa.large_string()) for side in sides)
+            found.append(
+                SplitRows(
+                    split=split,
+                    where=f"the pairs of {where}",
+                    text=text,
+                    text_pair=text_pair,
+                    label=None,
+                    class_names=None,
+                )
+            )
+        return found
 
 
 def _filled(

@@ -8,21 +8,20 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from permafrost.stages.bounds import MAX_GENERATED, MAX_SEED
-from permafrost.stages.corpus.columns import DevAsGiven, PairClassification, Similarity, TestAsGiven
-from permafrost.stages.corpus.files import FilesCorpus, files_facts, files_rows
-from permafrost.stages.corpus.hub import HubCorpus, hub_facts, hub_rows
+from permafrost.stages.corpus.columns import PairClassification, Similarity, Task
 from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.source import ColumnsConfig, CorpusSource
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 
-class ConcatenatedCorpus(BaseModel):
+class ConcatenatedCorpus(CorpusSource):
     """Pairs of files or of a dataset, each text padded with other sentences of its split.
 
     ```yaml
@@ -32,10 +31,8 @@ class ConcatenatedCorpus(BaseModel):
     ```
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     kind: Literal["concatenated"] = "concatenated"
-    source: Annotated[FilesCorpus | HubCorpus, Field(discriminator="kind")]
+    source: ColumnsConfig
     """Where the pairs are; a task of kind `similarity` or `pair_classification`."""
     n_sentences: int | None = Field(default=None, ge=0, le=MAX_GENERATED)
     """So many other sentences for every text."""
@@ -64,35 +61,31 @@ class ConcatenatedCorpus(BaseModel):
                 f"the source of a concatenation has a task of kind {quoted(self.source.task.kind)}; its "
                 "pairs need labels, so use 'similarity' or 'pair_classification'"
             )
-        if not isinstance(self.source.dev, DevAsGiven) or not isinstance(
-            self.source.test, TestAsGiven
-        ):
+        if self.source.dev.is_carved or self.source.test.is_carved:
             raise ValueError(
                 "a dev or test split carved from train would be another one at every length; give it as one "
                 "of the source's own"
             )
         return self
 
+    def columns(self) -> Task:
+        """That of the source."""
+        return self.source.columns()
 
-def concatenated_facts(config: ConcatenatedCorpus) -> dict[str, Any]:
-    """What the source stands for, and how its texts are padded."""
-    source = config.source
-    facts = files_facts(source) if isinstance(source, FilesCorpus) else hub_facts(source)
-    return {**config.model_dump(exclude={"source"}), "source": facts}
+    def facts(self) -> dict[str, Any]:
+        """What the source stands for, and how its texts are padded."""
+        return {**self.model_dump(exclude={"source"}), "source": self.source.facts()}
 
+    def rows(self) -> list[SplitRows]:
+        """Read the pairs of every split and pad their texts.
 
-def concatenated_rows(config: ConcatenatedCorpus) -> list[SplitRows]:
-    """Read the pairs of every split and pad their texts.
+        The sentences of a pair follow from the seed, the pair and the set of texts of its split alone, not
+        from the order of the rows; none is one of the pair's own texts, and none occurs twice in it.
 
-    The sentences of a pair follow from the seed, the pair and the set of texts of its split alone, not
-    from the order of the rows; none is one of the pair's own texts, and none occurs twice in it.
-
-    Raises:
-        InputError: as of the source, or a split with too few other sentences.
-    """
-    source = config.source
-    rows = files_rows(source) if isinstance(source, FilesCorpus) else hub_rows(source)
-    return [_padded(split, config) for split in rows]
+        Raises:
+            InputError: see the source, or a split with too few other sentences.
+        """
+        return [_padded(split, self) for split in self.source.rows()]
 
 
 def _padded(split: SplitRows, config: ConcatenatedCorpus) -> SplitRows:

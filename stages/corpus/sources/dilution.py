@@ -18,13 +18,15 @@ ratios; and we use our own wording.
 
 import random
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from permafrost.stages.bounds import MAX_GENERATED, MAX_SEED
+from permafrost.stages.corpus.columns import Classification
 from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.source import CorpusSource
 from permafrost.stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
 from permafrost.storage.errors import InputError
 
@@ -38,7 +40,7 @@ _MAX_DRAWS = 100
 """Draws of one text until it is new."""
 
 
-class DilutionCorpus(BaseModel):
+class DilutionCorpus(CorpusSource):
     """Generated texts for binary classification, exactly balanced in every split.
 
     ```yaml
@@ -48,7 +50,7 @@ class DilutionCorpus(BaseModel):
     ```
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    surface_at_chance: ClassVar[bool] = True
 
     kind: Literal["dilution"] = "dilution"
     ratio: float = Field(ge=0, lt=1)
@@ -93,23 +95,25 @@ class DilutionCorpus(BaseModel):
             )
         return self
 
+    def columns(self) -> Classification:
+        """One text, one class."""
+        return Classification()
 
-def dilution_facts(config: DilutionCorpus) -> dict[str, Any]:
-    """The config itself: the texts follow from nothing else but the code."""
-    return config.model_dump()
+    def facts(self) -> dict[str, Any]:
+        """The config itself: the texts follow from nothing else but the code."""
+        return self.model_dump()
 
+    def rows(self) -> list[SplitRows]:
+        """Generate train, dev and test; no text occurs twice, in a split or across splits.
 
-def dilution_rows(config: DilutionCorpus) -> list[SplitRows]:
-    """Generate train, dev and test; no text occurs twice, in a split or across splits.
-
-    Raises:
-        InputError: the sizes allow for fewer different texts than asked for.
-    """
-    seen: set[str] = set()
-    sizes = {"train": config.n_train, "dev": config.n_dev, "test": config.n_test}
-    rows = [_split(config, split, n_texts, seen) for split, n_texts in sizes.items()]
-    assert len(seen) == sum(sizes.values()), "a generated text occurs twice"
-    return rows
+        Raises:
+            InputError: the sizes allow for fewer different texts than asked for.
+        """
+        seen: set[str] = set()
+        sizes = {"train": self.n_train, "dev": self.n_dev, "test": self.n_test}
+        rows = [_split(self, split, n_texts, seen) for split, n_texts in sizes.items()]
+        assert len(seen) == sum(sizes.values()), "a generated text occurs twice"
+        return rows
 
 
 def _split(config: DilutionCorpus, split: str, n_texts: int, seen: set[str]) -> SplitRows:

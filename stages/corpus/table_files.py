@@ -1,27 +1,17 @@
-"""Corpora from files: parquet, csv, tsv, jsonl, or txt with one text per line."""
+"""Tables in files: parquet, csv, tsv, jsonl, or txt with one text per line."""
 
 import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from permafrost.stages.corpus.columns import Dev, DevAsGiven, Task, Test, TestAsGiven, check_splits
-from permafrost.stages.corpus.rows import (
-    SplitRows,
-    checked_rows,
-    label_columns,
-    named_task,
-    negative_columns,
-    require_columns,
-    text_columns,
-)
+from permafrost.stages.corpus.rows import require_columns
 from permafrost.stages.corpus.shards import FORMATS, data_files
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
@@ -29,62 +19,6 @@ from permafrost.storage.quoting import quoted
 
 _BLOCK_BYTES = 1 << 24
 """Read at a time. A row must fit into one block; the default of 1 MiB is less than some documents."""
-
-
-class FilesCorpus(BaseModel):
-    """Files on disk, one per split.
-
-    ```yaml
-    kind: files
-    files: {train: data/train.csv, test: data/test.csv}
-    task: {kind: classification, text: sentence, label: polarity}
-    dev: {kind: from_train, fraction: 0.1}
-    ```
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: Literal["files"] = "files"
-    files: dict[str, str] = Field(min_length=1)
-    """Split to path; the format follows from the extension: .parquet, .csv, .tsv, .jsonl or .txt. Quotation
-    marks in tsv files are part of the text. A split in several files is their folder, or a pattern such as
-    `data/train-*.parquet`; rows are then counted through all of them."""
-    task: Task
-    """What the corpus is for, and which columns hold it."""
-    dev: Dev = DevAsGiven()
-    """Where the development split comes from."""
-    test: Test = TestAsGiven()
-    """Where the test split comes from."""
-
-    @model_validator(mode="after")
-    def _splits_go_with_the_task(self) -> "FilesCorpus":
-        check_splits(self.task, self.dev, self.test, list(self.files))
-        return self
-
-
-def files_facts(config: FilesCorpus) -> dict[str, Any]:
-    """The bytes of the files instead of their names, and everything that decides how they are read."""
-    return {
-        "kind": config.kind,
-        "files": {
-            split: {"format": file_format(Path(path)), "sha256": file_sha256(Path(path))}
-            for split, path in config.files.items()
-        },
-        "task": config.task.model_dump(),
-        "dev": config.dev.model_dump(),
-        "test": config.test.model_dump(),
-    }
-
-
-def files_rows(config: FilesCorpus) -> list[SplitRows]:
-    """Read and check every split, in the order given."""
-    found: list[SplitRows] = []
-    for split, path in config.files.items():
-        where = f"{path} (plain text, one text per line)" if path.endswith(".txt") else path
-        task = named_task(config.task, column_names(Path(path)), where)
-        columns = (text_columns(task), label_columns(task), negative_columns(task))
-        found.append(checked_rows(read_columns(Path(path), *columns), task, split, path))
-    return found
 
 
 def file_format(path: Path) -> str:

@@ -6,19 +6,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
-from permafrost.stages.corpus.columns import Dev, DevAsGiven, Task, Test, TestAsGiven, check_splits
-from permafrost.stages.corpus.files import file_sha256
-from permafrost.stages.corpus.rows import (
-    SplitRows,
-    checked_rows,
-    label_columns,
-    named_task,
-    negative_columns,
-    require_columns,
-    text_columns,
-)
+from permafrost.stages.corpus.rows import SplitRows, require_columns
+from permafrost.stages.corpus.source import ColumnsSource
+from permafrost.stages.corpus.table_files import file_sha256
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
 from permafrost.storage.paths import checked_path
@@ -27,7 +19,7 @@ from permafrost.storage.quoting import quoted
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-class HubCorpus(BaseModel):
+class HubCorpus(ColumnsSource):
     """A dataset of the hub, or a local folder of data files or of `Dataset.save_to_disk`.
 
     ```yaml
@@ -40,8 +32,6 @@ class HubCorpus(BaseModel):
     ```
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     kind: Literal["hub"] = "hub"
     path: str
     """Hub id, or a folder; a folder of that name wins."""
@@ -51,45 +41,36 @@ class HubCorpus(BaseModel):
     """Branch, tag or commit; the key of the corpus holds the commit. A folder has none."""
     splits: dict[str, str] = Field(min_length=1)
     """Our split to the dataset's split; slices such as `train[:20000]` are allowed."""
-    task: Task
-    """What the corpus is for, and which columns hold it."""
-    dev: Dev = DevAsGiven()
-    """Where the development split comes from."""
-    test: Test = TestAsGiven()
-    """Where the test split comes from."""
 
-    @model_validator(mode="after")
-    def _splits_go_with_the_task(self) -> "HubCorpus":
-        check_splits(self.task, self.dev, self.test, list(self.splits))
-        return self
+    def split_names(self) -> list[str]:
+        """Ours."""
+        return list(self.splits)
 
+    def facts(self) -> dict[str, Any]:
+        """The commit (or the digest of the local files) instead of names that can move."""
+        return {
+            "kind": self.kind,
+            "source": source_identity(self.path, self.revision),
+            "config": self.config,
+            "splits": dict(self.splits),
+            "task": self.task.model_dump(),
+            "dev": self.dev.model_dump(),
+            "test": self.test.model_dump(),
+        }
 
-def hub_facts(config: HubCorpus) -> dict[str, Any]:
-    """The commit (or the digest of the local files) instead of names that can move."""
-    return {
-        "kind": config.kind,
-        "source": source_identity(config.path, config.revision),
-        "config": config.config,
-        "splits": dict(config.splits),
-        "task": config.task.model_dump(),
-        "dev": config.dev.model_dump(),
-        "test": config.test.model_dump(),
-    }
-
-
-def hub_rows(config: HubCorpus) -> list[SplitRows]:
-    """Read and check every split, in the order given."""
-    revision = _revision_to_read(config.path, config.revision)
-    rows: list[SplitRows] = []
-    for split, theirs in config.splits.items():
-        where = f"split {quoted(theirs)} of {config.path}"
-        loaded = open_split(config.path, config.config, revision, theirs)
-        task = named_task(config.task, loaded.column_names, where)
-        wanted = (*text_columns(task), *label_columns(task), *negative_columns(task))
-        table, names = select_columns(loaded, wanted, where)
-        classes = next((names[c] for c in label_columns(task) if c in names), None)
-        rows.append(checked_rows(table, task, split, where, classes))
-    return rows
+    def rows(self) -> list[SplitRows]:
+        """Read and check every split, in the order given."""
+        revision = _revision_to_read(self.path, self.revision)
+        rows: list[SplitRows] = []
+        for split, theirs in self.splits.items():
+            where = f"split {quoted(theirs)} of {self.path}"
+            loaded = open_split(self.path, self.config, revision, theirs)
+            task = self.task.named(loaded.column_names, where)
+            wanted = (*task.text_columns, *task.label_columns, *task.negative_columns)
+            table, names = select_columns(loaded, wanted, where)
+            classes = next((names[c] for c in task.label_columns if c in names), None)
+            rows.append(task.rows(table, split, where, classes))
+        return rows
 
 
 def source_identity(path: str, revision: str) -> dict[str, str]:

@@ -1,0 +1,146 @@
+"""What every source of a corpus answers, and how a corpus is built from it."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from permafrost.stages.corpus.columns import Task, TaskKind
+from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
+from permafrost.stages.corpus.negatives import require_some_negatives
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.splits import Dev, DevAsGiven, Test, TestAsGiven, check_splits
+from permafrost.stages.kinds import Category, Kind
+from permafrost.storage.keys import text_digest
+from permafrost.storage.texts import Texts
+
+
+class CorpusSource(Kind):
+    """Where the texts and examples of a task come from: files, a dataset, or a generator."""
+
+    surface_at_chance: ClassVar[bool] = False
+    """Whether a task is made so that neither the words of a text nor its length tell its label."""
+
+    @abstractmethod
+    def columns(self) -> Task:
+        """What the corpus is for, and what its columns are called; known before it is read."""
+
+    def held_out(self) -> tuple[Dev, Test]:
+        """Where dev and test come from."""
+        return DevAsGiven(), TestAsGiven()
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What goes into the key of a corpus: names of files and branches replaced by what they stand for.
+
+        Reads bytes but parses nothing. Plain JSON types.
+
+        Raises:
+            InputError: a file or dataset that does not exist, cannot be read or cannot be resolved.
+        """
+
+    @abstractmethod
+    def rows(self) -> list[SplitRows]:
+        """Read or generate every split, in order.
+
+        Raises:
+            InputError: whatever is wrong with the data: what, in which row of which file, what to do.
+        """
+
+    @property
+    def task_kind(self) -> TaskKind:
+        """What the corpus is for."""
+        return self.columns().kind
+
+    def build(self) -> Corpus:
+        """Read or generate, check, and number the texts.
+
+        Raises:
+            InputError: see `rows`, or labels that do not go with the task, or a split that would be empty.
+        """
+        rows, task = self.rows(), self.columns()
+        dev, test = self.held_out()
+        require_some_negatives([s.negatives for s in rows if s.negatives is not None])
+        labels, label_names = task.label_values(rows)
+        texts, examples = _number_texts(rows, labels)
+        digests = texts.map(text_digest)
+        examples = test.carve(examples, digests, task.kind)
+        examples = dev.carve(examples, digests, label_names)
+        schema = WITH_NEGATIVES if "negatives" in examples.column_names else EXAMPLES
+        return Corpus(texts, examples.cast(schema), task.kind, label_names, digests)
+
+
+CORPUS_SOURCES = Category("corpus source", CorpusSource, "permafrost.stages.corpus.sources")
+CorpusConfig = Annotated[CorpusSource, CORPUS_SOURCES.field()]
+
+
+class ColumnsSource(CorpusSource):
+    """A source of tables, whose task says which columns hold what."""
+
+    task: Task
+    """What the corpus is for, and which columns hold it."""
+    dev: Dev = DevAsGiven()
+    """Where the development split comes from."""
+    test: Test = TestAsGiven()
+    """Where the test split comes from."""
+
+    @abstractmethod
+    def split_names(self) -> list[str]:
+        """Names of the splits that the source has, in order."""
+
+    @model_validator(mode="after")
+    def _splits_go_with_the_task(self) -> "ColumnsSource":
+        check_splits(self.task, self.dev, self.test, self.split_names())
+        return self
+
+    def columns(self) -> Task:
+        """As given."""
+        return self.task
+
+    def held_out(self) -> tuple[Dev, Test]:
+        """As given."""
+        return self.dev, self.test
+
+
+COLUMNS_SOURCES = Category("source", ColumnsSource, "permafrost.stages.corpus.sources")
+ColumnsConfig = Annotated[ColumnsSource, COLUMNS_SOURCES.field()]
+
+
+def _number_texts(
+    splits: Sequence[SplitRows], labels: Sequence[NDArray[np.float64] | None]
+) -> tuple[Texts, pa.Table]:
+    columns = [
+        c
+        for s in splits
+        for c in (s.text, s.text_pair, None if s.negatives is None else s.negatives.texts)
+        if c is not None
+    ]
+    stacked = pa.chunked_array([chunk for c in columns for chunk in c.chunks], pa.large_string())
+    encoded = stacked.combine_chunks().dictionary_encode()
+    numbers = encoded.indices.cast(pa.int64())
+    tables: list[pa.Table] = []
+    start = 0
+    for split, label in zip(splits, labels, strict=True):
+        n_rows = split.text.length()
+        text = numbers.slice(start, n_rows)
+        start += n_rows
+        pair = pa.nulls(n_rows, pa.int64())
+        if split.text_pair is not None:
+            pair = numbers.slice(start, n_rows)
+            start += n_rows
+        found = {
+            "split": pa.array([split.split] * n_rows, pa.string()),
+            "text": text,
+            "text_pair": pair,
+            "label": pa.nulls(n_rows, pa.float64()) if label is None else pa.array(label),
+        }
+        if split.negatives is not None:
+            theirs = numbers.slice(start, len(split.negatives.rows))
+            start += len(theirs)
+            found["negatives"] = split.negatives.numbered(theirs, (text, pair), split.where)
+        tables.append(pa.table(found))
+    return Texts(encoded.dictionary), pa.concat_tables(tables).combine_chunks()

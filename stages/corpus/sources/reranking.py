@@ -1,0 +1,146 @@
+"""Pairs of a query and an answer from labelled candidates, the other candidates as hard negatives."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from permafrost.stages.corpus.candidates import CandidateColumns, read_candidates
+from permafrost.stages.corpus.columns import Unlabelled
+from permafrost.stages.corpus.judgements import document_text, queries_of
+from permafrost.stages.corpus.negatives import Negatives
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.source import CorpusSource
+from permafrost.stages.corpus.splits import (
+    DevAsGiven,
+    DevOfQueries,
+    TestAsGiven,
+    TestOfQueries,
+    check_splits,
+)
+from permafrost.stages.corpus.table_files import file_format, file_sha256
+from permafrost.stages.corpus.text_column import checked_texts
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+
+
+class RerankingCorpus(CandidateColumns, CorpusSource):
+    """Files of queries with candidates, one row each: a pair for every candidate that answers its query.
+
+    A row may hold all candidates of a query instead, in lists `positive` and `negative`.
+
+    ```yaml
+    kind: reranking
+    files: {train: wikiqa/train.parquet, dev: wikiqa/dev.parquet, test: wikiqa/test.parquet}
+    query_id: qid
+    query: question
+    document: sentence
+    negatives: candidates
+    ```
+
+    Queries without an answer are left out.
+    """
+
+    kind: Literal["reranking"] = "reranking"
+    files: dict[str, str] = Field(min_length=1)
+    """Split to path; the format follows from the extension: .parquet, .jsonl, .csv or .tsv."""
+    negatives: Literal["none", "candidates"] = "none"
+    """`candidates`: those with the label 0 are the hard negatives of every pair of their query."""
+    dev: DevOfQueries = DevAsGiven()
+    """Where the development split comes from."""
+    test: TestOfQueries = TestAsGiven()
+    """Where the test split comes from."""
+
+    def columns(self) -> Unlabelled:
+        """Pairs without labels."""
+        negative = None if self.negatives == "none" else self.document
+        return Unlabelled(text="query", text_pair="answer", negative=negative)
+
+    def held_out(self) -> tuple[DevOfQueries, TestOfQueries]:
+        """As given."""
+        return self.dev, self.test
+
+    @model_validator(mode="after")
+    def _splits_go_with_dev(self) -> "RerankingCorpus":
+        check_splits(self.columns(), self.dev, self.test, list(self.files))
+        return self
+
+    def facts(self) -> dict[str, Any]:
+        """The bytes of the files instead of their names, and everything that decides how they are read."""
+        return {
+            **self.model_dump(mode="json"),
+            "files": {
+                split: {"format": file_format(Path(path)), "sha256": file_sha256(Path(path))}
+                for split, path in self.files.items()
+            },
+        }
+
+    def rows(self) -> list[SplitRows]:
+        """The pairs of every split, in the order of the answers in its file.
+
+        Raises:
+            InputError: a file or column that is not there, a text that is missing or blank, a label other
+                than 0 and 1, a query id with two texts, a candidate that both answers and does not, or no
+                answer.
+        """
+        return [self._pairs(split, Path(path)) for split, path in self.files.items()]
+
+    def _pairs(self, split: str, path: Path) -> SplitRows:
+        found = read_candidates(self, path)
+        where, document, keys, labels = found.where, found.document, found.keys, found.labels
+        queries, documents = (
+            checked_texts(found.texts.column(name), name, where).to_pylist()
+            for name in found.texts.column_names
+        )
+        documents = [document_text("", text) for text in documents]
+        others = _wrong_candidates(keys, queries, documents, labels, where)
+        answers = [row for row, label in enumerate(labels) if label]
+        if not answers:
+            raise InputError(
+                f"none of the {len(labels)} rows of {where} has the label 1, so no query has an answer"
+            )
+        negatives = None
+        if self.negatives == "candidates":
+            texts = [text for row in answers for text in others[keys[row]]]
+            counts = [len(others[keys[row]]) for row in answers]
+            rows = np.repeat(np.arange(len(answers)), counts)
+            negatives = Negatives(document, _texts(texts), rows)
+        return SplitRows(
+            split=split,
+            where=f"the answers of {where}",
+            text=_texts([queries[row] for row in answers]),
+            text_pair=_texts([documents[row] for row in answers]),
+            label=None,
+            class_names=None,
+            negatives=negatives,
+        )
+
+
+def _wrong_candidates(
+    keys: Sequence[str],
+    queries: Sequence[str],
+    documents: Sequence[str],
+    labels: Sequence[int],
+    where: str,
+) -> dict[str, list[str]]:
+    """Query id to its candidates with the label 0, each text once."""
+    judged: dict[tuple[str, str], int] = {}
+    for row, (key, document) in enumerate(zip(keys, documents, strict=True)):
+        again = judged.setdefault((key, document), row)
+        if labels[again] != labels[row]:
+            raise InputError(
+                f"rows {again + 1} and {row + 1} of {where} label the same document of query {quoted(key)} "
+                f"{labels[again]} and {labels[row]}; keep one of them"
+            )
+    found: dict[str, list[str]] = {key: [] for key in queries_of(keys, queries, where)}
+    for (key, document), row in judged.items():
+        if not labels[row]:
+            found[key].append(document)
+    return found
+
+
+def _texts(values: list[str]) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(values, pa.large_string())])
