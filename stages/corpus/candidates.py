@@ -17,9 +17,8 @@ from permafrost.stages.corpus.names import (
     QUERY_ID,
     find_column,
 )
-from permafrost.stages.corpus.nested import list_rows
 from permafrost.stages.corpus.table_files import column_names, read_columns
-from permafrost.stages.corpus.values import ids_of, texts_of, zeros_and_ones
+from permafrost.stages.corpus.values import ids_of, list_rows, texts_of, zeros_and_ones
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

@@ -6,13 +6,113 @@ Rows are numbered from 1 in messages, headers and blank lines not counted.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from permafrost.stages.corpus.negatives import Negatives, checked_negatives
-from permafrost.stages.corpus.text_column import checked_texts
+from permafrost.stages.corpus.names import require_columns
+from permafrost.stages.corpus.values import checked_texts, holds_text
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
+from permafrost.storage.ragged import offsets_of
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """Texts of one split, row after row."""
+
+    column: str
+    texts: pa.ChunkedArray
+    """`large_string`, without nulls and blank texts."""
+    rows: NDArray[np.int64]
+    """Row of each text, from 0, ascending."""
+
+    def numbered(
+        self, numbers: pa.Array, sides: tuple[pa.Array, pa.Array], where: str
+    ) -> pa.ListArray:
+        """The numbers of the texts as one list per row.
+
+        Args:
+            numbers: of the texts, int64.
+            sides: numbers of the first and the second text of each row.
+            where: names the source, for messages.
+
+        Raises:
+            InputError: a negative is a text of its own row.
+        """
+        texts = np.stack([side.to_numpy() for side in sides])
+        wrong = (texts[:, self.rows] == numbers.to_numpy()).any(axis=0)
+        if wrong.any():
+            row = int(self.rows[wrong.argmax()])
+            raise InputError(
+                f"row {row + 1} of {where} has a negative in column {quoted(self.column)} that is the "
+                f"row's own text or text_pair ({int(wrong.sum())} such of {len(wrong)} negatives); remove it"
+            )
+        counts = np.bincount(self.rows, minlength=texts.shape[1])
+        return pa.ListArray.from_arrays(pa.array(offsets_of(counts), pa.int32()), numbers)
+
+
+def checked_negatives(column: pa.ChunkedArray, name: str, where: str) -> Negatives:
+    """Take a column apart that holds one text or a list of texts in each row.
+
+    A row has none where the value is missing, an empty list or, in a column of single texts, an empty
+    text (a csv file has no other way to say so).
+
+    Raises:
+        InputError: a column of something else, or a text that is missing in a list, blank or not UTF-8.
+    """
+    texts, rows = _flat(column, name, where)
+    if not len(rows):
+        return Negatives(name, _chunked(pa.array([], pa.large_string())), rows)
+    return Negatives(name, checked_texts(texts, name, where, rows), rows)
+
+
+def _flat(
+    column: pa.ChunkedArray, name: str, where: str
+) -> tuple[pa.ChunkedArray, NDArray[np.int64]]:
+    """The texts as bytes, and the row of each."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if pa.types.is_null(kind):
+        return _chunked(pa.array([], pa.large_binary())), np.empty(0, np.int64)
+    if holds_text(kind):
+        raw = column.cast(pa.large_binary())
+        given = pc.fill_null(pc.greater(pc.binary_length(raw), 0), False)
+        return raw.filter(given), np.flatnonzero(given.to_numpy())
+    if not _is_list(kind) or not (holds_text(kind.value_type) or pa.types.is_null(kind.value_type)):
+        raise InputError(
+            f"column {quoted(name)} of {where} holds {kind}, expected a text or a list of texts in each "
+            "row; name the column with the negatives"
+        )
+    lists = column.cast(pa.large_list(kind.value_type)).combine_chunks()
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    texts = lists.flatten().cast(pa.large_binary())
+    return _chunked(texts), np.repeat(np.arange(len(counts)), counts)
+
+
+def require_some_negatives(splits: Sequence[Negatives]) -> None:
+    """Check that a column of negatives, if there is one, holds any in some split.
+
+    Raises:
+        InputError: it does not.
+    """
+    if splits and not any(len(s.rows) for s in splits):
+        raise InputError(
+            f"column {quoted(splits[0].column)} holds no text in any row of any split; name the column "
+            "with the negatives, or leave 'negative' out of the task"
+        )
+
+
+def _chunked(array: pa.Array) -> pa.ChunkedArray:
+    return pa.chunked_array([array], array.type)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 @dataclass(frozen=True)
@@ -29,27 +129,6 @@ class SplitRows:
     """Names of classes 0, 1, ... where the source declares them."""
     negatives: Negatives | None = None
     """Hard negatives; None where the task names no column of them."""
-
-
-def require_columns(available: Sequence[str], wanted: Sequence[str], where: str) -> None:
-    """Check that each wanted column is there exactly once.
-
-    Raises:
-        InputError: a column is missing or ambiguous.
-    """
-    for name in wanted:
-        if available.count(name) != 1:
-            problem = "no column" if name not in available else "more than one column"
-            raise InputError(
-                f"{where} has {problem} {quoted(name)}; its columns are "
-                f"{_listed(available)}. Name one of these in the task's text, "
-                "text_pair, negative or label (on the command line: FILE::COLUMN)"
-            )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
-    return ", ".join(map(quoted, names[:20])) + more
 
 
 def checked_rows(

@@ -11,8 +11,7 @@ from pydantic import model_validator
 
 from permafrost.stages.corpus.columns import Task, TaskKind
 from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
-from permafrost.stages.corpus.negatives import require_some_negatives
-from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.rows import SplitRows, require_some_negatives
 from permafrost.stages.corpus.splits import Dev, DevAsGiven, Test, TestAsGiven, check_splits
 from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.keys import text_digest

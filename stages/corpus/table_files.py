@@ -11,8 +11,8 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from permafrost.stages.corpus.rows import require_columns
-from permafrost.stages.corpus.shards import FORMATS, data_files
+from permafrost.stages.corpus.data_files import FORMATS, data_files
+from permafrost.stages.corpus.names import require_columns
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from permafrost.stages.corpus.sources.hub import read_split, resolve_commit
 from permafrost.stages.corpus.table_files import read_columns
-from permafrost.stages.corpus.text_column import checked_texts
+from permafrost.stages.corpus.values import checked_texts
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted

@@ -1,16 +1,107 @@
-"""Columns of a table as Python values, checked. Rows are numbered from 1 in messages.
+"""What the columns of a table hold, checked: texts, numbers, ids, and lists of them.
 
-Every function raises `InputError` where a value is missing or of another kind than it should be.
+Lists, as mteb's older datasets have them, are those of parquet and jsonl, or JSON in the cells of csv and
+tsv. Rows are numbered from 1 in messages.
 """
 
+import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from permafrost.stages.corpus.text_column import decoded
+from permafrost.stages.corpus.table_files import first_row, read_columns
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
+
+
+def checked_texts(
+    column: pa.ChunkedArray, name: str, where: str, rows: NDArray[np.int64] | None = None
+) -> pa.ChunkedArray:
+    """The column as valid, non-blank `large_string`.
+
+    Args:
+        column: one value per row of the source, or as `rows` says.
+        name: of the column, for messages.
+        where: names the source, for messages.
+        rows: row of each value, from 0, where rows hold any number of them.
+
+    Raises:
+        InputError: no rows, not text, invalid UTF-8, or a missing or blank text; with its row number.
+    """
+    if column.length() == 0:
+        raise InputError(f"{where} has no rows; give at least one text")
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not holds_text(kind):
+        raise InputError(
+            f"column {quoted(name)} of {where} holds {column.type}, expected text; name the column that "
+            "has the texts"
+        )
+    texts = decoded(column, name, where, rows)
+    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True)
+    at = pc.index(blank, True).as_py()
+    if at >= 0:
+        value = texts.slice(at, 1).to_pylist()[0]
+        n_blank = pc.sum(blank).as_py()
+        raise InputError(
+            f"row {_row(at, rows)} of {where} has "
+            f"{'no text' if value is None else f'the blank text {quoted(value[:40])}'} in column "
+            f"{quoted(name)} ({n_blank} such of {texts.length()} {'rows' if rows is None else 'texts'}); "
+            "remove the row or fill it"
+        )
+    return texts
+
+
+def decoded(
+    column: pa.ChunkedArray, name: str, where: str, rows: NDArray[np.int64] | None = None
+) -> pa.ChunkedArray:
+    """Text or bytes as `large_string`, missing ones kept; for the arguments see `checked_texts`.
+
+    Raises:
+        InputError: invalid UTF-8; with its row number.
+    """
+    try:
+        texts = column.cast(pa.large_string())
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        at, raw = _first_undecodable(column)
+        raise InputError(
+            f"row {_row(at, rows)} of {where}, column {quoted(name)}, is not valid UTF-8: "
+            f"{quoted(raw[:60])}; save the data as UTF-8"
+        ) from error
+    return texts
+
+
+def _first_undecodable(column: pa.ChunkedArray) -> tuple[int, bytes]:
+    raw = column.cast(pa.large_binary())
+    for at, value in enumerate(raw):
+        data: bytes = value.as_py() or b""
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            return at, data
+    raise AssertionError("Arrow found invalid UTF-8 that Python does not")
+
+
+def _row(at: int, rows: NDArray[np.int64] | None) -> int:
+    """Number of the row of a value, from 1."""
+    return 1 + (at if rows is None else int(rows[at]))
+
+
+def holds_text(kind: pa.DataType) -> bool:
+    """Whether values of this type are text, or bytes that may be."""
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
 
 
 def values_of(table: pa.Table, name: str, where: str) -> list[Any]:
@@ -82,3 +173,106 @@ def unique_ids_of(table: pa.Table, name: str, where: str) -> list[str]:
             f"{quoted(name)}); give every row an id of its own"
         )
     return ids
+
+
+def holds_lists(path: Path, names: Sequence[str]) -> bool:
+    """Whether each of these columns has a list in the first row.
+
+    Raises:
+        InputError: the file is missing, empty, unreadable or broken.
+    """
+    first = first_row(path)
+    return all(isinstance(_listed(first.get(name)), list) for name in names)
+
+
+def list_rows(
+    path: Path,
+    texts: Sequence[str],
+    others: Sequence[str] = (),
+    *,
+    single: Sequence[str] = (),
+    ids: Sequence[str] = (),
+) -> tuple[pa.Table, dict[str, list[list[Any]]]]:
+    """The rows of a file as a table, and the columns that hold lists; a missing list is an empty one.
+
+    Args:
+        path: of the file.
+        texts: columns with lists of texts; a text alone is a list of one.
+        others: columns with lists of numbers or texts.
+        single: columns with one text in each row.
+        ids: columns with one id in each row.
+
+    Raises:
+        InputError: a value that is no list; see also `read_columns`.
+    """
+    table = read_columns(path, single, [], texts, ids=ids, lists=others)
+    return table, {name: _lists(table, name, str(path)) for name in (*texts, *others)}
+
+
+def unnested(path: Path, texts: Sequence[str], others: Sequence[str]) -> pa.Table:
+    """The columns with one row per element of their lists, which are equally long in every row.
+
+    Raises:
+        InputError: see `list_rows`, lists of different lengths, or elements of different types.
+    """
+    _, lists = list_rows(path, texts, others)
+    require_equal_lengths(lists, str(path))
+    try:
+        return pa.table({name: pa.array(sum_of(rows)) for name, rows in lists.items()})
+    except pa.ArrowException as error:
+        raise InputError(
+            f"the lists of {path} hold values of different types: {error}; give those of a column one type"
+        ) from error
+
+
+def require_equal_lengths(lists: Mapping[str, Sequence[Sequence[Any]]], where: str) -> None:
+    """Check that the lists of a row are equally long.
+
+    Raises:
+        InputError: not so; with the row.
+    """
+    (first, rows), *others = lists.items()
+    for name, other in others:
+        for number, (one, two) in enumerate(zip(rows, other, strict=True), start=1):
+            if len(one) != len(two):
+                raise InputError(
+                    f"row {number} of {where} has {len(one)} elements in column {quoted(first)} and "
+                    f"{len(two)} in {quoted(name)}; repair the row, they belong together"
+                )
+
+
+def sum_of(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """The elements of all rows."""
+    return [value for row in rows for value in row]
+
+
+def _lists(table: pa.Table, name: str, where: str) -> list[list[Any]]:
+    column = table.column(name)
+    if holds_text(column.type):
+        # Nothing in a cell of csv is nothing at all.
+        filled = table.set_column(
+            table.column_names.index(name), name, column.fill_null(b"" if _is_bytes(column) else "")
+        )
+        values = [_listed(text) if text else [] for text in texts_of(filled, name, where)]
+        return [value if isinstance(value, list) else [value] for value in values]
+    values = [[] if value is None else value for value in column.to_pylist()]
+    for row, value in enumerate(values, start=1):
+        if not isinstance(value, list):
+            raise InputError(
+                f"row {row} of {where} has {quoted(value)} in column {quoted(name)}, expected a list"
+            )
+    return values
+
+
+def _is_bytes(column: pa.ChunkedArray) -> bool:
+    return pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+
+
+def _listed(value: Any) -> Any:
+    """A list that is written as JSON; else the value."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value

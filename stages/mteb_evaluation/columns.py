@@ -9,10 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from permafrost.stages.corpus.names import find_column, find_pair
-from permafrost.stages.corpus.nested import holds_lists, unnested
 from permafrost.stages.corpus.table_files import column_names, read_columns
-from permafrost.stages.corpus.text_column import holds_text
-from permafrost.stages.corpus.values import texts_of, values_of
+from permafrost.stages.corpus.values import holds_lists, holds_text, texts_of, unnested, values_of
 from permafrost.stages.mteb_evaluation.tasks import LocalTask
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted

@@ -1,8 +1,14 @@
 """Local data of tasks that search: queries, documents, and which of them answer which."""
 
 from permafrost.stages.corpus.candidates import read_candidates
-from permafrost.stages.corpus.judgements import Judgeable, judgements_of, queries_of
-from permafrost.stages.corpus.search_files import read_documents, read_judgements, read_queries
+from permafrost.stages.corpus.search_files import (
+    Judgeable,
+    judgements_of,
+    queries_of,
+    read_documents,
+    read_judgements,
+    read_queries,
+)
 from permafrost.stages.mteb_evaluation.local_data import Columns, LocalData
 from permafrost.stages.mteb_evaluation.tasks import RerankingTask, RetrievalTask
 from permafrost.storage.errors import InputError

@@ -11,8 +11,14 @@ from permafrost.stages.corpus.names import (
     SUMMARIES,
     SUMMARY,
 )
-from permafrost.stages.corpus.nested import list_rows, require_equal_lengths
-from permafrost.stages.corpus.values import ids_of, numbers_of, texts_of, unique_ids_of
+from permafrost.stages.corpus.values import (
+    ids_of,
+    list_rows,
+    numbers_of,
+    require_equal_lengths,
+    texts_of,
+    unique_ids_of,
+)
 from permafrost.stages.mteb_evaluation.columns import open_file, text_lists_of
 from permafrost.stages.mteb_evaluation.local_data import Columns, LocalData
 from permafrost.stages.mteb_evaluation.tasks import SummarizationTask

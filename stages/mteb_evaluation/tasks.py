@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
 from permafrost.stages.corpus.candidates import CandidateColumns
-from permafrost.stages.corpus.names import find_file, look_for
+from permafrost.stages.corpus.data_files import find_file, look_for
 from permafrost.stages.corpus.search_files import SearchColumns, qrels_file
 from permafrost.storage.quoting import quoted
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
-from permafrost.stages.corpus.judgements import document_text
+from permafrost.stages.corpus.search_files import document_text
 from permafrost.stages.mteb_evaluation.local_data import Columns, LocalData
 from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.stages.mteb_evaluation.tasks import (

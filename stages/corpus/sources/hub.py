@@ -8,7 +8,8 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from permafrost.stages.corpus.rows import SplitRows, require_columns
+from permafrost.stages.corpus.names import require_columns
+from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.source import ColumnsSource
 from permafrost.stages.corpus.table_files import file_sha256
 from permafrost.storage.errors import InputError

@@ -10,9 +10,8 @@ from pydantic import Field, model_validator
 
 from permafrost.stages.corpus.candidates import CandidateColumns, read_candidates
 from permafrost.stages.corpus.columns import Unlabelled
-from permafrost.stages.corpus.judgements import document_text, queries_of
-from permafrost.stages.corpus.negatives import Negatives
-from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.rows import Negatives, SplitRows
+from permafrost.stages.corpus.search_files import document_text, queries_of
 from permafrost.stages.corpus.source import CorpusSource
 from permafrost.stages.corpus.splits import (
     DevAsGiven,
@@ -22,7 +21,7 @@ from permafrost.stages.corpus.splits import (
     check_splits,
 )
 from permafrost.stages.corpus.table_files import file_format, file_sha256
-from permafrost.stages.corpus.text_column import checked_texts
+from permafrost.stages.corpus.values import checked_texts
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

@@ -8,12 +8,15 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from permafrost.stages.corpus.columns import Unlabelled
-from permafrost.stages.corpus.judgements import Judgeable, Judgement, document_text, judgements_of
-from permafrost.stages.corpus.names import look_for
+from permafrost.stages.corpus.data_files import look_for
 from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.search_files import (
     QRELS,
+    Judgeable,
+    Judgement,
     SearchColumns,
+    document_text,
+    judgements_of,
     qrels_file,
     qrels_names,
     read_documents,

@@ -13,8 +13,14 @@ from tokenizers import Tokenizer
 
 from permafrost.stages.bounds import MAX_SEED
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.corpus.sources.dilution import STATEMENT_WORDS, DilutionCorpus
-from permafrost.stages.corpus.words import CONTEXTS, FILLERS, MODIFIERS, NOUNS
+from permafrost.stages.corpus.sources.dilution import (
+    CONTEXTS,
+    FILLERS,
+    MODIFIERS,
+    NOUNS,
+    STATEMENT_WORDS,
+    DilutionCorpus,
+)
 from permafrost.storage.errors import InputError
 
 SMALL: dict[str, Any] = {"n_words": 32, "n_train": 200, "n_dev": 60, "n_test": 60}

@@ -1,4 +1,4 @@
-"""Data in several files: the shards of a folder, or the files that a pattern fits."""
+"""Which files are meant: by a name in a folder, by a pattern, or by the series of their shards."""
 
 import glob
 import re
@@ -107,3 +107,100 @@ def _require_all(shards: Sequence[Path], folder: Path) -> None:
 
 def _sorted(found: Iterable[Path]) -> list[Path]:
     return sorted(p for p in found if p.is_file())
+
+
+TABLES = (".parquet", ".jsonl", ".csv", ".tsv")
+"""Extensions of files with columns."""
+_LAYOUTS = (
+    "{0}",
+    "data/{0}",
+    "{0}-00000-of-00001",
+    "data/{0}-00000-of-00001",
+    "{0}/{0}-00000-of-00001",
+)
+"""Where a folder keeps a file of a name: by itself, or as datasets of the hub have it."""
+_SHARDED = ("{0}", "data/{0}", "{0}/{0}")
+"""Where it keeps one in shards, `NAME-00000-of-00002` and so on."""
+
+
+def find_file(
+    folder: Path, names: Sequence[str], field: str, extensions: Sequence[str] = TABLES
+) -> Path:
+    """As `look_for`.
+
+    Raises:
+        InputError: no such file, or several of one name.
+    """
+    if (found := look_for(folder, names, field, extensions)) is not None:
+        return found
+    raise InputError(
+        f"there is no file {folder / names[0]}{extensions[0]} (nor with {', '.join(extensions[1:])}"
+        f"{''.join(f', nor {name}' for name in names[1:])}); {_listing(folder)}. Write '{field}: NAME' with "
+        f"the one that is meant; relative paths count from the working folder {Path.cwd()}"
+    )
+
+
+def look_for(
+    folder: Path, names: Sequence[str], field: str, extensions: Sequence[str] = TABLES
+) -> Path | None:
+    """The file of a folder that has one of these names: with its extension, or without; None without one.
+
+    The first name of which there is a file counts. A name may be a pattern (`data/test-*.parquet`); what lies
+    in several shards is the pattern of these.
+
+    Raises:
+        InputError: several of one name, or a shard is missing.
+    """
+    for name in names:
+        given = folder / name
+        if given.suffix.lower() in extensions and (_is_file(given) or _fits_files(given)):
+            return given
+        found = [
+            path
+            for layout in _LAYOUTS
+            for extension in extensions
+            if _is_file(path := folder / f"{layout.format(name)}{extension}")
+        ]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            found = [
+                shards
+                for layout in _SHARDED
+                for extension in extensions
+                if (shards := shards_of(folder / layout.format(name), extension))
+            ]
+            if len(found) == 1:
+                return found[0]
+        if found:
+            raise InputError(
+                f"{folder} has several files for {field}: "
+                f"{', '.join(str(p.relative_to(folder)) for p in found)}; write one of them with its "
+                f"extension, '{field}: {found[0].relative_to(folder)}', or remove the others"
+            )
+    return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than the file system allows
+        return False
+
+
+def _fits_files(pattern: Path) -> bool:
+    """Whether a pattern in a folder, however that is called, fits any file."""
+    return glob.has_magic(pattern.name) and bool(files_of_pattern(pattern))
+
+
+def _listing(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    # Two levels: judgements lie in a folder of their own.
+    names = sorted(
+        str(p.relative_to(folder)) for p in (*folder.glob("*"), *folder.glob("*/*")) if p.is_file()
+    )
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return (
+        f"the folder holds {', '.join(names[:12])}{more}" if names else "the folder holds no files"
+    )
