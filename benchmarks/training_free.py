@@ -55,7 +55,7 @@ from permafrost.stages.extraction.recipes import (
     encode,
     resolve_recipe,
 )
-from permafrost.stages.extraction.recipes.tokenising import tokenise
+from permafrost.stages.extraction.recipes.inputs import tokenise
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractRuntime
 from permafrost.storage.features.store import FeatureStore

@@ -20,7 +20,7 @@ from permafrost.flows.methods.reading import Reading, corpus_input, reading
 from permafrost.flows.nodes import CellName, ExperimentNodes
 from permafrost.flows.report import report_node
 from permafrost.flows.stores import RecipeStores, resolve_stores
-from permafrost.stages.extraction.recipes import expand_recipe, recipe_identity
+from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import Foundation, lay_foundation
 from permafrost.stages.mteb_evaluation import LocalTask, MtebTask, Role, TaskFacts, task_facts
@@ -186,7 +186,7 @@ class _Builder:
         Raises:
             InputError: the recipe is an ensemble of prompts.
         """
-        first, *others = expand_recipe(self.experiment.all_recipes[recipe])
+        first, *others = self.experiment.all_recipes[recipe].members()
         if others:
             raise InputError(
                 f"the recipe {quoted(recipe)} is an ensemble of {len(others) + 1} prompts, which a probe "

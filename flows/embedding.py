@@ -30,7 +30,6 @@ from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.encoder import find_fitted
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.extract import ExtractReport, extract
-from permafrost.stages.extraction.recipes import expand_recipe
 from permafrost.stages.extraction.target import (
     ExtractConfig,
     ExtractRuntime,
@@ -160,7 +159,7 @@ class _Made:
 def _by_method(how: ByMethod, unique: _Unique, context: ExtractContext) -> _Made:
     targets = [
         resolve_target(how.extract.model_copy(update={"recipe": member}))
-        for member in expand_recipe(how.extract.recipe)
+        for member in how.extract.recipe.members()
     ]
     first = targets[0]
     # The members of an ensemble share the backbone, which is loaded at most once.

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from permafrost.flows.context import SharedBackbone
 from permafrost.stages.extraction.extract import ExtractReport, extract
-from permafrost.stages.extraction.recipes import expand_recipe
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import Progress
@@ -31,7 +30,7 @@ def extract_texts(
     # All are resolved before the first one runs, so that a wrong prompt costs nothing.
     targets = [
         resolve_target(config.model_copy(update={"recipe": member}))
-        for member in expand_recipe(config.recipe)
+        for member in config.recipe.members()
     ]
     for number, target in enumerate(targets, start=1):
         part = f" ({number} of {len(targets)})" if len(targets) > 1 else ""

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from permafrost.stages.extraction.recipes import Recipe, parse_recipe
+from permafrost.stages.extraction.recipes import RecipeConfig, parse_recipe
 
 DEFAULT_RECIPE = "default"
 """Name of the experiment's own `recipe` beside those in `recipes`."""
@@ -14,5 +14,5 @@ def _named_recipe(value: Any) -> Any:
     return parse_recipe(value) if isinstance(value, str) else value
 
 
-RecipeField = Annotated[Recipe, BeforeValidator(_named_recipe)]
+RecipeField = Annotated[RecipeConfig, BeforeValidator(_named_recipe)]
 """A recipe with its fields, or as on the command line: `prompt_eol:spelling=plain`."""

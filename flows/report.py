@@ -143,7 +143,7 @@ def _attention(nodes: ExperimentNodes) -> tuple[AttentionSource, tuple[Input, ..
         target = stores.targets[0]
         arrays = tuple(a for a in target.arrays if a.startswith("attention_rows/"))
         if arrays and len(stores.targets) == 1 and stores.tasks:
-            name = target.recipe.kind if recipe == DEFAULT_RECIPE else recipe
+            name = target.recipe.name() if recipe == DEFAULT_RECIPE else recipe
             source = AttentionSource(
                 recipe=name,
                 arrays=arrays,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from permafrost.flows.evaluations import evaluation_texts, instructed_recipes, texts_name
 from permafrost.flows.experiment import DEFAULT_RECIPE, Experiment
 from permafrost.stages.extraction.capture import in_order
-from permafrost.stages.extraction.recipes import Recipe, expand_recipe
+from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.extraction.target import ExtractTarget, Foundation
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -60,7 +60,7 @@ def resolve_stores(experiment: Experiment, base: Foundation) -> dict[str, Recipe
     for name, recipe in all_recipes(experiment).items():
         if not (need := needs.get(name, _Need())).arrays:
             continue
-        members = expand_recipe(recipe)
+        members = recipe.members()
         if len(members) > 1 and name in single:
             raise InputError(
                 f"the recipe {quoted(name)} is an ensemble of {len(members)} prompts, which heads and probes "

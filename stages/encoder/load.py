@@ -8,7 +8,7 @@ from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.fitted import find_fitted
 from permafrost.stages.encoder.vectors import MethodVectors, TextVectors
 from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
-from permafrost.stages.extraction.recipes import PlainRecipe, Recipe, expand_recipe
+from permafrost.stages.extraction.recipes import PlainRecipe, Recipe
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, lay_foundation
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName
@@ -69,7 +69,7 @@ def method_encoder(
     require_nothing_fitted(config)
     base = lay_foundation(backbone, store_dtype, "none")
     arrays = required_arrays(config, base.sizes)
-    members = tuple(base.target(m, arrays) for m in expand_recipe(recipe or PlainRecipe()))
+    members = tuple(base.target(m, arrays) for m in (recipe or PlainRecipe()).members())
     vectors = MethodVectors(config, base.sizes, len(members))
     return assemble(members, vectors, ExtractRuntime(device=device, batch_tokens=batch_tokens))
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
-from permafrost.stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
+from permafrost.stages.extraction.recipes.inputs import OPENING, PLACEHOLDER, Encoded
 from permafrost.storage.ragged import Ragged
 
 

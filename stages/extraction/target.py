@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedTokenizerBase
 
 from permafrost.stages.bounds import MAX_BYTES, MAX_TEXTS
@@ -18,8 +18,10 @@ from permafrost.stages.extraction.backbone import (
 )
 from permafrost.stages.extraction.capture import ArrayName, Capture
 from permafrost.stages.extraction.recipes import (
+    RECIPES,
     PlainRecipe,
     Recipe,
+    RecipeConfig,
     recipe_identity,
     resolve_recipe,
 )
@@ -35,7 +37,7 @@ class ExtractConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     backbone: BackboneConfig
-    recipe: Recipe = PlainRecipe()
+    recipe: RecipeConfig = PlainRecipe()
     capture: Capture
     store_dtype: FloatName = "float16"
     codec: Codec = "none"
@@ -213,7 +215,7 @@ def target_of_identity(
         files=files,
         sizes=read_sizes(files),
         tokenizer=load_tokenizer(files),
-        recipe=TypeAdapter[Recipe](Recipe).validate_python(identity.recipe),
+        recipe=RECIPES.validate(identity.recipe),
         max_length=identity.max_length,
         identity=identity,
         arrays=arrays,

@@ -17,7 +17,7 @@ def require_prefixes(recipe: Recipe, sizes: BackboneSizes) -> None:
             f"a token is asked for what follows it, but in {sizes.model_type}, an encoder, every token sees "
             f"the whole text; use a decoder"
         )
-    if recipe.rewiring is not None or recipe.intervention is not None or recipe.kind == "echo":
+    if recipe.rewiring is not None or recipe.intervention is not None or recipe.says_text_twice:
         raise InputError(
             f"a token is asked for what follows it, but under the recipe {recipe.name()} it has seen that, "
             f"or is changed in the pass; use plain or a template"

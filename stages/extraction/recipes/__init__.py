@@ -4,14 +4,11 @@ A recipe is part of a store's identity, with all its fields. The span are the to
 over; `span_start:span_end` is the part of the input that is the text itself.
 """
 
-from permafrost.stages.extraction.recipes.alterations import Intervention, Rewiring
 from permafrost.stages.extraction.recipes.contrastive import ContrastiveRecipe
 from permafrost.stages.extraction.recipes.echo import EchoRecipe
-from permafrost.stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
-from permafrost.stages.extraction.recipes.htp import HtpRecipe
-from permafrost.stages.extraction.recipes.kinds import Recipe
+from permafrost.stages.extraction.recipes.htp import HtpRecipe, sentence_starts
+from permafrost.stages.extraction.recipes.inputs import OPENING, PLACEHOLDER, Encoded
 from permafrost.stages.extraction.recipes.meta_eol import MetaEolRecipe
-from permafrost.stages.extraction.recipes.normalisation import normalise_sentence
 from permafrost.stages.extraction.recipes.parse import parse_recipe
 from permafrost.stages.extraction.recipes.plain import PlainRecipe
 from permafrost.stages.extraction.recipes.prepending import TokenPrependingRecipe
@@ -20,13 +17,17 @@ from permafrost.stages.extraction.recipes.prompts import (
     KnowledgeRecipe,
     PretendedCotRecipe,
     PromptEolRecipe,
+    TemplateRecipe,
 )
-from permafrost.stages.extraction.recipes.sentences import sentence_starts
-from permafrost.stages.extraction.recipes.template import TemplateRecipe
-from permafrost.stages.extraction.recipes.use import (
+from permafrost.stages.extraction.recipes.recipe import (
+    RECIPES,
+    Intervention,
+    Recipe,
+    RecipeConfig,
+    Rewiring,
     definite_readout,
     encode,
-    expand_recipe,
+    normalise_sentence,
     recipe_identity,
     resolve_recipe,
 )
@@ -34,6 +35,7 @@ from permafrost.stages.extraction.recipes.use import (
 __all__ = [
     "OPENING",
     "PLACEHOLDER",
+    "RECIPES",
     "ContrastiveRecipe",
     "EchoRecipe",
     "Encoded",
@@ -46,12 +48,12 @@ __all__ = [
     "PretendedCotRecipe",
     "PromptEolRecipe",
     "Recipe",
+    "RecipeConfig",
     "Rewiring",
     "TemplateRecipe",
     "TokenPrependingRecipe",
     "definite_readout",
     "encode",
-    "expand_recipe",
     "normalise_sentence",
     "parse_recipe",
     "recipe_identity",

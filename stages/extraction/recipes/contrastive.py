@@ -9,13 +9,16 @@ from pydantic import Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
 from permafrost.stages.bounds import MAX_LAYERS
-from permafrost.stages.extraction.recipes.alterations import Intervention
-from permafrost.stages.extraction.recipes.encoded import Encoded
-from permafrost.stages.extraction.recipes.filling import fill
-from permafrost.stages.extraction.recipes.packing import pack
-from permafrost.stages.extraction.recipes.prompts import QUOTED
-from permafrost.stages.extraction.recipes.slots import TEXT, require_slots, words_around
-from permafrost.stages.extraction.recipes.template import PromptRecipe
+from permafrost.stages.extraction.recipes.inputs import (
+    TEXT,
+    Encoded,
+    fill,
+    pack,
+    require_slots,
+    words_around,
+)
+from permafrost.stages.extraction.recipes.prompts import QUOTED, PromptRecipe
+from permafrost.stages.extraction.recipes.recipe import Intervention
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
 

@@ -1,25 +1,31 @@
 """Echo embeddings: a text said twice, so that its tokens have seen all of it once."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import field_validator
 from transformers import PreTrainedTokenizerBase
 
-from permafrost.stages.extraction.recipes.base import BaseRecipe
-from permafrost.stages.extraction.recipes.encoded import Encoded
-from permafrost.stages.extraction.recipes.filling import fill
-from permafrost.stages.extraction.recipes.packing import pack
-from permafrost.stages.extraction.recipes.slots import FIRST, TEXT, require_slots, words_around
+from permafrost.stages.extraction.recipes.inputs import (
+    FIRST,
+    TEXT,
+    Encoded,
+    fill,
+    pack,
+    require_slots,
+    words_around,
+)
+from permafrost.stages.extraction.recipes.recipe import Recipe
 
 
-class EchoRecipe(BaseRecipe):
+class EchoRecipe(Recipe):
     """Echo: the text twice inside a prompt; the span is the second copy.
 
     The words around the copies are ours; the paper reports several, which differ little.
     """
 
     kind: Literal["echo"] = "echo"
+    says_text_twice: ClassVar[bool] = True
     template: str = "Say the same again. A sentence: {first} The same sentence: {text}"
     """Contains {first} and after it {text}, once each; both are filled with the text."""
 

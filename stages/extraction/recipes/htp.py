@@ -3,18 +3,28 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+import blingfire
 import numpy as np
+from jaxtyping import Int64
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
 from permafrost.stages.bounds import MAX_TEXTS
-from permafrost.stages.extraction.recipes.encoded import OPENING, PLACEHOLDER, Encoded
-from permafrost.stages.extraction.recipes.filling import Filled, fill
-from permafrost.stages.extraction.recipes.packing import TextInput, between, pack
-from permafrost.stages.extraction.recipes.rewired import RewiredRecipe
-from permafrost.stages.extraction.recipes.sentences import sentence_starts
-from permafrost.stages.extraction.recipes.slots import TEXT, require_slots, words_around
+from permafrost.stages.extraction.recipes.inputs import (
+    OPENING,
+    PLACEHOLDER,
+    TEXT,
+    Encoded,
+    Filled,
+    TextInput,
+    between,
+    fill,
+    pack,
+    require_slots,
+    words_around,
+)
+from permafrost.stages.extraction.recipes.prepending import RewiredRecipe
 
 
 class HtpRecipe(RewiredRecipe):
@@ -109,3 +119,13 @@ def _copies(sources: NDArray[np.int64], targets: Sequence[NDArray[np.int64]]) ->
     """Rows of [source, target] for every group of targets that there is."""
     rows = [np.stack([sources, group], axis=1) for group in targets if len(group)]
     return np.concatenate(rows)
+
+
+def sentence_starts(text: str) -> Int64[np.ndarray, " n_sentences"]:
+    """Characters at which the sentences of a text begin, found by blingfire's rules.
+
+    HTP's released code uses spaCy's parser, and appends a full stop to a sentence without one; here the
+    text stays as it is.
+    """
+    _, offsets = blingfire.text_to_sentences_and_offsets(text)
+    return np.asarray([start for start, _ in offsets], dtype=np.int64)

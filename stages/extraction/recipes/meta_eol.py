@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
-from permafrost.stages.extraction.recipes.base import BaseRecipe
-from permafrost.stages.extraction.recipes.encoded import Encoded
-from permafrost.stages.extraction.recipes.slots import TEXT, require_slots
-from permafrost.stages.extraction.recipes.template import TemplateRecipe
+from permafrost.stages.extraction.recipes.inputs import TEXT, Encoded, require_slots
+from permafrost.stages.extraction.recipes.prompts import TemplateRecipe
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -37,14 +36,14 @@ PROMPTS = (
 synonym in context, most critical fact, main entity or relation."""
 
 
-class MetaEolRecipe(BaseRecipe):
+class MetaEolRecipe(Recipe):
     """MetaEOL: prompts that look at a text from different sides; their embeddings are combined.
 
-    With several prompts this is an ensemble, of which `expand_recipe` gives the members: each has one
-    prompt and a store of its own.
+    With several prompts this is an ensemble: each member has one prompt and a store of its own.
     """
 
     kind: Literal["meta_eol"] = "meta_eol"
+    is_ensemble: ClassVar[bool] = True
     prompts: tuple[str, ...] = Field(default=PROMPTS, min_length=1)
     """Each contains {text} exactly once; on the command line a JSON list."""
 
@@ -93,5 +92,5 @@ class MetaEolRecipe(BaseRecipe):
                 f"meta_eol has {len(self.prompts)} prompts and so is not one recipe but an ensemble of "
                 f"{len(self.prompts)}, each with a store of its own; use one of them, meta_eol[1] to "
                 f"meta_eol[{len(self.prompts)}], or 'permafrost embed', which combines all of them "
-                f"(in Python: expand_recipe)"
+                f"(in Python: its members())"
             )

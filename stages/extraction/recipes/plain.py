@@ -8,20 +8,23 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from permafrost.stages.extraction.recipes.base import BaseRecipe
-from permafrost.stages.extraction.recipes.encoded import Encoded
-from permafrost.stages.extraction.recipes.packing import TextInput, between, pack
-from permafrost.stages.extraction.recipes.slots import TEXT, words_around
-from permafrost.stages.extraction.recipes.tokenising import (
+from permafrost.stages.extraction.recipes.inputs import (
+    TEXT,
+    Encoded,
+    TextInput,
+    between,
     overlapping,
+    pack,
     require_own_tokens,
     tokenise,
+    words_around,
 )
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 
-class PlainRecipe(BaseRecipe):
+class PlainRecipe(Recipe):
     """The text as it is, with the special tokens that the tokenizer adds by itself."""
 
     later_fields: ClassVar[frozenset[str]] = frozenset(

@@ -1,14 +1,50 @@
-"""Prompts that ask for a text in one word; the readout is the token that would say it.
+"""The text inside a prompt: the user's own, or one that asks for it in one word.
 
-The template of each is a field, so that its words are part of a store's identity.
+Under the latter the readout is the token that would say that word. The template of each is a field, so that
+its words are part of a store's identity.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
+from transformers import PreTrainedTokenizerBase
 
-from permafrost.stages.extraction.recipes.template import PromptRecipe
+from permafrost.stages.extraction.recipes.inputs import (
+    TEXT,
+    Encoded,
+    fill,
+    pack,
+    require_slots,
+    words_around,
+)
+from permafrost.stages.extraction.recipes.recipe import Recipe
+
+
+class PromptRecipe(Recipe):
+    """A prompt around the text; the span is the text's own tokens, never the prompt's words."""
+
+    template: str
+    """Contains {text} exactly once. Special tokens are added around it as around any text."""
+
+    @field_validator("template")
+    @classmethod
+    def _has_one_slot(cls, template: str) -> str:
+        return require_slots(template, TEXT)
+
+    def encoded(
+        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+    ) -> Encoded:
+        """Cuts the text, never the prompt."""
+        words = words_around(self.instructed(self.template), TEXT)
+        return pack([x.as_input() for x in fill(words, tokenizer, texts, max_length)])
+
+
+class TemplateRecipe(PromptRecipe):
+    """The text inside a prompt of the user's own."""
+
+    kind: Literal["template"] = "template"
+
 
 QUOTED = 'This sentence : "{text}" means in one word:"'
 SPELLINGS = {"quoted": QUOTED, "plain": "This sentence: {text} means in one word:"}

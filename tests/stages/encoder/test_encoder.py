@@ -25,7 +25,7 @@ from permafrost.stages.encoder import features as features_module
 from permafrost.stages.encoder import load_encoder, method_encoder
 from permafrost.stages.encoder.features import as_stored
 from permafrost.stages.extraction.backbone import BackboneConfig
-from permafrost.stages.extraction.recipes import expand_recipe, parse_recipe
+from permafrost.stages.extraction.recipes import parse_recipe
 from permafrost.stages.extraction.recompute import COMPUTE_NOISE
 from permafrost.stages.fit import load_head
 from permafrost.stages.freeze import (
@@ -323,7 +323,7 @@ def by_the_store(
 ) -> np.ndarray:
     """Extract under each prompt, then as `permafrost embed` does."""
     members: list[StoredFeatures] = []
-    for member in expand_recipe(parse_recipe(recipe)):
+    for member in parse_recipe(recipe).members():
         sizes = method_encoder(config, BackboneConfig(source=str(backbone))).backbone.sizes
         kinds: dict[str, list[str]] = {}
         for array in required_arrays(config, sizes):

@@ -19,7 +19,7 @@ from permafrost.stages.extraction.backbone import (
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import extract
 from permafrost.stages.extraction.families import output_projection
-from permafrost.stages.extraction.recipes import Encoded, expand_recipe, parse_recipe
+from permafrost.stages.extraction.recipes import Encoded, parse_recipe
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
@@ -243,7 +243,7 @@ class Counted:
 
     def __call__(self, recipe: str, capture: str) -> tuple[int, int]:
         calls = tokens = 0
-        members = expand_recipe(parse_recipe(recipe))
+        members = parse_recipe(recipe).members()
         for member in members:
             backbone = BackboneConfig(source=str(self.folder))
             target = resolve_target(

@@ -1,11 +1,10 @@
 """The words of a task around a recipe's input: where they stand, what they leave alone."""
 
-from typing import get_args
-
 import pytest
 from pydantic import ValidationError
 
 from permafrost.stages.extraction.recipes import (
+    RECIPES,
     EchoRecipe,
     HtpRecipe,
     MetaEolRecipe,
@@ -16,19 +15,17 @@ from permafrost.stages.extraction.recipes import (
     parse_recipe,
     recipe_identity,
 )
-from permafrost.stages.extraction.recipes.base import BaseRecipe
-from permafrost.stages.extraction.recipes.kinds import AnyRecipe
 from permafrost.storage.errors import InputError
 from tests.stages.extraction.recipes.decoded import said
 from tests.stages.extraction.tiny_models import word_tokenizer
 
 WORDS = word_tokenizer()
-KINDS: tuple[type[BaseRecipe], ...] = get_args(AnyRecipe)
+KINDS = tuple(RECIPES.kinds().values())
 MINIMAL = {"template": {"template": "the {text}"}}
 TEXT = "snow melts the lake freezes under thin ice"
 
 
-def of_kind(kind: type[BaseRecipe], **fields: str) -> Recipe:
+def of_kind(kind: type[Recipe], **fields: str) -> Recipe:
     return kind(**MINIMAL.get(kind.name(), {}), **fields)  # type: ignore[return-value]
 
 
@@ -38,7 +35,7 @@ def words(recipe: Recipe, max_length: int = 200) -> str:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name())
 def test_an_instruction_is_part_of_the_identity_and_none_leaves_it_as_it_was(
-    kind: type[BaseRecipe],
+    kind: type[Recipe],
 ) -> None:
     plain, asked, other = (
         recipe_identity(of_kind(kind, instruction=words))
@@ -51,7 +48,7 @@ def test_an_instruction_is_part_of_the_identity_and_none_leaves_it_as_it_was(
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name())
-def test_an_instruction_stands_once_in_front_of_the_whole_input(kind: type[BaseRecipe]) -> None:
+def test_an_instruction_stands_once_in_front_of_the_whole_input(kind: type[Recipe]) -> None:
     recipe, asked = of_kind(kind), of_kind(kind, instruction="never the lake {text}")
     if isinstance(recipe, MetaEolRecipe) and isinstance(asked, MetaEolRecipe):
         recipe, asked = recipe.members()[2], asked.members()[2]

@@ -6,25 +6,25 @@ Run as a script, this file writes the golden identities again; explain it in the
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from permafrost.stages.extraction.backbone import BackboneFiles, read_sizes
 from permafrost.stages.extraction.recipes import (
+    RECIPES,
     ContrastiveRecipe,
     HtpRecipe,
     Intervention,
     MetaEolRecipe,
     PlainRecipe,
-    Recipe,
+    RecipeConfig,
     Rewiring,
     TemplateRecipe,
     TokenPrependingRecipe,
     definite_readout,
     encode,
-    expand_recipe,
     parse_recipe,
     recipe_identity,
     resolve_recipe,
@@ -36,7 +36,7 @@ from tests.stages.extraction.tiny_models import word_tokenizer
 GOLDEN = Path(__file__).parents[3] / "golden" / "recipes.json"
 Files = Callable[[str], BackboneFiles]
 
-KINDS = [cls.model_fields["kind"].default for cls in get_args(get_args(Recipe)[0])]
+KINDS = list(RECIPES.kinds())
 OPTIONS = {"template": ":template=Topic of {text}:"}
 
 
@@ -91,12 +91,12 @@ def test_fields_that_came_later_are_in_the_identity_once_they_are_set() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_identity_gives_the_recipe_back_also_inside_another_model(kind: str) -> None:
     class Config(BaseModel):
-        recipe: Recipe
+        recipe: RecipeConfig
 
     recipe = parse_recipe(kind + OPTIONS.get(kind, ""))
     recipe = recipe.model_copy(update={"normalise": "sentence", "readout": "first"})
     identity = json.loads(json.dumps(recipe_identity(recipe)))
-    assert TypeAdapter[Recipe](Recipe).validate_python(identity) == recipe
+    assert RECIPES.validate(identity) == recipe
     assert Config(recipe=recipe).model_dump(mode="json") == {"recipe": identity}
 
 
@@ -175,13 +175,13 @@ def test_a_recipe_takes_no_fields_of_another_kind() -> None:
 
 def test_an_ensemble_expands_into_one_recipe_per_prompt() -> None:
     ensemble = parse_recipe("meta_eol:readout=last")
-    members = expand_recipe(ensemble)
+    members = ensemble.members()
     assert len(members) == 8
     assert members == tuple(parse_recipe(f"meta_eol[{i}]:readout=last") for i in range(1, 9))
     assert [m.prompts for m in members] == [(p,) for p in ensemble.prompts]  # type: ignore[union-attr]
     assert len({json.dumps(recipe_identity(m)) for m in members}) == 8
-    assert expand_recipe(members[2]) == (members[2],)
-    assert expand_recipe(PlainRecipe()) == (PlainRecipe(),)
+    assert members[2].members() == (members[2],)
+    assert PlainRecipe().members() == (PlainRecipe(),)
 
 
 def test_an_ensemble_has_no_input_of_its_own() -> None:
@@ -229,7 +229,7 @@ def test_an_automatic_readout_becomes_definite(tiny_files: Files) -> None:
     assert resolve_recipe(TemplateRecipe(template="x {text}"), decoder) == TemplateRecipe(
         template="x {text}", readout="last"
     )
-    for recipe in expand_recipe(parse_recipe("meta_eol")):
+    for recipe in parse_recipe("meta_eol").members():
         assert definite_readout(resolve_recipe(recipe, decoder)) == "last"
 
 

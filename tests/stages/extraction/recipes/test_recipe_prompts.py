@@ -12,7 +12,6 @@ from permafrost.stages.extraction.recipes import (
     Recipe,
     TemplateRecipe,
     encode,
-    expand_recipe,
     parse_recipe,
 )
 from permafrost.storage.errors import InputError
@@ -68,7 +67,7 @@ def test_prompts_in_our_own_words_end_as_the_published_ones_do() -> None:
 
 def test_each_member_of_the_ensemble_is_its_prompt_as_a_template() -> None:
     tokenizer = byte_tokenizer(adds_bos=True)
-    for member, prompt in zip(expand_recipe(MetaEolRecipe()), MetaEolRecipe().prompts, strict=True):
+    for member, prompt in zip(MetaEolRecipe().members(), MetaEolRecipe().prompts, strict=True):
         batch = encode(member, tokenizer, ["the ice.", "snow"], 300)
         require_equal(
             batch, encode(TemplateRecipe(template=prompt), tokenizer, ["the ice.", "snow"], 300)

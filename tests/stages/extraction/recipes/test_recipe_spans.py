@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from permafrost.stages.extraction.recipes import Recipe, encode, expand_recipe, parse_recipe
+from permafrost.stages.extraction.recipes import Recipe, encode, parse_recipe
 from tests.stages.extraction.recipes.decoded import said
 from tests.stages.extraction.tiny_models import TEXTS, byte_tokenizer, word_tokenizer
 
@@ -86,7 +86,7 @@ def test_copies_run_within_the_text_and_its_prompt() -> None:
 
 
 def test_every_prompt_of_the_ensemble_keeps_its_words_out_of_the_span() -> None:
-    for recipe in expand_recipe(parse_recipe("meta_eol")):
+    for recipe in parse_recipe("meta_eol").members():
         batch = encode(recipe, WORDS, TEXTS, 200)
         for i, text in enumerate(TEXTS):
             expected = WORDS(text, add_special_tokens=False)["input_ids"]

@@ -1,0 +1,297 @@
+"""From texts to model input: tokens of a text, a template filled with it and cut until it fits, and which
+tokens are the text's own."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Bool, Int64
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+from permafrost.storage.ragged import Ragged
+
+PLACEHOLDER = -1
+"""Id of a local placeholder, which no vocabulary has: `<PST>` in the papers."""
+OPENING = -2
+"""Id of a global placeholder, before the whole text: `<B-PST>` in the paper."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Model input of several texts."""
+
+    token_ids: Ragged
+    """int32; placeholders are PLACEHOLDER or OPENING."""
+    span: Ragged
+    """bool: poolings run over this token."""
+    span_start: Int64[np.ndarray, " n"]
+    """First token of the text itself, counted from the input's first token."""
+    span_end: Int64[np.ndarray, " n"]
+    """One past the last token of the text itself."""
+    truncated: Bool[np.ndarray, " n"]
+    """Whether the text was cut to fit."""
+    copies: Ragged | None = None
+    """int64, per text rows of [source, target], `[n_copies, 2]`, counted from the input's first token:
+    before a rewired block the state of the source is written over that of the target. None: nothing is
+    rewired."""
+    auxiliary: "Encoded | None" = None
+    """Contrastive prompting: the same texts under the auxiliary prompt. None: nothing is contrasted."""
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def take(self, members: NDArray[np.int64]) -> "Encoded":
+        """The texts `members`, in that order."""
+        return Encoded(
+            token_ids=self.token_ids.take(members),
+            span=self.span.take(members),
+            span_start=self.span_start[members],
+            span_end=self.span_end[members],
+            truncated=self.truncated[members],
+            copies=None if self.copies is None else self.copies.take(members),
+            auxiliary=None if self.auxiliary is None else self.auxiliary.take(members),
+        )
+
+
+@dataclass(frozen=True)
+class TextInput:
+    """Model input of one text; the fields of `Encoded`."""
+
+    ids: NDArray[Any]
+    span: NDArray[np.bool_]
+    start: int
+    end: int
+    truncated: bool
+    copies: NDArray[np.int64] | None = None
+
+
+def pack(inputs: Sequence[TextInput]) -> Encoded:
+    """Inputs of one recipe: copies in all of them or in none."""
+    copies = [x.copies for x in inputs if x.copies is not None]
+    return Encoded(
+        token_ids=Ragged.from_arrays([np.asarray(x.ids, dtype=np.int32) for x in inputs]),
+        span=Ragged.from_arrays([x.span for x in inputs]),
+        span_start=np.asarray([x.start for x in inputs], dtype=np.int64),
+        span_end=np.asarray([x.end for x in inputs], dtype=np.int64),
+        truncated=np.asarray([x.truncated for x in inputs], dtype=np.bool_),
+        copies=Ragged.from_arrays(copies) if copies else None,
+    )
+
+
+def between(start: int, end: int, n_tokens: int) -> NDArray[np.bool_]:
+    """Mask `[n_tokens]` of start..end-1."""
+    places = np.arange(n_tokens)
+    return (places >= start) & (places < end)
+
+
+TEXT = "{text}"
+FIRST = "{first}"
+PLACEHOLDER_SLOT = "{placeholder}"
+
+
+def require_slots(template: str, *slots: str) -> str:
+    """The template, if it contains each slot once and in this order.
+
+    Raises:
+        ValueError: it does not; pydantic turns this into its own error.
+    """
+    for slot in slots:
+        if template.count(slot) != 1:
+            raise ValueError(
+                f"{quoted(template)} contains {slot} {template.count(slot)} times; it has to contain it once"
+            )
+    for first, second in pairwise(slots):
+        if template.index(first) > template.index(second):
+            raise ValueError(
+                f"{quoted(template)} has {first} after {second}; it has to come before it"
+            )
+    return template
+
+
+def words_around(template: str, *slots: str) -> tuple[str, ...]:
+    """The template's own words, split at its slots."""
+    words = [template]
+    for slot in slots:
+        words += words.pop().split(slot)
+    return tuple(words)
+
+
+_AT_A_TIME = 256
+"""Texts given to the tokenizer's threads together."""
+
+
+def require_readable(texts: Sequence[str]) -> None:
+    """Refuse texts that are blank or no valid Unicode.
+
+    Raises:
+        InputError: names the text by its place, from 0.
+    """
+    for i, text in enumerate(texts):
+        if not text.strip():
+            raise InputError(
+                f"text {i} is {quoted(text)}, which has nothing to tokenise; remove empty texts from the "
+                "input"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"text {i} holds half of a surrogate pair (U+{ord(text[error.start]):04X} at character "
+                f"{error.start}), which no tokenizer reads; repair or remove it"
+            ) from error
+
+
+def require_own_tokens(i: int, text: str, n_own: int) -> None:
+    """Refuse a text of which no token is left.
+
+    Raises:
+        InputError: names the text by its place, from 0.
+    """
+    if n_own < 1:
+        raise InputError(
+            f"text {i} ({quoted(text)}) gives no token of its own with this tokenizer: only special "
+            f"tokens or prompt words are left of it; remove it from the input"
+        )
+
+
+def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Encoding]:
+    """Tokens of texts, special ones exactly as the tokenizer adds them by itself.
+
+    Some at a time: an encoding holds about 150 bytes for each token.
+    """
+    # The Rust tokenizer itself: the same tokens as tokenizer(texts), without its per-call truncation
+    # state, which two threads would change under each other's feet.
+    rust = cast(Tokenizer, tokenizer.backend_tokenizer)
+    for at in range(0, len(texts), _AT_A_TIME):
+        yield from rust.encode_batch(list(texts[at : at + _AT_A_TIME]), add_special_tokens=True)
+
+
+def overlapping(encoding: Encoding, first_char: int, n_chars: int) -> tuple[int, int]:
+    """First and one past the last token that overlap these characters; (0, 0) for none.
+
+    One that the text shares with the prompt counts as the text's own.
+    """
+    own = [
+        j
+        for j, (start, end) in enumerate(encoding.offsets)
+        if start < first_char + n_chars and end > max(first_char, start)
+    ]
+    return (own[0], own[-1] + 1) if own else (0, 0)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A template filled with one text, tokenised; placeholders are still missing."""
+
+    text: str
+    """What was kept of the text."""
+    whole: str
+    first_char: int
+    """Of the text in the last slot, in `whole`."""
+    encoding: Encoding
+    start: int
+    """First token of the text in the last slot."""
+    end: int
+    truncated: bool
+
+    @property
+    def n_own(self) -> int:
+        """Tokens of the text in the last slot."""
+        return self.end - self.start
+
+    def content_starts(self, first: int, end: int) -> NDArray[np.int64]:
+        """Of the tokens first..end-1 the place in `whole` of the first character that is no space.
+
+        A token of spaces alone belongs to what follows it.
+        """
+        contents = np.flatnonzero([not c.isspace() for c in self.whole])
+        starts = [start for start, _ in self.encoding.offsets[first:end]]
+        after = np.searchsorted(contents, np.asarray(starts, dtype=np.int64))
+        return np.append(contents, len(self.whole))[after]
+
+    def as_input(self) -> TextInput:
+        """Model input without placeholders; the span is the text in the last slot."""
+        ids = np.asarray(self.encoding.ids)
+        span = between(self.start, self.end, len(ids))
+        return TextInput(ids, span, self.start, self.end, self.truncated)
+
+
+Placeholders = Callable[[Filled], NDArray[np.int64]]
+"""Per own token the number of placeholders that the input needs if the text ends with that token."""
+
+
+def none_needed(filled: Filled) -> NDArray[np.int64]:
+    """No placeholders, wherever the text ends."""
+    return np.zeros(filled.n_own, dtype=np.int64)
+
+
+def fill(
+    words: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    max_length: int,
+    placeholders: Placeholders = none_needed,
+) -> list[Filled]:
+    """Put each text into all slots of a template, and cut its end until everything fits.
+
+    The text is cut, not its tokens, and the template filled again, so that the input is one that a
+    shorter text would have given and the prompt's words stay.
+
+    Args:
+        words: of the template, from `words_around`; a slot between each two.
+        tokenizer: of the backbone.
+        texts: what goes into the slots.
+        max_length: tokens at most, special ones and placeholders included.
+        placeholders: how many a text needs.
+
+    Raises:
+        InputError: a text gives no token, or there is no room for one.
+    """
+    encodings = tokenise(tokenizer, [text.join(words) for text in texts])
+    results: list[Filled] = []
+    for i, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
+        filled = _filled(words, text, encoding, is_cut=False)
+        require_own_tokens(i, text, filled.n_own)
+        n_slots = len(words) - 1
+        while len(filled.encoding.ids) + (needed := placeholders(filled))[-1] > max_length:
+            others = len(filled.encoding.ids) - n_slots * filled.n_own
+            costs = others + n_slots * np.arange(1, filled.n_own + 1) + needed
+            n_kept = int(np.searchsorted(costs, max_length, side="right"))
+            shorter = _shorten(words, tokenizer, filled, n_kept)
+            if shorter is None:
+                raise InputError(
+                    f"max_length is {max_length}, but the template {quoted('…'.join(words))} alone takes "
+                    f"{others + int(needed[0])} tokens{', placeholders included' if needed[0] else ''}, "
+                    f"which leaves no room for text {i}; use a larger max_length or a shorter template"
+                )
+            filled = shorter
+        results.append(filled)
+    return results
+
+
+def _shorten(
+    words: Sequence[str], tokenizer: PreTrainedTokenizerBase, filled: Filled, n_kept: int
+) -> Filled | None:
+    """The template with the text's first `n_kept` tokens; None if nothing would be left of it."""
+    if not n_kept:
+        return None
+    # The cut text may tokenise differently at its new end, also into more tokens; every round removes
+    # at least one character, so this ends.
+    cut = filled.encoding.offsets[filled.start + n_kept - 1][1] - filled.first_char
+    text = filled.text[: min(cut, len(filled.text) - 1)]
+    (encoding,) = tokenise(tokenizer, [text.join(words)])
+    shorter = _filled(words, text, encoding, is_cut=True)
+    return shorter if shorter.n_own else None
+
+
+def _filled(words: Sequence[str], text: str, encoding: Encoding, *, is_cut: bool) -> Filled:
+    whole = text.join(words)
+    first_char = len(whole) - len(words[-1]) - len(text)
+    start, end = overlapping(encoding, first_char, len(text))
+    return Filled(text, whole, first_char, encoding, start, end, is_cut)

@@ -1,0 +1,203 @@
+"""What every recipe has and offers, and what is done with it."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import field_validator, model_serializer
+from transformers import PreTrainedTokenizerBase
+
+from permafrost.stages.extraction.recipes.inputs import (
+    FIRST,
+    PLACEHOLDER_SLOT,
+    TEXT,
+    Encoded,
+    require_readable,
+    require_slots,
+)
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.kinds import Category, Kind
+from permafrost.storage.quoting import quoted
+
+Readout = Literal["auto", "first", "last"]
+
+
+@dataclass(frozen=True)
+class Rewiring:
+    """States copied to placeholders before some blocks: token prepending, hierarchical or not."""
+
+    start: int
+    """Copies happen before the blocks with 0-based index start..stop-1."""
+    stop: int
+    """One past the last of them; equal to `start` for no copies at all."""
+    placeholder: Literal["mean", "noise"]
+    """A placeholder's embedding: the mean of the input embedding matrix, which is what transformers' own
+    initialisation of an added token amounts to, or N(0, 1), which is what the released code of token
+    prepending writes over it."""
+    seed: int
+    """Of the noise."""
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """The last token's input of one block's output projection is replaced: contrastive prompting."""
+
+    block: int
+    """1-based."""
+    mode: Literal["scaled", "norm"]
+    """z becomes `coefficient * (z - z_auxiliary)`, or that difference with the norm that z had."""
+    coefficient: float
+    """Of `scaled`."""
+
+
+class Recipe(Kind):
+    """How a text becomes model input and how the forward pass is altered."""
+
+    readout: Readout = "auto"
+    """Token whose attention row and state are the readout; `auto` is resolved by `resolve_recipe`."""
+    normalise: Literal["none", "sentence"] = "none"
+    """What is done to a text first; `sentence` as in `normalise_sentence`."""
+    instruction: str = TEXT
+    """What a task says around the input; {text}, once, stands for all that the recipe makes of a text (Echo:
+    both copies). Its words are not in the span, and are never cut."""
+
+    # Fields that came after stores had been made with the class: left out of the identity at their
+    # default, so that those stores keep their ids.
+    later_fields: ClassVar[frozenset[str]] = frozenset({"normalise", "instruction"})
+    is_ensemble: ClassVar[bool] = False
+    """Whether it may have several members; each is then a recipe of its own, with a store of its own."""
+    says_text_twice: ClassVar[bool] = False
+    """Whether tokens of the text follow a copy of it, and so have seen what comes after them."""
+
+    @field_validator("instruction")
+    @classmethod
+    def _has_the_text_once(cls, instruction: str) -> str:
+        for slot in (FIRST, PLACEHOLDER_SLOT):
+            if slot in instruction:
+                raise ValueError(
+                    f"{quoted(instruction)} contains {slot}, which has a meaning in templates alone; the "
+                    f"only slot of an instruction is {TEXT}"
+                )
+        return require_slots(instruction, TEXT)
+
+    @classmethod
+    def name(cls) -> str:
+        """The value of `kind`."""
+        return cls.model_fields["kind"].default
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """Fields that a user may set, those of the class itself first."""
+        shared = set(Recipe.model_fields)
+        return sorted(
+            (name for name in cls.model_fields if name != "kind"), key=shared.__contains__
+        )
+
+    @property
+    def rewiring(self) -> Rewiring | None:
+        """Copies of states between tokens; None without. Of a resolved recipe."""
+        return None
+
+    @property
+    def intervention(self) -> Intervention | None:
+        """Change of the last token's attention output; None without. Of a resolved recipe."""
+        return None
+
+    def members(self) -> "tuple[Recipe, ...]":
+        """The recipe itself; of an ensemble its members, in order."""
+        return (self,)
+
+    def definite(self, sizes: BackboneSizes) -> dict[str, object]:
+        """Values for the automatic fields with this backbone.
+
+        Raises:
+            InputError: the backbone cannot do what the recipe asks for.
+        """
+        automatic = "last" if sizes.is_decoder else "first"
+        return {"readout": automatic if self.readout == "auto" else self.readout}
+
+    def instructed(self, template: str) -> str:
+        """A template with the words of the instruction around it."""
+        return self.instruction.replace(TEXT, template)
+
+    @abstractmethod
+    def encoded(
+        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+    ) -> Encoded:
+        """Model input of texts that are readable and normalised already; see `encode`."""
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        defaults = type(self).model_fields
+        dumped = handler(self)
+        return {
+            name: dumped[name]
+            for name in ("kind", *self.options())
+            if name in dumped
+            and not (name in self.later_fields and getattr(self, name) == defaults[name].default)
+        }
+
+
+RECIPES = Category("recipe", Recipe, "permafrost.stages.extraction.recipes")
+RecipeConfig = Annotated[Recipe, RECIPES.field()]
+
+
+def resolve_recipe(recipe: Recipe, sizes: BackboneSizes) -> Recipe:
+    """Make automatic fields definite: the readout is the first token in an encoder, the last in a decoder.
+
+    Raises:
+        InputError: the backbone cannot do what the recipe asks for, or the recipe is an ensemble.
+    """
+    return recipe.model_copy(update=recipe.definite(sizes))
+
+
+def definite_readout(recipe: Recipe) -> Literal["first", "last"]:
+    """The readout of a resolved recipe."""
+    assert recipe.readout != "auto", "a recipe has to be resolved for a backbone before it is used"
+    return recipe.readout
+
+
+def recipe_identity(recipe: Recipe) -> dict[str, Any]:
+    """JSON form of a recipe, as it goes into a store's identity."""
+    return recipe.model_dump(mode="json")
+
+
+def encode(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+) -> Encoded:
+    """Tokenise texts under a recipe, special tokens exactly as the tokenizer adds them by itself.
+
+    A text that is too long loses its end. Special tokens and the prompt's words stay: `plain` cuts
+    tokens, as transformers' own truncation on the right does; recipes with a template cut the text and
+    fill the template again, so that the input is one that a shorter text would have given.
+
+    Args:
+        recipe: how texts become input; no ensemble.
+        tokenizer: of the backbone; a fast one, from `load_tokenizer`.
+        texts: any number from 1.
+        max_length: tokens per input at most, special tokens and placeholders included.
+
+    Raises:
+        InputError: an empty text, a text of which no token is left, a prompt that fills max_length, or an
+            ensemble; names the text by its place in `texts`, from 0.
+    """
+    require_readable(texts)
+    if recipe.normalise == "sentence":
+        texts = [normalise_sentence(text) for text in texts]
+    return recipe.encoded(tokenizer, texts, max_length)
+
+
+def normalise_sentence(text: str) -> str:
+    """A text as the PromptEOL family of methods prepares it.
+
+    White space becomes single spaces, a missing final mark becomes a full stop, as does a final question
+    mark, and double quotes become single ones, so that the text cannot close the prompt's quotes.
+    """
+    words = " ".join(text.split())
+    if words and words[-1] not in ".?\"'":
+        words += "."
+    words = words.replace('"', "'")
+    if words.endswith("?"):
+        words = words[:-1] + "."
+    return words.strip()
