@@ -72,8 +72,8 @@ class _CarvedDev(_Config, ABC):
         rows: dict[str, list[int]] = {}
         for i, (split, text, pair) in enumerate(zip(splits, texts, pairs, strict=True)):
             if split == "train":
-                unit = self.unit(digests[text], "" if pair is None else digests[pair])
-                name = f"{self.seed}:{unit}"
+                second = "" if pair is None else digests[int(pair)]
+                name = f"{self.seed}:{self.unit(digests[int(text)], second)}"
                 rows.setdefault(hashlib.sha256(name.encode()).hexdigest(), []).append(i)
         n_dev = round(self.fraction * len(rows))
         chosen = _spared(rows, examples, label_names, n_dev)
