@@ -3,16 +3,20 @@
 Run as a script, this file writes the golden file again; explain it in the commit.
 """
 
+import contextlib
 import hashlib
 import json
+import shutil
 import tempfile
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import datasets
 import pytest
+from pydantic import ValidationError
 
-from permafrost.stages.corpus.source import CORPUS_SOURCES
+from permafrost.stages.corpus.source import CORPUS_SOURCES, CorpusSource
 from permafrost.storage.keys import digest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "corpora.json"
@@ -113,6 +117,68 @@ def current(folder: Path) -> dict[str, dict[str, str]]:
             "content": hashlib.sha256(stored).hexdigest()[:32],
         }
     return found
+
+
+def others(field: str, annotation: Any, folder: Path) -> list[Any]:
+    """Values that a field might also have: of files and columns by name, of the others by type."""
+    named: dict[str, list[Any]] = {
+        "files": [{"train": str(folder / "pairs.csv")}, {"train": str(folder / "listed.jsonl")}],
+        "path": [str(folder / "other"), "org/other"],
+        "revision": ["f" * 40],
+        "splits": [{"train": "validation"}],
+        "corpus": ["queries"],
+        "queries": ["corpus"],
+        "qrels": [{"train": "qrels/other"}],
+        "task": [{"kind": "unlabelled"}, {"kind": "unlabelled", "text": "long"}],
+        "dev": [QUERIES, {"kind": "given"}],
+        "test": [QUERIES, {"kind": "given"}],
+        "source": [],
+    }
+    by_type = {int: [0, 1, 2, 4, 30], float: [0.25], str: ["other"]}
+    parts = [annotation, *get_args(annotation)]
+    literals = [v for part in parts if get_origin(part) is Literal for v in get_args(part)]
+    found = [v for part in parts for v in by_type.get(part, [])]
+    return named.get(field, [*literals, *found])
+
+
+def changed(source: CorpusSource, field: str, folder: Path) -> CorpusSource | None:
+    """The same source with another value of one field; None where this test knows no such value."""
+    given = source.model_dump(exclude_unset=True)
+    inner = getattr(source, field)
+    values = (
+        [changed(inner, f, folder) for f in ("files", "task")]
+        if isinstance(inner, CorpusSource)
+        else others(field, type(source).model_fields[field].annotation, folder)
+    )
+    # One length of a concatenation excludes the other.
+    beside = [{}, {"n_words": None}]
+    for value, more in product(values, beside):
+        known = {k: v for k, v in more.items() if k in type(source).model_fields}
+        with contextlib.suppress(ValidationError):
+            other = CORPUS_SOURCES.validate({**given, **known, field: value})
+            if getattr(other, field) != inner:
+                return other
+    return None
+
+
+@pytest.mark.parametrize("kind", CORPUS_SOURCES.kinds())
+def test_every_field_of_a_source_is_among_its_facts(kind: str, tmp_path: Path) -> None:
+    write(tmp_path)
+    write(tmp_path / "other")
+    shutil.copytree(tmp_path / "search", tmp_path / "other", dirs_exist_ok=True)
+    (tmp_path / "other" / "corpus.jsonl").write_text('{"_id": "d1", "text": "another"}\n')
+    (tmp_path / "search" / "qrels" / "other.tsv").write_text("q1\td1\t1\n")
+    # A folder has no revision.
+    hub = {**cases(tmp_path)["hub"], "path": "org/name", "revision": "0" * 40}
+    source = CORPUS_SOURCES.validate(hub if kind == "hub" else cases(tmp_path)[kind])
+    seen = {digest(source.facts())}
+    for field in type(source).model_fields:
+        if field == "kind":
+            continue
+        other = changed(source, field, tmp_path)
+        assert other is not None, f"no other value of {field} is known to this test"
+        assert digest(other.facts()) not in seen, f"{field} is not among the facts"
+        seen.add(digest(other.facts()))
 
 
 def regenerate() -> None:
