@@ -201,7 +201,8 @@ class _Builder:
             "max_length": identity.max_length,
             "recipe": recipe_identity(target.recipe),
         }
-        return BackboneUse(key, {"identity": to_plain(identity), "backbone": source_of(target)})
+        where = {"identity": to_plain(identity), "backbone": source_of(target)}
+        return BackboneUse(key, where, target.recipe)
 
     def _evaluation(self, cell: EvaluationCell, fits: dict[CellName, Node]) -> Node:
         e, method = self.experiment, cell.method
@@ -215,7 +216,8 @@ class _Builder:
                 readings[recipe] = self._reading(recipe, arrays, known)
             targets = self.stores[recipe].targets
             identities = tuple(t.identity for t in targets)
-            roles[role] = RoleStores(identities, targets[0].arrays, readings[recipe])
+            recipes = tuple(t.recipe for t in targets)
+            roles[role] = RoleStores(recipes, identities, targets[0].arrays, readings[recipe])
         fitted, made = None, None
         if cell.needs_fit:
             assert cell.fitted_on is not None, "the experiment was checked for it"

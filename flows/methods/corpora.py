@@ -9,21 +9,20 @@ from permafrost.flows.graph import Node
 from permafrost.flows.methods.reading import corpus_input
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.corpus.source import CorpusConfig
+from permafrost.stages.corpus.source import CORPUS_SOURCES, CorpusConfig
 from permafrost.stages.mteb_evaluation import LocalTask, Role, TaskFacts, task_corpus, task_facts
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
 
-_CONFIG = TypeAdapter[CorpusConfig](CorpusConfig)
 _TASK = TypeAdapter[LocalTask](LocalTask)
 
 
 def corpus_node(task: str, config: CorpusConfig) -> Node:
     """The corpus of a task; names of files and branches are replaced by what they stand for."""
     facts = {"task": task, "config": config.model_dump(mode="json")}
-    return BuildCorpus.node(f"corpus {task}", config.facts(), (), run_facts=facts)
+    return BuildCorpus.node(f"corpus {task}", config.facts(), (), kinds=(config,), run_facts=facts)
 
 
 def texts_node(name: str, config: LocalTask, role: Role, facts: TaskFacts) -> Node:
@@ -71,7 +70,7 @@ class BuildCorpus(CorpusStage):
 
     @classmethod
     def build(cls, node: Node) -> Corpus:
-        config = _CONFIG.validate_python(node.run_facts["config"])
+        config = CORPUS_SOURCES.validate(node.run_facts["config"])
         found = config.build()
         _require_unchanged(node, to_plain(config.facts()))
         return found

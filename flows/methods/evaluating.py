@@ -16,6 +16,7 @@ from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import train_texts
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors, MethodVectors
+from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.mteb_evaluation import (
     Embedding,
@@ -43,6 +44,8 @@ def roles_of(config: MtebTask) -> tuple[Role, ...]:
 class RoleStores:
     """Where the texts of one role are read: the stores of one recipe."""
 
+    recipes: tuple[Recipe, ...]
+    """One; several for the prompts of an ensemble."""
     identities: tuple[StoreIdentity, ...]
     """One per prompt of an ensemble."""
     arrays: tuple[str, ...]
@@ -143,6 +146,7 @@ class EvaluatedMethod(Method):
                 },
             },
             inputs,
+            kinds=[recipe for s in site.roles.values() for recipe in s.recipes],
             run_facts={
                 **next(iter(readings)).run_facts,
                 "method": name,

@@ -32,6 +32,7 @@ def extract_node(target: ExtractTarget, corpus: Input, label: str) -> Node:
         {"store": to_plain(target.identity), "arrays": target.arrays},
         (corpus,),
         run_facts={"backbone": source_of(target)},
+        kinds=(target.recipe,),
         resources=Resources(backbone=True, stores=(target.identity.store_id,)),
     )
 
@@ -42,7 +43,7 @@ class Extract(Stage):
     name = "extract"
 
     @classmethod
-    def code(cls, inputs: object) -> dict[str, str]:
+    def code(cls, entries: object) -> dict[str, str]:
         """None: hours of compute are not lost to a refactor; `verify --recompute` guards it instead."""
         return {}
 

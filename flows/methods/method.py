@@ -9,6 +9,7 @@ from permafrost.flows.graph import Input, Node
 from permafrost.flows.methods.reading import Reading
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
+from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit import Metric
 from permafrost.stages.fit.metrics import DEFAULT_METRIC
@@ -25,6 +26,8 @@ class BackboneUse:
     """What of it decides results: digests of its files, precision, longest input, recipe."""
     run_facts: Mapping[str, Any]
     """Where it is."""
+    recipe: Recipe
+    """Its code is that of a node that runs it."""
 
 
 class Upstream(Protocol):

@@ -18,11 +18,11 @@ from permafrost.stages.extraction.backbone import (
 )
 from permafrost.stages.extraction.capture import ArrayName, Capture
 from permafrost.stages.extraction.recipes import (
-    RECIPES,
     PlainRecipe,
     Recipe,
     RecipeConfig,
     recipe_identity,
+    recipe_of,
     resolve_recipe,
 )
 from permafrost.storage.errors import InputError
@@ -198,7 +198,9 @@ def target_of_identity(
         name: what the store is called in messages.
 
     Raises:
-        IdentityMismatchError: the backbone found there is another one; names both digests.
+        IdentityMismatchError: the backbone found there is another one, or the recipe's plug-in was edited
+            since; names both digests.
+        InputError: there is no such recipe here.
     """
     backbone = BackboneConfig(
         source=source,
@@ -207,15 +209,20 @@ def target_of_identity(
         max_length=identity.max_length,
     )
     files = resolve_backbone(backbone)
+    recipe = recipe_of(identity.recipe)
     found = identity.model_copy(
-        update={"weights_digest": files.weights_digest, "tokenizer_digest": files.tokenizer_digest}
+        update={
+            "weights_digest": files.weights_digest,
+            "tokenizer_digest": files.tokenizer_digest,
+            "recipe": recipe_identity(recipe),
+        }
     )
     require_same(identity, found, name)
     return ExtractTarget(
         files=files,
         sizes=read_sizes(files),
         tokenizer=load_tokenizer(files),
-        recipe=RECIPES.validate(identity.recipe),
+        recipe=recipe,
         max_length=identity.max_length,
         identity=identity,
         arrays=arrays,

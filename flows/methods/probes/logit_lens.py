@@ -42,6 +42,7 @@ class LogitLensProbe(Probe):
             f"probe {curve} · {task}",
             {"kind": self.kind, **to_plain(self.methods[curve]), "backbone": use.key},
             (upstream.corpus(task),),
+            kinds=(use.recipe,),
             run_facts={**use.run_facts, "curve": curve, "task": task},
             resources=Resources(backbone=True),
         )

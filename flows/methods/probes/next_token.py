@@ -48,13 +48,15 @@ class NextTokenProbe(Probe):
         method = self.methods[curve]
         arrays = (TOKEN_IDS.name, *method.arrays(upstream.sizes))
         read = upstream.reading(self.recipe, arrays, task)
+        use = upstream.backbone(self.recipe)
         return ProbeNextToken.node(
             f"probe {curve} · {task}",
             {"kind": self.kind, **to_plain(method)},
             (upstream.corpus(task), *read.inputs),
+            kinds=(use.recipe,),
             run_facts={
                 **read.run_facts,
-                **upstream.backbone(self.recipe).run_facts,
+                **use.run_facts,
                 "curve": curve,
                 "task": task,
             },

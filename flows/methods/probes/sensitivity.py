@@ -63,6 +63,7 @@ class SensitivityProbe(Probe):
                 "backbone": {**use.key, "compute_dtype": "float32"},
             },
             (upstream.corpus(task),),
+            kinds=(use.recipe,),
             run_facts={**use.run_facts, "curve": curve, "task": task},
             resources=Resources(backbone=True),
         )

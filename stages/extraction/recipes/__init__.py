@@ -29,6 +29,7 @@ from permafrost.stages.extraction.recipes.recipe import (
     encode,
     normalise_sentence,
     recipe_identity,
+    recipe_of,
     resolve_recipe,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "normalise_sentence",
     "parse_recipe",
     "recipe_identity",
+    "recipe_of",
     "resolve_recipe",
     "sentence_starts",
 ]

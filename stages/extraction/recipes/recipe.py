@@ -1,7 +1,7 @@
 """What every recipe has and offers, and what is done with it."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,9 +18,15 @@ from permafrost.stages.extraction.recipes.inputs import (
 )
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.kinds import Category, Kind
+from permafrost.stages.plugins import packages
+from permafrost.storage.errors import InputError
+from permafrost.storage.fingerprint import fingerprint
 from permafrost.storage.quoting import quoted
 
 Readout = Literal["auto", "first", "last"]
+
+_CODE = "code"
+"""In an identity: the digest of a plug-in's source."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,15 @@ class Recipe(Kind):
     """Whether it may have several members; each is then a recipe of its own, with a store of its own."""
     says_text_twice: ClassVar[bool] = False
     """Whether tokens of the text follow a copy of it, and so have seen what comes after them."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if _CODE in cls.model_fields:
+            raise TypeError(
+                f"the recipe {cls.__name__} has a field {_CODE!r}, which in a store's identity is the digest "
+                "of its source; rename the field"
+            )
 
     @field_validator("instruction")
     @classmethod
@@ -159,8 +174,35 @@ def definite_readout(recipe: Recipe) -> Literal["first", "last"]:
 
 
 def recipe_identity(recipe: Recipe) -> dict[str, Any]:
-    """JSON form of a recipe, as it goes into a store's identity."""
-    return recipe.model_dump(mode="json")
+    """JSON form of a recipe, as it goes into a store's identity.
+
+    With `code`, a digest of its source, if it is of a plug-in: edited, it writes another store. Ours have
+    none, so that nothing is extracted again after a refactoring; `verify --recompute` guards them instead.
+    """
+    return recipe.model_dump(mode="json") | _code(type(recipe))
+
+
+def recipe_of(identity: Mapping[str, Any]) -> Recipe:
+    """The recipe of a store's identity.
+
+    Raises:
+        InputError: there is no such recipe here, or it has other fields.
+    """
+    fields = {name: value for name, value in identity.items() if name != _CODE}
+    try:
+        return RECIPES.validate(fields)
+    except ValueError as error:
+        raise InputError(
+            f"the store was made with the recipe {quoted(fields)}, which cannot be made here: {error}; if it "
+            "is of a plug-in, name that in 'plugins', or install it"
+        ) from error
+
+
+def _code(kind: type[Recipe]) -> dict[str, str]:
+    """Of the plug-in and whatever it reaches in plug-ins."""
+    modules = packages()
+    is_plugin = any(kind.__module__ == m or kind.__module__.startswith(f"{m}.") for m in modules)
+    return {_CODE: fingerprint(kind, modules).digest} if is_plugin else {}
 
 
 def encode(

@@ -1,0 +1,191 @@
+"""A source of a corpus and a recipe that are one file each, outside the project: run, found again, edited."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from permafrost.flows.build import build_graph
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.methods.corpora import corpus_node
+from permafrost.flows.pipeline import run_serially
+from permafrost.stages.corpus.source import CORPUS_SOURCES
+from permafrost.stages.extraction.recipes import (
+    RECIPES,
+    PlainRecipe,
+    parse_recipe,
+    recipe_identity,
+    recipe_of,
+)
+from permafrost.stages.extraction.target import target_of_store
+from permafrost.stages.kinds import kinds_in
+from permafrost.stages.plugins import use_files
+from permafrost.storage.errors import IdentityMismatchError, InputError
+from permafrost.storage.features.store import FeatureStore
+from tests.flows.conftest import tiny_experiment
+from tests.flows.experiments import rows_of, write
+from tests.stages.corpus.test_corpus_identity import cases
+from tests.stages.corpus.test_corpus_identity import write as write_files
+
+SOURCE = '''
+from typing import Literal
+
+import pyarrow as pa
+
+from permafrost.stages.corpus.columns import Classification
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.source import CorpusSource
+
+
+class Weather(CorpusSource):
+    """Short texts on two kinds of weather."""
+
+    kind: Literal["weather"] = "weather"
+    n: int = 8
+
+    def columns(self):
+        return Classification()
+
+    def facts(self):
+        return self.model_dump()
+
+    def rows(self):
+        return [self._split(name) for name in ("train", "dev", "test")]
+
+    def _split(self, name):
+        texts = [f"{name} {'snow' if i % 2 else 'fire'} number {i}" for i in range(self.n)]
+        labels = pa.chunked_array([[i % 2 for i in range(self.n)]])
+        column = pa.chunked_array([texts], pa.large_string())
+        return SplitRows(name, f"made {name}", column, None, labels, None)
+'''
+RECIPE = """
+from typing import Literal
+
+from permafrost.stages.extraction.recipes.prompts import PromptRecipe
+
+
+def spoken(template):
+    return f"say: {template}"
+
+
+class Loud(PromptRecipe):
+    kind: Literal["loud"] = "loud"
+    template: str = "it is {text}"
+
+    def instructed(self, template):
+        return super().instructed(spoken(template))
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_plugins_stay() -> Iterator[None]:
+    yield
+    use_files([])
+
+
+def experiment(folder: Path, backbone: Path) -> Path:
+    content = tiny_experiment(backbone)
+    linear = {"kind": "linear", "layers": 2, "c": [1.0]}
+    del content["capture"]
+    tasks: dict[str, Any] = {"made": content["tasks"]["ratio 0.2"], "mine": {"kind": "weather"}}
+    return write(
+        folder / "experiment.yaml",
+        content
+        | {
+            "plugins": [str(folder / "weather.py"), str(folder / "loud.py")],
+            "recipes": {"aloud": "loud:template=so {text}"},
+            "tasks": tasks,
+            "methods": {"plain": linear, "aloud": {**linear, "recipe": "aloud"}},
+            "seeds": [0],
+            "report": {"title": "Plug-ins"},
+        },
+    )
+
+
+def ids(path: Path) -> dict[str, str]:
+    """Key of each node by its label."""
+    return {node.label: node.id for node in build_graph(load_experiment(path)).graph}
+
+
+def stores(home: Path) -> set[str]:
+    return {folder.name for folder in (home / "features").iterdir() if len(folder.name) == 32}
+
+
+def test_a_source_and_a_recipe_are_one_file_each_and_an_edit_runs_their_own_nodes_again(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    source, recipe, home = tmp_path / "weather.py", tmp_path / "loud.py", tmp_path / "home"
+    source.write_text(SOURCE)
+    recipe.write_text(RECIPE)
+    path = experiment(tmp_path, tiny_bert)
+    first = run_serially(path, home)
+    assert {(r["task"], r["method"]) for r in rows_of(first)} == {
+        (task, method) for task in ("made", "mine") for method in ("plain", "aloud")
+    }
+    known, known_stores = ids(path), stores(home)
+    assert len(known_stores) == 2
+
+    source.write_text(SOURCE.replace("number {i}", "no. {i}"))
+    again = run_serially(path, home)
+    changed = {label for label, id in ids(path).items() if id != known[label]}
+    report = next(label for label in known if label.startswith("report"))
+    assert changed == {label for label in known if "mine" in label} | {report}
+    assert again.computed == Counter(corpus=1, extract=2, linear=2, report=1)
+    assert stores(home) == known_stores
+
+    source.write_text(SOURCE)
+    recipe.write_text(RECIPE.replace("say: ", "shout: "))
+    again = run_serially(path, home)
+    changed = {label for label, id in ids(path).items() if id != known[label]}
+    assert changed == {label for label in known if "aloud" in label} | {report}
+    assert again.computed == Counter(extract=2, linear=2, report=1)
+    (new,) = stores(home) - known_stores
+    records = {s: FeatureStore.open(home / "features" / s).record for s in stores(home)}
+    (old,) = [s for s in known_stores if "code" in records[s].identity.recipe]
+    assert target_of_store(records[new], (), None).identity.store_id == new
+    with pytest.raises(IdentityMismatchError, match=r"recipe\.code: store has '[0-9a-f]{32}'"):
+        target_of_store(records[old], (), None)
+
+
+def test_a_corpus_depends_on_the_code_of_its_own_source_and_of_no_other(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    for name in CORPUS_SOURCES.kinds():
+        source = CORPUS_SOURCES.validate(cases(tmp_path)[name])
+        own = {kind.__module__ for kind in kinds_in(source)}
+        reached = {name.split(":")[0] for name in corpus_node("task", source).code}
+        assert {m for m in reached if m.startswith(CORPUS_SOURCES.package)} == own, name
+        assert "permafrost.stages.corpus.source" in reached
+
+
+def test_the_code_of_a_plug_in_recipe_is_in_its_identity_and_ours_have_none(tmp_path: Path) -> None:
+    file = tmp_path / "loud.py"
+
+    def identity(source: str) -> dict[str, Any]:
+        file.write_text(source)
+        use_files([file])
+        return recipe_identity(parse_recipe("loud"))
+
+    one = identity(RECIPE)
+    # What the class calls counts, what is said about it does not.
+    assert identity(RECIPE.replace("class Loud", "# A comment.\nclass Loud")) == one
+    other = identity(RECIPE.replace("say: ", "shout: "))
+    assert one.keys() == {"kind", "template", "readout", "code"}
+    assert {name for name in one if one[name] != other[name]} == {"code"}
+    assert recipe_of(other) == parse_recipe("loud")
+    assert all("code" not in kind.model_fields for kind in RECIPES.kinds().values())
+    assert "code" not in recipe_identity(PlainRecipe())
+
+    use_files([])
+    with pytest.raises(InputError, match=r"the recipe .*'loud'.* cannot be made here: .*'plugins'"):
+        recipe_of(other)
+    with pytest.raises(InputError, match="there is no recipe 'loud'; there are contrastive, "):
+        parse_recipe("loud")
+
+
+def test_a_recipe_has_no_field_for_its_code(tmp_path: Path) -> None:
+    file = tmp_path / "loud.py"
+    file.write_text(RECIPE + "    code: int = 0\n")
+    with pytest.raises(InputError, match=r"has a field .code., which in a store"):
+        use_files([file])
