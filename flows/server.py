@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Generator
 
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogWorker
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
@@ -42,9 +44,20 @@ def prefect_api() -> Generator[None]:
         os.environ["PREFECT_API_URL"] = url
         try:
             with temporary_settings({PREFECT_API_URL: url}):
-                yield
+                try:
+                    yield
+                finally:
+                    _send_what_waits()
         finally:
             del os.environ["PREFECT_API_URL"]
+
+
+def _send_what_waits() -> None:
+    """Have Prefect's senders end: they keep the address of the server they were made for, and what later
+    runs of this process tell them would go to one that is gone, each event until its time is out."""
+    if not STOP.asked:
+        for sender in (EventsWorker, APILogWorker):
+            sender.drain_all(timeout=ENDING_S)
 
 
 @contextlib.contextmanager
