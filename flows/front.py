@@ -29,6 +29,7 @@ from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.recipes import parse_recipe
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime
+from permafrost.storage.artifacts import ArtifactRef
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.quoting import quoted
@@ -112,7 +113,7 @@ def encode(
     texts: Iterable[str],
     backbone: str | PathLike[str] | Mapping[str, Any] | None,
     method: str | Mapping[str, Any] | None,
-    head: str | None,
+    head: str | ArtifactRef | None,
     home: HomeName | None,
     recipe: str | None,
     device: str,
@@ -127,7 +128,7 @@ def encode(
         )
     how: ByHead | ByMethod
     if head is not None:
-        how = _by_head(head, backbone, home, recipe)
+        how = _by_head(str(head), backbone, home, recipe)
     elif home is not None:
         how = _by_method(method, backbone, recipe)
     else:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from permafrost.flows.plan import Plan
     from permafrost.stages.encoder import load_exported
     from permafrost.stages.encoder.sentence_transformers_module import FrozenBackboneHead
+    from permafrost.storage.artifacts import ArtifactRef
     from permafrost.storage.errors import (
         CorruptDataError,
         DiskFullError,
@@ -146,7 +147,7 @@ def encode(
     *,
     backbone: "str | PathLike[str] | Mapping[str, Any] | None" = None,
     method: str | Mapping[str, Any] | None = None,
-    head: str | None = None,
+    head: "str | ArtifactRef | None" = None,
     home: "str | PathLike[str] | Home | None" = None,
     recipe: str | None = None,
     device: str = "auto",

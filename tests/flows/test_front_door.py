@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import permafrost
 from permafrost.flows.home import Home
@@ -21,6 +23,8 @@ from tests.flows.frozen_home import unpack
 from tests.stages.encoder import fitted_homes
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
 
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+MARK = "<!-- test: the front door -->"
 HEAVY = ("torch", "transformers", "prefect", "pyarrow", "numpy", "pydantic")
 NEW = ["a river under the night sun", *TEXTS, "snow melts"]
 
@@ -138,7 +142,7 @@ def test_encoding_by_a_method_is_the_same_with_a_home_and_without(
 
 def test_encoding_by_a_head_is_its_encoder(made: fitted_homes.Home, head: str) -> None:
     home = permafrost.open(made.path)
-    vectors = permafrost.encode(NEW, head=head, home=home, device="cpu")
+    vectors = permafrost.encode(NEW, head=head[:12], home=home, device="cpu")
     encoder = home.encoder(home.artifacts.refs("fit")[-1], device="cpu")
     np.testing.assert_allclose(encoder.encode(NEW), vectors, rtol=2e-5, atol=2e-6)
 
@@ -196,21 +200,28 @@ def test_what_is_no_home_is_refused(home: Any, says: str) -> None:
         permafrost.open(home)
 
 
-def test_an_experiment_from_a_mapping_is_planned_run_and_reused(
-    smallest: dict[str, Any], tmp_path: Path
+def test_the_readme_is_true_and_a_mapping_is_the_same_as_a_file(
+    smallest: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = tmp_path / "home"
-    planned = permafrost.plan(smallest, home=home)
-    assert sum(row.n_run for row in planned.rows) == 5
-    assert not home.exists()
-    result = permafrost.run(smallest, home=home)
-    assert result.computed == {"corpus": 1, "extract": 1, "fit": 1, "score": 1, "report": 1}
-    assert result.results() == permafrost.open(home).results("tiny")
-    assert permafrost.run(smallest, home=permafrost.open(home)).computed == {}
-    other = permafrost.plan(smallest, home=home, overrides=["seeds=[3]"])
+    monkeypatch.chdir(tmp_path)
+    fields = smallest | {"name": "mine", "seeds": [0]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(fields))
+    (block,) = re.findall(rf"^{re.escape(MARK)}\n```python\n(.*?)^```$", README, re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(compile(block, "README.md", "exec"), names)
+    made = {"corpus": 1, "extract": 1, "fit": 1, "score": 1, "report": 1}
+    assert {row.stage: row.n_run for row in names["planned"].rows} == made
+    assert names["result"].computed == made
+    assert names["result"].results() == names["numbers"]
+    assert names["vectors"].shape == (1, 384)
+    home = names["home"]
+    again = permafrost.run(smallest | {"name": "mine"}, home=home)
+    assert again.computed == {}, "NumPy's numbers and tuples are those of the file"
+    other = permafrost.plan("mine.yaml", home=home, overrides=["seeds=[3]"])
     assert {row.stage for row in other.rows if row.n_run} == {"fit", "score", "report"}
 
 
+@pytest.mark.deep
 def test_prefect_runs_it_where_an_event_loop_runs(
     smallest: dict[str, Any], prefect_server: None, tmp_path: Path
 ) -> None:
