@@ -23,9 +23,9 @@ from permafrost.stages.freeze import (
     AutoencoderConfig,
     PairFitConfig,
     PairHeadConfig,
-    UnifiedHead,
-    UnifiedProjectionHead,
+    PairLossConfig,
     fit_corpus,
+    heads_with_vectors,
     load_autoencoders,
     pretrain,
     read_latents,
@@ -102,7 +102,7 @@ class LayersMethod(EvaluatedMethod, BaseModel):
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     batch_size: int = Field(default=128, ge=2, le=MAX_STEPS)
     max_epochs: int = Field(default=150, ge=1, le=MAX_STEPS)
-    loss: Literal["mse", "log_variance"] = "log_variance"
+    loss: PairLossConfig = Field(default="log_variance", validate_default=True)
     metric: Literal["pearson", "spearman"] = "pearson"
     evaluate_every: int = Field(default=10, ge=1, le=MAX_STEPS)
 
@@ -134,7 +134,7 @@ class LayersMethod(EvaluatedMethod, BaseModel):
 
     def loss_on(self, kind: TaskKind) -> str:
         """As given."""
-        return self.loss
+        return self.loss.kind
 
     def fit_config(self, seed: int) -> PairFitConfig:
         """The complete config of one fit."""
@@ -177,13 +177,12 @@ class LayersMethod(EvaluatedMethod, BaseModel):
         )
 
     def without_vector(self) -> str | None:
-        """Only unified heads have one."""
-        if isinstance(self.head, UnifiedHead | UnifiedProjectionHead):
+        """Only some heads have one."""
+        if self.head.has_vector:
             return None
-        kinds = f"{quoted(UnifiedHead().kind)} and {quoted(UnifiedProjectionHead().kind)}"
         return (
             f"whose head {quoted(self.head.kind)} scores pairs of texts and has no vector for one text that "
-            f"mteb could use; among the heads on every layer only {kinds} have"
+            f"mteb could use; among the heads on every layer only {heads_with_vectors()} have"
         )
 
     def evaluated_by(self) -> type[Evaluate]:

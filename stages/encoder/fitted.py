@@ -8,7 +8,7 @@ from permafrost.stages.extraction.target import ExtractTarget, target_of_store
 from permafrost.stages.fit import load_head
 from permafrost.stages.fit.choice import STAGE as CHOOSE
 from permafrost.stages.fit.trained import read_record
-from permafrost.stages.freeze import Unified, UnifiedHead, UnifiedProjectionHead, load_pair_fit
+from permafrost.stages.freeze import Unified, heads_with_vectors, load_pair_fit
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import FeatureStore, store_folder
@@ -72,11 +72,12 @@ def load_latent_head(folder: Path, arrays: tuple[str, ...], name: str) -> Latent
         InputError: it scores pairs of texts and has none.
     """
     result = load_pair_fit(folder)
-    head = result.head()
-    if not isinstance(head, Unified):
-        kinds = f"{quoted(UnifiedHead().kind)} and {quoted(UnifiedProjectionHead().kind)}"
+    if not result.config.head.has_vector:
         raise InputError(
             f"the head of {name} is of kind {quoted(result.config.head.kind)}, which scores pairs of texts "
-            f"and has no vector for a single one; among the heads on every layer only {kinds} have"
+            "and has no vector for a single one; among the heads on every layer only "
+            f"{heads_with_vectors()} have"
         )
+    head = result.head()
+    assert isinstance(head, Unified), "what heads with a vector build"
     return LatentVectors(head, arrays)

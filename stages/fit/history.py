@@ -2,13 +2,13 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from permafrost.stages.fit.trainer import Trainer
+from permafrost.stages.fit.trainer import Step, Trainer
 from permafrost.stages.metrics.records import EPOCHS
 
 
@@ -60,4 +60,16 @@ def log_csv(log: Sequence[StepRecord], history: Sequence[EpochRecord]) -> str:
     for r in log:
         dev = repr(metrics[r.epoch]) if last[r.epoch] == r.step else ""
         lines.writerow([r.epoch, r.step, repr(r.loss), repr(r.lr), dev])
+    return text.getvalue()
+
+
+def step_csv(log: Sequence[Step], loss_name: str, dev_name: str, dev: Mapping[int, float]) -> str:
+    """One line per step; what was found on dev after an epoch stands in the epoch's last line."""
+    last = {step.epoch: step.step for step in log}
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["epoch", "step", loss_name, dev_name])
+    for s in log:
+        found = dev.get(s.epoch) if last[s.epoch] == s.step else None
+        lines.writerow([s.epoch, s.step, repr(s.loss), "" if found is None else repr(found)])
     return text.getvalue()

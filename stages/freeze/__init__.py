@@ -1,17 +1,7 @@
 """FREEZE!: similarity of two texts from the pooled latents of every layer of a frozen backbone."""
 
-from permafrost.stages.freeze.build import build_pair_head
-from permafrost.stages.freeze.config import (
-    AutoencoderConfig,
-    AutoencoderSiameseHead,
-    CosineMlpHead,
-    EncoderSizes,
-    PairFitConfig,
-    PairHeadConfig,
-    SiameseHead,
-    UnifiedHead,
-    UnifiedProjectionHead,
-)
+from permafrost.stages.freeze.autoencoder_siamese import AutoencoderSiameseHead
+from permafrost.stages.freeze.config import AutoencoderConfig, PairFitConfig
 from permafrost.stages.freeze.corpus import (
     fit_corpus,
     graded_pairs,
@@ -19,16 +9,36 @@ from permafrost.stages.freeze.corpus import (
     require_pairs,
     score_corpus,
 )
-from permafrost.stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.cosine_mlp import CosineMlpHead
+from permafrost.stages.freeze.encoders import EncoderSizes, LayerAutoencoders
 from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
 from permafrost.stages.freeze.latents import read_latents
-from permafrost.stages.freeze.losses import log_variance, mse
+from permafrost.stages.freeze.layers_head import (
+    LAYERS_HEADS,
+    EncodedHead,
+    LayersHead,
+    PairHead,
+    PairHeadConfig,
+    Unified,
+    heads_with_vectors,
+)
+from permafrost.stages.freeze.losses import (
+    PAIR_LOSSES,
+    LogVariance,
+    Mse,
+    PairLoss,
+    PairLossConfig,
+)
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult, load_pair_fit
-from permafrost.stages.freeze.pair_heads import EncodedHead, PairHead, Unified
 from permafrost.stages.freeze.pretrain import pretrain, require_texts
 from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch, load_autoencoders
+from permafrost.stages.freeze.siamese import SiameseHead
+from permafrost.stages.freeze.unified import UnifiedHead
+from permafrost.stages.freeze.unified_projection import UnifiedProjectionHead
 
 __all__ = [
+    "LAYERS_HEADS",
+    "PAIR_LOSSES",
     "AutoencoderConfig",
     "AutoencoderResult",
     "AutoencoderSiameseHead",
@@ -38,23 +48,26 @@ __all__ = [
     "GradedPairs",
     "LayerAutoencoders",
     "LayerEpoch",
+    "LayersHead",
+    "LogVariance",
+    "Mse",
     "PairEpoch",
     "PairFitConfig",
     "PairFitResult",
     "PairHead",
     "PairHeadConfig",
+    "PairLoss",
+    "PairLossConfig",
     "SiameseHead",
     "Unified",
     "UnifiedHead",
     "UnifiedProjectionHead",
-    "build_pair_head",
     "fit_corpus",
     "fit_pairs",
     "graded_pairs",
+    "heads_with_vectors",
     "load_autoencoders",
     "load_pair_fit",
-    "log_variance",
-    "mse",
     "predict",
     "pretrain",
     "read_latents",

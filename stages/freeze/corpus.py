@@ -11,15 +11,10 @@ from pydantic import JsonValue
 
 from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.freeze.config import (
-    CosineMlpHead,
-    EncoderSizes,
-    PairFitConfig,
-    PairHeadConfig,
-    SiameseHead,
-)
-from permafrost.stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.config import PairFitConfig
+from permafrost.stages.freeze.encoders import EncoderSizes, LayerAutoencoders
 from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
+from permafrost.stages.freeze.layers_head import LAYERS_HEADS, AutoencodedHead, LayersHead
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairFitResult, load_pair_fit
 from permafrost.stages.metrics.predictions import Scores, predictions_table
 from permafrost.stages.scoring.similarity import (
@@ -95,7 +90,7 @@ def require_pairs(corpus: Corpus, label_range: tuple[float, float]) -> None:
 
 
 def require_encoders(
-    head: PairHeadConfig, n_layers: int, given: EncoderSizes, n_given_layers: int
+    head: LayersHead, n_layers: int, given: EncoderSizes, n_given_layers: int
 ) -> None:
     """Check that a head can start from the encoders of a pretraining.
 
@@ -108,15 +103,16 @@ def require_encoders(
     Raises:
         InputError: a head whose encoders are none of autoencoders, other sizes, or another number of layers.
     """
-    if isinstance(head, CosineMlpHead | SiameseHead):
+    if (sizes := head.encoder_sizes) is None:
+        others = [n for n, k in LAYERS_HEADS.kinds().items() if issubclass(k, AutoencodedHead)]
         raise InputError(
             f"the head {head.kind} starts from no pretrained encoders; leave 'encoders' out, or use "
-            "autoencoder_siamese, unified or unified_projection"
+            f"{', '.join(others[:-1])} or {others[-1]}"
         )
-    if (*_widths(head.encoders), n_layers) != (*_widths(given), n_given_layers):
+    if (*_widths(sizes), n_layers) != (*_widths(given), n_given_layers):
         raise InputError(
             f"the pretrained encoders ({n_given_layers} layers, {given}) do not fit the head's "
-            f"({n_layers} layers, {head.encoders}); pretrain with the head's sizes, on the same layers"
+            f"({n_layers} layers, {sizes}); pretrain with the head's sizes, on the same layers"
         )
 
 
@@ -169,4 +165,4 @@ def score_corpus(
 
 
 def _choice(config: PairFitConfig, epoch: int) -> Mapping[str, JsonValue]:
-    return {"head": config.head.kind, "loss": config.loss, "epoch": epoch}
+    return {"head": config.head.kind, "loss": config.loss.kind, "epoch": epoch}

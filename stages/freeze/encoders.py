@@ -1,18 +1,104 @@
 """Encoders of pooled latents, one per layer, and the autoencoders that pretrain them.
 
+The same small network stands once per layer of the backbone, and all layers are computed in one product.
+
 Source: FREEZE!, 4.2.2 and 4.2.3, widths and activations as in the released notebooks. The notebooks of
 one experiment add a tenth of the input to the reconstruction; like the final model we do not.
-Axes: n texts, l layers, d width of a latent, c width of a code.
+Axes: n texts, l layers, d width of a latent, c width of a code, i and o widths in and out.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from permafrost.stages.freeze.config import EncoderSizes
-from permafrost.stages.freeze.stacked import Dropout, StackedLinear, StackedNorm, xavier_linear
+from permafrost.stages.bounds import MAX_WIDTH
+
+
+class EncoderSizes(BaseModel):
+    """Widths of the layer autoencoders (FREEZE!, 4.2.3)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    early: int = Field(default=256, ge=1, le=MAX_WIDTH)
+    """Width of a code in the first half of the layers."""
+    late: int = Field(default=512, ge=1, le=MAX_WIDTH)
+    """Width of a code in the deep half, to which an odd middle layer belongs."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+
+class StackedLinear(nn.Module):
+    """One linear map per layer.
+
+    Biases have torch's default distribution, uniform within 1 / sqrt(d_in); weights are uniform within
+    `bound`, where that is None within 1 / sqrt(d_in) too.
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        d_in: int,
+        d_out: int,
+        generator: torch.Generator,
+        bound: float | None = None,
+    ) -> None:
+        super().__init__()
+        default = 1 / math.sqrt(d_in)
+        weight_LIO, bias_L1O = torch.empty(n_layers, d_in, d_out), torch.empty(n_layers, 1, d_out)
+        within = default if bound is None else bound
+        nn.init.uniform_(weight_LIO, -within, within, generator=generator)
+        nn.init.uniform_(bias_L1O, -default, default, generator=generator)
+        self.weight = nn.Parameter(weight_LIO)
+        self.bias = nn.Parameter(bias_L1O)
+
+    def forward(self, x: Float[Tensor, "l n i"]) -> Float[Tensor, "l n o"]:
+        """Each layer through its own map."""
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+def xavier_linear(
+    n_layers: int, d_in: int, d_out: int, generator: torch.Generator
+) -> StackedLinear:
+    """Weights Xavier uniform with gain 0.5, biases torch's default, as the FREEZE! autoencoders."""
+    return StackedLinear(n_layers, d_in, d_out, generator, 0.5 * math.sqrt(6 / (d_in + d_out)))
+
+
+class StackedNorm(nn.Module):
+    """One layer norm per layer."""
+
+    def __init__(self, n_layers: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n_layers, 1, width))
+        self.bias = nn.Parameter(torch.zeros(n_layers, 1, width))
+
+    def forward(self, x: Float[Tensor, "l n i"]) -> Float[Tensor, "l n i"]:
+        """Each text's vector standardised, then scaled and shifted by its layer's own numbers."""
+        return torch.addcmul(self.bias, nn.functional.layer_norm(x, x.shape[-1:]), self.weight)
+
+
+class Dropout(nn.Module):
+    """Dropout that draws from a generator of its own, so that a fit depends on its seed alone.
+
+    The masks of a seed differ between kinds of device.
+    """
+
+    def __init__(self, share: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.share = share
+        self._seed = int(torch.randint(1 << 62, (), generator=generator))
+        self._draw: torch.Generator | None = None
+
+    def forward(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n i"]:
+        """While training, a `share` of the numbers set to 0 and the others scaled up."""
+        if not self.training or not self.share:
+            return x
+        if self._draw is None or self._draw.device != x.device:
+            self._draw = torch.Generator(x.device).manual_seed(self._seed)
+        kept = torch.empty_like(x).bernoulli_(1 - self.share, generator=self._draw)
+        return x * kept.div_(1 - self.share)
 
 
 class LayerGroups(nn.Module):
@@ -56,21 +142,6 @@ class LayerEncoders(nn.Module):
         groups = zip(self.groups.sizes, self.widths, strict=True)
         codes = " and ".join(f"{n} layers of {width}" for n, width in groups)
         return f"{self.d_model}-wide latents, codes of {codes}"
-
-
-def siamese_encoders(
-    n_layers: int, d_model: int, d_code: int, generator: torch.Generator
-) -> LayerEncoders:
-    """Three linear layers per encoder, the first with a layer norm, none after the last."""
-    network = nn.Sequential(
-        StackedLinear(n_layers, d_model, d_code, generator),
-        StackedNorm(n_layers, d_code),
-        nn.GELU(),
-        StackedLinear(n_layers, d_code, d_code, generator),
-        nn.GELU(),
-        StackedLinear(n_layers, d_code, d_code, generator),
-    )
-    return LayerEncoders(d_model, [d_code], LayerGroups([n_layers], [network]))
 
 
 def _groups(sizes: EncoderSizes, n_layers: int) -> list[tuple[int, int]]:

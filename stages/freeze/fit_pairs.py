@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
-from permafrost.stages.freeze.batches import LEAST, gather
-from permafrost.stages.freeze.build import build_pair_head
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.encoders import LayerAutoencoders
-from permafrost.stages.freeze.losses import LOSSES
+from permafrost.stages.freeze.latents import LEAST, gather
+from permafrost.stages.freeze.layers_head import PairHead
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult
-from permafrost.stages.freeze.pair_heads import CosineMlp, EncodedHead, PairHead, cosines
 from permafrost.stages.metrics.correlations import pearson, spearman
-from permafrost.storage.errors import InputError, PermafrostError
+from permafrost.storage.errors import PermafrostError
 from permafrost.storage.progress import Progress
 
 _PAIRS_AT_A_TIME = 256
@@ -70,7 +68,7 @@ def fit_pairs(
     if not trainer.best:
         raise PermafrostError(
             f"the head {config.head.kind} gives all {len(dev)} dev pairs the same similarity in every "
-            f"evaluated epoch (lr {config.lr}, loss {config.loss}); lower lr or use the other loss"
+            f"evaluated epoch (lr {config.lr}, loss {config.loss.kind}); lower lr or use the other loss"
         )
     history = [
         PairEpoch(e.epoch, e.losses[0], None if e.dev is None else e.dev[0])
@@ -121,7 +119,7 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
             gather(self.latents, first, device), gather(self.latents, second, device)
         )
         gold = torch.from_numpy(self.train.labels[batch]).to(predicted)
-        return LOSSES[self.config.loss](predicted, gold), len(batch)
+        return self.config.loss.of(predicted, gold), len(batch)
 
     def dev(self) -> tuple[float] | None:
         """The correlation of similarities and labels; None where all similarities are equal."""
@@ -135,7 +133,7 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
         """Names the head and its rate."""
         config = self.config
         return PermafrostError(
-            f"the loss {config.loss} is {value} {what} of the head "
+            f"the loss {config.loss.kind} is {value} {what} of the head "
             f"{config.head.kind} with lr {config.lr}; lower lr, or check the features with "
             "'permafrost verify'"
         )
@@ -181,17 +179,9 @@ def _start(
 ) -> PairHead:
     """A fresh head on its device; the same seed gives the same weights on every device."""
     draw = torch.Generator().manual_seed(config.seed)
-    head = build_pair_head(config.head, latents.shape[1], latents.shape[2], draw)
+    head = config.head.build(latents.shape[1], latents.shape[2], draw)
     if autoencoders is not None:
-        if not isinstance(head, EncodedHead):
-            raise InputError(
-                f"autoencoders were given to the head {config.head.kind}, which has no encoders; leave them "
-                "out, or use autoencoder_siamese"
-            )
         head.load_encoders(autoencoders)
     head.to(place)
-    if isinstance(head, CosineMlp):
-        head.standardise_by(
-            torch.cat([cosines(a, b) for a, b in _in_order(latents, train.pairs, place)])
-        )
+    head.prepare(_in_order(latents, train.pairs, place))
     return head

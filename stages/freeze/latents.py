@@ -1,16 +1,21 @@
-"""Pooled rows of several layers, from stored arrays to one block of numbers.
+"""Pooled rows of several layers, from stored arrays to one block of numbers, and batches of them.
 
-Axes: n texts, l layers, d d_model.
+Axes: n texts, m texts of a batch, l layers, d d_model.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float32
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.readers import FeatureReader
 
+LEAST = 2
+"""Texts or pairs of a batch: one has no variance. (The notebooks drop the last partial batch, so that some
+examples are never seen.)"""
 _TEXTS_AT_A_TIME = 1024
 
 
@@ -40,3 +45,10 @@ def read_latents(readers: Sequence[FeatureReader]) -> Float32[np.ndarray, "n l d
         for texts, rows in reader.in_order(_TEXTS_AT_A_TIME):
             latents_NLD[texts, layer] = rows.data
     return latents_NLD
+
+
+def gather(
+    latents: Float32[np.ndarray, "n l d"], texts: Int64[np.ndarray, " m"], device: torch.device
+) -> Float[Tensor, "m l d"]:
+    """These texts' latents on a device."""
+    return torch.from_numpy(np.ascontiguousarray(latents[texts])).to(device)

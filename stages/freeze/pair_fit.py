@@ -14,11 +14,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from permafrost.stages.fit.history import step_csv
 from permafrost.stages.fit.trainer import Step
-from permafrost.stages.freeze.build import build_pair_head
 from permafrost.stages.freeze.config import PairFitConfig
-from permafrost.stages.freeze.pair_heads import PairHead
-from permafrost.stages.freeze.step_log import step_csv
+from permafrost.stages.freeze.layers_head import PairHead
 from permafrost.stages.metrics.records import EPOCHS, HISTORY
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 
@@ -95,7 +94,7 @@ class PairFitResult:
     def head(self) -> PairHead:
         """The trained head on the CPU, dropout off, without gradients."""
         draw = torch.Generator().manual_seed(self.config.seed)
-        head = build_pair_head(self.config.head, self.n_layers, self.d_model, draw)
+        head = self.config.head.build(self.n_layers, self.d_model, draw)
         head.load_state_dict(dict(self.state))
         return head.requires_grad_(False).eval()
 

@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
-from permafrost.stages.freeze.batches import LEAST, gather
 from permafrost.stages.freeze.config import AutoencoderConfig
 from permafrost.stages.freeze.encoders import LayerAutoencoders
-from permafrost.stages.freeze.layer_rates import LayerwiseAdamW
+from permafrost.stages.freeze.latents import LEAST, gather
 from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.progress import Progress
@@ -126,6 +125,38 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
             f"the reconstruction error of layer {part} (from 0) is {abs(value)} {what} "
             f"with lr {self.config.lr}; lower lr, or check the features with 'permafrost verify'"
         )
+
+
+class LayerwiseAdamW(torch.optim.AdamW):
+    """The update that one AdamW per autoencoder would make.
+
+    A torch optimiser has one rate per parameter, so it is given each layer's row as a parameter of its
+    own, which shares memory with the whole in value and in gradient.
+    """
+
+    def __init__(
+        self, autoencoders: LayerAutoencoders, rates: Sequence[float], weight_decay: float
+    ) -> None:
+        self._gradients = {
+            parameter: torch.zeros_like(parameter) for parameter in autoencoders.parameters()
+        }
+        for parameter, gradient in self._gradients.items():
+            parameter.grad = gradient
+        groups = [
+            {"params": [self._row(whole, row) for whole in wholes], "lr": rate}
+            for (wholes, row), rate in zip(autoencoders.by_layer(), rates, strict=True)
+        ]
+        super().__init__(groups, weight_decay=weight_decay, fused=True)
+
+    def _row(self, whole: nn.Parameter, row: int) -> nn.Parameter:
+        part = nn.Parameter(whole.detach()[row])
+        part.grad = self._gradients[whole][row]
+        return part
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients where they lie, whatever is asked for: the rows share their memory."""
+        for gradient in self._gradients.values():
+            gradient.zero_()
 
 
 def require_texts(n_texts: int) -> None:

@@ -12,10 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from permafrost.stages.fit.history import step_csv
 from permafrost.stages.fit.trainer import Step
 from permafrost.stages.freeze.config import AutoencoderConfig
 from permafrost.stages.freeze.encoders import LayerAutoencoders
-from permafrost.stages.freeze.step_log import step_csv
 from permafrost.stages.metrics.records import HISTORY, LAYER_EPOCHS
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 

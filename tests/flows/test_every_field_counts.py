@@ -13,7 +13,7 @@ from permafrost.stages.corpus.source import CorpusSource
 from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.fit import FitConfig, OptimConfig
-from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig, PairHeadConfig
+from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig
 from permafrost.stages.heads import PygConv, PygPoolHead
 from permafrost.stages.kinds import CATEGORIES, Kind, kind_name
 from permafrost.stages.linear import LinearConfig
@@ -31,7 +31,7 @@ from permafrost.stages.sensitivity import SensitivityConfig
 from permafrost.stages.token_prediction import LogitLensConfig, NextTokenConfig
 from permafrost.storage.keys import digest, to_plain
 
-UNIONS = (PairHeadConfig, ControlConfig, NextTokenConfig)
+UNIONS = (ControlConfig, NextTokenConfig)
 PLAIN = (
     *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig, GraphTimeConfig),
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),

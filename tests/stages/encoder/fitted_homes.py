@@ -26,7 +26,7 @@ from permafrost.stages.fit import (
 )
 from permafrost.stages.fit.history import EpochRecord
 from permafrost.stages.fit.models import build_model
-from permafrost.stages.freeze import PairEpoch, PairFitConfig, PairFitResult, build_pair_head
+from permafrost.stages.freeze import PairEpoch, PairFitConfig, PairFitResult
 from permafrost.stages.heads import HeadConfig
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.features.store import FeatureStore
@@ -79,7 +79,7 @@ class Home:
     def layers_head(self, config: PairFitConfig, arrays: tuple[str, ...]) -> str:
         """Publish a head on the latents of these arrays, its weights random."""
         n_layers, d_model = len(arrays), self.target.sizes.d_model
-        state = build_pair_head(config.head, n_layers, d_model, _draw(config.seed)).state_dict()
+        state = config.head.build(n_layers, d_model, _draw(config.seed)).state_dict()
         best = PairEpoch(1, 0.5, 0.75)
         result = PairFitResult(config, n_layers, d_model, best, (best,), state)
         return self._publish({"kind": "layers", **to_plain(config)}, arrays, result)

@@ -285,7 +285,7 @@ def test_unusable_pairs_are_refused(change, message):
 
 
 def test_autoencoders_are_refused_by_a_head_without_encoders():
-    with pytest.raises(InputError, match="head cosine_mlp, which has no encoders"):
+    with pytest.raises(InputError, match="given to a head that has none"):
         _fit(_config("cosine_mlp"), autoencoders=_autoencoders())
 
 

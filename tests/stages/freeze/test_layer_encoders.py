@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from permafrost.stages.freeze import EncoderSizes, LayerAutoencoders
-from permafrost.stages.freeze.encoders import siamese_encoders
-from permafrost.stages.freeze.stacked import Dropout, StackedLinear, xavier_linear
+from permafrost.stages.freeze.encoders import Dropout, StackedLinear, xavier_linear
+from permafrost.stages.freeze.siamese import siamese_encoders
 from tests.stages.freeze.layer_reference import (
     generator,
     one_siamese_encoder,

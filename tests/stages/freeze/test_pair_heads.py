@@ -13,9 +13,9 @@ from permafrost.stages.freeze import (
     Unified,
     UnifiedHead,
     UnifiedProjectionHead,
-    build_pair_head,
 )
-from permafrost.stages.freeze.pair_heads import CosineMlp, cosines
+from permafrost.stages.freeze.cosine_mlp import CosineMlp
+from permafrost.stages.freeze.layers_head import cosines
 from permafrost.storage.errors import InputError
 from tests.stages.freeze.layer_reference import generator, one_siamese_encoder
 
@@ -32,7 +32,7 @@ N_LAYERS, D_MODEL = 4, 8
 
 
 def _head(name, seed=0):
-    return build_pair_head(HEADS[name], N_LAYERS, D_MODEL, generator(seed)).eval()
+    return HEADS[name].build(N_LAYERS, D_MODEL, generator(seed)).eval()
 
 
 def _latents(n=20, seed=1, scale=1.0):
@@ -51,12 +51,12 @@ def _latents(n=20, seed=1, scale=1.0):
     ],
 )
 def test_heads_have_the_papers_parameter_counts(config, count):
-    assert build_pair_head(config, 24, 1024, generator()).n_parameters == count
+    assert config.build(24, 1024, generator()).n_parameters == count
 
 
 def test_the_final_head_is_smaller_than_the_siamese_one_by_the_papers_difference():
     siamese, final = (
-        build_pair_head(config, 24, 1024, generator()).n_parameters
+        config.build(24, 1024, generator()).n_parameters
         for config in (SiameseHead(), AutoencoderSiameseHead())
     )
     assert siamese - final == 635_392

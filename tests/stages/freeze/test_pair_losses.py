@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from permafrost.stages.fit.trainer import shuffled_batches
-from permafrost.stages.freeze import log_variance, mse
+from permafrost.stages.freeze import LogVariance, Mse
 from permafrost.stages.freeze.losses import VARIANCE_FLOOR
 from permafrost.storage.errors import InputError
 from tests.stages.freeze.layer_reference import generator
@@ -24,20 +24,20 @@ def _batch(n=16, seed=0):
 def test_log_variance_is_the_logarithm_of_the_unbiased_variance():
     predicted, gold = _batch()
     expected = math.log(np.var((predicted - gold).detach().numpy(), ddof=1))
-    assert log_variance(predicted, gold).item() == pytest.approx(expected, rel=1e-12)
+    assert LogVariance().of(predicted, gold).item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_constant_added_to_predictions_changes_nothing():
     predicted, gold = _batch()
     # Float64 rounding of numbers near 1.
-    assert log_variance(predicted + 0.3, gold).item() == pytest.approx(
-        log_variance(predicted, gold).item(), abs=1e-12
+    assert LogVariance().of(predicted + 0.3, gold).item() == pytest.approx(
+        LogVariance().of(predicted, gold).item(), abs=1e-12
     )
 
 
 def test_gradients_over_a_batch_sum_to_nothing():
     predicted, gold = _batch()
-    log_variance(predicted, gold).backward()
+    LogVariance().of(predicted, gold).backward()
     assert predicted.grad is not None
     assert predicted.grad.abs().max() > 0.01
     assert predicted.grad.sum().item() == pytest.approx(0, abs=1e-12)
@@ -47,7 +47,7 @@ def test_gradients_over_a_batch_sum_to_nothing():
 def test_scaled_residuals_move_the_loss_by_twice_the_logarithm(factor):
     predicted, gold = _batch()
     scaled = gold + factor * (predicted - gold)
-    moved = log_variance(scaled, gold) - log_variance(predicted, gold)
+    moved = LogVariance().of(scaled, gold) - LogVariance().of(predicted, gold)
     assert moved.item() == pytest.approx(2 * math.log(factor), abs=1e-12)
 
 
@@ -55,7 +55,7 @@ def test_mse_is_biased_variance_plus_squared_mean():
     predicted, gold = _batch()
     residual = (predicted - gold).detach().numpy()
     expected = np.var(residual) + residual.mean() ** 2
-    assert mse(predicted, gold).item() == pytest.approx(expected, rel=1e-12)
+    assert Mse().of(predicted, gold).item() == pytest.approx(expected, rel=1e-12)
 
 
 # Relation 69
@@ -64,13 +64,13 @@ def test_mse_is_biased_variance_plus_squared_mean():
 @pytest.mark.parametrize("n", [0, 1])
 def test_fewer_than_two_pairs_have_no_variance(n):
     with pytest.raises(InputError, match=f"the batch has {n} pairs; give at least 2"):
-        log_variance(torch.zeros(n), torch.zeros(n))
+        LogVariance().of(torch.zeros(n), torch.zeros(n))
 
 
 def test_a_perfect_fit_has_a_finite_loss_and_no_gradient():
     gold = torch.rand(8, generator=generator())
     predicted = gold.clone().requires_grad_()
-    loss = log_variance(predicted, gold)
+    loss = LogVariance().of(predicted, gold)
     loss.backward()
     assert loss.item() == pytest.approx(math.log(VARIANCE_FLOOR))
     assert predicted.grad is not None

@@ -1,18 +1,20 @@
-"""Pair heads: the pooled latents of two texts in, their similarity between 0 and 1 out.
+"""What every head on the latents of all layers is: a config that makes a similarity of two texts.
 
 Source: FREEZE!, 4.2. Axes: n pairs, l layers, d width of a latent, c width of a code, e of an embedding.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from permafrost.stages.freeze.encoders import LayerAutoencoders, LayerEncoders
-from permafrost.stages.heads.initialise import linear
+from permafrost.stages.freeze.encoders import EncoderSizes, LayerAutoencoders, LayerEncoders
+from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 _LEAST = 1e-24
 """Squared norms multiplied are not taken smaller, so that a vector of zeros has the cosine 0."""
@@ -38,53 +40,24 @@ class PairHead(nn.Module, ABC):
     def codes(self, x: Float[Tensor, "n l d"]) -> list[Float[Tensor, "n _"]]:
         """What is compared of each layer, in order."""
 
+    def prepare(
+        self, pairs: Iterable[tuple[Float[Tensor, "n l d"], Float[Tensor, "n l d"]]]
+    ) -> None:
+        """Look at the latents of the train pairs before training; most heads need not."""
+        return
+
+    def load_encoders(self, autoencoders: LayerAutoencoders) -> None:
+        """Start from pretrained encoders: copies, which training then changes.
+
+        Raises:
+            InputError: this head has no encoders, or others.
+        """
+        raise InputError("pretrained encoders were given to a head that has none; leave them out")
+
     @property
     def n_parameters(self) -> int:
         """Trainable numbers."""
         return sum(parameter.numel() for parameter in self.parameters())
-
-
-class CosineMlp(PairHead):
-    """Standardised cosines of the raw latents, ReLU, sigmoid.
-
-    One mean and one deviation for all layers together. We differ: the notebook takes those of the very
-    split that is scored, we take those of train.
-    """
-
-    mean: Tensor
-    deviation: Tensor
-
-    def __init__(self, n_layers: int, hidden: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.mlp = nn.Sequential(
-            linear(n_layers, hidden, generator), nn.ReLU(), linear(hidden, 1, generator)
-        )
-        self.register_buffer("mean", torch.zeros(()))
-        self.register_buffer("deviation", torch.ones(()))
-
-    def standardise_by(self, cosines_NL: Float[Tensor, "n l"]) -> None:
-        """Take the mean and the deviation of these cosines.
-
-        Raises:
-            InputError: they are all equal.
-        """
-        deviation = cosines_NL.double().std()
-        if not deviation > 0:
-            raise InputError(
-                f"all {cosines_NL.numel()} cosines of the train pairs are {cosines_NL.flatten()[0]:.6g}, "
-                "so they cannot be standardised; give pairs of different texts"
-            )
-        self.mean.copy_(cosines_NL.double().mean())
-        self.deviation.copy_(deviation)
-
-    def forward(self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]) -> Float[Tensor, " n"]:
-        """Similarity of each pair, in [0, 1]."""
-        standard_NL = (cosines(a, b) - self.mean) / self.deviation
-        return self.mlp(standard_NL).squeeze(-1).sigmoid()
-
-    def codes(self, x: Float[Tensor, "n l d"]) -> list[Float[Tensor, "n _"]]:
-        """The latents themselves."""
-        return list(x.unbind(dim=1))
 
 
 class EncodedHead(PairHead):
@@ -151,29 +124,38 @@ class Unified(EncodedHead):
         return ((1 + cosines(self.embed(a), self.embed(b))) / 2).clamp(0, 1)
 
 
-class Concatenate(nn.Module):
-    """Codes side by side."""
+class LayersHead(Kind, ABC):
+    """One entry `head` of a method of kind `layers`; the defaults are the final model's of the notebooks."""
 
-    def forward(self, codes: Sequence[Float[Tensor, "n _"]]) -> Float[Tensor, "n e"]:
-        """The embedding of each text."""
-        return torch.cat(list(codes), dim=1)
+    has_vector: ClassVar[bool] = False
+    """Whether it gives a text a vector: it then builds a `Unified`."""
+
+    @property
+    def encoder_sizes(self) -> EncoderSizes | None:
+        """Of the pretrained encoders that it may start from; None if it starts from none."""
+        return None
+
+    @abstractmethod
+    def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
+        """A head for latents `[n_layers, d_model]`, its weights drawn from `generator` (on the CPU)."""
 
 
-class Average(nn.Module):
-    """The mean code."""
-
-    def forward(self, codes: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n c"]:
-        """The embedding of each text."""
-        return torch.stack(list(codes)).mean(dim=0)
+LAYERS_HEADS = Category("head on all layers", LayersHead, "permafrost.stages.freeze")
+PairHeadConfig = Annotated[LayersHead, LAYERS_HEADS.field()]
+"""Any head on all layers, by its `kind`."""
 
 
-class SumOfProjections(nn.Module):
-    """Each code projected up, then their sum: one linear map of the codes side by side."""
+class AutoencodedHead(LayersHead):
+    """A head whose encoders are those of layer autoencoders, and may be pretrained."""
 
-    def __init__(self, d_codes: int, d_embed: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.linear = linear(d_codes, d_embed, generator)
+    encoders: EncoderSizes = EncoderSizes()
 
-    def forward(self, codes: Sequence[Float[Tensor, "n _"]]) -> Float[Tensor, "n e"]:
-        """The embedding of each text."""
-        return self.linear(torch.cat(list(codes), dim=1))
+    @property
+    def encoder_sizes(self) -> EncoderSizes:
+        """Its own."""
+        return self.encoders
+
+
+def heads_with_vectors() -> str:
+    """Names of the heads that give a text a vector, for messages."""
+    return " and ".join(quoted(n) for n, k in LAYERS_HEADS.kinds().items() if k.has_vector)

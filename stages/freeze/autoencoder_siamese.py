@@ -1,0 +1,40 @@
+"""The encoders of layer autoencoders, compared layer by layer.
+
+Source: FREEZE!, 4.2.3.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
+from permafrost.stages.freeze.encoders import Dropout, autoencoder_encoders
+from permafrost.stages.freeze.layers_head import AutoencodedHead, LayerwiseSiamese, PairHead
+from permafrost.stages.heads.initialise import linear
+
+
+class AutoencoderSiameseHead(AutoencodedHead):
+    """The encoders of layer autoencoders, then a deeper network on the cosines (FREEZE!, 4.2.3)."""
+
+    kind: Literal["autoencoder_siamese"] = "autoencoder_siamese"
+    hidden: int = Field(default=512, ge=1, le=MAX_WIDTH)
+    n_hidden: int = Field(default=3, ge=1, le=MAX_LAYERS)
+    """Hidden layers of the network on the cosines."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """In the network on the cosines."""
+
+    def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
+        """See `LayerwiseSiamese`."""
+        encoders = autoencoder_encoders(self.encoders, n_layers, d_model, generator)
+        layers: list[nn.Module] = []
+        for d_in in [n_layers] + [self.hidden] * (self.n_hidden - 1):
+            layers += [
+                linear(d_in, self.hidden, generator),
+                nn.LayerNorm(self.hidden),
+                Dropout(self.dropout, generator),
+                nn.GELU(),
+            ]
+        mlp = nn.Sequential(*layers, linear(self.hidden, 1, generator))
+        return LayerwiseSiamese(encoders, mlp)

@@ -1,0 +1,77 @@
+"""A small network on the cosine of each layer's latents.
+
+Source: FREEZE!, 4.2.1. Axes: n pairs, l layers, d width of a latent.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from permafrost.stages.bounds import MAX_WIDTH
+from permafrost.stages.freeze.layers_head import LayersHead, PairHead, cosines
+from permafrost.stages.heads.initialise import linear
+from permafrost.storage.errors import InputError
+
+
+class CosineMlpHead(LayersHead):
+    """A small network on the cosine of each layer's latents (FREEZE!, 4.2.1)."""
+
+    kind: Literal["cosine_mlp"] = "cosine_mlp"
+    hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
+
+    def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
+        """See `CosineMlp`."""
+        return CosineMlp(n_layers, self.hidden, generator)
+
+
+class CosineMlp(PairHead):
+    """Standardised cosines of the raw latents, ReLU, sigmoid.
+
+    One mean and one deviation for all layers together. We differ: the notebook takes those of the very
+    split that is scored, we take those of train.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, n_layers: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            linear(n_layers, hidden, generator), nn.ReLU(), linear(hidden, 1, generator)
+        )
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("deviation", torch.ones(()))
+
+    def prepare(
+        self, pairs: Iterable[tuple[Float[Tensor, "n l d"], Float[Tensor, "n l d"]]]
+    ) -> None:
+        """Standardise by the cosines of the train pairs."""
+        self.standardise_by(torch.cat([cosines(a, b) for a, b in pairs]))
+
+    def standardise_by(self, cosines_NL: Float[Tensor, "n l"]) -> None:
+        """Take the mean and the deviation of these cosines.
+
+        Raises:
+            InputError: they are all equal.
+        """
+        deviation = cosines_NL.double().std()
+        if not deviation > 0:
+            raise InputError(
+                f"all {cosines_NL.numel()} cosines of the train pairs are {cosines_NL.flatten()[0]:.6g}, "
+                "so they cannot be standardised; give pairs of different texts"
+            )
+        self.mean.copy_(cosines_NL.double().mean())
+        self.deviation.copy_(deviation)
+
+    def forward(self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]) -> Float[Tensor, " n"]:
+        """Similarity of each pair, in [0, 1]."""
+        standard_NL = (cosines(a, b) - self.mean) / self.deviation
+        return self.mlp(standard_NL).squeeze(-1).sigmoid()
+
+    def codes(self, x: Float[Tensor, "n l d"]) -> list[Float[Tensor, "n _"]]:
+        """The latents themselves."""
+        return list(x.unbind(dim=1))

@@ -1,0 +1,56 @@
+"""One encoder per layer, trained from scratch.
+
+Source: FREEZE!, 4.2.2, widths and activations as in the released notebooks.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from permafrost.stages.bounds import MAX_WIDTH
+from permafrost.stages.freeze.encoders import (
+    LayerEncoders,
+    LayerGroups,
+    StackedLinear,
+    StackedNorm,
+)
+from permafrost.stages.freeze.layers_head import LayersHead, LayerwiseSiamese, PairHead
+from permafrost.stages.heads.initialise import linear
+
+
+class SiameseHead(LayersHead):
+    """One encoder per layer, trained from scratch, then a network on the cosines (FREEZE!, 4.2.2)."""
+
+    kind: Literal["siamese"] = "siamese"
+    d_code: int = Field(default=512, ge=1, le=MAX_WIDTH)
+    """Width of every layer of an encoder."""
+    hidden: int = Field(default=512, ge=1, le=MAX_WIDTH)
+    """Width of the network on the cosines."""
+
+    def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
+        """See `LayerwiseSiamese`."""
+        encoders = siamese_encoders(n_layers, d_model, self.d_code, generator)
+        mlp = nn.Sequential(
+            linear(n_layers, self.hidden, generator),
+            nn.LayerNorm(self.hidden),
+            nn.GELU(),
+            linear(self.hidden, 1, generator),
+        )
+        return LayerwiseSiamese(encoders, mlp)
+
+
+def siamese_encoders(
+    n_layers: int, d_model: int, d_code: int, generator: torch.Generator
+) -> LayerEncoders:
+    """Three linear layers per encoder, the first with a layer norm, none after the last."""
+    network = nn.Sequential(
+        StackedLinear(n_layers, d_model, d_code, generator),
+        StackedNorm(n_layers, d_code),
+        nn.GELU(),
+        StackedLinear(n_layers, d_code, d_code, generator),
+        nn.GELU(),
+        StackedLinear(n_layers, d_code, d_code, generator),
+    )
+    return LayerEncoders(d_model, [d_code], LayerGroups([n_layers], [network]))
