@@ -19,6 +19,7 @@ from permafrost.stages.mteb_evaluation.instructions import suite_instructions
 from permafrost.stages.report.html import page_digest
 assert Path(permafrost.flows.cli.__file__).is_relative_to(Path.cwd()), permafrost.__file__
 assert page_digest() and suite_instructions()
+assert permafrost.open("nowhere").runs() == [] and permafrost.FrozenBackboneHead
 """
 
 
