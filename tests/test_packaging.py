@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "stages", "storage")
+FRONT = ("permafrost/__init__.py", "permafrost/py.typed")
 USES = """
 import permafrost.flows.cli
 from pathlib import Path
@@ -28,23 +29,33 @@ def tracked() -> list[str]:
     """Files of the packages that git knows."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("no git checkout")
-    names = subprocess.check_output(["git", "ls-files", *PACKAGES], cwd=ROOT, text=True)
+    named = [*PACKAGES, *FRONT]
+    names = subprocess.check_output(["git", "ls-files", *named], cwd=ROOT, text=True)
     return [name for name in names.splitlines() if (ROOT / name).exists()]
+
+
+def installed(name: str) -> PurePosixPath:
+    """Where a tracked file is installed: all but the front door's are reached through links."""
+    return PurePosixPath(name if name in FRONT else f"permafrost/{name}")
+
+
+def package_of(name: str) -> str:
+    return ".".join(installed(name).parent.parts)
 
 
 def test_every_file_that_is_no_python_is_package_data(tracked: list[str]) -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     data: dict[str, list[str]] = settings["package-data"]
-    others = [PurePosixPath(name) for name in tracked if not name.endswith(".py")]
-    assert others
-    for path in others:
-        package = ".".join(("permafrost", *path.parent.parts))
-        assert any(path.match(pattern) for pattern in data.get(package, [])), path
+    others = [name for name in tracked if not name.endswith(".py")]
+    assert FRONT[1] in others, "the types of the front door count for its users' type checkers"
+    for name in others:
+        patterns = data.get(package_of(name), [])
+        assert any(PurePosixPath(name).match(pattern) for pattern in patterns), name
     for package, patterns in data.items():
         for pattern in patterns:
             assert any(
-                f"permafrost.{'.'.join(p.parent.parts)}" == package and p.match(pattern)
-                for p in others
+                package_of(name) == package and PurePosixPath(name).match(pattern)
+                for name in others
             ), f"{package}: {pattern} is no file"
 
 
@@ -56,7 +67,7 @@ def test_every_folder_with_python_is_a_package(tracked: list[str]) -> None:
 @pytest.mark.deep
 def test_the_wheel_holds_every_file(tracked: list[str], tmp_path: Path) -> None:
     source = tmp_path / "source"
-    for name in (*tracked, "permafrost/__init__.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in (*tracked, "pyproject.toml", "README.md", "LICENSE"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
     for name in PACKAGES:
@@ -70,7 +81,7 @@ def test_the_wheel_holds_every_file(tracked: list[str], tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("permafrost-*.whl")
     with zipfile.ZipFile(wheel) as file:
         held = set(file.namelist())
-        assert {f"permafrost/{name}" for name in tracked} <= held
+        assert {str(installed(name)) for name in tracked} <= held
         # Nothing of ours takes a name of a user's own packages.
         assert {name.split("/")[0].split("-")[0] for name in held} == {"permafrost"}
         file.extractall(tmp_path / "installed")

@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import permafrost
 from permafrost.flows.home import Home
 from permafrost.stages import plugins
 from permafrost.stages.heads import HEADS, GlotHead
-from permafrost.storage import errors
+from permafrost.storage import errors, replica
 from tests.flows.conftest import tiny_experiment
 from tests.flows.frozen_home import unpack
 from tests.stages.encoder import fitted_homes
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
+from tests.storage.object_server import ObjectServer, object_server
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 MARK = "<!-- test: the front door -->"
@@ -138,6 +140,34 @@ def test_encoding_by_a_method_is_the_same_with_a_home_and_without(
     assert store.arrays() == ["hidden/3", "span", "token_ids"], "kept for the next time"
     echoed = permafrost.encode(NEW, method="mean", recipe="echo", **how)
     assert not np.allclose(echoed, alone)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+    with object_server() as state:
+        for name, value in state.environment.items():
+            monkeypatch.setenv(name, value)
+        yield state
+        for folder in list(replica._replicas):
+            replica.detach(folder)
+
+
+def test_a_home_on_an_object_store_is_used_by_its_url(
+    server: ObjectServer, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "s3://bucket/team/home"
+    monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "first"))
+    how: dict[str, Any] = {"backbone": tiny_bert, "method": "mean", "device": "cpu"}
+    vectors = permafrost.encode(TEXTS, home=url, **how)
+    assert any("/features/" in key for key in server.objects)
+    monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "second"))
+    home = permafrost.open(url)
+    assert (home.url, repr(home)) == (url, f"permafrost.open('{url}')")
+    assert home.folder.is_relative_to(tmp_path / "second")
+    _, batch = next(home.reader("hidden/3", TEXTS).in_order(len(TEXTS)))
+    means = [batch[i].mean(0) for i in range(len(TEXTS))]
+    np.testing.assert_allclose(means, vectors, rtol=2e-5, atol=2e-6)
+    assert pickle.loads(pickle.dumps(home)).folder == home.folder
 
 
 def test_encoding_by_a_head_is_its_encoder(made: fitted_homes.Home, head: str) -> None:
