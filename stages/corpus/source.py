@@ -75,6 +75,7 @@ class CorpusSource(Kind):
 
 CORPUS_SOURCES = Category("corpus source", CorpusSource, "permafrost.stages.corpus.sources")
 CorpusConfig = Annotated[CorpusSource, CORPUS_SOURCES.field()]
+"""Any source, by its `kind`."""
 
 
 class ColumnsSource(CorpusSource):
@@ -107,6 +108,7 @@ class ColumnsSource(CorpusSource):
 
 COLUMNS_SOURCES = Category("source", ColumnsSource, "permafrost.stages.corpus.sources")
 ColumnsConfig = Annotated[ColumnsSource, COLUMNS_SOURCES.field()]
+"""A source that others are made from."""
 
 
 def _number_texts(

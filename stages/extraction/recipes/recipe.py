@@ -156,6 +156,7 @@ class Recipe(Kind):
 
 RECIPES = Category("recipe", Recipe, "permafrost.stages.extraction.recipes")
 RecipeConfig = Annotated[Recipe, RECIPES.field()]
+"""Any recipe, by its `kind`."""
 
 
 def resolve_recipe(recipe: Recipe, sizes: BackboneSizes) -> Recipe:
