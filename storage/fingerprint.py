@@ -27,7 +27,7 @@ Definition = tuple[str, str]
 _SOURCES: dict[str, str] = {}
 """Of modules that were loaded from memory, or anew after an edit."""
 _LOADED: dict[str, float] = {}
-"""When a project module was first seen to be loaded, in seconds since the epoch."""
+"""When a module was first seen to be loaded, in seconds since the epoch."""
 
 
 def use_source(module: str, source: str) -> None:
@@ -83,9 +83,10 @@ def fingerprint(entry: Callable[..., object], packages: Sequence[str]) -> CodeFi
     Raises:
         InputError: a file was changed after it had been imported.
     """
-    for name in list(sys.modules):
-        if _is_project(name, tuple(packages)):
-            _LOADED.setdefault(name, time.time())
+    # Every node asks a few times, and thousands of modules are loaded.
+    if len(sys.modules) != len(_LOADED):
+        for name in set(sys.modules) - _LOADED.keys():
+            _LOADED[name] = time.time()
     found = _fingerprint(entry.__module__, entry.__qualname__.split(".")[0], tuple(packages))
     assert found.definitions, f"{entry!r} is not defined at the top level of a module of {packages}"
     return found
