@@ -1,0 +1,123 @@
+"""Editing a kind changes the keys of the nodes that use it, and of what is made from them; no other key."""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from permafrost.flows.build import build_graph
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.graph import Graph, Node
+from permafrost.stages.fit.losses import LOSSES
+from permafrost.stages.heads import HEADS
+from permafrost.stages.heads.conv import CONVOLUTIONS
+from permafrost.stages.kinds import Category
+from permafrost.storage import fingerprint
+from tests.flows.conftest import tiny_experiment
+from tests.flows.experiments import pairs
+
+CHOSEN: tuple[tuple[Category[Any], str, str], ...] = (
+    (HEADS, "head", ""),
+    (CONVOLUTIONS, "head", "conv"),
+    (LOSSES, "loss", ""),
+)
+"""Where a fit's config names its kinds."""
+KINDS = [(c, name, *where) for c, *where in CHOSEN for name in c.kinds()]
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    yield
+    for known in (fingerprint._SOURCES, fingerprint._MODULES, fingerprint._FINGERPRINTS):
+        known.clear()
+
+
+@pytest.fixture(scope="module")
+def file(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every head, convolution and loss, each once, and whole heads in a grid."""
+    folder = tmp_path_factory.mktemp("kinds")
+    splits = ("train", "dev", "test")
+    files = {s: str(pairs(folder / f"{s}.parquet", 8, i)) for i, s in enumerate(splits)}
+    tiny = tiny_experiment(tiny_bert)
+    columns = {"text": "a", "text_pair": "b"}
+    graded = {"kind": "similarity", **columns, "label": "score"}
+    named = {"pyg_pool": "SoftmaxAggregation", "pyg": "SAGEConv"}
+    heads = [{"kind": k} | ({"name": named[k]} if k in named else {}) for k in HEADS.kinds()]
+    convs = [{"kind": k} | ({"name": named[k]} if k in named else {}) for k in CONVOLUTIONS.kinds()]
+    heads += [{"kind": "glot", "conv": conv} for conv in convs]
+    common = {"kind": "head", "layer": "hidden/2"}
+    content = tiny | {
+        "tasks": {
+            "classes": tiny["tasks"]["ratio 0.2"],
+            "graded": {"kind": "files", "files": files, "task": graded},
+            "pairs": {"kind": "files", "files": files, "task": {"kind": "unlabelled", **columns}},
+        },
+        "methods": {
+            **{
+                f"head {i}": common | {"head": head, "tasks": ["classes"]}
+                for i, head in enumerate(heads)
+            },
+            "grid": common
+            | {"head": {"kind": "mean"}, "tasks": ["classes"], "grid": {"head": heads[:2]}},
+            "graded": common | {"head": {"kind": "scorer"}, "tasks": ["graded"]},
+            "partners": common
+            | {"head": {"kind": "scorer"}, "loss": {"kind": "contrastive"}, "tasks": ["pairs"]},
+        },
+        "seeds": [0],
+        "report": {"title": "Kinds", "x_axis": {"kind": "tasks"}},
+    }
+    path = folder / "kinds.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def chosen(node: Node, *where: str) -> str | None:
+    """The name of the kind at a place of a fit's config."""
+    value: Any = node.config
+    for part in filter(None, where):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value.get("kind") if isinstance(value, dict) else value
+
+
+def edited(cls: type) -> str:
+    """The source of a kind's module with one more line in the class."""
+    source = inspect.getsource(importlib.import_module(cls.__module__))
+    (found,) = [
+        n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == cls.__name__
+    ]
+    lines = source.splitlines()
+    lines.insert(found.end_lineno or 0, "    _edited = 1")
+    return "\n".join(lines) + "\n"
+
+
+def keys(file: Path) -> tuple[Graph, dict[str, str]]:
+    graph = build_graph(load_experiment(file)).graph
+    return graph, {node.label: node.id for node in graph}
+
+
+@pytest.mark.parametrize(("category", "name", "field", "inner"), KINDS)
+def test_an_edit_changes_its_own_nodes_and_what_is_made_from_them(
+    file: Path, category: Category[Any], name: str, field: str, inner: str
+) -> None:
+    graph, before = keys(file)
+    assert len(before) == len(graph), "labels tell the nodes apart"
+    own = {
+        n.id
+        for n in graph
+        if n.stage == "fit" and field in n.config and chosen(n, field, inner) == name
+    }
+    assert own, "the experiment uses every kind"
+    changed = set[str]()
+    for node in graph.ordered():
+        if node.id in own or changed.intersection(i.ref for i in node.inputs):
+            changed.add(node.id)
+    cls = category.kinds()[name]
+    fingerprint.use_source(cls.__module__, edited(cls))
+    _, after = keys(file)
+    assert after.keys() == before.keys()
+    assert {i for label, i in before.items() if after[label] != i} == changed
