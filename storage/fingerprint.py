@@ -36,6 +36,7 @@ def use_source(module: str, source: str) -> None:
         _SOURCES[module] = source
         _MODULES.pop(module, None)
         _IS_MODULE.clear()
+        _RESOLVED.clear()
         _FINGERPRINTS.clear()
 
 
@@ -94,6 +95,8 @@ def fingerprint(entry: Callable[..., object], packages: Sequence[str]) -> CodeFi
 
 _MODULES: dict[str, _Module] = {}
 _IS_MODULE: dict[str, bool] = {}
+_RESOLVED: dict[tuple[str, ...], dict[Definition, Definition | None]] = {}
+"""By packages."""
 _FINGERPRINTS: dict[tuple[str, str, tuple[str, ...]], CodeFingerprint] = {}
 
 
@@ -118,7 +121,7 @@ def _reached(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerpri
         for shown, part in parts.items():
             read = _read_definition(found[0], part)
             seen[f"{found[0]}:{shown}"] = read.digest
-            queue.extend(_references(found[0], read, packages))
+            queue.extend(set(_references(found[0], read, packages)))
     return CodeFingerprint(dict(sorted(seen.items())))
 
 
@@ -256,6 +259,13 @@ def _is_module(name: str) -> bool:
 
 def _resolve(module: str, name: str, packages: tuple[str, ...]) -> Definition | None:
     """Follow re-exports to where `name` is defined; None outside the project or for modules."""
+    known = _RESOLVED.setdefault(packages, {})
+    if (module, name) not in known:
+        known[module, name] = _followed(module, name, packages)
+    return known[module, name]
+
+
+def _followed(module: str, name: str, packages: tuple[str, ...]) -> Definition | None:
     while _is_project(module, packages) and _is_module(module):
         parsed = _parse(module)
         if name in parsed.definitions:

@@ -3,7 +3,7 @@
 import ast
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,18 @@ CHOSEN: tuple[tuple[Category[Any], str, str], ...] = (
 KINDS = [(c, name, *where) for c, *where in CHOSEN for name in c.kinds()]
 
 
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    yield
-    for known in (fingerprint._SOURCES, fingerprint._MODULES, fingerprint._FINGERPRINTS):
-        known.clear()
+@pytest.fixture
+def edit() -> Iterator[Callable[[type], None]]:
+    """Adds a line to a class, as far as keys can see."""
+    modules = set[str]()
+
+    def add(cls: type) -> None:
+        modules.add(cls.__module__)
+        fingerprint.use_source(cls.__module__, edited(cls))
+
+    yield add
+    for name in modules:
+        fingerprint.use_source(name, inspect.getsource(importlib.import_module(name)))
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +102,23 @@ def edited(cls: type) -> str:
     return "\n".join(lines) + "\n"
 
 
-def keys(file: Path) -> tuple[Graph, dict[str, str]]:
-    graph = build_graph(load_experiment(file)).graph
-    return graph, {node.label: node.id for node in graph}
+@pytest.fixture(scope="module")
+def graph(file: Path) -> Graph:
+    """Before any edit."""
+    return build_graph(load_experiment(file)).graph
 
 
 @pytest.mark.parametrize(("category", "name", "field", "inner"), KINDS)
 def test_an_edit_changes_its_own_nodes_and_what_is_made_from_them(
-    file: Path, category: Category[Any], name: str, field: str, inner: str
+    file: Path,
+    graph: Graph,
+    edit: Callable[[type], None],
+    category: Category[Any],
+    name: str,
+    field: str,
+    inner: str,
 ) -> None:
-    graph, before = keys(file)
+    before = {node.label: node.id for node in graph}
     assert len(before) == len(graph), "labels tell the nodes apart"
     own = {
         n.id
@@ -116,8 +130,7 @@ def test_an_edit_changes_its_own_nodes_and_what_is_made_from_them(
     for node in graph.ordered():
         if node.id in own or changed.intersection(i.ref for i in node.inputs):
             changed.add(node.id)
-    cls = category.kinds()[name]
-    fingerprint.use_source(cls.__module__, edited(cls))
-    _, after = keys(file)
+    edit(category.kinds()[name])
+    after = {node.label: node.id for node in build_graph(load_experiment(file)).graph}
     assert after.keys() == before.keys()
     assert {i for label, i in before.items() if after[label] != i} == changed
