@@ -5,7 +5,7 @@
 The training loop of a fit without its evaluation on dev: a reader that holds float16 features of width 384
 in memory, shuffled batches, a head with the defaults of its config, a classifier, Adam. Texts have random
 lengths (log-normal, mean about 25, 3 to 128) and random states around groups of directions, one pair of
-tokens in `--groups` connected. The first epoch of a head also compiles the kernels of its products.
+tokens in `--groups` connected.
 """
 
 import argparse

@@ -41,7 +41,6 @@ from torch.nn import functional
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
 from permafrost.stages.heads import Classifier, GlotHead, PygConv
 from permafrost.stages.heads.glot import GlotPooling
-from permafrost.stages.heads.products import product
 from permafrost.stages.heads.pyg_conv import PygConvolution
 from permafrost.stages.heads.token_graph import edges
 from tests.stages.heads.pyg_reference import convolve, edge_index, gat_conv, pool_sentence
@@ -56,7 +55,7 @@ TEXTS, WIDTH, TAU = 32, 384, 0.6
 VERSIONS = ("literal", "released", "sentence", "batched", "by_name")
 TARGETS = {"literal": ">= 5", "sentence": ">= 5"}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-PARTS = ("products", "steps", "peaks")
+PARTS = ("steps", "peaks")
 LEAST_SECONDS = 0.05
 """Steps follow one another, as in training, so often that ours take at least so long."""
 BROADCAST, FEWER = ("literal", "released"), 128
@@ -215,26 +214,6 @@ def _repeat(case: Case, name: str, n_steps: int) -> None:
         case.step(name)
 
 
-def multiplying(args: argparse.Namespace) -> Iterator[Finding]:
-    """A product of the size of a step's largest ones, by torch's BLAS and as ours."""
-    joined = WIDTH + 2 * args.hidden
-    draw = torch.Generator().manual_seed(0)
-    left = torch.randn(1024, joined, generator=draw).to(args.device)
-    right = torch.randn(joined, joined // 2, generator=draw).to(args.device)
-    calls = {"BLAS": lambda: left @ right, "ours": lambda: product(left, right)}
-    for call in calls.values():
-        call()
-    times = interleaved(calls, 20 * args.rounds, clock=CLOCKS[args.clock])
-    n_operations = 2 * left.shape[0] * right.numel()
-    blas, ours = (n_operations / median(times[name]) / 1e9 for name in ("BLAS", "ours"))
-    yield Finding(
-        f"product {left.shape[0]} x {joined} x {joined // 2}: BLAS / ours",
-        ratio(times, "BLAS", "ours"),
-        "",
-        f"{blas:.0f} and {ours:.0f} GFLOP/s; {spread(times, 'BLAS', 'ours')}",
-    )
-
-
 def peaks(args: argparse.Namespace, n_tokens: int, groups: int) -> Iterator[Finding]:
     """Peak memory of three steps."""
     names = ("ours", *args.versions)
@@ -298,8 +277,7 @@ def main() -> None:
     # What a process that has read features has done: from then on freed memory stays with it.
     torch.empty(31 << 18)
     parts = [part for name, part in (("steps", steps), ("peaks", peaks)) if name in args.only]
-    findings = list(multiplying(args)) if "products" in args.only else []
-    findings += [
+    findings = [
         finding
         for part in parts
         for n_tokens in args.tokens

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from permafrost.stages.heads.products import products
 from permafrost.stages.heads.token_graph import Block
 
 
@@ -41,7 +40,7 @@ def attend(
     for block in blocks:
         attention = _attention(block, _scores(block, sent, received), slope)
         mine = rows.index_select(0, block.source).view(*attention.shape[:2], width)
-        out.index_copy_(0, block.target, products(attention, mine).view(-1, width))
+        out.index_copy_(0, block.target, torch.bmm(attention, mine).view(-1, width))
     return out[:n_tokens]
 
 
@@ -65,12 +64,12 @@ def gradients(
         arriving = grad.index_select(0, block.source).view(shape)
         scores = _scores(block, sent, received)
         attention = _attention(block, scores, slope)
-        change = products(arriving, mine.transpose(1, 2))
+        change = torch.bmm(arriving, mine.transpose(1, 2))
         change -= correction.index_select(0, block.source).view(*shape[:2], 1)
         change *= attention
-        change = torch.ops.aten.leaky_relu_backward(change, scores, slope, False)
+        change = torch.where(scores > 0, change, slope * change)
         to_rows.index_copy_(
-            0, block.target, products(attention.transpose(1, 2), arriving).view(-1, width)
+            0, block.target, torch.bmm(attention.transpose(1, 2), arriving).view(-1, width)
         )
         to_sent.index_copy_(0, block.target, change.sum(dim=1).flatten())
         to_received.index_copy_(0, block.target, change.sum(dim=2).flatten())

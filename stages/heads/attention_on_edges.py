@@ -49,7 +49,7 @@ def gradients(
     for each edge.
     """
     scores, attention = _attention(edges, sent, received, slope)
-    pulled = torch.ops.aten.leaky_relu_backward(attention, scores, slope, False)
+    pulled = torch.where(scores > 0, attention, slope * attention)
     to_received = torch.linalg.vecdot(grad, gather(rows, edges.starts, edges.senders, pulled))
     to_received -= correction * torch.segment_reduce(pulled, "sum", offsets=edges.starts)
     attention, pulled = (x.index_select(0, edges.order) for x in (attention, pulled))

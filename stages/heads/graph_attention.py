@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from permafrost.stages.heads import attention_on_blocks, attention_on_edges
 from permafrost.stages.heads.conv import Conv, Convolution
 from permafrost.stages.heads.edge_list import EdgeList
 from permafrost.stages.heads.initialise import glorot
-from permafrost.stages.heads.products import linear_map
 from permafrost.stages.heads.token_graph import Graph
 
 SLOPE = 0.2
@@ -89,7 +89,7 @@ class GraphAttention(Convolution):
 
     def forward(self, tokens: Float[Tensor, "t d"], graph: Graph) -> Float[Tensor, "t h"]:
         """New vectors of the tokens, before any activation."""
-        rows = linear_map(tokens, self.weight).chunk(self.heads, dim=1)
+        rows = functional.linear(tokens, self.weight).chunk(self.heads, dim=1)
         vectors = torch.stack([self.sends, self.receives, self.edge, self.edge_attends])
         parts: list[Tensor] = [
             _Attend.apply(mine, four, graph)  # pyright: ignore[reportAssignmentType] # apply is untyped

@@ -10,11 +10,11 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from permafrost.stages.heads.conv import Conv, Convolution
 from permafrost.stages.heads.initialise import glorot
 from permafrost.stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
-from permafrost.stages.heads.products import linear_map
 from permafrost.stages.heads.token_graph import Graph
 
 
@@ -33,7 +33,7 @@ class GraphConvolution(Convolution):
 
     def forward(self, tokens: Float[Tensor, "t d"], graph: Graph) -> Float[Tensor, "t h"]:
         """New vectors of the tokens, before any activation."""
-        rows = linear_map(tokens, self.weight)
+        rows = functional.linear(tokens, self.weight)
         scale = neighbour_counts(rows, graph).rsqrt()[:, None]
         return scale * neighbour_sum(scale * rows, graph) + self.bias
 

@@ -16,12 +16,12 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from permafrost.stages.heads.batch_normalisation import normalised
 from permafrost.stages.heads.conv import Conv, Convolution
 from permafrost.stages.heads.initialise import linear
 from permafrost.stages.heads.neighbour_sum import neighbour_sum
-from permafrost.stages.heads.products import linear_map
 from permafrost.stages.heads.token_graph import Graph
 
 
@@ -47,7 +47,7 @@ class GraphIsomorphism(Convolution):
 
     def forward(self, tokens: Float[Tensor, "t d"], graph: Graph) -> Float[Tensor, "t h"]:
         """New vectors of the tokens, before any activation."""
-        rows = linear_map(tokens, self.first.weight)
+        rows = functional.linear(tokens, self.first.weight)
         gathered = neighbour_sum(rows, graph) + self.first.bias
         if self.own == 2:
             gathered += rows
@@ -68,7 +68,9 @@ class PlainGraphIsomorphism(Convolution):
 
     def forward(self, tokens: Float[Tensor, "t d"], graph: Graph) -> Float[Tensor, "t h"]:
         """New vectors of the tokens, before any activation."""
-        gathered = neighbour_sum(linear_map(tokens, self.first.weight), graph) + self.first.bias
+        gathered = (
+            neighbour_sum(functional.linear(tokens, self.first.weight), graph) + self.first.bias
+        )
         return self.second(torch.relu_(gathered))
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from permafrost.stages.heads.edge_list import EdgeList, gather
-from permafrost.stages.heads.products import products
 from permafrost.stages.heads.token_graph import Block, Graph
 
 
@@ -26,7 +25,7 @@ def _spread(out: Tensor, block: Block, weights: Tensor, rows: Tensor) -> None:
     """Write `weights @ rows` of a block's texts to their rows of `out`."""
     width = rows.shape[1]
     mine = rows.index_select(0, block.source).view(*weights.shape[:2], width)
-    out.index_copy_(0, block.target, products(weights, mine).view(-1, width))
+    out.index_copy_(0, block.target, torch.bmm(weights, mine).view(-1, width))
 
 
 class _NeighbourSum(torch.autograd.Function):

@@ -61,19 +61,30 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride] # torch types it for any signature
         offsets, owner, weights, *parts = ctx.saved_tensors
         to_sums, to_weights = grads
-        every = torch.arange(len(owner), device=owner.device)
         to_parts: list[Tensor | None] = []
         columns = to_sums.split([part.shape[1] for part in parts], dim=1)
         for part, mine, needed in zip(parts, columns, ctx.needs_input_grad[2:], strict=True):
-            # grad_n.row_t of each token t and its text n.
-            to_weights = to_weights + torch.ops.aten._embedding_bag_per_sample_weights_backward(
-                mine, part, every, offsets[:-1], owner, 0
-            )
+            to_weights = to_weights + _pulled(part, weights, offsets, mine)
             arriving = mine.index_select(0, owner).mul_(weights[:, None]) if needed else None
             to_parts.append(arriving)
         to_scores = weights * to_weights
         sums = torch.segment_reduce(to_scores, "sum", offsets=offsets)
         return to_scores - weights * sums.index_select(0, owner), None, *to_parts
+
+
+def _pulled(
+    rows: Float[Tensor, "t d"],
+    weights: Float[Tensor, " t"],
+    offsets: Int[Tensor, " n_plus_1"],
+    grad: Float[Tensor, "n d"],
+) -> Float[Tensor, " t"]:
+    """Gradient of the weights of a weighted sum: grad_n.row_t of each token t and its text n."""
+    # The sum is made again for it, which reads each row once more; broadcasts would write them once more.
+    with torch.enable_grad():
+        varied = weights.detach().requires_grad_()
+        sums = weighted_sum(rows.detach(), varied, offsets)
+    (found,) = torch.autograd.grad(sums, varied, grad)
+    return found
 
 
 def attend(

@@ -5,7 +5,7 @@ Brothers (cross-attention with the mean token as query) is another method.
 Axes: t tokens of all texts, n texts, d input width, s hidden width of the scorer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,8 +17,21 @@ from torch.autograd.function import once_differentiable
 from permafrost.stages.bounds import MAX_WIDTH
 from permafrost.stages.heads.head import Head, Pooling
 from permafrost.stages.heads.initialise import linear
-from permafrost.stages.heads.products import filled, pieces, product, tanh_product
 from permafrost.stages.heads.ragged_sums import attend
+
+MOST = {"cpu": 1 << 10, "cuda": 1 << 16}
+"""Tokens of a piece: what is made on the way exists for one at a time."""
+
+
+def _pieces(tokens: Tensor) -> Iterator[slice]:
+    """All tokens, in order, at most `MOST` at a time."""
+    most = MOST[tokens.device.type]
+    return (slice(at, at + most) for at in range(0, len(tokens), most))
+
+
+def _joined(parts: Sequence[Float[Tensor, "t _"]], piece: slice) -> Float[Tensor, "u k"]:
+    """A piece of the tokens, their blocks of columns side by side."""
+    return parts[0][piece] if len(parts) == 1 else torch.cat([part[piece] for part in parts], dim=1)
 
 
 class _Score(torch.autograd.Function):
@@ -34,9 +47,9 @@ class _Score(torch.autograd.Function):
         turned = weight.t()
         hidden: list[Tensor] = []
         scores: list[Tensor] = []
-        for piece in pieces(parts[0]):
-            hidden.append(tanh_product(filled(parts, piece), turned, bias))
-            scores.append((hidden[-1] @ second)[: len(parts[0][piece])])
+        for piece in _pieces(parts[0]):
+            hidden.append(torch.addmm(bias, _joined(parts, piece), turned).tanh_())
+            scores.append(hidden[-1] @ second)
         ctx.n_parts = len(parts)
         ctx.save_for_backward(weight, second, *parts, *hidden)
         return torch.cat(scores)
@@ -55,14 +68,13 @@ class _Score(torch.autograd.Function):
         columns = (weight * second[:, None]).split([part.shape[1] for part in parts], dim=1)
         scaled = torch.cat([columns[k] for k in wanted], dim=1) if wanted else None
         one = weight.new_ones(())
-        for piece, mine in zip(pieces(grad), hidden, strict=True):
-            arriving = filled([grad[:, None]], piece)
-            change = torch.addcmul(one, mine, mine, value=-1).mul_(arriving)
-            to_second.addmv_(mine.t(), arriving[:, 0])
+        for piece, mine in zip(_pieces(grad), hidden, strict=True):
+            change = torch.addcmul(one, mine, mine, value=-1).mul_(grad[piece, None])
+            to_second.addmv_(mine.t(), grad[piece])
             to_bias += change.sum(dim=0)
-            to_weight += product(change.t(), filled(parts, piece))
+            to_weight.addmm_(change.t(), _joined(parts, piece))
             if scaled is not None:
-                found = product(change, scaled)[: len(grad[piece])]
+                found = change @ scaled
                 widths = [parts[k].shape[1] for k in wanted]
                 for k, part in zip(wanted, found.split(widths, dim=1), strict=True):
                     to_parts[k][piece] = part

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from permafrost.stages.heads.edge_list import EdgeList, list_edges
 from permafrost.stages.heads.layout import Layout, lay_out
-from permafrost.stages.heads.products import products
 
 PAIRS = {"cpu": 1 << 17, "cuda": 1 << 26}
 """Token pairs worked on at a time: half a megabyte on a CPU, so that the few tensors in work stay in
@@ -78,7 +77,7 @@ def _adjacency(tokens: Tensor, layout: Layout, tau: float) -> Tensor:
             rows /= norms.masked_fill_(~real[some].view(-1, 1), torch.nan)
             unit = rows.view(-1, longest, tokens.shape[1])
             # In place first: a comparison that writes booleans takes several times as long.
-            marked[some] = products(unit, unit.transpose(1, 2)).gt_(tau)
+            marked[some] = torch.bmm(unit, unit.transpose(1, 2)).gt_(tau)
     marked.diagonal(dim1=1, dim2=2).copy_(real)
     return marked
 

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import torch
 
-from permafrost.stages.heads import ScorerHead, products
+from permafrost.stages.heads import ScorerHead, scorer
 from tests.stages.heads.batches import make_batch
 
 LENGTHS = [6, 1, 9, 3]
@@ -26,7 +28,7 @@ def test_vectors_weights_and_gradients_equal_the_formula_text_by_text(monkeypatc
     head = _head()
     expected, shares = _formula(head, tokens, offsets)
     for most in (1, 5, 1 << 10):
-        monkeypatch.setitem(products.MOST, "cpu", most)
+        monkeypatch.setitem(scorer.MOST, "cpu", most)
         found = head(tokens, offsets)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(head.token_weights(tokens, offsets), shares)
@@ -65,3 +67,8 @@ def test_a_constant_score_is_the_mean_and_a_huge_one_picks_its_token():
 
 def test_parameter_counts_are_those_of_the_papers():
     assert ScorerHead(hidden=512).build(4096, torch.Generator()).n_parameters == 2_098_177
+
+
+def test_no_private_operator_is_called():
+    stages = Path(__file__).parents[3] / "stages"
+    assert [p for p in stages.rglob("*.py") if "torch.ops" in p.read_text()] == []
