@@ -40,8 +40,8 @@ from permafrost.stages.embed import EmbedConfig, Method, StoredFeatures, embed_l
 from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
+    find_backbone,
     load_backbone,
-    resolve_backbone,
 )
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import (
@@ -157,7 +157,7 @@ def _swept(args: argparse.Namespace, source: str, home: Path) -> list[Finding]:
 def recipes(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
     """(b) the forward pass under every recipe."""
     for source in [str(save_random_decoder(folder / "random")), *decoders()]:
-        backbone = load_backbone(resolve_backbone(BackboneConfig(source=source)), "float32", "cpu")
+        backbone = load_backbone(find_backbone(BackboneConfig(source=source)), "float32", "cpu")
         yield from _costs(args, backbone)
 
 

@@ -22,7 +22,7 @@ from permafrost.flows.report import report_node
 from permafrost.flows.stores import RecipeStores, resolve_stores
 from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.extraction.target import Foundation, lay_foundation
+from permafrost.stages.extraction.target import ResolvedBackbone, resolve_backbone
 from permafrost.stages.mteb_evaluation import LocalTask, MtebTask, Role, TaskFacts, task_facts
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.layout import TOKEN_IDS
@@ -118,9 +118,9 @@ class _Builder:
         return ExperimentGraph(**vars(nodes), report=report_node(nodes))
 
     @cached_property
-    def _base(self) -> Foundation:
+    def _base(self) -> ResolvedBackbone:
         e = self.experiment
-        return lay_foundation(e.backbone, e.store_dtype, e.codec)
+        return resolve_backbone(e.backbone, e.store_dtype, e.codec)
 
     @cached_property
     def stores(self) -> dict[str, RecipeStores]:

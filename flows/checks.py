@@ -45,10 +45,10 @@ def require_writable(home: Path) -> None:
     Raises:
         InputError: a file stands where a folder should be, or the folder takes no files.
     """
-    place = next(p for p in (home, *home.absolute().parents) if os.path.lexists(p))
-    if not place.is_dir():
+    existing = next(p for p in (home, *home.absolute().parents) if os.path.lexists(p))
+    if not existing.is_dir():
         raise InputError(
-            f"the home {home} cannot be made: {place} is no folder; give another one with --home"
+            f"the home {home} cannot be made: {existing} is no folder; give another one with --home"
         )
     paths.require_writable(home, "the home")
 

@@ -120,8 +120,8 @@ class _Kept:
         corpora = [i for i in self.artifacts.manifest(ref).spec.inputs if i.startswith("corpus/")]
         if len(corpora) != 1 or not self.artifacts.is_done(parse_ref(corpora[0])):
             return None
-        found = read_answers(self.artifacts.open(ref))
-        return None if found is None else named(found, self._corpus(corpora[0]))
+        answers = read_answers(self.artifacts.open(ref))
+        return None if answers is None else named(answers, self._corpus(corpora[0]))
 
     def _corpus(self, key: str) -> list[str]:
         if key not in self._digests:

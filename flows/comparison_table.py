@@ -73,7 +73,7 @@ def _over(change: Change) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """What the table says, how it was tested, and what it leaves out."""
     counts = ", ".join(f"{comparison.count(v)} {v}" for v in VERDICTS if comparison.count(v))
-    said = [
+    lines = [
         f"B against A: {counts}. {comparison.n_tests} tests at {comparison.alpha:g}, not corrected for their "
         "number."
     ]
@@ -83,11 +83,11 @@ def notes(comparison: Comparison) -> list[str]:
     for basis, explained in _EXPLAINED.items():
         if basis in by_basis:
             which = f" ({_listed(by_basis[basis])})" if len(by_basis) > 1 else ""
-            said.append(f"{explained[0]}{which}: {explained[1]}")
+            lines.append(f"{explained[0]}{which}: {explained[1]}")
     for side, names in (("A", comparison.only_a), ("B", comparison.only_b)):
         if names:
-            said.append(f"Only in {side}: {_listed(names)}.")
-    return said
+            lines.append(f"Only in {side}: {_listed(names)}.")
+    return lines
 
 
 def _listed(names: Sequence[tuple[str, str]]) -> str:
@@ -124,8 +124,8 @@ def as_markdown(a: Side, b: Side, comparison: Comparison) -> str:
     rule = [":---"] * _N_TEXT + ["---:"] * (len(HEADINGS) - _N_TEXT - 1) + [":---"]
     lines = [list(HEADINGS), rule, *([literal(cell) for cell in row] for row in rows(comparison))]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    said = [f"A: {a.label}", f"B: {b.label}", *notes(comparison)]
-    return table + "".join(f"\n{literal(note)}\n" for note in said)
+    words = [f"A: {a.label}", f"B: {b.label}", *notes(comparison)]
+    return table + "".join(f"\n{literal(note)}\n" for note in words)
 
 
 def as_latex(a: Side, b: Side, comparison: Comparison) -> str:
@@ -133,8 +133,8 @@ def as_latex(a: Side, b: Side, comparison: Comparison) -> str:
     body = [[escaped(cell) for cell in row] for row in rows(comparison)]
     alignment = "l" * _N_TEXT + "r" * (len(HEADINGS) - _N_TEXT - 1) + "l"
     table = tabular(alignment, [[list(map(escaped, HEADINGS))], body])
-    said = (f"A: {a.label}. B: {b.label}.", *notes(comparison))
-    return floating(table, " ".join(map(escaped, said)), "comparison")
+    lines = (f"A: {a.label}. B: {b.label}.", *notes(comparison))
+    return floating(table, " ".join(map(escaped, lines)), "comparison")
 
 
 def as_json(a: Side, b: Side, comparison: Comparison) -> dict[str, Any]:
@@ -147,6 +147,6 @@ def as_json(a: Side, b: Side, comparison: Comparison) -> dict[str, Any]:
         "n_tests": comparison.n_tests,
         "counts": {verdict: comparison.count(verdict) for verdict in VERDICTS},
         "changes": [asdict(change) for change in comparison.changes],
-        **{k: [{"task": t, "method": m} for t, m in found] for k, found in names.items()},
+        **{k: [{"task": t, "method": m} for t, m in results] for k, results in names.items()},
         "notes": notes(comparison),
     }

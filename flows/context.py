@@ -114,32 +114,32 @@ class RunContext:
         """Whether a node uses all processors by itself: whatever runs the backbone without a GPU."""
         return node.resources.backbone and choose_device(self.runtime.extract.device).type == "cpu"
 
-    def open(self, given: Input) -> Path:
+    def open(self, source: Input) -> Path:
         """The verified folder of an artifact.
 
         Raises:
             NotFoundError: it is not published.
             CorruptDataError: a file of it is damaged.
         """
-        return self.artifacts.open(parse_ref(given.ref))
+        return self.artifacts.open(parse_ref(source.ref))
 
-    def load(self, given: Input) -> Any:
+    def load(self, source: Input) -> Any:
         """An artifact as its loader reads it; raises as `open`."""
-        return resolve(given.loader)(self.open(given))
+        return resolve(source.loader)(self.open(source))
 
-    def corpus(self, given: Input) -> Corpus:
+    def corpus(self, source: Input) -> Corpus:
         """A corpus, which is kept: many nodes read the same one. Raises as `open`."""
         with self._lock:
-            found = self._corpora.get(given.ref)
-        if found is None:
-            found = self.load_corpus(given)
+            corpus = self._corpora.get(source.ref)
+        if corpus is None:
+            corpus = self.load_corpus(source)
             with self._lock:
-                self._corpora[given.ref] = found
-        return found
+                self._corpora[source.ref] = corpus
+        return corpus
 
-    def load_corpus(self, given: Input) -> Corpus:
+    def load_corpus(self, source: Input) -> Corpus:
         """A corpus from its artifact."""
-        return self.load(given)
+        return self.load(source)
 
     def target(
         self, identity: StoreIdentity, arrays: tuple[str, ...], where: BackboneSource

@@ -46,10 +46,10 @@ class Evaluation(BaseModel):
     @property
     def all_tasks(self) -> dict[str, MtebTask]:
         """Those of the suites, then the others."""
-        found: dict[str, MtebTask] = {}
+        tasks: dict[str, MtebTask] = {}
         for name in self.suites:
-            found.update(suite(name))
-        return found | self.tasks
+            tasks.update(suite(name))
+        return tasks | self.tasks
 
     def method_names(self, methods: Mapping[str, Method]) -> tuple[str, ...]:
         """Its methods: those given, or all that are never trained."""
@@ -61,10 +61,10 @@ class Evaluation(BaseModel):
 
     def instructed_methods(self, methods: Mapping[str, Method]) -> tuple[str, ...]:
         """Those of them that read the instructions of tasks."""
-        given = self.instructions
-        if isinstance(given, NoInstructions):
+        instructions = self.instructions
+        if isinstance(instructions, NoInstructions):
             return ()
-        return self.method_names(methods) if given.methods is None else given.methods
+        return self.method_names(methods) if instructions.methods is None else instructions.methods
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class EvaluationCell:
     def recipes(self) -> dict[Role, str]:
         """The recipe under which texts of each role are read: one of the experiment, or that with the
         instruction of the task, named after both."""
-        found: dict[Role, str] = {}
+        recipes_of: dict[Role, str] = {}
         for role in roles_of(self.config):
             own, instruction = self.method.recipe_for(role), self.instructed.get(role)
-            found[role] = own if instruction is None else f"{own} · {instruction}"
-        return found
+            recipes_of[role] = own if instruction is None else f"{own} · {instruction}"
+        return recipes_of
 
     @property
     def needs_fit(self) -> bool:
@@ -129,7 +129,7 @@ def instructed_recipes(
     Raises:
         InputError: there are no words for a task, or a recipe of the experiment has the name of one of these.
     """
-    found: dict[str, Recipe] = {}
+    instructed: dict[str, Recipe] = {}
     for cell in cells:
         for role, name in cell.recipes.items():
             if (instruction := cell.instructed.get(role)) is None:
@@ -141,10 +141,10 @@ def instructed_recipes(
                 )
             base = recipes[cell.method.recipe_for(role)]
             # Through validation: an instruction comes from outside.
-            found[name] = type(base).model_validate(
+            instructed[name] = type(base).model_validate(
                 base.model_dump() | {"instruction": instruction}
             )
-    return found
+    return instructed
 
 
 @dataclass(frozen=True)
@@ -195,13 +195,13 @@ def check_evaluations(evaluations: Mapping[str, Evaluation], named: Named) -> No
 
 
 def _check_instructions(where: str, evaluation: Evaluation, named: Named) -> None:
-    given = evaluation.instructions
-    if isinstance(given, NoInstructions):
+    instructions = evaluation.instructions
+    if isinstance(instructions, NoInstructions):
         return
     evaluated, tasks = evaluation.method_names(named.methods), evaluation.all_tasks
     for field, names, known in (
-        ("methods", given.methods or (), evaluated),
-        ("tasks", given.tasks, tasks),
+        ("methods", instructions.methods or (), evaluated),
+        ("tasks", instructions.tasks, tasks),
     ):
         if unknown := [name for name in names if name not in known]:
             raise ValueError(

@@ -158,10 +158,10 @@ class Experiment(BaseModel):
             # What is never trained need not be scored on a task to be evaluated.
             if not scored_on[name] and not (name in evaluated and not method.is_random):
                 kind = " or ".join(method.task_kinds)
-                found = ", ".join(f"{t} ({c.task_kind})" for t, c in self.tasks.items())
+                existing = ", ".join(f"{t} ({c.task_kind})" for t, c in self.tasks.items())
                 raise ValueError(
                     f"methods.{name} is scored on tasks of kind {kind}, and there is none; the tasks are "
-                    f"{found}"
+                    f"{existing}"
                 )
         return self
 
@@ -198,19 +198,21 @@ class Experiment(BaseModel):
     @cached_property
     def evaluation_cells(self) -> tuple[EvaluationCell, ...]:
         """Every method on every evaluation task; a method without randomness has one seed."""
-        found: list[EvaluationCell] = []
+        cells: list[EvaluationCell] = []
         for evaluation in self.evaluations.values():
             reading = evaluation.instructed_methods(self.methods)
             for task, config in evaluation.all_tasks.items():
                 for name in evaluation.method_names(self.methods):
                     method = self.methods[name]
                     assert isinstance(method, EvaluatedMethod), "the experiment was checked for it"
-                    said = evaluation.instructions if name in reading else NoInstructions()
-                    found += [
-                        EvaluationCell(name, method, task, seed, config, evaluation.fitted_on, said)
+                    instructions = evaluation.instructions if name in reading else NoInstructions()
+                    cells += [
+                        EvaluationCell(
+                            name, method, task, seed, config, evaluation.fitted_on, instructions
+                        )
                         for seed in self.seeds_of(name)
                     ]
-        return tuple(found)
+        return tuple(cells)
 
     @cached_property
     def fitted_elsewhere(self) -> tuple[tuple[str, str], ...]:

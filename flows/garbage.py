@@ -68,9 +68,9 @@ def collect(home: Path, keep: Sequence[str]) -> Garbage:
     roots = {ref for run in runs for ref in run.artifacts}
     stores = {store for run in runs for store in run.stores}
     for name in keep:
-        found = [s.store_id for s in every if s.store_id.startswith(name)]
-        if found:
-            stores.update(found)
+        matches = [s.store_id for s in every if s.store_id.startswith(name)]
+        if matches:
+            stores.update(matches)
         else:
             roots.add(str(artifacts.find(name)))
     if not roots and not stores:

@@ -91,8 +91,8 @@ class Node(_Data):
 
     def input(self, name: str) -> Input:
         """The one input of this name."""
-        (found,) = self.inputs_named(name)
-        return found
+        (source,) = self.inputs_named(name)
+        return source
 
     def inputs_named(self, name: str) -> tuple[Input, ...]:
         """All inputs of this name, in their order."""
@@ -156,7 +156,7 @@ def import_path(entry: Any) -> str:
 def resolve(path: str) -> Any:
     """The class or function of an import path."""
     module, _, name = path.partition(":")
-    found: Any = import_module(module)
+    value: Any = import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

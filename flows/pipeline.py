@@ -141,10 +141,10 @@ def _wait_for_records(flow_run: UUID) -> None:
     deadline = time.monotonic() + RECORDING_S
     with get_client(sync_client=True) as client:
         while time.monotonic() < deadline:
-            found = client.read_task_runs(
+            task_runs = client.read_task_runs(
                 flow_run_filter=runs, limit=200, sort=TaskRunSort.EXPECTED_START_TIME_DESC
             )
-            if all(run.state is not None and run.state.is_final() for run in found):
+            if all(run.state is not None and run.state.is_final() for run in task_runs):
                 return
             time.sleep(0.1)
 

@@ -117,10 +117,10 @@ def make_plan(nodes: ExperimentGraph, home: Path) -> Plan:
         else:
             reasons[node.stage][why] += 1
     rows: list[PlanRow] = []
-    for stage, found in reasons.items():
-        if not found:
+    for stage, causes in reasons.items():
+        if not causes:
             rows.append(PlanRow(stage, 0, reuse[stage], "published"))
-        for i, (why, n) in enumerate(found.most_common()):
+        for i, (why, n) in enumerate(causes.most_common()):
             rows.append(PlanRow(stage, n, 0 if i else reuse[stage], why))
     existing = next(p for p in (home, *home.absolute().parents) if p.exists())
     return Plan(
@@ -134,7 +134,7 @@ def make_plan(nodes: ExperimentGraph, home: Path) -> Plan:
 
 def _by_store(nodes: ExperimentGraph, context: Preview) -> tuple[ExtractionPlan, ...]:
     """What each feature store lacks for all of its corpora together: a text of two counts once."""
-    found: list[ExtractionPlan] = []
+    plans: list[ExtractionPlan] = []
     for recipe, stores in nodes.stores.items():
         if not stores.tasks:
             continue
@@ -142,10 +142,10 @@ def _by_store(nodes: ExperimentGraph, context: Preview) -> tuple[ExtractionPlan,
             inputs = [
                 nodes.extractions[recipe, task, prompt].input("corpus") for task in stores.tasks
             ]
-            corpora = [context.corpus(given) for given in inputs]
+            corpora = [context.corpus(source) for source in inputs]
             texts, digests = each_once([c.texts for c in corpora], [c.digests for c in corpora])
-            found.append(plan_extraction(target, context.home, texts, digests))
-    return tuple(found)
+            plans.append(plan_extraction(target, context.home, texts, digests))
+    return tuple(plans)
 
 
 def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:

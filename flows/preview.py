@@ -18,11 +18,11 @@ class Preview(RunContext):
         super().__init__(home, runtime)
         self._graph = graph
 
-    def load_corpus(self, given: Input) -> Corpus:
+    def load_corpus(self, source: Input) -> Corpus:
         """From its artifact, or from its source."""
-        if self.artifacts.is_done(parse_ref(given.ref)):
-            return super().load_corpus(given)
-        stage = stage_of(node := self._graph[given.ref])
+        if self.artifacts.is_done(parse_ref(source.ref)):
+            return super().load_corpus(source)
+        stage = stage_of(node := self._graph[source.ref])
         assert issubclass(stage, CorpusStage), f"'{node.label}' makes no corpus"
         self.built[node.id] = stage.build(node)
         return self.built[node.id]

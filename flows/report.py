@@ -97,12 +97,12 @@ def _loader(entry: ProbeEntry) -> str:
 
 
 def _grid_cells(nodes: ExperimentNodes) -> list[CellEntry]:
-    found: list[CellEntry] = []
+    entries: list[CellEntry] = []
     for cell in nodes.experiment.cells:
         name = (cell.method, cell.task, cell.seed)
         method, scored = nodes.experiment.methods[cell.method], nodes.scores.get(name)
         kind = cell.task_config.task_kind
-        found.append(
+        entries.append(
             CellEntry(
                 method=cell.method,
                 task=cell.task,
@@ -116,7 +116,7 @@ def _grid_cells(nodes: ExperimentNodes) -> list[CellEntry]:
                 score=None if scored is None else scored.id,
             )
         )
-    return found
+    return entries
 
 
 def _evaluation_cells(nodes: ExperimentNodes) -> list[CellEntry]:

@@ -89,15 +89,15 @@ class Stage(ABC):
 def stage_of(node: Node) -> type[Stage]:
     """What runs a node; its plug-ins are loaded, if this process has not."""
     use_sources(node.plugins)
-    found = resolve(node.kind)
-    assert isinstance(found, type), f"{node.kind} is no class"
-    assert issubclass(found, Stage), f"{node.kind} is no stage"
-    return found
+    stage = resolve(node.kind)
+    assert isinstance(stage, type), f"{node.kind} is no class"
+    assert issubclass(stage, Stage), f"{node.kind} is no stage"
+    return stage
 
 
 def code_of(*entries: Callable[..., Any]) -> dict[str, str]:
     """The project functions that these reach, `module:name` to digest."""
-    found: dict[str, str] = {}
+    definitions: dict[str, str] = {}
     for entry in entries:
-        found |= fingerprint(entry, (*PACKAGES, *packages())).definitions
-    return dict(sorted(found.items()))
+        definitions |= fingerprint(entry, (*PACKAGES, *packages())).definitions
+    return dict(sorted(definitions.items()))

@@ -7,7 +7,7 @@ from permafrost.flows.evaluations import evaluation_texts, instructed_recipes, t
 from permafrost.flows.experiment import DEFAULT_RECIPE, Experiment
 from permafrost.stages.extraction.capture import in_order
 from permafrost.stages.extraction.recipes import Recipe
-from permafrost.stages.extraction.target import ExtractTarget, Foundation
+from permafrost.stages.extraction.target import ExtractTarget, ResolvedBackbone
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -45,14 +45,14 @@ def all_recipes(experiment: Experiment) -> dict[str, Recipe]:
     return own | instructed_recipes(experiment.evaluation_cells, own)
 
 
-def resolve_stores(experiment: Experiment, base: Foundation) -> dict[str, RecipeStores]:
+def resolve_stores(experiment: Experiment, base: ResolvedBackbone) -> dict[str, RecipeStores]:
     """The stores by recipe; recipes that nothing reads are left out.
 
     Raises:
         InputError: the backbone cannot do what a recipe asks for, has not the layers that are asked for, or
             a method reads an array that is not captured.
     """
-    found: dict[str, RecipeStores] = {}
+    stores: dict[str, RecipeStores] = {}
     needs = _needs(experiment, base)
     _require_captured(experiment, needs[DEFAULT_RECIPE].arrays)
     single = _single_store_recipes(experiment)
@@ -60,15 +60,15 @@ def resolve_stores(experiment: Experiment, base: Foundation) -> dict[str, Recipe
     for name, recipe in all_recipes(experiment).items():
         if not (need := needs.get(name, _Need())).arrays:
             continue
-        members = recipe.members()
-        if len(members) > 1 and name in single:
+        prompts = recipe.members()
+        if len(prompts) > 1 and name in single:
             raise InputError(
-                f"the recipe {quoted(name)} is an ensemble of {len(members)} prompts, which heads and probes "
+                f"the recipe {quoted(name)} is an ensemble of {len(prompts)} prompts, which heads and probes "
                 "of tokens or geometry cannot read; use it for embed methods, or take one prompt of it"
             )
-        targets = tuple(base.target(member, in_order(need.arrays)) for member in members)
-        found[name] = RecipeStores(name, targets, tuple(t for t in named if t in need.tasks))
-    return found
+        targets = tuple(base.target(member, in_order(need.arrays)) for member in prompts)
+        stores[name] = RecipeStores(name, targets, tuple(t for t in named if t in need.tasks))
+    return stores
 
 
 class _Need:
@@ -78,7 +78,7 @@ class _Need:
         self.arrays, self.tasks = set[str](), set[str]()
 
 
-def _needs(experiment: Experiment, base: Foundation) -> Mapping[str, _Need]:
+def _needs(experiment: Experiment, base: ResolvedBackbone) -> Mapping[str, _Need]:
     sizes, needs = base.sizes, dict[str, _Need]()
 
     def need(recipe: str) -> _Need:
@@ -112,10 +112,10 @@ def _needs(experiment: Experiment, base: Foundation) -> Mapping[str, _Need]:
 
 def _single_store_recipes(experiment: Experiment) -> set[str]:
     """Recipes under which heads are trained or tokens are probed: those have one store."""
-    found = {r for m in experiment.methods.values() for r in m.single_store_recipes()}
-    found.update(p.latents.recipe for p in experiment.pretrainings.values())
-    found.update(p.recipe for p in experiment.probes.values() if p.single_store)
-    return found | ({DEFAULT_RECIPE} if experiment.capture is not None else set[str]())
+    single = {r for m in experiment.methods.values() for r in m.single_store_recipes()}
+    single.update(p.latents.recipe for p in experiment.pretrainings.values())
+    single.update(p.recipe for p in experiment.probes.values() if p.single_store)
+    return single | ({DEFAULT_RECIPE} if experiment.capture is not None else set[str]())
 
 
 def _require_captured(experiment: Experiment, captured: set[str]) -> None:

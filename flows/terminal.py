@@ -90,15 +90,15 @@ def _runs(
     def fits(columns: range) -> bool:
         return _width(render("", part(columns)), console) <= console.width
 
-    found: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     start = 0
     while start < n:
         stop = start + 1
         while stop < n and fits(range(start, stop + 1)):
             stop += 1
-        found.append(part(range(start, stop)))
+        parts.append(part(range(start, stop)))
         start = stop
-    return found
+    return parts
 
 
 def _width(table: Table, console: Console) -> int:

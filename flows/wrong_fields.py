@@ -9,13 +9,13 @@ _LISTED = 10
 
 def wrong_fields(error: ValidationError, separator: str = "\n  ") -> str:
     """Field, reason and value of each error, as many as one reads."""
-    found = error.errors(include_url=False)
+    errors = error.errors(include_url=False)
     lines = [
         f"{_cut('.'.join(map(str, e['loc'])))}: {_cut(e['msg'], 4 * LIMIT)} (given: {quoted(e['input'])})"
-        for e in found[:_LISTED]
+        for e in errors[:_LISTED]
     ]
-    if len(found) > _LISTED:
-        lines.append(f"and {len(found) - _LISTED:,} more")
+    if len(errors) > _LISTED:
+        lines.append(f"and {len(errors) - _LISTED:,} more")
     return separator.join(lines)
 
 

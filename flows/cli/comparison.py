@@ -42,14 +42,14 @@ def compare(
 
     home_a = home_folder(home)
     other = home_a if home_b is None else home_folder(home_b)
-    found = compare_sources(a, b, home_a, other, BootstrapConfig())
+    comparison = compare_sources(a, b, home_a, other, BootstrapConfig())
     if json:
-        emit(comparison_table.as_json(*found))
+        emit(comparison_table.as_json(*comparison))
         return
     match format_:
         case "table":
-            console.print(comparison_table.as_text(*found))
+            console.print(comparison_table.as_text(*comparison))
         case "markdown":
-            typer.echo(comparison_table.as_markdown(*found), nl=False)
+            typer.echo(comparison_table.as_markdown(*comparison), nl=False)
         case "latex":
-            typer.echo(comparison_table.as_latex(*found), nl=False)
+            typer.echo(comparison_table.as_latex(*comparison), nl=False)

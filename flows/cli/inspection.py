@@ -53,11 +53,11 @@ def find_store_folder(home: Path, name: str) -> Path | None:
     Raises:
         InputError: several do.
     """
-    found = [p for p in store_folders(home) if p.name.startswith(name.removeprefix("features/"))]
-    if len(found) > 1:
-        ids = ", ".join(p.name[:12] for p in found)
+    matches = [p for p in store_folders(home) if p.name.startswith(name.removeprefix("features/"))]
+    if len(matches) > 1:
+        ids = ", ".join(p.name[:12] for p in matches)
         raise InputError(f"{quoted(name)} is ambiguous ({ids}); give more digits")
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def list_everything(home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False) -> None:
@@ -161,18 +161,18 @@ def why(
             )
         ]
     if json:
-        emit([{"artifact": label, **to_plain(found.as_json())} for label, found in rows])
+        emit([{"artifact": label, **to_plain(change.as_json())} for label, change in rows])
         return
-    for label, found in rows:
+    for label, change in rows:
         nearest = (
             ""
-            if found.nearest is None
-            else f" (nearest: {found.nearest.spec.stage}/{found.nearest.key[:12]})"
+            if change.nearest is None
+            else f" (nearest: {change.nearest.spec.stage}/{change.nearest.key[:12]})"
         )
         console.print(
-            f"{label}: {found.headline}{nearest}", highlight=False, markup=False, soft_wrap=True
+            f"{label}: {change.headline}{nearest}", highlight=False, markup=False, soft_wrap=True
         )
-        for difference in found.differences:
+        for difference in change.differences:
             console.print(f"  {difference}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -69,8 +69,8 @@ def verify(
     with Display(console) as display:
         for folder in folders:
             label = f"features/{folder.name[:12]}"
-            found = store_problems(folder, NodeProgress(display, f"verify {label}"))
-            problems += [{"where": label, "problem": problem} for problem in found]
+            in_store = store_problems(folder, NodeProgress(display, f"verify {label}"))
+            problems += [{"where": label, "problem": problem} for problem in in_store]
             if recompute and not problems:
                 store = FeatureStore.open(folder)
                 differences += _recompute(
@@ -99,8 +99,8 @@ def _recompute(
 
     target = target_of_store(store.record, tuple(store.arrays()), source)
     loaded = load_backbone(target.files, target.identity.compute_dtype)
-    found = recompute(store, target, loaded, n_texts, seed=0, progress=progress)
-    return [{"store": store.store_id, **vars(r), "agrees": r.agrees} for r in found]
+    differences = recompute(store, target, loaded, n_texts, seed=0, progress=progress)
+    return [{"store": store.store_id, **vars(r), "agrees": r.agrees} for r in differences]
 
 
 def _print_verification(

@@ -99,10 +99,10 @@ class Schedule:
         return ended
 
     def _skip(self, cause: Node) -> list[Outcome]:
-        found: list[Outcome] = []
+        skipped: list[Outcome] = []
         queue = list(self._downstream[cause.id])
         while queue:
             if (node := self._waiting.pop(queue.pop(0), None)) is not None:
-                found.append(Outcome(node, "skipped", because=cause))
+                skipped.append(Outcome(node, "skipped", because=cause))
                 queue += self._downstream[node.id]
-        return found
+        return skipped

@@ -71,9 +71,9 @@ class BuildCorpus(CorpusStage):
     @classmethod
     def build(cls, node: Node) -> Corpus:
         config = CORPUS_SOURCES.validate(node.run_facts["config"])
-        found = config.build()
+        corpus = config.build()
         _require_unchanged(node, to_plain(config.facts()))
-        return found
+        return corpus
 
 
 class BuildTexts(CorpusStage):
@@ -82,9 +82,9 @@ class BuildTexts(CorpusStage):
     @classmethod
     def build(cls, node: Node) -> Corpus:
         config = _TASK.validate_python(node.run_facts["config"])
-        found = task_corpus(config, node.run_facts["role"])
+        corpus = task_corpus(config, node.run_facts["role"])
         _require_unchanged(node, {**node.config, "task": to_plain(task_facts(config).key)})
-        return found
+        return corpus
 
 
 def _require_unchanged(node: Node, now: object) -> None:

@@ -171,7 +171,7 @@ class EvaluateEmbed(Evaluate):
     def vectors(cls, node: Node, context: RunContext) -> MethodVectors:
         config = EmbedConfig.model_validate(node.config["embedding"]["method"])
         sizes, n = sizes_of(node), n_members(node)
-        fitted = [context.load(given) for given in node.inputs_named("fitted")]
+        fitted = [context.load(source) for source in node.inputs_named("fitted")]
         if not fitted:
             return MethodVectors(config, sizes, n)
         if config.layers == AUTO:

@@ -184,12 +184,12 @@ class Evaluate(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
-        facts, filled = node.run_facts, list[int]()
+        facts, n_computed = node.run_facts, list[int]()
         vectors = cls.vectors(node, context)
         embedding = Embedding(
             facts["method"],
             vectors,
-            partial(_features, node, context, filled, progress),
+            partial(_features, node, context, n_computed, progress),
             node.config["embedding"],
             progress,
             n_parameters=0 if isinstance(vectors, MethodVectors) else vectors.head.n_parameters,
@@ -202,7 +202,7 @@ class Evaluate(Stage):
             **{n: facts[n] for n in ("method", "task", "seed")},
             **{k: result.metrics[k] for k in ("metric", "test", "texts_in_train")},
             "instructions": facts["instructions"],
-            "n_tokens_computed": sum(filled),
+            "n_tokens_computed": sum(n_computed),
         }
 
 
@@ -214,31 +214,31 @@ def n_members(node: Node) -> int:
 def _trained_on(node: Node, context: RunContext) -> frozenset[str] | None:
     """Digests of the texts that a method learnt from; None of one that learnt from none."""
     known: frozenset[str] | None = None
-    for given in node.inputs_named("trained_on"):
-        corpus: Corpus = context.corpus(given)
+    for source in node.inputs_named("trained_on"):
+        corpus: Corpus = context.corpus(source)
         known = frozenset(corpus.digests[int(text)] for text in train_texts(corpus.examples))
-    for given in node.inputs_named("seen"):
+    for source in node.inputs_named("seen"):
         # Whatever their split.
-        known = (known or frozenset()) | frozenset(context.corpus(given).digests)
+        known = (known or frozenset()) | frozenset(context.corpus(source).digests)
     return known
 
 
 def _features(
     node: Node,
     context: RunContext,
-    filled: list[int],
+    n_computed: list[int],
     progress: Progress,
     role: Role,
     texts: Mapping[str, str],
 ) -> Sequence[StoredFeatures]:
     """Stored features of texts; those that no corpus announced are extracted now, one thread at a time."""
     where = BackboneSource.model_validate(node.run_facts["backbone"])
-    found = list[StoredFeatures]()
+    features = list[StoredFeatures]()
     for recorded in node.config["embedding"]["stores"][role]:
         identity = StoreIdentity.model_validate(recorded)
         # All that this store is for: other methods will ask for the same texts.
         arrays = tuple(node.run_facts["arrays"][identity.store_id])
         store, n_tokens = context.stored(identity, arrays, where, texts, progress)
-        filled.append(n_tokens)
-        found.append(StoredFeatures(store, sizes_of(node), list(texts)))
-    return found
+        n_computed.append(n_tokens)
+        features.append(StoredFeatures(store, sizes_of(node), list(texts)))
+    return features

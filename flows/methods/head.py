@@ -186,7 +186,7 @@ class FitHead(Stage):
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         config = FitConfig.model_validate(node.config)
         data = fit_data(node, context, readers(node, context))
-        before = [context.load(given) for given in node.inputs_named("before")]
+        before = [context.load(source) for source in node.inputs_named("before")]
         # By the artifact's key, which code is part of; a draft, so that it stays on this machine and
         # garbage collection finds what a killed run left.
         kept = context.artifacts.root / cls.name / f"{DRAFT_PREFIX}{node.ref.key}-checkpoint"
@@ -213,7 +213,7 @@ class ChooseHead(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
-        choice = choose([context.open(given) for given in node.inputs_named("candidate")])
+        choice = choose([context.open(source) for source in node.inputs_named("candidate")])
         choice.save(draft.folder)
         chosen = node.inputs_named("candidate")[choice.candidate].ref
         draft.summary = {"fit": chosen, "dev": choice.dev_metric}

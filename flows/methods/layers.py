@@ -237,7 +237,7 @@ class FitLayers(Stage):
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         config, label_range = _fit_config(node)
-        encoders = [context.load(given) for given in node.inputs_named("encoders")]
+        encoders = [context.load(source) for source in node.inputs_named("encoders")]
         result = fit_corpus(
             config,
             latents(node, context),
@@ -283,8 +283,8 @@ class EvaluateLayers(Evaluate):
 
     @classmethod
     def vectors(cls, node: Node, context: RunContext) -> LatentVectors:
-        given = node.input("fitted")
-        vectors = load_latent_head(context.open(given), arrays_of(node), given.ref)
+        source = node.input("fitted")
+        vectors = load_latent_head(context.open(source), arrays_of(node), source.ref)
         vectors.module.to(context.device)
         return vectors
 

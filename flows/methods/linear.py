@@ -42,8 +42,8 @@ from permafrost.storage.progress import Progress
 
 def _several(value: Any) -> Any:
     """One choice of layers, or a list of candidates; an index may be written as a number."""
-    given = value if isinstance(value, list | tuple) else [value]
-    return tuple(map(index_as_text, given))
+    values = value if isinstance(value, list | tuple) else [value]
+    return tuple(map(index_as_text, values))
 
 
 class LinearMethod(Method, BaseModel):

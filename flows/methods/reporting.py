@@ -230,9 +230,9 @@ def _cell(entry: CellEntry, context: RunContext) -> Cell:
 def _fit_seconds(entry: CellEntry, context: RunContext) -> float | None:
     """Of a fit, or of all candidates together; None where one has no record."""
     refs = entry.candidates or (() if entry.fit is None else (entry.fit,))
-    found = [_seconds(ref, context) for ref in refs]
-    known = [seconds for seconds in found if seconds is not None]
-    return sum(known) if found and len(known) == len(found) else None
+    times = [_seconds(ref, context) for ref in refs]
+    known = [seconds for seconds in times if seconds is not None]
+    return sum(known) if times and len(known) == len(times) else None
 
 
 def _seconds(ref: str, context: RunContext) -> float | None:
@@ -251,13 +251,13 @@ def _n_pooling_parameters(fitted: Path | None) -> int | None:
 
 def extractions(node: Node, context: RunContext) -> list[Extraction]:
     """What every run of the backbone took, as far as it was recorded."""
-    found: list[Extraction] = []
+    extractions_of: list[Extraction] = []
     for given in node.run_facts["extractions"]:
         entry = ExtractionEntry.model_validate(given)
         if (seconds := _seconds(entry.ref, context)) is not None:
             summary = context.artifacts.manifest(parse_ref(entry.ref)).summary
-            found.append(Extraction(entry.label, summary["n_tokens_computed"], seconds))
-    return found
+            extractions_of.append(Extraction(entry.label, summary["n_tokens_computed"], seconds))
+    return extractions_of
 
 
 def _layer_curves(entries: Sequence[ProbeEntry], context: RunContext) -> pa.Table | None:
@@ -266,13 +266,13 @@ def _layer_curves(entries: Sequence[ProbeEntry], context: RunContext) -> pa.Tabl
     for entry in entries:
         if entry.kind != "layers":
             continue
-        found = LayerScores.load(_open(entry.ref, context)).table
-        n = found.num_rows
-        tasks = [f"{entry.task} · {score}" for score in found.column("score").to_pylist()]
+        scores = LayerScores.load(_open(entry.ref, context)).table
+        n = scores.num_rows
+        tasks = [f"{entry.task} · {score}" for score in scores.column("score").to_pylist()]
         columns = [
             pa.array([entry.curve] * n),
             pa.array(tasks),
-            *map(found.column, ("layer", "value")),
+            *map(scores.column, ("layer", "value")),
         ]
         parts.append(pa.Table.from_arrays(columns, schema=LAYER_CURVES))
     return pa.concat_tables(parts) if parts else None
@@ -283,25 +283,25 @@ def _probe_curves(entries: Sequence[ProbeEntry], context: RunContext) -> pa.Tabl
     rows: list[dict[str, Any]] = []
     for entry in entries:
         if entry.kind != "layers":
-            found = ProbeCurves.load(_open(entry.ref, context))
+            curves = ProbeCurves.load(_open(entry.ref, context))
             fixed = {
                 "probe": entry.probe,
                 "kind": entry.kind,
-                "axis": found.axis,
+                "axis": curves.axis,
                 "method": entry.curve,
                 "task": entry.task,
             }
-            rows += [{**fixed, **asdict(point)} for point in found.points]
+            rows += [{**fixed, **asdict(point)} for point in curves.points]
     columns = {column: [row[column] for row in rows] for column in PROBE_CURVES.names}
     return pa.table(columns, schema=PROBE_CURVES) if rows else None
 
 
 def text_tokens(node: Node, context: RunContext, digests: Sequence[str]) -> dict[str, list[Token]]:
     """Tokens of texts under the experiment's own recipe, as its tokenizer writes them."""
-    given = node.run_facts["tokens"]
-    if given is None or not digests:
+    facts = node.run_facts["tokens"]
+    if facts is None or not digests:
         return {}
-    return _tokens(TokenSource.model_validate(given), context, digests, "span")
+    return _tokens(TokenSource.model_validate(facts), context, digests, "span")
 
 
 def _store(source: TokenSource, context: RunContext) -> FeatureStore:
@@ -325,24 +325,24 @@ def _tokens(
         precision="stored",
         tokens=which,
     )
-    special, found = set(tokenizer.all_special_ids), dict[str, list[Token]]()
+    special, tokens = set(tokenizer.all_special_ids), dict[str, list[Token]]()
     for texts, rows in reader.in_order(_TEXTS_AT_A_TIME):
         for text, ids in zip(texts.tolist(), rows, strict=True):
             known = ids.reshape(-1).tolist()
             names = tokenizer.convert_ids_to_tokens([max(i, 0) for i in known])
-            found[wanted[text]] = [
+            tokens[wanted[text]] = [
                 Token(_PLACEHOLDERS.get(i, name), is_special=i < 0 or i in special)
                 for i, name in zip(known, names, strict=True)
             ]
-    return found
+    return tokens
 
 
 def attention_rows(node: Node, context: RunContext) -> AttentionRows | None:
     """The attention rows of the first recipe that has some, read when they are asked for."""
-    given = node.run_facts["attention"]
-    if given is None:
+    facts = node.run_facts["attention"]
+    if facts is None:
         return None
-    source = AttentionSource.model_validate(given)
+    source = AttentionSource.model_validate(facts)
     by_block = {int(array.rpartition("/")[2]): array for array in source.arrays}
     read = partial(_read_attention, source, by_block, context)
     return AttentionRows(source.recipe, tuple(sorted(by_block)), read)
@@ -361,8 +361,8 @@ def _read_attention(
     rows: dict[str, dict[int, NDArray[Any]]] = {digest: {} for digest in wanted}
     for block in blocks:
         reader = open_reader(store, by_block[block], wanted, budget_bytes=budget, tokens="all")
-        for texts, found in reader.in_order(_TEXTS_AT_A_TIME):
-            for text, row in zip(texts.tolist(), found, strict=True):
+        for texts, attention in reader.in_order(_TEXTS_AT_A_TIME):
+            for text, row in zip(texts.tolist(), attention, strict=True):
                 rows[wanted[text]][block] = row.copy()
     tokens = _tokens(source.tokens, context, wanted, "all") if wanted else {}
     return {digest: TextAttention(tokens[digest], rows[digest]) for digest in wanted}

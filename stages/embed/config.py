@@ -115,9 +115,11 @@ def layers_of(config: EmbedConfig, sizes: BackboneSizes) -> tuple[Index, ...]:
         words = (
             "last" if config.method in ("first", "last", "mean", "max", "weighted_mean") else "all"
         )
-    found: set[Index] = {i for part in words.split(",") for i in _indices(part, config.what, sizes)}
-    numbers: list[Index] = [*sorted(i for i in found if i != "final")]
-    return (*numbers, *(["final"] if "final" in found else []))
+    layers: set[Index] = {
+        i for part in words.split(",") for i in _indices(part, config.what, sizes)
+    }
+    numbers: list[Index] = [*sorted(i for i in layers if i != "final")]
+    return (*numbers, *(["final"] if "final" in layers else []))
 
 
 def required_arrays(config: EmbedConfig, sizes: BackboneSizes) -> tuple[str, ...]:

@@ -107,14 +107,14 @@ def _layer_width(config: EmbedConfig, sizes: BackboneSizes) -> int:
 
 
 def embed_corpus(
-    config: EmbedConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+    config: EmbedConfig, prompt_features: Sequence[Features], corpus: Corpus, progress: Progress
 ) -> CorpusVectors:
     """One vector per text of `corpus`, from stored features alone.
 
     Args:
         config: method, layers, combination, finishing. `layers: auto` is chosen on the dev pairs,
             whitening is fitted on the texts of train, hard negatives too; test plays no role in either.
-        members: features of the corpus' texts, one per prompt of an ensemble; one for other recipes.
+        prompt_features: features of the corpus' texts, one per prompt of an ensemble; one for other recipes.
         corpus: whose texts these are.
         progress: told the texts done.
 
@@ -122,24 +122,26 @@ def embed_corpus(
         InputError: `auto` without graded dev pairs, whitening without a train split; see also `embed`.
     """
     if config.layers == AUTO:
-        config = with_layers(config, _chosen(config, members, corpus, progress))
+        config = with_layers(config, _chosen(config, prompt_features, corpus, progress))
     train = None if config.whitening is None else _whitened_on(corpus)
     vectors = embed_ensemble(
-        (combined_layers(config, m, progress) for m in members), config.combine
+        (combined_layers(config, m, progress) for m in prompt_features), config.combine
     )
-    whitening = whitening_of(config, vectors, members[0].name, train)
-    vectors = finish(config, vectors, members[0].name, whitening=whitening)
-    return CorpusVectors(vectors, layers_of(config, members[0].sizes), whitening)
+    whitening = whitening_of(config, vectors, prompt_features[0].name, train)
+    vectors = finish(config, vectors, prompt_features[0].name, whitening=whitening)
+    return CorpusVectors(vectors, layers_of(config, prompt_features[0].sizes), whitening)
 
 
 def _chosen(
-    config: EmbedConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+    config: EmbedConfig, prompt_features: Sequence[Features], corpus: Corpus, progress: Progress
 ) -> tuple[int, ...]:
     dev = _dev_pairs(corpus)
     pairs = np.stack([dev.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
     by_layer = {
         int(parts[0][0]): embed_ensemble((v for _, v in parts), config.combine)
-        for parts in zip(*(layer_vectors(config, m, progress) for m in members), strict=True)
+        for parts in zip(
+            *(layer_vectors(config, m, progress) for m in prompt_features), strict=True
+        )
     }
     return choose_layers(by_layer, pairs, dev.column("label").to_numpy(), config.combine)
 

@@ -63,9 +63,9 @@ def combine_vectors(parts: Iterable[Vectors], combine: Combine) -> Vectors:
     return (total / n).astype(np.float32)
 
 
-def embed_ensemble(members: Iterable[Vectors], combine: Combine) -> Vectors:
+def embed_ensemble(prompts: Iterable[Vectors], combine: Combine) -> Vectors:
     """Combine a text's vectors under several prompts; MetaEOL averages them."""
-    return combine_vectors(members, combine)
+    return combine_vectors(prompts, combine)
 
 
 def combined_layers(config: EmbedConfig, features: Features, progress: Progress) -> Vectors:

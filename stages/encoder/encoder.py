@@ -29,7 +29,7 @@ class Encoder:
     """
 
     backbone: Backbone
-    members: tuple[ExtractTarget, ...]
+    targets: tuple[ExtractTarget, ...]
     """One; several for the prompts of an ensemble, in their order."""
     vectors: TextVectors
     runtime: ExtractRuntime
@@ -43,7 +43,7 @@ class Encoder:
     @property
     def max_length(self) -> int:
         """Tokens per input, special ones and prompt words included; longer texts lose their end."""
-        return self.members[0].max_length
+        return self.targets[0].max_length
 
     def encode(
         self, texts: Sequence[str], progress: Progress | None = None
@@ -68,9 +68,9 @@ class Encoder:
             return np.empty((0, self.d_out), np.float32)
         unique = list(places)
         progress = progress or SilentProgress()
-        progress.start("encode", len(unique) * len(self.members), "texts")
+        progress.start("encode", len(unique) * len(self.targets), "texts")
         try:
-            parts = [self._under(target, unique, texts, progress) for target in self.members]
+            parts = [self._under(target, unique, texts, progress) for target in self.targets]
         finally:
             progress.finish()
         vectors = self.vectors.joined(
@@ -82,26 +82,26 @@ class Encoder:
         self,
         target: ExtractTarget,
         unique: list[str],
-        given: Sequence[str],
+        texts: Sequence[str],
         progress: Progress,
     ) -> Vectors:
         """Vectors of texts that are all different, under one recipe."""
         out: Vectors | None = None
         for start in range(0, len(unique), self.runtime.block_texts):
             block = unique[start : start + self.runtime.block_texts]
-            encoded = _encoded(target, block, given)
+            encoded = _encoded(target, block, texts)
             # As a segment of a store is laid out: longest first, nearly without padding.
             order = np.argsort(-encoded.token_ids.lengths, kind="stable")
             budget = batch_tokens(target, target.arrays, self.runtime, self.backbone.device)
             for run in batches(encoded.token_ids.lengths[order], budget):
-                members = order[run]
-                found = self.of_batch(
-                    target, [block[i] for i in members.tolist()], encoded.take(members)
+                indices = order[run]
+                vectors = self.of_batch(
+                    target, [block[i] for i in indices.tolist()], encoded.take(indices)
                 )
                 if out is None:
-                    out = np.empty((len(unique), found.shape[1]), np.float32)
-                out[start + members] = found
-                progress.advance(len(members))
+                    out = np.empty((len(unique), vectors.shape[1]), np.float32)
+                out[start + indices] = vectors
+                progress.advance(len(indices))
         assert out is not None, "there is at least one text"
         return out
 
@@ -111,10 +111,10 @@ class Encoder:
         return self.vectors.of(features, SilentProgress())
 
 
-def _encoded(target: ExtractTarget, block: Sequence[str], given: Sequence[str]) -> Encoded:
+def _encoded(target: ExtractTarget, block: Sequence[str], texts: Sequence[str]) -> Encoded:
     try:
         return encode(target.recipe, target.tokenizer, block, target.max_length)
     except InputError:
         # Again over what the caller gave, so that the message counts as the caller does.
-        encode(target.recipe, target.tokenizer, given, target.max_length)
+        encode(target.recipe, target.tokenizer, texts, target.max_length)
         raise

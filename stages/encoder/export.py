@@ -135,9 +135,9 @@ def _require_free(output: Path) -> None:
     checked_path(draft_path(output.absolute()), "the output", HOME_BYTES)
     if output.exists() and not output.is_dir():
         raise InputError(f"the export is to go to {output}, which is a file; name a folder")
-    if output.is_dir() and (found := sorted(p.name for p in output.iterdir())):
+    if output.is_dir() and (names := sorted(p.name for p in output.iterdir())):
         raise InputError(
-            f"the folder {output} is not empty (it holds {', '.join(found[:5])}); name one that is not "
+            f"the folder {output} is not empty (it holds {', '.join(names[:5])}); name one that is not "
             f"there, or remove it first"
         )
     existing = next(p for p in output.absolute().parents if p.exists())

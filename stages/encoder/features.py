@@ -80,7 +80,7 @@ def compute_features(
     """
     dtype = target.identity.storage_dtype
     outputs = forward(backbone, encoded, target.arrays, target.recipe)
-    rows = {name: as_stored(name, found, dtype).cpu().numpy() for name, found in outputs.items()}
+    rows = {name: as_stored(name, values, dtype).cpu().numpy() for name, values in outputs.items()}
     return ComputedFeatures(backbone, texts, encoded, rows)
 
 

@@ -9,7 +9,7 @@ from permafrost.stages.encoder.fitted import find_fitted
 from permafrost.stages.encoder.vectors import MethodVectors, TextVectors
 from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
 from permafrost.stages.extraction.recipes import PlainRecipe, Recipe
-from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, lay_foundation
+from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, resolve_backbone
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName
 
@@ -67,11 +67,11 @@ def method_encoder(
             a backbone or recipe that cannot be used.
     """
     require_nothing_fitted(config)
-    base = lay_foundation(backbone, store_dtype, "none")
+    base = resolve_backbone(backbone, store_dtype, "none")
     arrays = required_arrays(config, base.sizes)
-    members = tuple(base.target(m, arrays) for m in (recipe or PlainRecipe()).members())
-    vectors = MethodVectors(config, base.sizes, len(members))
-    return assemble(members, vectors, ExtractRuntime(device=device, batch_tokens=batch_tokens))
+    targets = tuple(base.target(m, arrays) for m in (recipe or PlainRecipe()).members())
+    vectors = MethodVectors(config, base.sizes, len(targets))
+    return assemble(targets, vectors, ExtractRuntime(device=device, batch_tokens=batch_tokens))
 
 
 def require_nothing_fitted(config: EmbedConfig) -> None:
@@ -84,11 +84,11 @@ def require_nothing_fitted(config: EmbedConfig) -> None:
 
 
 def assemble(
-    members: tuple[ExtractTarget, ...], vectors: TextVectors, runtime: ExtractRuntime
+    targets: tuple[ExtractTarget, ...], vectors: TextVectors, runtime: ExtractRuntime
 ) -> Encoder:
     """Load the backbone that all members share, and bring the head to its device."""
-    first = members[0]
+    first = targets[0]
     loaded = load_backbone(first.files, first.identity.compute_dtype, runtime.device)
     if vectors.module is not None:
         vectors.module.to(loaded.device)
-    return Encoder(loaded, members, vectors, runtime)
+    return Encoder(loaded, targets, vectors, runtime)

@@ -60,10 +60,10 @@ def obstacle(fitted: FittedHead) -> str | None:
         )
     recipe = target.recipe
     if recipe != PlainRecipe(readout=recipe.readout):
-        said = ", ".join(f"{k}={v}" for k, v in recipe_identity(recipe).items())
+        settings = ", ".join(f"{k}={v}" for k, v in recipe_identity(recipe).items())
         return (
             "sentence-transformers reads a text as the tokenizer gives it and pools over every token, "
-            f"special ones included (the recipe 'plain'), but the head reads {said}"
+            f"special ones included (the recipe 'plain'), but the head reads {settings}"
         )
     if target.identity.compute_dtype != "float32":
         return (

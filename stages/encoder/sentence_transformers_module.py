@@ -86,7 +86,7 @@ class FrozenBackboneHead(InputModule):
             InputError: an empty text.
         """
         texts = [(prompt or "") + text for text in inputs]
-        (target,) = self.encoder.members
+        (target,) = self.encoder.targets
         encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
         return {"texts": texts, "encoded": encoded}
 
@@ -94,7 +94,7 @@ class FrozenBackboneHead(InputModule):
         """Add `sentence_embedding`, `[n_texts, d_out]` float32."""
         device = next(self.backbone.parameters()).device
         here = replace(self.encoder, backbone=replace(self.encoder.backbone, device=device))
-        (target,) = here.members
+        (target,) = here.targets
         vectors = here.of_batch(target, features["texts"], features["encoded"])
         features["sentence_embedding"] = torch.from_numpy(vectors).to(device)
         return features

@@ -48,7 +48,7 @@ class TextVectors(Protocol):
         """
         ...
 
-    def joined(self, members: Sequence[Vectors], name: Name) -> Vectors:
+    def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
         """Vectors `[n_texts, d_out]` float32 from those under each recipe of an ensemble.
 
         Raises:
@@ -77,9 +77,9 @@ class HeadVectors:
         """Pooled vectors, projected if the head was trained on graded pairs."""
         return embed_with_head(self.head, features.reader(self.head.layer, "span"), progress)
 
-    def joined(self, members: Sequence[Vectors], name: Name) -> Vectors:
+    def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
         """The vectors as they are; heads are not trained on ensembles."""
-        return _only(members, name)
+        return _only(prompts, name)
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class LatentVectors:
             progress.advance(features.n_texts)
             progress.finish()
 
-    def joined(self, members: Sequence[Vectors], name: Name) -> Vectors:
+    def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
         """The vectors as they are; heads are not trained on ensembles."""
-        return _only(members, name)
+        return _only(prompts, name)
 
     @torch.no_grad()
     def _embed(self, latents: torch.Tensor) -> torch.Tensor:
@@ -154,13 +154,13 @@ class MethodVectors:
         """Layers combined, neither averaged over prompts nor normalised."""
         return combined_layers(self.config, features, progress)
 
-    def joined(self, members: Sequence[Vectors], name: Name) -> Vectors:
+    def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
         """Prompts combined, then whitened and normalised as the method says."""
-        vectors = embed_ensemble(members, self.config.combine)
+        vectors = embed_ensemble(prompts, self.config.combine)
         return finish(self.config, vectors, name, whitening=self.whitening)
 
 
-def _only(members: Sequence[Vectors], name: Name) -> Vectors:
-    (vectors,) = members
+def _only(prompts: Sequence[Vectors], name: Name) -> Vectors:
+    (vectors,) = prompts
     require_finite(vectors, name)
     return vectors

@@ -57,8 +57,8 @@ def observed_attention(
     softcap = kwargs.pop("softcap", None)
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    if (found := current_block(module)) is not None:
-        recorder, block = found
+    if (current := current_block(module)) is not None:
+        recorder, block = current
         recorder.attention(
             block,
             query,

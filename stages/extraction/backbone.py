@@ -23,8 +23,8 @@ from permafrost.stages.extraction.families import FAMILIES, Family, family_of
 from permafrost.stages.extraction.files import (
     BackboneConfig,
     BackboneFiles,
+    find_backbone,
     read_config,
-    resolve_backbone,
 )
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.stages.extraction.recording import watch
@@ -38,10 +38,10 @@ __all__ = [
     "BackboneConfig",
     "BackboneFiles",
     "BackboneSizes",
+    "find_backbone",
     "load_backbone",
     "load_tokenizer",
     "read_sizes",
-    "resolve_backbone",
     "resolve_max_length",
 ]
 
@@ -168,7 +168,7 @@ def load_backbone(
     """Load weights, frozen and in evaluation mode, with captures wired in.
 
     Args:
-        files: from `resolve_backbone`.
+        files: from `find_backbone`.
         dtype: precision of weights and activations, whatever the checkpoint's own is.
         device: `auto` (the first GPU, else the CPU) or a torch device.
 

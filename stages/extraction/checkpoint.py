@@ -15,11 +15,11 @@ from permafrost.storage.quoting import LIMIT, quoted, visible
 def reason(error: BaseException) -> str:
     """What a library says, on one line of at most 300 characters; foreign messages may be pages."""
     text = visible(" ".join(str(error).split()))
-    said = text if len(text) <= 3 * LIMIT else f"{text[: 3 * LIMIT]}…"
+    message = text if len(text) <= 3 * LIMIT else f"{text[: 3 * LIMIT]}…"
     return (
-        said
-        if isinstance(error, ValueError | OSError) and said
-        else f"{type(error).__name__}: {said}"
+        message
+        if isinstance(error, ValueError | OSError) and message
+        else f"{type(error).__name__}: {message}"
     )
 
 
@@ -45,15 +45,15 @@ def weight_map(index: Path) -> dict[str, str]:
         InputError: it has no such table, or names what is no file beside it.
     """
     try:
-        found: Any = read_object(index).get("weight_map")
+        weights: Any = read_object(index).get("weight_map")
     except InputError as error:
         raise InputError(f"{index} is no weight index: {error}") from error
-    if not isinstance(found, dict) or not found:
+    if not isinstance(weights, dict) or not weights:
         raise InputError(
-            f"{index} is no weight index: its weight_map is {quoted(found)}, expected tensors and their "
+            f"{index} is no weight index: its weight_map is {quoted(weights)}, expected tensors and their "
             f"files; get the file again"
         )
-    table = cast(dict[str, Any], found)
+    table = cast(dict[str, Any], weights)
     for tensor, name in table.items():
         if (
             not isinstance(name, str)
@@ -76,17 +76,17 @@ def tensor_shapes(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, ..
         InputError: a file is cut off or none of its kind, or an index names a file for a tensor that the file
             does not have.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name in (n for n in names if n.endswith(".safetensors")):
         stat = (folder / name).stat()
-        found |= _shapes(folder / name, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        shapes |= _shapes(folder / name, stat.st_ino, stat.st_size, stat.st_mtime_ns)
     for index in (n for n in names if n.endswith(".safetensors.index.json")):
-        if lost := sorted(weight_map(folder / index).keys() - found.keys()):
+        if lost := sorted(weight_map(folder / index).keys() - shapes.keys()):
             raise InputError(
                 f"{folder / index} names {len(lost)} tensors that its files do not have, among them "
                 f"{', '.join(map(quoted, lost[:3]))}; get the files again"
             )
-    return found
+    return shapes
 
 
 @lru_cache(maxsize=256)

@@ -200,16 +200,16 @@ def _add_missing_texts(
     if not len(new):
         return
     measured = measure(target, [texts[i] for i in new.tolist()])
-    for members in pack(measured.lengths, store.record.axes):
+    for indices in pack(measured.lengths, store.record.axes):
         number = store.n_slots()
         table = build_table(
             number,
             store.record.axes,
-            [texts[int(i)] for i in new[members]],
-            measured.lengths[members],
-            measured.span_start[members],
-            measured.span_end[members],
-            measured.truncated[members],
+            [texts[int(i)] for i in new[indices]],
+            measured.lengths[indices],
+            measured.span_start[indices],
+            measured.span_end[indices],
+            measured.truncated[indices],
         )
         writer.add_segment(table, number)
 
@@ -259,9 +259,9 @@ class _Computation:
             for spec, values in ((TOKEN_IDS, encoded.token_ids), (SPAN, encoded.span)):
                 if spec.name in arrays:
                     fill.append(spec.name, values.data.astype(spec.storage))
-            for members in portion:
+            for indices in portion:
                 self._heap.release_if_grown()
-                self._batch(fill, encoded.take(members - first))
+                self._batch(fill, encoded.take(indices - first))
         if self._splitter.too_large is not None:
             fill.note("split_from_padded_tokens", str(self._splitter.too_large))
         self._disk.submit(fill.commit)

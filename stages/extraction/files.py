@@ -88,7 +88,7 @@ class BackboneFiles:
     """SHA-256 over names and contents of the tokenizer's files, 64 hex digits."""
 
 
-def resolve_backbone(config: BackboneConfig) -> BackboneFiles:
+def find_backbone(config: BackboneConfig) -> BackboneFiles:
     """Find the files and hash them; loads nothing into memory.
 
     Raises:

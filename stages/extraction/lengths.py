@@ -40,13 +40,15 @@ def measure(target: ExtractTarget, texts: Sequence[str]) -> Measured:
     for at in range(0, len(texts), _AT_A_TIME):
         some = texts[at : at + _AT_A_TIME]
         try:
-            found = encode(target.recipe, target.tokenizer, some, target.max_length)
+            encoded = encode(target.recipe, target.tokenizer, some, target.max_length)
         except InputError:
             # Again with those before it, so that the message counts as the caller does.
             encode(target.recipe, target.tokenizer, texts[: at + len(some)], target.max_length)
             raise
         parts.append(
-            Measured(found.token_ids.lengths, found.span_start, found.span_end, found.truncated)
+            Measured(
+                encoded.token_ids.lengths, encoded.span_start, encoded.span_end, encoded.truncated
+            )
         )
     columns = zip(*((p.lengths, p.span_start, p.span_end, p.truncated) for p in parts), strict=True)
     return Measured(*(np.concatenate(column) for column in columns))

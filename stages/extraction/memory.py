@@ -109,7 +109,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed, on a device or on the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID_BY_TORCH)
+    return isinstance(error, RuntimeError) and any(
+        message in str(error) for message in _SAID_BY_TORCH
+    )
 
 
 def _own_bytes() -> int:

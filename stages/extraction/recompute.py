@@ -86,8 +86,8 @@ def recompute(
 def _compare_text(
     store: FeatureStore, target: ExtractTarget, backbone: Backbone, segment: int, row: int
 ) -> dict[str, float]:
-    (found,) = store.segment(segment).table.slice(row, 1).to_pylist()
-    text, digest = found["text"], found["digest"]
+    (record,) = store.segment(segment).table.slice(row, 1).to_pylist()
+    text, digest = record["text"], record["digest"]
     encoded = encode(target.recipe, target.tokenizer, [text], target.max_length)
     names = sorted(store.committed(segment))
     captured = [a for a in names if a not in ALWAYS]

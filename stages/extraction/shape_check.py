@@ -34,9 +34,9 @@ def require_sizes(config: PreTrainedConfig, folder: Path) -> None:
         "vocab_size": 1 << 31,
     }
     optional = {"num_key_value_heads": _WIDEST, "head_dim": _WIDEST, "intermediate_size": _WIDEST}
-    given = {name: getattr(config, name, None) for name in (*bounds, *optional)}
+    sizes = {name: getattr(config, name, None) for name in (*bounds, *optional)}
     for name, largest in (bounds | optional).items():
-        value = given[name]
+        value = sizes[name]
         if value is None and name in optional:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
@@ -44,7 +44,7 @@ def require_sizes(config: PreTrainedConfig, folder: Path) -> None:
                 f"{where} has {name} {quoted(value)}, expected a whole number from 1 to {largest:,}; get "
                 f"the file again"
             )
-    heads, shared = given["num_attention_heads"], given["num_key_value_heads"]
+    heads, shared = sizes["num_attention_heads"], sizes["num_key_value_heads"]
     if shared is not None and heads % shared:
         raise InputError(
             f"{where} has num_attention_heads {heads} and num_key_value_heads {shared}, which does not "
@@ -73,11 +73,11 @@ def require_buildable(config: PreTrainedConfig, family: Family, files: BackboneF
     except InputError as error:
         raise InputError(f"{refused}: {error}") from error
     for name, shape in _shapes(config, family, files.folder, files.weights_digest).items():
-        found = stored.get(name)
-        if found is not None and found != shape:
+        stored_shape = stored.get(name)
+        if stored_shape is not None and stored_shape != shape:
             raise InputError(
-                f"{refused}: {quoted(name)} has the shape {list(found)} there, but config.json makes it "
-                f"{list(shape)}; the two belong to different models, so get both again"
+                f"{refused}: {quoted(name)} has the shape {list(stored_shape)} there, but config.json makes "
+                f"it {list(shape)}; the two belong to different models, so get both again"
             )
 
 

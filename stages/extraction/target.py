@@ -11,9 +11,9 @@ from permafrost.stages.extraction.backbone import (
     BackboneConfig,
     BackboneFiles,
     BackboneSizes,
+    find_backbone,
     load_tokenizer,
     read_sizes,
-    resolve_backbone,
     resolve_max_length,
 )
 from permafrost.stages.extraction.capture import ArrayName, Capture
@@ -95,7 +95,7 @@ class ExtractTarget:
 
 
 @dataclass(frozen=True)
-class Foundation:
+class ResolvedBackbone:
     """What all recipes of a backbone share: its files, and how their numbers are kept."""
 
     backbone: BackboneConfig
@@ -137,17 +137,19 @@ class Foundation:
         )
 
 
-def lay_foundation(backbone: BackboneConfig, store_dtype: FloatName, codec: Codec) -> Foundation:
-    """Resolve a backbone; reads and hashes files, loads no weights.
+def resolve_backbone(
+    backbone: BackboneConfig, store_dtype: FloatName, codec: Codec
+) -> ResolvedBackbone:
+    """Resolve the names of a backbone to facts; reads and hashes files, loads no weights.
 
     Raises:
         InputError: backbone or length cannot be used.
     """
-    files = resolve_backbone(backbone)
+    files = find_backbone(backbone)
     sizes = read_sizes(files)
     tokenizer = load_tokenizer(files)
     max_length = resolve_max_length(backbone, sizes, tokenizer)
-    return Foundation(backbone, files, sizes, tokenizer, max_length, store_dtype, codec)
+    return ResolvedBackbone(backbone, files, sizes, tokenizer, max_length, store_dtype, codec)
 
 
 def resolve_target(config: ExtractConfig) -> ExtractTarget:
@@ -156,7 +158,7 @@ def resolve_target(config: ExtractConfig) -> ExtractTarget:
     Raises:
         InputError: backbone, recipe, capture or length do not fit together.
     """
-    base = lay_foundation(config.backbone, config.store_dtype, config.codec)
+    base = resolve_backbone(config.backbone, config.store_dtype, config.codec)
     return base.target(config.recipe, config.capture.arrays(base.sizes))
 
 
@@ -208,16 +210,16 @@ def target_of_identity(
         dtype=identity.compute_dtype,
         max_length=identity.max_length,
     )
-    files = resolve_backbone(backbone)
+    files = find_backbone(backbone)
     recipe = recipe_of(identity.recipe)
-    found = identity.model_copy(
+    resolved = identity.model_copy(
         update={
             "weights_digest": files.weights_digest,
             "tokenizer_digest": files.tokenizer_digest,
             "recipe": recipe_identity(recipe),
         }
     )
-    require_same(identity, found, name)
+    require_same(identity, resolved, name)
     return ExtractTarget(
         files=files,
         sizes=read_sizes(files),

@@ -47,9 +47,9 @@ def portions(
     """The `batches` of texts in groups of about PORTION_TOKENS tokens, each with its first text."""
     group: list[NDArray[np.int64]] = []
     used = 0
-    for members in batches(lengths, budget):
-        group.append(members)
-        used += int(lengths[members].sum())
+    for indices in batches(lengths, budget):
+        group.append(indices)
+        used += int(lengths[indices].sum())
         if used >= PORTION_TOKENS:
             yield int(group[0][0]), group
             group, used = [], 0

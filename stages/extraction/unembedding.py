@@ -82,8 +82,8 @@ def _found(files: BackboneFiles) -> tuple[Any, Callable[[], Tensor]]:
     names = (*_NAMES, family.embedding) if is_tied else _NAMES
     stored = _stored_tensors(files.folder)
     for name in names:
-        for found, read in stored.items():
-            if f".{found}".endswith(f".{name}.weight"):
+        for key, read in stored.items():
+            if f".{key}".endswith(f".{name}.weight"):
                 return config, read
     raise InputError(
         f"the checkpoint {files.folder} holds no unembedding (no {' or '.join(_NAMES)}) and its config does "
@@ -103,17 +103,17 @@ def _checked(rows: Tensor, d_model: int, source: str) -> Float[Tensor, "vocabula
 
 def _stored_tensors(folder: Path) -> dict[str, Callable[[], Tensor]]:
     """Names of all tensors of a checkpoint, and how to read each."""
-    found: dict[str, Callable[[], Tensor]] = {}
+    tensors: dict[str, Callable[[], Tensor]] = {}
     for name in weight_files(folder):
         path = folder / name
         if name.endswith(".safetensors"):
             with safe_open(path, framework="pt") as opened:
                 keys: list[str] = list(opened.keys())
-            found |= {key: _from_safetensors(path, key) for key in keys}
+            tensors |= {key: _from_safetensors(path, key) for key in keys}
         elif name.endswith(".bin"):
             content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-            found |= {key: _from_mapped(cast(Tensor, value)) for key, value in content.items()}
-    return found
+            tensors |= {key: _from_mapped(cast(Tensor, value)) for key, value in content.items()}
+    return tensors
 
 
 def _from_safetensors(path: Path, key: str) -> Callable[[], Tensor]:

@@ -63,15 +63,15 @@ class RowBuffers:
             OverflowRangeError: a finite activation is too large for the dtype.
             PermafrostError: the backbone itself produced NaN or infinity.
         """
-        found: Storable = {}
+        storable: Storable = {}
         for name, (n_rows, computed) in self._kept.items():
             host = self._rows[name][:n_rows]
             # Reading the moments waits for the device, and so for the copy before them.
             moments = self._moments[name].tolist()
             statistics = _statistics(name, moments, host.numel(), computed, self._dtype)
             bits = host.view(torch.uint16) if self._dtype == "bfloat16" else host
-            found[name] = bits.numpy(), statistics
-        return found
+            storable[name] = bits.numpy(), statistics
+        return storable
 
     def _room(self, name: str, rows: Tensor) -> Tensor:
         have = self._rows.get(name)

@@ -56,7 +56,7 @@ class _Fitted:
 
 
 def run_linear(
-    config: LinearConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+    config: LinearConfig, prompt_features: Sequence[Features], corpus: Corpus, progress: Progress
 ) -> LinearResult:
     """Fit every candidate on train, keep the best on dev, and score it with true labels.
 
@@ -64,7 +64,7 @@ def run_linear(
 
     Args:
         config: vectors, classifier and candidates.
-        members: features of the corpus' texts, one per prompt of an ensemble; one for other recipes.
+        prompt_features: features of the corpus' texts, one per prompt of an ensemble; one for other recipes.
         corpus: a task with classes.
         progress: told the texts done, then the candidates.
 
@@ -75,7 +75,7 @@ def run_linear(
     data, (train, dev), scored = linear_examples(config, corpus)
     best: _Fitted | None = None
     for vectors in config.vectors:
-        made = embed_corpus(vectors, members, corpus, progress)
+        made = embed_corpus(vectors, prompt_features, corpus, progress)
         for fitted in _candidates(config, vectors, made, (train, dev), data, progress):
             if best is None or fitted.dev > best.dev:
                 best = fitted
@@ -126,7 +126,7 @@ def _candidates(
     train, dev = learnt
     scaler = StandardScaler(copy=False)
     rows = scaler.fit_transform(inputs(_sides(made.vectors, train), config.pair_features))
-    found: list[_Fitted] = []
+    fitted: list[_Fitted] = []
     progress.start("linear", len(config.c), "candidates")
     try:
         for c in sorted(config.c):
@@ -146,11 +146,11 @@ def _candidates(
             )
             answers = model.predict(*_sides(made.vectors, dev))
             score = evaluate(config.metric, dev.labels, answers)
-            found.append(_Fitted(model, made, int(np.max(solver.n_iter_)), score))
+            fitted.append(_Fitted(model, made, int(np.max(solver.n_iter_)), score))
             progress.advance(1, f"dev {score:.4f}")
     finally:
         progress.finish()
-    return found
+    return fitted
 
 
 def _solved(
@@ -170,16 +170,16 @@ def _scored(
     config: LinearConfig, best: _Fitted, scored: dict[str, Examples], data: FitData
 ) -> LinearResult:
     model = best.model
-    found = {n: (s, _answers(model, best.made.vectors, s)) for n, s in scored.items()}
+    answers = {n: (s, _answers(model, best.made.vectors, s)) for n, s in scored.items()}
     metrics = {
-        **answer_metrics(config.metric, data, found),
+        **answer_metrics(config.metric, data, answers),
         "choice": {**best.made.choice, "c": model.c},
         "n_parameters": model.n_parameters,
         "converged": best.n_iter < config.max_iter,
         "n_iter": best.n_iter,
     }
     vectors = _map(config.n_map_texts, best.made.vectors, scored["test"], data)
-    return LinearResult(model, ScoreResult(metrics, answers_table(found), None, vectors))
+    return LinearResult(model, ScoreResult(metrics, answers_table(answers), None, vectors))
 
 
 def _map(

@@ -116,8 +116,8 @@ def bootstrap_interval(
     Raises:
         InputError: see `resample`.
     """
-    found = resample(metric, labels, np.atleast_2d(predictions), n_resamples, seed)
-    return interval(estimate(metric, *found), level, seed)
+    resampled_scores = resample(metric, labels, np.atleast_2d(predictions), n_resamples, seed)
+    return interval(estimate(metric, *resampled_scores), level, seed)
 
 
 def paired_bootstrap(
@@ -193,10 +193,10 @@ def estimate(
     )
 
 
-def interval(found: Estimate, level: float, seed: int) -> Interval:
+def interval(estimated: Estimate, level: float, seed: int) -> Interval:
     """The percentile interval of resampled values, other seeds in each; it ends where the metric does."""
-    low, high = _percentiles(_with_seeds(found, seed), level)
-    return Interval(found.value, max(low, found.bounds[0]), min(high, found.bounds[1]))
+    low, high = _percentiles(_with_seeds(estimated, seed), level)
+    return Interval(estimated.value, max(low, estimated.bounds[0]), min(high, estimated.bounds[1]))
 
 
 def difference(a: Estimate, b: Estimate, level: float, seed: int) -> Difference:
@@ -221,14 +221,16 @@ def difference(a: Estimate, b: Estimate, level: float, seed: int) -> Difference:
     return Difference(between.value, low, high, p)
 
 
-def _with_seeds(found: Estimate, seed: int) -> NDArray[np.float64]:
+def _with_seeds(estimated: Estimate, seed: int) -> NDArray[np.float64]:
     """Resampled values, each with what other seeds would have added and, mirrored, taken away."""
-    if not found.error:
-        return found.values
-    shares = np.random.default_rng([seed, len(found.values)]).uniform(size=len(found.values))
-    shift = found.error * stdtrit(found.freedom, shares)
+    if not estimated.error:
+        return estimated.values
+    shares = np.random.default_rng([seed, len(estimated.values)]).uniform(
+        size=len(estimated.values)
+    )
+    shift = estimated.error * stdtrit(estimated.freedom, shares)
     # Both signs, so that swapping two methods does no more than change the sign of what is found.
-    return np.concatenate([found.values + shift, found.values - shift])
+    return np.concatenate([estimated.values + shift, estimated.values - shift])
 
 
 def _percentiles(values: NDArray[np.float64], level: float) -> tuple[float, float]:

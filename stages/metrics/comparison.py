@@ -158,12 +158,12 @@ def compare(
 
 
 def _change(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Change:
-    found, basis, n_examples = _paired(a, b, config), "examples", None
-    if found is not None:
+    difference, basis, n_examples = _paired(a, b, config), "examples", None
+    if difference is not None:
         n_examples = next(len(x.labels) for x in a.answers if x is not None)
     else:
-        found = _welch(a, b, config)
-        basis = "none" if found is None else "seeds"
+        difference = _welch(a, b, config)
+        basis = "none" if difference is None else "seeds"
     means = float(np.mean(a.tests)), float(np.mean(b.tests))
     return Change(
         method=a.method,
@@ -174,17 +174,17 @@ def _change(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Change
         b=means[1],
         n_seeds=(len(a.tests), len(b.tests)),
         difference=means[1] - means[0],
-        tested=found,
+        tested=difference,
         basis=basis,
         n_examples=n_examples,
-        verdict=_verdict(means[1] - means[0], found, config.alpha),
+        verdict=_verdict(means[1] - means[0], difference, config.alpha),
     )
 
 
-def _verdict(change: float, found: Difference | None, alpha: float) -> Verdict:
-    if found is None:
+def _verdict(change: float, difference: Difference | None, alpha: float) -> Verdict:
+    if difference is None:
         return "cannot tell"
-    if found.p >= alpha:
+    if difference.p >= alpha:
         return "within noise"
     return "better" if change > 0 else "worse"
 

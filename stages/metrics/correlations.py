@@ -22,8 +22,8 @@ def spearman(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> floa
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
     # Untyped: a correlation and its p-value.
-    found: Any = spearmanr(a, b)
-    return float(found.statistic)
+    result: Any = spearmanr(a, b)
+    return float(result.statistic)
 
 
 def _direction(values: NDArray[np.float64]) -> NDArray[np.float64]:

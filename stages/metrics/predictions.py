@@ -78,8 +78,8 @@ class Answers:
         """Whether both answer the same texts with the same labels."""
         if not isinstance(other, Answers):
             return False
-        mine, others = ((*a.sides, a.labels) for a in (self, other))
-        return len(mine) == len(others) and all(map(np.array_equal, mine, others))
+        own, others = ((*a.sides, a.labels) for a in (self, other))
+        return len(own) == len(others) and all(map(np.array_equal, own, others))
 
 
 def read_answers(folder: Path, split: str = "test") -> Answers | None:
@@ -89,14 +89,14 @@ def read_answers(folder: Path, split: str = "test") -> Answers | None:
     Raises:
         CorruptDataError: see `written_answers`.
     """
-    if (found := written_answers(folder, split)) is None:
+    if (answers := written_answers(folder, split)) is None:
         return None
-    order = np.lexsort((found.labels, *reversed(found.sides)))
+    order = np.lexsort((answers.labels, *reversed(answers.sides)))
     return Answers(
-        sides=tuple(side[order] for side in found.sides),
-        labels=found.labels[order],
-        predictions=found.predictions[order],
-        scores=None if found.scores is None else found.scores[order],
+        sides=tuple(side[order] for side in answers.sides),
+        labels=answers.labels[order],
+        predictions=answers.predictions[order],
+        scores=None if answers.scores is None else answers.scores[order],
     )
 
 
@@ -116,12 +116,16 @@ def written_answers(folder: Path, split: str) -> Answers | None:
         labels, predictions = (
             rows.column(n).to_numpy().astype(np.float64) for n in ("label", "prediction")
         )
-        given = rows.column("score") if "score" in rows.column_names else None
+        scores_column = rows.column("score") if "score" in rows.column_names else None
     except (pa.ArrowException, OSError, KeyError) as error:
         raise CorruptDataError(
             f"{path} holds no predictions ({error}); delete the artifact and score it again"
         ) from error
-    scores = None if given is None or given.null_count else given.to_numpy().astype(np.float64)
+    scores = (
+        None
+        if scores_column is None or scores_column.null_count
+        else scores_column.to_numpy().astype(np.float64)
+    )
     return Answers(tuple(side.astype(np.int64) for side in sides), labels, predictions, scores)
 
 

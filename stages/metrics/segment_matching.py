@@ -144,14 +144,14 @@ def layer_curve(
     Raises:
         InputError: no layers; see also `suffix_ranks`.
     """
-    found = [(layer, match(prefixes, suffixes, k)) for layer, prefixes, suffixes in layers]
-    if not found:
+    by_layer = [(layer, match(prefixes, suffixes, k)) for layer, prefixes, suffixes in layers]
+    if not by_layer:
         raise InputError(f"segment matching of {quoted(what)} got 0 layers; give it at least one")
     columns = {
-        "what": pa.array([what] * len(found), pa.string()),
-        "layer": pa.array([layer for layer, _ in found], pa.int64()),
+        "what": pa.array([what] * len(by_layer), pa.string()),
+        "layer": pa.array([layer for layer, _ in by_layer], pa.int64()),
     }
-    columns |= {name: pa.array([scores[name] for _, scores in found]) for name in found[0][1]}
+    columns |= {name: pa.array([scores[name] for _, scores in by_layer]) for name in by_layer[0][1]}
     return pa.table(columns)
 
 

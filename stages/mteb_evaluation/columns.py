@@ -28,9 +28,9 @@ class LocalFile:
         """Its name for messages."""
         return str(self.path)
 
-    def column(self, field: str, given: str, usual: Sequence[str]) -> str:
+    def column(self, field: str, name: str, usual: Sequence[str]) -> str:
         """The column that a field means; raises as `find_column`."""
-        return find_column(field, given, usual, self.names, self.where)
+        return find_column(field, name, usual, self.names, self.where)
 
     def pair(self, text: str, text_pair: str) -> tuple[str, str]:
         """The columns of two texts; raises as `find_pair`."""

@@ -125,7 +125,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
 
     encoder: Any = PermafrostEncoder(vectors, embedding.method, embedding.digest)
     with TemporaryDirectory() as kept:
-        found = mteb.evaluate(
+        results = mteb.evaluate(
             encoder,
             task,
             co2_tracker=False,
@@ -134,7 +134,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
             encode_kwargs={"batch_size": BATCH_TEXTS, "show_progress_bar": False},
             prediction_folder=kept,
         )
-        scores: Any = found.task_results[0].scores
+        scores: Any = results.task_results[0].scores
         value = _mean(scores, key, name)
         examples = example_scores(task, Path(kept), wanted, value)
     if not math.isfinite(value):
@@ -213,8 +213,8 @@ def _n_examples(task: "AbsTask") -> int:
     for part in _parts(task):
         for subset in part.hf_subsets:
             for split in part.eval_splits:
-                found = data_of(part, subset, split)
-                total += len(found["queries"] if isinstance(found, dict) else found)
+                data = data_of(part, subset, split)
+                total += len(data["queries"] if isinstance(data, dict) else data)
     return total
 
 

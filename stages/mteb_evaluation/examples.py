@@ -46,14 +46,14 @@ def example_scores(task: AbsTask, folder: Path, metric: str, score: float) -> Ex
     if isinstance(task, AbsTaskSTS):
         return _of_pairs(task, data, predictions, metric)
     if isinstance(task, AbsTaskRetrieval):
-        found = _of_queries(task, data, predictions, metric)
+        scores = _of_queries(task, data, predictions, metric)
     elif isinstance(task, AbsTaskClassification) and metric == "accuracy":
-        found = _of_texts(task, data, predictions)
+        scores = _of_texts(task, data, predictions)
     else:
         return None
-    if found is None or abs(float(found.predictions.mean()) - score) > ROUNDED:
+    if scores is None or abs(float(scores.predictions.mean()) - score) > ROUNDED:
         return None
-    return found
+    return scores
 
 
 def _of_pairs(task: AbsTaskSTS, data: Any, predictions: Any, metric: str) -> ExampleScores | None:
@@ -96,7 +96,7 @@ def _of_queries(
 def _query_names(queries: Sequence[str], data: Any) -> tuple[str, ...]:
     """Of each query the id, and a digest of what it asks, of the documents that are judged with their grades,
     and of the candidates if it has some of its own: ids come again in other collections."""
-    asked = dict(zip(data["queries"]["id"], data["queries"]["text"], strict=True))
+    texts = dict(zip(data["queries"]["id"], data["queries"]["text"], strict=True))
     relevant: dict[str, dict[str, int]] = data["relevant_docs"]
     ranked: dict[str, list[str]] = data.get("top_ranked") or {}
     wanted = {key for q in queries for key in (*relevant[q], *ranked.get(q, ()))}
@@ -111,7 +111,7 @@ def _query_names(queries: Sequence[str], data: Any) -> tuple[str, ...]:
         f"{q} "
         + digest(
             [
-                asked[q],
+                texts[q],
                 sorted([documents.get(key, key), grade] for key, grade in relevant[q].items()),
                 sorted(documents.get(key, key) for key in ranked.get(q, ())),
             ]

@@ -77,13 +77,13 @@ def prompts_of(task: AbsTask) -> dict[Role, str | None]:
         InputError: they do not.
     """
     parts: list[AbsTask] = list(getattr(task.metadata, "tasks", None) or [task])
-    found: list[dict[Role, str | None]] = [{r: _prompt(part, r) for r in ROLES} for part in parts]
-    if any(prompts != found[0] for prompts in found):
+    by_part: list[dict[Role, str | None]] = [{r: _prompt(part, r) for r in ROLES} for part in parts]
+    if any(prompts != by_part[0] for prompts in by_part):
         raise InputError(
             f"the task {task.metadata.name} is the mean of {len(parts)} others, whose prompts in mteb "
             f"differ; give its words in 'instructions.tasks', or name the others as tasks"
         )
-    return found[0]
+    return by_part[0]
 
 
 def _prompt(task: AbsTask, role: Role) -> str | None:

@@ -138,9 +138,9 @@ def require_words(words: str | None) -> None:
         return
     if not words.strip():
         raise ValueError(f"the instruction {quoted(words)} says nothing; write null for none")
-    if found := [slot for slot in (TEXT, WORDS, "{first}", "{placeholder}") if slot in words]:
+    if slots := [slot for slot in (TEXT, WORDS, "{first}", "{placeholder}") if slot in words]:
         raise ValueError(
-            f"the instruction {quoted(words)} contains {found[0]}; where the text goes is said in 'forms'"
+            f"the instruction {quoted(words)} contains {slots[0]}; where the text goes is said in 'forms'"
         )
 
 
@@ -163,9 +163,9 @@ def task_instructions(config: Instructions, name: str, task: MtebTask) -> dict[R
         return {}
     words = _words(config, name, task)
     return {
-        role: form.replace(WORDS, found)
+        role: form.replace(WORDS, instruction)
         for role, form in forms.items()
-        if (found := words.get(role)) is not None
+        if (instruction := words.get(role)) is not None
     }
 
 
@@ -190,8 +190,8 @@ def _words(config: GivenInstructions, name: str, task: MtebTask) -> Mapping[Role
         case MtebInstructions():
             if isinstance(task, HubTask):
                 return _hub_words(task.model_dump_json())[1]
-            if (found := _words_by_name(known)) is not None:
-                return found
+            if (instruction := _words_by_name(known)) is not None:
+                return instruction
             where = f"mteb has no task {quoted(known)}"
     raise InputError(
         f"the instructions are of kind {config.kind!r}, and there is none for the task {quoted(name)}: "
@@ -208,8 +208,8 @@ def _hub_words(task: str) -> tuple[str, Mapping[Role, str | None]]:
     """Kind of a task of mteb, given as JSON, and what mteb would say to its texts."""
     from permafrost.stages.mteb_evaluation.hub import find_task, prompts_of
 
-    found = find_task(HubTask.model_validate_json(task))
-    return found.metadata.type, prompts_of(found)
+    task_of_mteb = find_task(HubTask.model_validate_json(task))
+    return task_of_mteb.metadata.type, prompts_of(task_of_mteb)
 
 
 @cache

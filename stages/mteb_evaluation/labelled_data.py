@@ -61,8 +61,8 @@ def read_classification(config: ClassificationTask) -> LocalData:
             "text": texts_of(table, text, where),
             "label": classes_of(table, label, where),
         }
-    known, asked = (set(tables[holds]["label"]) for holds in ("train", "test"))
-    if unknown := sorted(map(str, asked - known)):
+    known, in_test = (set(tables[holds]["label"]) for holds in ("train", "test"))
+    if unknown := sorted(map(str, in_test - known)):
         raise InputError(
             f"{config.file('test')} has the class {quoted(unknown[0])} ({len(unknown)} such), which no row "
             f"of {config.file('train')} has; a classifier cannot know it"
@@ -73,7 +73,7 @@ def read_classification(config: ClassificationTask) -> LocalData:
             f"another column as label"
         )
     # Of two classes in test mteb wants the numbers 0 and 1.
-    names = [*sorted(asked), *sorted(known - asked)] if len(asked) == 2 else sorted(known)
+    names = [*sorted(in_test), *sorted(known - in_test)] if len(in_test) == 2 else sorted(known)
     numbers = {name: number for number, name in enumerate(names)}
     for columns in tables.values():
         columns["label"] = [numbers[name] for name in columns["label"]]

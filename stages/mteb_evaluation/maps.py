@@ -39,15 +39,15 @@ def task_map(
         asked: digests of the texts that the task had embedded; no other text is.
         class_names: by label, if labels are numbers of classes; the labels themselves if not given.
     """
-    if (found := _labelled(task, asked)) is None:
+    if (labelled := _labelled(task, asked)) is None:
         return None
-    picked = spread_evenly(len(found.texts), MAP_TEXTS)
-    texts = [found.texts[i] for i in picked]
-    unique, classes = np.unique(np.array(found.labels), return_inverse=True)
+    picked = spread_evenly(len(labelled.texts), MAP_TEXTS)
+    texts = [labelled.texts[i] for i in picked]
+    unique, classes = np.unique(np.array(labelled.labels), return_inverse=True)
     names = [class_names[int(i)] if class_names else str(i) for i in unique.tolist()]
     titles = tuple(" ".join(text.split())[:_KEPT_CHARS] for text in texts)
     return vector_map(
-        found.rows[picked],
+        labelled.rows[picked],
         classes[picked].astype(np.int64),
         embedding(texts, "text"),
         MapNames(tuple(names), titles),

@@ -52,5 +52,5 @@ def file_digests(config: LocalTask) -> dict[str, str]:
     Raises:
         InputError: a file is not there.
     """
-    found = {holds: file_identity(config.file(holds)) for holds in config.stems}
-    return {holds: f"{file['format']} {file['sha256']}" for holds, file in found.items()}
+    identities = {holds: file_identity(config.file(holds)) for holds in config.stems}
+    return {holds: f"{file['format']} {file['sha256']}" for holds, file in identities.items()}

@@ -39,18 +39,18 @@ def read_retrieval(config: RetrievalTask) -> LocalData:
 def read_reranking(config: RerankingTask) -> LocalData:
     """Candidates as documents of their own, also where two queries share a text."""
     rows = read_candidates(config, config.file("candidates"))
-    where, asked, labels = rows.where, rows.keys, rows.labels
+    where, query_ids, labels = rows.where, rows.keys, rows.labels
     queries, documents = rows.queries_and_documents()
-    texts = queries_of(asked, queries, where)
+    texts = queries_of(query_ids, queries, where)
     corpus: Columns = {"id": [], "text": documents}
     relevant: dict[str, dict[str, int]] = {}
     candidates: dict[str, list[str]] = {}
-    for key, label in zip(asked, labels, strict=True):
-        found = candidates.setdefault(key, [])
-        found.append(f"{key}/{len(found)}")
-        corpus["id"].append(found[-1])
+    for key, label in zip(query_ids, labels, strict=True):
+        document_ids = candidates.setdefault(key, [])
+        document_ids.append(f"{key}/{len(document_ids)}")
+        corpus["id"].append(document_ids[-1])
         if label:
-            relevant.setdefault(key, {})[found[-1]] = 1
+            relevant.setdefault(key, {})[document_ids[-1]] = 1
     if not relevant:
         raise InputError(
             f"none of the {len(labels)} rows of {where} has the label 1, so no query has an answer to rank"

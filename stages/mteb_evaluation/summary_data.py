@@ -30,18 +30,18 @@ _IDS = (*DOCUMENT_ID, *OWN_ID)
 
 def read_summarization(config: SummarizationTask) -> LocalData:
     """Documents whose summaries are not all of one grade."""
-    found = _read_nested(config) if config.is_nested else _read_rows(config)
-    kept = [i for i, grades in enumerate(found.grades) if len(set(grades)) > 1]
+    summaries = _read_nested(config) if config.is_nested else _read_rows(config)
+    kept = [i for i, grades in enumerate(summaries.grades) if len(set(grades)) > 1]
     if not kept:
         raise InputError(
-            f"no document of {found.where} has summaries of different {quoted(found.rating)}, so nothing "
-            "correlates with them"
+            f"no document of {summaries.where} has summaries of different {quoted(summaries.rating)}, so "
+            "nothing correlates with them"
         )
     columns: Columns = {
-        "text": [found.ids[i] for i in kept],
-        "human_summaries": [found.human[i] for i in kept],
-        "machine_summaries": [found.machine[i] for i in kept],
-        "relevance": [found.grades[i] for i in kept],
+        "text": [summaries.ids[i] for i in kept],
+        "human_summaries": [summaries.human[i] for i in kept],
+        "machine_summaries": [summaries.machine[i] for i in kept],
+        "relevance": [summaries.grades[i] for i in kept],
     }
     return LocalData({"test": columns})
 

@@ -36,9 +36,9 @@ def task_corpus(config: LocalTask, role: Role) -> Corpus:
             f"all {len(asked)} texts that the task in {config.path} asks for as {role} are blank; name "
             f"another column"
         )
-    filled = {"split": [role] * len(texts), "text": list(range(len(texts)))}
+    columns = {"split": [role] * len(texts), "text": list(range(len(texts)))}
     empty = [None] * len(texts)
-    examples = pa.table({n: filled.get(n, empty) for n in EXAMPLES.names}, schema=EXAMPLES)
+    examples = pa.table({n: columns.get(n, empty) for n in EXAMPLES.names}, schema=EXAMPLES)
     return Corpus(texts, examples, "unlabelled", (), tuple(map(text_digest, texts)))
 
 

@@ -57,11 +57,11 @@ class Embedding:
                 f"all {len(texts)} texts of the role {quoted(role)} are blank, so {quoted(self.method)} "
                 f"has nothing to embed"
             )
-        members = self.features(role, unique)
-        parts = [self.vectors.of(member, self.progress) for member in members]
-        found = self.vectors.joined(parts, members[0].name)
+        prompt_features = self.features(role, unique)
+        parts = [self.vectors.of(member, self.progress) for member in prompt_features]
+        vectors = self.vectors.joined(parts, prompt_features[0].name)
         rows = {d: row for row, d in enumerate(unique)}
-        out = np.zeros((len(texts), found.shape[1]), np.float32)
-        filled = [i for i, d in enumerate(digests) if d in rows]
-        out[filled] = found[[rows[digests[i]] for i in filled]]
+        out = np.zeros((len(texts), vectors.shape[1]), np.float32)
+        rows_with_text = [i for i, d in enumerate(digests) if d in rows]
+        out[rows_with_text] = vectors[[rows[digests[i]] for i in rows_with_text]]
         return out

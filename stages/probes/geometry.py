@@ -58,7 +58,7 @@ class Geometry:
 
 
 def probe_geometry(
-    config: GeometryConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+    config: GeometryConfig, prompt_features: Sequence[Features], corpus: Corpus, progress: Progress
 ) -> ProbeCurves:
     """Anisotropy and effective dimension of every layer; labels and splits play no role.
 
@@ -66,12 +66,12 @@ def probe_geometry(
         InputError: fewer than two texts, a vector of zeros or not finite, an ensemble of prompts, or a
             layer that the backbone does not have.
     """
-    if len(members) != 1:
+    if len(prompt_features) != 1:
         raise InputError(
-            f"the geometry of an ensemble of {len(members)} prompts was asked for, but each has a space of "
-            "its own; take one prompt of it"
+            f"the geometry of an ensemble of {len(prompt_features)} prompts was asked for, but each has "
+            "a space of its own; take one prompt of it"
         )
-    (features,), sizes = members, members[0].sizes
+    (features,), sizes = prompt_features, prompt_features[0].sizes
     texts = chosen_texts(corpus.digests, config)
     arrays = config.arrays(sizes)
     points: list[Point] = []
@@ -80,13 +80,13 @@ def probe_geometry(
         for array in arrays:
             layer = ArrayName.parse(array).index
             reader = features.reader(array, "span").subset(texts)
-            found = geometry(_told(reader.in_order(_TEXTS_AT_A_TIME), progress), array)
+            by_text = geometry(_told(reader.in_order(_TEXTS_AT_A_TIME), progress), array)
             x, at = place(layer, sizes), str(layer)
             values = {
-                "mean cosine": found.mean_cosine,
-                "mean cosine inside a text": found.mean_cosine_inside,
-                "participation ratio": found.participation_ratio,
-                "effective rank": found.effective_rank,
+                "mean cosine": by_text.mean_cosine,
+                "mean cosine inside a text": by_text.mean_cosine_inside,
+                "participation ratio": by_text.participation_ratio,
+                "effective rank": by_text.effective_rank,
             }
             points += [
                 Point(measure, "number", x, at, value)

@@ -58,7 +58,7 @@ class GraphTimeConfig(TokenStates):
 
 
 def probe_graph_time(
-    config: GraphTimeConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+    config: GraphTimeConfig, prompt_features: Sequence[Features], corpus: Corpus, progress: Progress
 ) -> ProbeCurves:
     """Milliseconds for each text, by its length; labels and splits play no role.
 
@@ -66,7 +66,7 @@ def probe_graph_time(
         InputError: an ensemble of prompts, or fewer stored tokens than one batch of the longest needs.
     """
     n_tokens = config.n_texts * max(config.lengths)
-    states = first_states(config.reader(members), n_tokens)
+    states = first_states(config.reader(prompt_features), n_tokens)
     if len(states) < n_tokens:
         raise InputError(
             f"{config.n_texts} texts of {max(config.lengths)} tokens were asked for, {n_tokens} in all, and "
@@ -119,9 +119,9 @@ def _points(config: GraphTimeConfig, tokens: torch.Tensor, length: int) -> list[
 
 def _seconds(config: GraphTimeConfig, run: Callable[[], object]) -> float:
     run()
-    found: list[float] = []
+    seconds: list[float] = []
     for _ in range(config.n_rounds):
         begin = time.perf_counter()
         run()
-        found.append(time.perf_counter() - begin)
-    return median(found)
+        seconds.append(time.perf_counter() - begin)
+    return median(seconds)

@@ -59,7 +59,10 @@ class LayerScores:
 
 
 def probe_layers(
-    config: LayerProbeConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+    config: LayerProbeConfig,
+    prompt_features: Sequence[Features],
+    corpus: Corpus,
+    progress: Progress,
 ) -> LayerScores:
     """Score the vectors of every layer alone.
 
@@ -74,7 +77,7 @@ def probe_layers(
     scores = _similarity if corpus.task == "similarity" else _matching
     rows = [
         (name, int(layer), value)
-        for layer, vectors in _by_layer(config.embed_config, members, progress)
+        for layer, vectors in _by_layer(config.embed_config, prompt_features, progress)
         for name, value in scores(vectors, corpus).items()
     ]
     names, layers, values = zip(*rows, strict=True)
@@ -104,9 +107,9 @@ def require_probed(corpus: Corpus) -> None:
 
 
 def _by_layer(
-    config: EmbedConfig, members: Sequence[Features], progress: Progress
+    config: EmbedConfig, prompt_features: Sequence[Features], progress: Progress
 ) -> Iterator[tuple[Index, Vectors]]:
-    for parts in zip(*(layer_vectors(config, m, progress) for m in members), strict=True):
+    for parts in zip(*(layer_vectors(config, m, progress) for m in prompt_features), strict=True):
         yield parts[0][0], embed_ensemble((v for _, v in parts), config.combine)
 
 

@@ -62,11 +62,11 @@ def require_scorable(config: LinearProbe, corpus: Corpus) -> None:
     if corpus.task == "similarity":
         require_graded(corpus)
     else:
-        found = np.unique(corpus.split("train").column("label").to_numpy()).astype(np.int64)
-        if len(found) < 2:
+        classes = np.unique(corpus.split("train").column("label").to_numpy()).astype(np.int64)
+        if len(classes) < 2:
             raise InputError(
                 f"all {corpus.split('train').num_rows} training examples have the class "
-                f"{quoted(corpus.label_names[found[0]])}; nothing can be fitted, so give examples of "
+                f"{quoted(corpus.label_names[classes[0]])}; nothing can be fitted, so give examples of "
                 "another class"
             )
         require_metric(config.metric, _data(corpus))
@@ -88,12 +88,12 @@ def score_task(config: LinearProbe, vectors: Vectors, corpus: Corpus) -> TaskSco
     data = _data(corpus)
     examples = {split: data.split(split) for split in ("train", "dev", "test")}
     rows = {
-        split: inputs([vectors[side] for side in found.sides], config.pair_features)
-        for split, found in examples.items()
+        split: inputs([vectors[side] for side in of_split.sides], config.pair_features)
+        for split, of_split in examples.items()
     }
     mean, std = rows["train"].mean(axis=0), rows["train"].std(axis=0)
     scale = np.where(std > 0, std, 1.0)  # a constant column says nothing, wherever it lies
-    standard = {split: (found - mean) / scale for split, found in rows.items()}
+    standard = {split: (of_split - mean) / scale for split, of_split in rows.items()}
 
     def score(model: Any, split: str) -> float:
         guesses = np.asarray(model.predict(standard[split]))

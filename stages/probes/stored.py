@@ -51,7 +51,7 @@ class StoredLayers(CaptureItem):
 
 
 def stored_vectors(
-    config: StoredLayers, members: Sequence[Features], progress: Progress
+    config: StoredLayers, prompt_features: Sequence[Features], progress: Progress
 ) -> Iterator[tuple[Index, Vectors]]:
     """Every layer with its vectors `[n_texts, width]` float32; one layer is held at a time.
 
@@ -60,13 +60,15 @@ def stored_vectors(
     Raises:
         InputError: a layer that the backbone does not have, or a vector that is not finite.
     """
-    arrays = config.arrays(members[0].sizes)
-    n_texts = members[0].n_texts
+    arrays = config.arrays(prompt_features[0].sizes)
+    n_texts = prompt_features[0].n_texts
     progress.start("probe", len(arrays) * n_texts, "texts")
     try:
         for array in arrays:
-            vectors = embed_ensemble((_whole(m.reader(array, "all")) for m in members), "average")
-            require_finite(vectors, members[0].name)
+            vectors = embed_ensemble(
+                (_whole(m.reader(array, "all")) for m in prompt_features), "average"
+            )
+            require_finite(vectors, prompt_features[0].name)
             yield ArrayName.parse(array).index, vectors
             progress.advance(n_texts)
     finally:

@@ -31,7 +31,7 @@ class TaskScoreConfig(StoredLayers, LinearProbe):
 
 
 def probe_task(
-    config: TaskScoreConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+    config: TaskScoreConfig, prompt_features: Sequence[Features], corpus: Corpus, progress: Progress
 ) -> ProbeCurves:
     """Dev and test score of every layer alone.
 
@@ -43,11 +43,11 @@ def probe_task(
         InputError: a corpus that cannot be scored, or a layer that the backbone does not have.
     """
     require_scorable(config, corpus)
-    sizes = members[0].sizes
-    found: list[tuple[Index, TaskScore]] = []
-    for layer, vectors in stored_vectors(config, members, progress):
-        found.append((layer, score_task(config, vectors, corpus)))
-    kept = first_best([score.dev for _, score in found])
+    sizes = prompt_features[0].sizes
+    scores: list[tuple[Index, TaskScore]] = []
+    for layer, vectors in stored_vectors(config, prompt_features, progress):
+        scores.append((layer, score_task(config, vectors, corpus)))
+    kept = first_best([score.dev for _, score in scores])
     points = [
         Point(
             f"{split} {score.metric}",
@@ -57,7 +57,7 @@ def probe_task(
             value,
             i == kept,
         )
-        for i, (layer, score) in enumerate(found)
+        for i, (layer, score) in enumerate(scores)
         for split, value in (("dev", score.dev), ("test", score.test))
     ]
     return ProbeCurves("layer", tuple(points))

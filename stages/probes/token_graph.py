@@ -69,7 +69,10 @@ class GraphStatistics:
 
 
 def probe_token_graph(
-    config: TokenGraphConfig, members: Sequence[Features], corpus: Corpus, progress: Progress
+    config: TokenGraphConfig,
+    prompt_features: Sequence[Features],
+    corpus: Corpus,
+    progress: Progress,
 ) -> ProbeCurves:
     """Statistics of the graph at every tau and, where the corpus has labels, dev and test score of one step.
 
@@ -81,20 +84,20 @@ def probe_token_graph(
     has_labels = corpus.task != "unlabelled"
     if has_labels:
         require_scorable(config, corpus)
-    reader = config.reader(members)
+    reader = config.reader(prompt_features)
     if empty := np.flatnonzero(reader.lengths == 0).tolist():
         raise InputError(
-            f"{members[0].name(empty[0])} has no token in its span ({len(empty)} such of {reader.n_texts} "
-            "texts), so there is no graph; use another recipe"
+            f"{prompt_features[0].name(empty[0])} has no token in its span ({len(empty)} such of "
+            f"{reader.n_texts} texts), so there is no graph; use another recipe"
         )
     statistics: list[GraphStatistics] = []
     scores: list[TaskScore] = []
     progress.start("probe", len(config.tau) * reader.n_texts, "texts")
     try:
         for tau in config.tau:
-            found, vectors = one_step(reader, tau, progress)
-            require_finite(vectors, members[0].name)
-            statistics.append(found)
+            statistics_of, vectors = one_step(reader, tau, progress)
+            require_finite(vectors, prompt_features[0].name)
+            statistics.append(statistics_of)
             if has_labels:
                 scores.append(score_task(config, vectors, corpus))
     finally:
@@ -156,12 +159,12 @@ def _points(
 ) -> tuple[Point, ...]:
     kept = first_best([score.dev for score in scores]) if scores else None
     points: list[Point] = []
-    for i, (x, found) in enumerate(zip(tau, statistics, strict=True)):
+    for i, (x, statistic) in enumerate(zip(tau, statistics, strict=True)):
         points += [
-            Point("density", "share", x, f"{x:g}", found.density),
-            Point("mean degree", "number", x, f"{x:g}", found.mean_degree),
-            Point("components of a text", "number", x, f"{x:g}", found.components),
-            Point("isolated tokens", "share", x, f"{x:g}", found.isolated),
+            Point("density", "share", x, f"{x:g}", statistic.density),
+            Point("mean degree", "number", x, f"{x:g}", statistic.mean_degree),
+            Point("components of a text", "number", x, f"{x:g}", statistic.components),
+            Point("isolated tokens", "share", x, f"{x:g}", statistic.isolated),
         ]
         if scores:
             for split, value in (("dev", scores[i].dev), ("test", scores[i].test)):

@@ -38,17 +38,17 @@ class TokenStates(BaseModel):
         """
         name = ArrayName.parse(self.layer)
         item = CaptureItem(what=name.what, layers=str(name.index))
-        return tuple(found.text for found in item.names(sizes))
+        return tuple(array.text for array in item.names(sizes))
 
-    def reader(self, members: Sequence[Features]) -> FeatureReader:
+    def reader(self, prompt_features: Sequence[Features]) -> FeatureReader:
         """The states of each text's span.
 
         Raises:
             InputError: an ensemble of prompts.
         """
-        if len(members) != 1:
+        if len(prompt_features) != 1:
             raise InputError(
-                f"the token graph of {len(members)} prompts of an ensemble was asked for; take one prompt "
-                "of it"
+                f"the token graph of {len(prompt_features)} prompts of an ensemble was asked for; take one "
+                "prompt of it"
             )
-        return members[0].reader(self.layer, "span")
+        return prompt_features[0].reader(self.layer, "span")

@@ -64,12 +64,12 @@ def attention_examples(
     if not chosen:
         return ()
     digests = {text_digest(corpora[task].texts[text]) for task, text, _ in chosen}
-    found = stored.read(sorted(digests), stored.shown)
+    attention = stored.read(sorted(digests), stored.shown)
     examples: list[Example] = []
     for task, text, label in chosen:
         digest = text_digest(corpora[task].texts[text])
-        if digest in found:
-            examples.append(_example(task, label, digest, found[digest], stored.shown))
+        if digest in attention:
+            examples.append(_example(task, label, digest, attention[digest], stored.shown))
     return tuple(examples)
 
 
@@ -105,12 +105,12 @@ def _chosen(
 
 
 def _example(
-    task: str, label: str | None, digest: str, found: TextAttention, blocks: Sequence[int]
+    task: str, label: str | None, digest: str, attention: TextAttention, blocks: Sequence[int]
 ) -> Example:
-    words = readable(found.tokens)
+    words = readable(attention.tokens)
     rows: list[WeightRow] = []
     for block in blocks:
-        weights_T = found.rows[block].astype(np.float64).mean(axis=1)
+        weights_T = attention.rows[block].astype(np.float64).mean(axis=1)
         if len(weights_T) != len(words):
             raise CorruptDataError(
                 f"text {digest[:12]} has {len(weights_T)} attention weights at block {block} but "

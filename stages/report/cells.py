@@ -108,13 +108,13 @@ def read_results(cells: Sequence[Cell]) -> tuple[CellResult, ...]:
 def _read_metrics(cell: Cell) -> Metrics:
     path = cell.folder / METRICS
     try:
-        found = read_json(path)
-        if isinstance(found, dict) and found.get("test", 0.0) is None:
+        content = read_json(path)
+        if isinstance(content, dict) and content.get("test", 0.0) is None:
             raise InputError(
                 f"{cell.label} was scored on a corpus without a test split ({path}), so a report has nothing "
                 "to show of it; name one of the corpus' splits test"
             )
-        metrics = Metrics.model_validate(found)
+        metrics = Metrics.model_validate(content)
     except FileNotFoundError as error:
         raise NotFoundError(
             f"the results of {cell.label} have no metrics.json in {cell.folder}; "

@@ -71,9 +71,9 @@ def choice_fields(rows: Sequence[ChoiceRow]) -> tuple[list[str], dict[str, str]]
         return list(values), {}
     differing = frozenset[str]().union(*(row.by_seed for row in rows))
     settled = {
-        field: next(iter(found))
-        for field, found in values.items()
-        if len(found) == 1 and field not in differing
+        field: next(iter(choices))
+        for field, choices in values.items()
+        if len(choices) == 1 and field not in differing
     }
     return [field for field in values if field not in settled], settled
 

@@ -39,7 +39,7 @@ def clean_table(results: Sequence[CellResult], table: ResultsTable) -> CleanTabl
         entries = tuple(
             (row.entries[i], _clean(row.method, table.columns[i], results)) for i in places
         )
-        if any(found is not None for _, found in entries):
+        if any(on_clean is not None for _, on_clean in entries):
             rows.append(CleanRow(row.method, row.role, entries))
     columns = tuple(table.columns[i] for i in places)
     return CleanTable(columns, tuple(_n_clean(c, results) for c in columns), tuple(rows))
@@ -47,13 +47,13 @@ def clean_table(results: Sequence[CellResult], table: ResultsTable) -> CleanTabl
 
 def _clean(method: str, column: Column, results: Sequence[CellResult]) -> Entry | None:
     wanted = (method, column.task, column.metric)
-    mine = [
+    values = [
         r.metrics.clean_test
         for r in results
         if (r.cell.method, r.cell.task, r.metrics.metric) == wanted
     ]
-    found = [value for value in mine if value is not None]
-    return entry(found) if found and len(found) == len(mine) else None
+    known = [value for value in values if value is not None]
+    return entry(known) if known and len(known) == len(values) else None
 
 
 def _n_clean(column: Column, results: Sequence[CellResult]) -> int:

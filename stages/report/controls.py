@@ -50,21 +50,21 @@ def control_findings(table: ResultsTable) -> tuple[ControlFinding, ...]:
     Corrected by S. Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scandinavian Journal of
     Statistics, 1979: among many controls at chance, some are past any bound made for one.
     """
-    found = [
+    results = [
         (row.method, column.task, entry, column.majority, column.n_test)
         for row in table.of_role("control")
         for column, entry in zip(table.columns, row.entries, strict=True)
         if entry is not None and column.majority is not None
     ]
-    errors = [math.sqrt(rate * (1 - rate) / n) for *_, rate, n in found]
+    errors = [math.sqrt(rate * (1 - rate) / n) for *_, rate, n in results]
     alone = [
         _two_sided(entry.mean - rate, error)
-        for (_, _, entry, rate, _), error in zip(found, errors, strict=True)
+        for (_, _, entry, rate, _), error in zip(results, errors, strict=True)
     ]
     return tuple(
         ControlFinding(control, task, entry, rate, error, p, table.alpha)
         for (control, task, entry, rate, _), error, p in zip(
-            found, errors, _holm(alone), strict=True
+            results, errors, _holm(alone), strict=True
         )
     )
 

@@ -58,9 +58,9 @@ def entry(values: Sequence[float]) -> Entry:
     return Entry(mean=float(np.mean(values)), sd=sd, n=len(values))
 
 
-def mean_text(found: Entry | None) -> str:
+def mean_text(number: Entry | None) -> str:
     """The mean as it is printed."""
-    return DASH if found is None else hundredths(found.mean)
+    return DASH if number is None else hundredths(number.mean)
 
 
 def seconds(value: float | None) -> str:

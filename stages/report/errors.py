@@ -94,18 +94,18 @@ def task_errors(
     Raises:
         CorruptDataError: a file of predictions cannot be read.
     """
-    found: list[TaskErrors] = []
+    errors: list[TaskErrors] = []
     for task, metric in columns:
-        mine = [
+        candidates = [
             r
             for r in results
             if (r.cell.task, r.metrics.metric, r.cell.role) == (task, metric, "method")
         ]
-        chosen = _best_on_dev(mine)
+        chosen = _best_on_dev(candidates)
         answers = None if chosen is None else read_answers(chosen.cell.folder)
         if chosen is not None and answers is not None and len(answers):
-            found.append(_errors(chosen, answers, mine, corpora[task], n_worst))
-    return tuple(found)
+            errors.append(_errors(chosen, answers, candidates, corpora[task], n_worst))
+    return tuple(errors)
 
 
 def _errors(
@@ -209,25 +209,28 @@ def worst_grades(answers: Answers, metric: str, n: int) -> WorstAnswers:
 
     Pearson's correlation compares standard scores; Spearman's, and the mean of both, ranks.
     """
-    given, wanted = answers.predictions, answers.labels
+    predicted, wanted = answers.predictions, answers.labels
     if metric == "pearson":
-        given, wanted = _standard(given), _standard(wanted)
+        predicted, wanted = _standard(predicted), _standard(wanted)
         order = "by the distance between prediction and label (error: both in standard deviations)"
         return _largest(
-            np.abs(given - wanted),
+            np.abs(predicted - wanted),
             n,
             order,
-            lambda row, _: f"{given[row]:+.1f} for {wanted[row]:+.1f}",
+            lambda row, _: f"{predicted[row]:+.1f} for {wanted[row]:+.1f}",
         )
     # Imported here: scipy.stats takes half a second, which a report without graded pairs should not pay.
     from scipy.stats import rankdata
 
-    given, wanted = ((rankdata(values) - 0.5) / len(values) for values in (given, wanted))
+    predicted, wanted = ((rankdata(values) - 0.5) / len(values) for values in (predicted, wanted))
     order = (
         "by the distance between the ranks of prediction and label (error: both, as shares of all)"
     )
     return _largest(
-        np.abs(given - wanted), n, order, lambda row, _: f"{given[row]:.0%} for {wanted[row]:.0%}"
+        np.abs(predicted - wanted),
+        n,
+        order,
+        lambda row, _: f"{predicted[row]:.0%} for {wanted[row]:.0%}",
     )
 
 
@@ -240,8 +243,8 @@ def worst_classes(answers: Answers, others: Sequence[CellResult], n: int) -> Wor
         return _largest(
             np.where(is_wrong, of_answer, 0.0), n, order, lambda _, size: f"probability {size:.3f}"
         )
-    found = [read_answers(r.cell.folder) for r in others]
-    same = [a for a in found if a is not None and a.same_examples(answers)]
+    answers_of = [read_answers(r.cell.folder) for r in others]
+    same = [a for a in answers_of if a is not None and a.same_examples(answers)]
     n_wrong = np.sum([a.predictions != a.labels for a in same], axis=0)
     order = f"by how many of the {len(same)} results of all methods are wrong on it"
     return _largest(
@@ -253,10 +256,10 @@ def worst_classes(answers: Answers, others: Sequence[CellResult], n: int) -> Wor
 
 
 def _largest(
-    sizes: NDArray[np.float64], n: int, order: str, said: Callable[[int, float], str]
+    sizes: NDArray[np.float64], n: int, order: str, describe: Callable[[int, float], str]
 ) -> WorstAnswers:
     rows = [int(row) for row in np.argsort(-sizes, kind="stable")[:n] if sizes[row] > 0]
-    return WorstAnswers(tuple(rows), tuple(said(row, float(sizes[row])) for row in rows), order)
+    return WorstAnswers(tuple(rows), tuple(describe(row, float(sizes[row])) for row in rows), order)
 
 
 def _standard(values: NDArray[np.float64]) -> NDArray[np.float64]:

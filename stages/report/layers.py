@@ -80,9 +80,9 @@ def read_layer_curves(table: pa.Table) -> tuple[LayerCurve, ...]:
     """
     rows = _checked(table)
     columns = [rows.column(name).to_pylist() for name in LAYER_CURVES.names]
-    found: dict[str, dict[str, dict[int, float]]] = {}
+    by_task: dict[str, dict[str, dict[int, float]]] = {}
     for method, task, layer, score in zip(*columns, strict=True):
-        found.setdefault(task, {}).setdefault(method, {})[layer] = score
+        by_task.setdefault(task, {}).setdefault(method, {})[layer] = score
     return tuple(
         LayerCurve(
             method=method,
@@ -90,7 +90,7 @@ def read_layer_curves(table: pa.Table) -> tuple[LayerCurve, ...]:
             layers=np.array(sorted(scores), dtype=np.int64),
             scores=np.array([scores[layer] for layer in sorted(scores)], dtype=np.float64),
         )
-        for task, methods in found.items()
+        for task, methods in by_task.items()
         for method, scores in methods.items()
     )
 

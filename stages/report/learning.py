@@ -149,12 +149,12 @@ def _run(cell: Cell, path: Path) -> Run:
         )
     order = np.lexsort((epoch, candidate))
     best = order[np.nanargmax(dev[order])]
-    mine = order[candidate[order] == candidate[best]]
+    rows = order[candidate[order] == candidate[best]]
     return Run(
         seed=cell.seed,
-        epochs=epoch[mine].astype(np.int64),
-        train_loss=loss[mine],
-        dev_metric=dev[mine],
+        epochs=epoch[rows].astype(np.int64),
+        train_loss=loss[rows],
+        dev_metric=dev[rows],
         kept=int(epoch[best]),
         n_candidates=len(np.unique(candidate)),
         n_epochs=len(epoch),
@@ -191,17 +191,19 @@ def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> 
     figure, panels = rows_of_panels(shown, len(rows))
     first_of_metric: dict[str, Axes] = {}
     for (task, loss, metric), (left, right) in zip(rows, panels, strict=True):
-        mine = {c.method: c for c in curves if (c.task, c.loss, c.metric) == (task, loss, metric)}
+        by_method = {
+            c.method: c for c in curves if (c.task, c.loss, c.metric) == (task, loss, metric)
+        }
         panel_title(left, f"{task} · {loss} on train")
         panel_title(right, f"{metric} on dev × 100")
         if (first := first_of_metric.setdefault(metric, right)) is not right:
             right.sharey(first)
-        for place, name in enumerate(reversed([name for name in shown if name in mine])):
-            _draw(left, mine[name], "train_loss", 1, marks[name], place)
-            _draw(right, mine[name], "dev_metric", 100, marks[name], place)
-            for run in mine[name].runs:
+        for place, name in enumerate(reversed([name for name in shown if name in by_method])):
+            _draw(left, by_method[name], "train_loss", 1, marks[name], place)
+            _draw(right, by_method[name], "dev_metric", 100, marks[name], place)
+            for run in by_method[name].runs:
                 ring(right, run.kept, 100 * run.kept_metric, marks[name].colour, 8)
-        if _spans_much(mine.values()):
+        if _spans_much(by_method.values()):
             log_scale(left)
         for axes in (left, right):
             axes.autoscale_view()

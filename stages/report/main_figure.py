@@ -51,11 +51,11 @@ def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) 
     for place, row in enumerate(_back_to_front(table)):
         # Side by side within a tenth of a step, so that bars of equal results do not hide each other.
         shift = gap * 0.1 * (place / max(len(table.rows) - 1, 1) - 0.5)
-        found = [(v + shift, e) for v, i in placed if (e := row.entries[i]) is not None]
-        if found:
-            mean = np.array([100 * e.mean for _, e in found])
-            sd = np.array([100 * (e.sd or 0.0) for _, e in found])
-            at = np.array([v for v, _ in found])
+        points = [(v + shift, e) for v, i in placed if (e := row.entries[i]) is not None]
+        if points:
+            mean = np.array([100 * e.mean for _, e in points])
+            sd = np.array([100 * (e.sd or 0.0) for _, e in points])
+            at = np.array([v for v, _ in points])
             mark = marks[row.method]
             axes.vlines(at, mean - sd, mean + sd, color=mark.colour, linewidth=1.1)
             axes.add_line(line(mark, at, mean))
@@ -79,9 +79,9 @@ def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
     offsets = np.linspace(-0.34, 0.34, len(table.rows)) if len(table.rows) > 1 else np.zeros(1)
     for offset, row in zip(offsets, table.rows, strict=True):
         mark = marks[row.method]
-        for place, found in enumerate(row.entries):
-            if found is not None:
-                mean, sd = 100 * found.mean, 100 * (found.sd or 0.0)
+        for place, number in enumerate(row.entries):
+            if number is not None:
+                mean, sd = 100 * number.mean, 100 * (number.sd or 0.0)
                 axes.hlines(place + offset, mean - sd, mean + sd, color=mark.colour, linewidth=1.1)
                 axes.add_line(line(mark, np.array([mean]), np.array([place + offset])))
     for place, column in enumerate(table.columns):

@@ -32,7 +32,7 @@ class MethodMap:
     """What one method's vectors look like."""
 
     method: str
-    found: VectorMap
+    map: VectorMap
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TaskMap:
     @property
     def n_texts(self) -> int:
         """Most texts on one of the maps."""
-        return max(len(m.found.texts) for m in self.methods)
+        return max(len(m.map.texts) for m in self.methods)
 
     @property
     def shown(self) -> dict[str, int]:
@@ -75,7 +75,7 @@ class TaskMap:
 
     @cached_property
     def _ranked(self) -> list[int]:
-        counts = Counter(c for m in self.methods for c in m.found.classes.tolist())
+        counts = Counter(c for m in self.methods for c in m.map.classes.tolist())
         return sorted(counts, key=lambda c: (-counts[c], c))
 
     @property
@@ -102,13 +102,13 @@ def read_task_maps(
             chosen[r.cell.task, r.cell.method] = r
     by_task: dict[str, list[MethodMap]] = {}
     for (task, method), r in chosen.items():
-        if r.cell.role == "control" or (found := read_vector_map(r.cell.folder)) is None:
+        if r.cell.role == "control" or (vector_map := read_vector_map(r.cell.folder)) is None:
             continue
-        if found.names is None:
+        if vector_map.names is None:
             if task not in corpora:
                 continue
-            _check_texts(found, corpora[task], r)
-        by_task.setdefault(task, []).append(MethodMap(method, found))
+            _check_texts(vector_map, corpora[task], r)
+        by_task.setdefault(task, []).append(MethodMap(method, vector_map))
     return tuple(
         _task_map(i, task, tuple(maps), corpora)
         for i, (task, maps) in enumerate(by_task.items(), start=1)
@@ -120,13 +120,13 @@ def _task_map(
 ) -> TaskMap:
     texts: dict[int, str] = {}
     class_names: tuple[str, ...] = ()
-    for found in (m.found for m in maps):
-        if found.names is None:
+    for vector_map in (m.map for m in maps):
+        if vector_map.names is None:
             class_names = corpora[task].label_names
-            texts |= {t: corpora[task].texts[t] for t in found.texts.tolist()}
+            texts |= {t: corpora[task].texts[t] for t in vector_map.texts.tolist()}
         else:
-            class_names = found.names.classes
-            texts |= dict(zip(found.texts.tolist(), found.names.texts, strict=True))
+            class_names = vector_map.names.classes
+            texts |= dict(zip(vector_map.texts.tolist(), vector_map.names.texts, strict=True))
     titles = {t: shortened(" ".join(text.split()), _TITLE_CHARS) for t, text in texts.items()}
     return TaskMap(number, task, class_names, maps, titles)
 
@@ -134,7 +134,7 @@ def _task_map(
 def map_description(task_map: TaskMap) -> str:
     """The figure in words: of every map its texts, and the shares of the variance it shows."""
     maps = "; ".join(
-        f"{m.method}: {m.found.shares[0]:.0%} and {m.found.shares[1]:.0%}" for m in task_map.methods
+        f"{m.method}: {m.map.shares[0]:.0%} and {m.map.shares[1]:.0%}" for m in task_map.methods
     )
     return (
         f"{task_map.task}: vectors of {task_map.n_texts} test texts by class on their first two principal "
@@ -142,10 +142,10 @@ def map_description(task_map: TaskMap) -> str:
     )
 
 
-def _check_texts(found: VectorMap, corpus: TaskCorpus, result: CellResult) -> None:
-    if len(found.texts) and found.texts.max() >= len(corpus.texts):
+def _check_texts(vector_map: VectorMap, corpus: TaskCorpus, result: CellResult) -> None:
+    if len(vector_map.texts) and vector_map.texts.max() >= len(corpus.texts):
         raise CorruptDataError(
-            f"the map of {result.cell.label} names text {found.texts.max()} but the corpus has "
+            f"the map of {result.cell.label} names text {vector_map.texts.max()} but the corpus has "
             f"{len(corpus.texts)} texts; it was made from another corpus, so score it again"
         )
 
@@ -169,25 +169,25 @@ def map_figure(task_map: TaskMap) -> tuple[Figure, Mapping[str, tuple[str, ...]]
             (0.035 + column * 0.33, top - (above + _PANEL) / height, 0.295, _PANEL / height)
         )
         titles |= _draw(axes, task_map, method_map, marks, place)
-    said = f"{drawable(task_map.task)}, {task_map.n_texts} test texts"
-    figure.text(0.99, 3 / height, said, fontsize=9.0, color=MUTED, ha="right")
+    footer = f"{drawable(task_map.task)}, {task_map.n_texts} test texts"
+    figure.text(0.99, 3 / height, footer, fontsize=9.0, color=MUTED, ha="right")
     return figure, titles
 
 
 def _draw(
     axes: Axes, task_map: TaskMap, method_map: MethodMap, marks: dict[str, Mark], place: int
 ) -> dict[str, tuple[str, ...]]:
-    found = method_map.found
+    vector_map = method_map.map
     titles: dict[str, tuple[str, ...]] = {}
     shown = {name: (c,) for name, c in task_map.shown.items()}
     for number, name in enumerate(marks):
         classes = shown.get(name, task_map.rest)
-        mine = np.flatnonzero(np.isin(found.classes, classes))
-        if not len(mine):
+        indices = np.flatnonzero(np.isin(vector_map.classes, classes))
+        if not len(indices):
             continue
         mark, gid = marks[name], f"map-{place}-{number}"
         axes.plot(
-            *found.points[mine].T,
+            *vector_map.points[indices].T,
             linestyle="none",
             marker=mark.marker,
             markersize=3.6,
@@ -198,12 +198,12 @@ def _draw(
             zorder=2 if name in shown else 1,  # the rest beneath
             gid=gid,
         )
-        titles[gid] = tuple(task_map.titles[t] for t in found.texts[mine].tolist())
+        titles[gid] = tuple(task_map.titles[t] for t in vector_map.texts[indices].tolist())
     axes.set_title(drawable(method_map.method, 24), color=INK, fontsize=9.5)
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
     axes.margins(0.06)
-    first, second = found.shares
+    first, second = vector_map.shares
     axes.set_xlabel(f"{first:.0%}", fontsize=9.0, color=MUTED, labelpad=3)
     axes.set_ylabel(f"{second:.0%}", fontsize=9.0, color=MUTED, labelpad=3)
     return titles

@@ -49,20 +49,20 @@ def annotated(
         CorruptDataError: a file of predictions cannot be read.
     """
     columns, bootstrap = table.columns, config.bootstrap
-    found = standings(results, [(c.task, c.metric) for c in columns], bootstrap)
+    by_column = standings(results, [(c.task, c.metric) for c in columns], bootstrap)
     is_averaged = config.averages != "none" and not isinstance(config.x_axis, CurveAxis)
     means = averages(columns, config.averages) if is_averaged else ()
     return replace(
         table,
-        standings=found,
+        standings=by_column,
         alpha=bootstrap.alpha,
         averages=means,
         notes=(
             *unfinished_note(curves, [row.method for row in table.of_role("control")]),
-            *marks_note(found, bootstrap),
-            *few_seeds_note(results, found),
+            *marks_note(by_column, bootstrap),
+            *few_seeds_note(results, by_column),
             *(averages_note(columns, means) if is_averaged else ()),
-            *small_sets_note(replace(table, standings=found), bootstrap),
+            *small_sets_note(replace(table, standings=by_column), bootstrap),
             *overlap_note(columns),
             *trained_texts_note(results),
         ),
@@ -101,7 +101,7 @@ def few_seeds_note(results: Sequence[CellResult], standings: Sequence[Standing])
             seeds.setdefault(r.cell.method, set()).add(r.cell.seed)
     fewest = min(map(len, seeds.values()), default=FEW_SEEDS)
     if fewest == 1:
-        alone = ", ".join(method for method, found in seeds.items() if len(found) == 1)
+        alone = ", ".join(method for method, seeds_of in seeds.items() if len(seeds_of) == 1)
         return (
             f"One seed of {alone}: how far another training would differ is not in the comparisons; give "
             "`seeds` several.",
@@ -177,7 +177,7 @@ def unfinished_note(
     curves: Sequence[LearningCurve], controls: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Which fits those are, by method, task and seed, and what to change; controls are left out."""
-    found: list[str] = []
+    fits: list[str] = []
     for curve in curves:
         if curve.method in controls:
             continue
@@ -189,12 +189,12 @@ def unfinished_note(
             if runs
         ]
         if reasons:
-            found.append(f"{curve.method} on {curve.task} ({'; '.join(reasons)})")
-    if not found:
+            fits.append(f"{curve.method} on {curve.task} ({'; '.join(reasons)})")
+    if not fits:
         return ()
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    more = f" and {len(fits) - _MOST_NAMED} more" if len(fits) > _MOST_NAMED else ""
     return (
-        f"Perhaps not trained to the end: {', '.join(found[:_MOST_NAMED])}{more}. Their scores may say more "
+        f"Perhaps not trained to the end: {', '.join(fits[:_MOST_NAMED])}{more}. Their scores may say more "
         "of the training than of the method. Raise `max_epochs`, or leave it out of `optim` so that dev "
         "decides; where it is out, raise `max_steps` or `lr`.",
     )
@@ -223,8 +223,8 @@ def trained_texts_note(results: Sequence[CellResult]) -> tuple[str, ...]:
     counts: dict[str, dict[str, TextsInTrain]] = {}
     for result in results:
         of_task = counts.setdefault(result.cell.task, {})
-        for role, found in (result.metrics.texts_in_train or {}).items():
-            of_task[role] = max(of_task.get(role, found), found, key=lambda f: f.n_in_train)
+        for role, counted in (result.metrics.texts_in_train or {}).items():
+            of_task[role] = max(of_task.get(role, counted), counted, key=lambda f: f.n_in_train)
     counts = {task: roles for task, roles in counts.items() if roles}
     if not counts:
         return ()
@@ -238,6 +238,6 @@ def trained_texts_note(results: Sequence[CellResult]) -> tuple[str, ...]:
 def _counted_roles(roles: Mapping[str, TextsInTrain]) -> str:
     nouns = {"query": "queries", "document": "documents", "text": "texts"}
     return ", ".join(
-        f"{found.n_in_train:,} of {found.n_texts:,} {nouns.get(role, role)}"
-        for role, found in roles.items()
+        f"{count.n_in_train:,} of {count.n_texts:,} {nouns.get(role, role)}"
+        for role, count in roles.items()
     )

@@ -126,25 +126,25 @@ class Probe:
 
     def panels(self) -> dict[tuple[str, str], list[ProbeCurve]]:
         """Curves by task and measure."""
-        found: dict[tuple[str, str], list[ProbeCurve]] = {}
+        panels: dict[tuple[str, str], list[ProbeCurve]] = {}
         for task in self.tasks:
             for curve in self.curves:
                 if curve.task == task:
-                    found.setdefault((task, curve.measure), []).append(curve)
-        return found
+                    panels.setdefault((task, curve.measure), []).append(curve)
+        return panels
 
     def choices(self) -> tuple[Choice, ...]:
         """One per task and method for which dev chose."""
-        found: list[Choice] = []
+        choices: list[Choice] = []
         for task in self.tasks:
             for method in self.methods:
-                mine = [c for c in self.curves if (c.task, c.method) == (task, method)]
-                chosen = [(c, c.chosen) for c in mine if c.chosen is not None]
+                curves = [c for c in self.curves if (c.task, c.method) == (task, method)]
+                chosen = [(c, c.chosen) for c in curves if c.chosen is not None]
                 if chosen:
                     curve, place = chosen[0]
                     measures = tuple((c.measure, shown(c.values[i], c.unit)) for c, i in chosen)
-                    found.append(Choice(method, task, curve.at[place], measures))
-        return tuple(found)
+                    choices.append(Choice(method, task, curve.at[place], measures))
+        return tuple(choices)
 
     def rows(self, task: str) -> list[tuple[str, list[str]]]:
         """Every place of a task's curves and what each curve has there, as shown; empty for nothing."""
@@ -185,12 +185,14 @@ def read_probes(table: pa.Table) -> tuple[Probe, ...]:
             )
     probes: list[Probe] = []
     for name in dict.fromkeys(row["probe"] for row in rows):
-        mine = [row for row in rows if row["probe"] == name]
+        rows_of_probe = [row for row in rows if row["probe"] == name]
         groups: dict[tuple[str, str, str], list[dict[str, object]]] = {}
-        for row in mine:
+        for row in rows_of_probe:
             groups.setdefault((row["method"], row["task"], row["measure"]), []).append(row)
         curves = tuple(_curve(*key, group) for key, group in groups.items())
-        probes.append(Probe(len(probes) + 1, name, mine[0]["kind"], mine[0]["axis"], curves))
+        probes.append(
+            Probe(len(probes) + 1, name, rows_of_probe[0]["kind"], rows_of_probe[0]["axis"], curves)
+        )
     return tuple(probes)
 
 

@@ -258,7 +258,7 @@ def plain_tables(
         costs: what methods took.
         extractions: what the backbone took.
     """
-    found = (
+    tables = (
         intervals_table(table, level),
         controls_table(control_findings(table)),
         *map(layers_table, layers),
@@ -268,4 +268,4 @@ def plain_tables(
         costs_table(costs),
         extractions_table(extractions),
     )
-    return tuple(t for t in found if t.rows)
+    return tuple(t for t in tables if t.rows)

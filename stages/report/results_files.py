@@ -58,9 +58,9 @@ def cell_intervals(
 ) -> dict[CellName, Interval]:
     """The interval of every cell that has one."""
     return {
-        (method, column.task, seed): found
+        (method, column.task, seed): interval
         for column, standing in zip(columns, standings, strict=True)
-        for (method, seed), found in standing.cells.items()
+        for (method, seed), interval in standing.cells.items()
     }
 
 

@@ -82,8 +82,8 @@ def standings(
         [r for r in results if (r.cell.task, r.metrics.metric) == column] for column in columns
     ]
     return tuple(
-        _standing(mine, metric, config)
-        for (_, metric), mine in zip(columns, of_column, strict=True)
+        _standing(results_of, metric, config)
+        for (_, metric), results_of in zip(columns, of_column, strict=True)
     )
 
 
@@ -99,12 +99,12 @@ class _Resampled:
 
 def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfig) -> Standing:
     groups = [_resampled(group, metric, config) for group in _same_examples(results, metric)]
-    found = [cell for group in groups for cell in group]
+    resampled = [cell for group in groups for cell in group]
     cells = {
         (c.result.cell.method, c.result.cell.seed): interval(
             _estimate([c]), config.level, config.seed
         )
-        for c in found
+        for c in resampled
     }
     entries: dict[str, Interval] = {}
     against: tuple[AgainstBest, ...] = ()
@@ -118,8 +118,10 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
         entries |= {m: interval(e, config.level, config.seed) for m, e in means.items()}
         if best in means:
             against = tuple(
-                AgainstBest(method, best, difference(found, means[best], config.level, config.seed))
-                for method, found in means.items()
+                AgainstBest(
+                    method, best, difference(estimated, means[best], config.level, config.seed)
+                )
+                for method, estimated in means.items()
                 if method in methods and method != best
             )
     return Standing(cells, entries, against, len(results))

@@ -162,11 +162,11 @@ class ResultsTable:
 
     def is_best_average(self, row: Row, average: Average) -> bool:
         """No method shows a higher mean over tasks, at the printed precision."""
-        mine = self.average(row, average)
-        if mine is None or row.role == "control":
+        mean = self.average(row, average)
+        if mean is None or row.role == "control":
             return False
-        found = [self.average(r, average) for r in self.compared]
-        return hundredths(mine) == hundredths(max(v for v in found if v is not None))
+        means = [self.average(r, average) for r in self.compared]
+        return hundredths(mean) == hundredths(max(v for v in means if v is not None))
 
     @property
     def has_majority(self) -> bool:
@@ -231,21 +231,21 @@ def tabulate(results: Sequence[CellResult]) -> ResultsTable:
         for r in results:
             if r.cell.role == role:
                 by_method.setdefault(r.cell.method, []).append(r)
-        rows.extend(_row(name, role, columns, mine) for name, mine in by_method.items())
+        rows.extend(_row(name, role, columns, results_of) for name, results_of in by_method.items())
     return ResultsTable(columns, tuple(rows))
 
 
 def _column(task: str, metric: str, ambiguous: bool, results: Sequence[CellResult]) -> Column:
-    mine = [r.metrics for r in results if (r.cell.task, r.metrics.metric) == (task, metric)]
+    metrics_of = [r.metrics for r in results if (r.cell.task, r.metrics.metric) == (task, metric)]
     of_task = [r.metrics for r in results if r.cell.task == task]
     return Column(
         task=task,
         metric=metric,
         heading=f"{task} · {metric}" if ambiguous else task,
-        majority=next((m.majority for m in mine if m.majority is not None), None)
+        majority=next((m.majority for m in metrics_of if m.majority is not None), None)
         if metric == "accuracy"  # the rate of one class says nothing about any other metric
         else None,
-        n_test=mine[0].n_test,
+        n_test=metrics_of[0].n_test,
         category=next((r.cell.category for r in results if r.cell.task == task), None),
         class_balance=next((m.class_balance for m in of_task if m.class_balance), None),
         overlap=next((m.overlap for m in of_task if m.overlap is not None), None),
@@ -277,22 +277,22 @@ def averages(columns: Sequence[ScoredTask], rule: AverageRule) -> tuple[Average,
     categories = dict.fromkeys(c.category for c in columns if c.category is not None)
     groups: dict[str, list[int]] = {}
     for name in categories:
-        mine = [i for i, c in enumerate(columns) if c.category == name and first[c.task] == i]
-        if len(mine) < len(first):
-            groups[f"mean, {name.replace('_', ' ')}"] = mine
+        indices = [i for i, c in enumerate(columns) if c.category == name and first[c.task] == i]
+        if len(indices) < len(first):
+            groups[f"mean, {name.replace('_', ' ')}"] = indices
     groups["mean"] = sorted(first.values())
-    found: list[Average] = []
-    for heading, mine in groups.items():
-        metrics = {columns[i].metric for i in mine}
+    means: list[Average] = []
+    for heading, indices in groups.items():
+        metrics = {columns[i].metric for i in indices}
         is_wanted = rule in ("any_metric", "mteb") or (rule == "same_metric" and len(metrics) == 1)
-        if len(mine) > 1 and is_wanted:
+        if len(indices) > 1 and is_wanted:
             metric = metrics.pop() if len(metrics) == 1 else "mixed"
-            found.append(Average(heading, metric, tuple(mine)))
+            means.append(Average(heading, metric, tuple(indices)))
     kinds = tuple(tuple(i for i in groups["mean"] if columns[i].category == k) for k in categories)
     if rule == "mteb" and 1 < len(kinds) < len(groups["mean"]):
-        last = found[-1]
-        found.append(Average("mean of kinds", last.metric, last.columns, kinds))
-    return tuple(found)
+        last = means[-1]
+        means.append(Average("mean of kinds", last.metric, last.columns, kinds))
+    return tuple(means)
 
 
 def intervals_table(table: ResultsTable, level: float) -> PlainTable:
@@ -300,7 +300,7 @@ def intervals_table(table: ResultsTable, level: float) -> PlainTable:
     rows: list[tuple[str, ...]] = []
     for place, column in enumerate(table.columns):
         for row in table.rows:
-            if (found := table.interval(row, place)) is None:
+            if (interval := table.interval(row, place)) is None:
                 continue
             against = table.standings[place].against(row.method)
             is_best = table.standings[place].best == row.method
@@ -312,7 +312,7 @@ def intervals_table(table: ResultsTable, level: float) -> PlainTable:
                     _span(difference.low, difference.high, signed),
                     p_text(difference.p),
                 )
-            test = (hundredths(found.value), _span(found.low, found.high, hundredths))
+            test = (hundredths(interval.value), _span(interval.low, interval.high, hundredths))
             rows.append((column.heading, row.method, *test, *to_best))
     header = ("task", "method", "test", "interval", "to the best", "interval", "p")
     title = f"Test metric with its {level:.0%} interval over test examples and seeds, × 100"

@@ -42,7 +42,7 @@ def token_examples(
         InputError: no corpus for a task.
     """
     methods = {task: list(map(_method, cells)) for task, cells in _smallest_seed(weights).items()}
-    queues = {task: _candidates(found, reading) for task, found in methods.items()}
+    queues = {task: _candidates(methods_of, reading) for task, methods_of in methods.items()}
     sides = {task: _sides(methods[task], queues[task]) for task in queues}
     examples: list[Example] = []
     last_side: object = None
@@ -72,10 +72,10 @@ def _smallest_seed(weights: Sequence[CellWeights]) -> dict[str, list[CellWeights
         kept = chosen.setdefault((cell.task, cell.method), cell)
         if cell.seed < kept.seed:
             chosen[cell.task, cell.method] = cell
-    found: dict[str, list[CellWeights]] = {}
+    by_task: dict[str, list[CellWeights]] = {}
     for (task, _), cell in chosen.items():
-        found.setdefault(task, []).append(cell)
-    return found
+        by_task.setdefault(task, []).append(cell)
+    return by_task
 
 
 def _method(weights: CellWeights) -> _Method:
@@ -87,7 +87,7 @@ def _method(weights: CellWeights) -> _Method:
     texts = zip(*(side.tolist() for side in answers.sides), strict=True)
     outcomes = zip(answers.labels.tolist(), answers.predictions.tolist(), strict=True)
     return _Method(
-        weights, {of: _Outcome(*found) for of, found in zip(texts, outcomes, strict=True)}
+        weights, {of: _Outcome(*outcome) for of, outcome in zip(texts, outcomes, strict=True)}
     )
 
 

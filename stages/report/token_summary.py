@@ -99,19 +99,19 @@ def summaries(table: pa.Table) -> tuple[TaskSummary, ...]:
             n_texts=int(_mean(rows, "n_texts")),
             n_tokens=_mean(rows, "n_tokens"),
             kinds=np.array([_mean(rows, f"tokens_{kind}") for kind in KINDS]),
-            methods=tuple(_method(method, mine) for method, mine in methods.items()),
+            methods=tuple(_method(method, rows_of) for method, rows_of in methods.items()),
         )
         for task, methods in tasks.items()
         if (rows := next(iter(methods.values())))
     )
 
 
-def summary_description(found: Sequence[TaskSummary]) -> str:
+def summary_description(tasks: Sequence[TaskSummary]) -> str:
     """The figure in words. All numbers are in the table below it."""
     words = "; ".join(
         f"{s.task}, {s.n_texts} texts: "
         + ", ".join(f"{m.method} {m.effective_tokens:.1f} effective tokens" for m in s.methods)
-        for s in found
+        for s in tasks
     )
     return (
         "Bar charts, one per task: share of the weight by kind of token for each method. Line charts "
@@ -151,8 +151,8 @@ def _shared_texts(
     """Every cell with the texts that all cells of its task have, if any, tokens known."""
     shared: dict[str, set[int]] = {}
     for cell in weights:
-        mine = {t for t, of_text in cell.texts.items() if of_text.digest in reading}
-        shared[cell.task] = shared.get(cell.task, mine) & mine
+        texts = {t for t, of_text in cell.texts.items() if of_text.digest in reading}
+        shared[cell.task] = shared.get(cell.task, texts) & texts
     for cell in weights:
         if shared[cell.task]:
             yield cell, sorted(shared[cell.task])
@@ -197,10 +197,10 @@ def _mean(rows: Sequence[Mapping[str, Any]], column: str) -> float:
     return float(np.mean([row[column] for row in rows]))
 
 
-def summary_figure(found: Sequence[TaskSummary], marks: dict[str, Mark]) -> Figure:
+def summary_figure(tasks: Sequence[TaskSummary], marks: dict[str, Mark]) -> Figure:
     """One row per task: share of the weight by kind of token, and weight by tenth of the text."""
-    shown = of(marks, {m.method for s in found for m in s.methods})
-    heights = [max(_BAR * (1 + len(s.methods)), 95.0) for s in found]
+    shown = of(marks, {m.method for s in tasks for m in s.methods})
+    heights = [max(_BAR * (1 + len(s.methods)), 95.0) for s in tasks]
     top_room = legend_height([*shown, _UNIFORM]) + 20.0
     height = top_room + sum(h + 30.0 for h in heights) + 34.0
     figure, top = framed(height, shown, (_UNIFORM,))
@@ -217,7 +217,7 @@ def summary_figure(found: Sequence[TaskSummary], marks: dict[str, Mark]) -> Figu
     )
     at = top_room
     rows: list[tuple[Axes, Axes]] = []
-    for summary, tall in zip(found, heights, strict=True):
+    for summary, tall in zip(tasks, heights, strict=True):
         at += 26.0
         bottom, share = 1 - (at + tall) / height, tall / height
         left = figure.add_axes((0.2, bottom, 0.43, share))
@@ -263,8 +263,8 @@ def _bars(axes: Axes, summary: TaskSummary) -> None:
 def _positions(axes: Axes, summary: TaskSummary, shown: dict[str, Mark]) -> None:
     places = (np.arange(N_POSITIONS) + 0.5) * 100 / N_POSITIONS
     axes.axhline(1, color=INK, linewidth=0.9, dashes=DASHES, zorder=1)
-    for found in reversed(summary.methods):
-        axes.add_line(line(shown[found.method], places, _drawn(found.positions), small=True))
+    for method in reversed(summary.methods):
+        axes.add_line(line(shown[method.method], places, _drawn(method.positions), small=True))
     axes.set_yscale("log", base=2)
     axes.autoscale_view()
     axes.set_xlim(0, 100)

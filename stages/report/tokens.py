@@ -146,16 +146,16 @@ def read_tokens(weights: Sequence[CellWeights], tokens: TextTokens) -> Reading:
         CorruptDataError: a text has not as many tokens as weights.
     """
     digests = dict.fromkeys(text.digest for cell in weights for text in cell.texts.values())
-    found = {d: readable(of_text) for d, of_text in tokens(list(digests)).items()}
+    tokens_of = {d: readable(of_text) for d, of_text in tokens(list(digests)).items()}
     for cell in weights:
         for text in cell.texts.values():
-            read = found.get(text.digest)
+            read = tokens_of.get(text.digest)
             if read is not None and len(read) != len(text.weights):
                 raise CorruptDataError(
                     f"text {text.digest[:12]} has {len(text.weights)} weights under {quoted(cell.method)} "
                     f"but {len(read)} tokens; they were made from different features, so score it again"
                 )
-    return found
+    return tokens_of
 
 
 def _text_weights(path: Path) -> dict[int, TextWeights]:

@@ -179,9 +179,15 @@ def token_picture(example: Example) -> Figure:
     top = 34.0
     for row, lines in zip(example.rows, blocks, strict=True):
         axes.text(_MARGIN, top + 8, drawable(row.method), fontsize=9.5, color=INK, va="center")
-        said = "" if row.prediction is None else f"says {drawable(row.prediction, 30)}"
+        prediction = "" if row.prediction is None else f"says {drawable(row.prediction, 30)}"
         axes.text(
-            _WIDTH - _MARGIN, top + 8, said, fontsize=9.5, color=MUTED, va="center", ha="right"
+            _WIDTH - _MARGIN,
+            top + 8,
+            prediction,
+            fontsize=9.5,
+            color=MUTED,
+            va="center",
+            ha="right",
         )
         top += 20
         for line in lines:
@@ -211,12 +217,12 @@ def _wrapped(passage: Passage) -> list[_Line]:
             x, gap = _MARGIN, 0.0
         lines[-1].append((piece, x + gap))
         x += gap + width
-    found = [_Line(tuple(line)) for line in lines]
+    wrapped = [_Line(tuple(line)) for line in lines]
     n_more = passage.n_tokens - len(passage.shown)
     if n_more:
         remark = f"… {n_more} more tokens, holding {passage.hidden_share:.0%} of the weight"
-        found.append(_Line((), remark))
-    return found
+        wrapped.append(_Line((), remark))
+    return wrapped
 
 
 def _text(piece: Piece) -> str:

@@ -31,27 +31,28 @@ Found = Mapping[str, tuple[Examples, Predictions]]
 """Examples and answers of `SPLITS`."""
 
 
-def answers_table(found: Found) -> pa.Table:
+def answers_table(answered: Found) -> pa.Table:
     """The answers, one row per example; see `predictions_table`."""
     return pa.concat_tables(
-        predictions_table(s.split, s.sides, s.labels, p.values, p.scores) for s, p in found.values()
+        predictions_table(s.split, s.sides, s.labels, p.values, p.scores)
+        for s, p in answered.values()
     )
 
 
-def answer_metrics(metric: Metric, data: FitData, found: Found) -> dict[str, Any]:
+def answer_metrics(metric: Metric, data: FitData, answered: Found) -> dict[str, Any]:
     """The metrics of answers, by name.
 
     Args:
         metric: the one that counts.
         data: the corpus.
-        found: the answers.
+        answered: the answers.
 
     Returns:
         metric, dev, test, n_dev, n_test; majority and class_balance of test, None where labels are no
         classes; overlap, n_clean_test and clean_test (see `overlap_metrics`); `{dev,test}_{metric}` for
         every metric of the task.
     """
-    test, answers = found["test"]
+    test, answers = answered["test"]
 
     def measure(clean: NDArray[np.bool_]) -> float | None:
         labels = test.labels[clean]
@@ -62,14 +63,14 @@ def answer_metrics(metric: Metric, data: FitData, found: Found) -> dict[str, Any
 
     return {
         "metric": metric,
-        **{n: evaluate(metric, s.labels, p.values) for n, (s, p) in found.items()},
-        **{f"n_{n}": len(s) for n, (s, _) in found.items()},
+        **{n: evaluate(metric, s.labels, p.values) for n, (s, p) in answered.items()},
+        **{f"n_{n}": len(s) for n, (s, _) in answered.items()},
         "majority": majority_rate(test.labels) if data.label_names else None,
         "class_balance": class_balance(test.labels, data.label_names) if data.label_names else None,
         **overlap_metrics(data.examples, test.sides, measure),
         **{
             f"{n}_{other}": evaluate(other, s.labels, p.values)
-            for n, (s, p) in found.items()
+            for n, (s, p) in answered.items()
             for other in METRICS[data.task]
             if other != "f1" or len(data.label_names) == 2
         },

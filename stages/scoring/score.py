@@ -90,22 +90,22 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
     """
     _require_same(head, data)
     reader = data.reader(head.layer)
-    place = torch.device(device)
+    torch_device = torch.device(device)
     # A copy: the caller's head stays where it is.
-    mover = copy.deepcopy(head).to(place)
-    found: dict[str, tuple[Examples, Predictions]] = {}
+    mover = copy.deepcopy(head).to(torch_device)
+    answered: dict[str, tuple[Examples, Predictions]] = {}
     for name, split in scored_examples(data).items():
         source = source_of(split, reader)
-        found[name] = split, predict(mover.model, source, config.batch_size, place)
+        answered[name] = split, predict(mover.model, source, config.batch_size, torch_device)
     metrics = {
-        **answer_metrics(head.config.metric, data, found),
+        **answer_metrics(head.config.metric, data, answered),
         "choice": head.choice,
         "n_parameters": head.n_parameters,
     }
-    texts = _spread(found["test"][0], config.n_weight_texts)
-    weights = _weights(mover, data, texts, config.batch_size, place)
-    vectors = _map(mover, data, found["test"][0], config, place)
-    return ScoreResult(metrics, answers_table(found), weights, vectors)
+    texts = _spread(answered["test"][0], config.n_weight_texts)
+    weights = _weights(mover, data, texts, config.batch_size, torch_device)
+    vectors = _map(mover, data, answered["test"][0], config, torch_device)
+    return ScoreResult(metrics, answers_table(answered), weights, vectors)
 
 
 def scored_examples(data: FitData) -> dict[str, Examples]:
@@ -115,13 +115,13 @@ def scored_examples(data: FitData) -> dict[str, Examples]:
         InputError: no dev or no test examples, scores that are all equal or pairs that are all of one second
             text.
     """
-    found = {name: data.split(name) for name in SPLITS}
-    for split in found.values():
+    examples = {name: data.split(name) for name in SPLITS}
+    for split in examples.values():
         if data.task == "similarity":
             require_spread(split)
         if data.task == "unlabelled":
             require_rivals(split)
-    return found
+    return examples
 
 
 def _require_same(head: LoadedHead, data: FitData) -> None:
@@ -153,13 +153,13 @@ def _spread(test: Examples, n_texts: int) -> NDArray[np.int64]:
 
 
 def _weights(
-    head: LoadedHead, data: FitData, texts: np.ndarray, batch_size: int, place: torch.device
+    head: LoadedHead, data: FitData, texts: np.ndarray, batch_size: int, device: torch.device
 ) -> pa.Table | None:
     if not len(texts):
         return None
     rows: list[np.ndarray] = []
     for _, features in data.reader(head.layer).subset(texts).in_order(batch_size):
-        weights = head.token_weights(*to_tensors(features, place))
+        weights = head.token_weights(*to_tensors(features, device))
         if weights is None:
             return None
         rows += np.split(weights.cpu().numpy(), features.offsets[1:-1])
@@ -174,12 +174,12 @@ def _weights(
 
 
 def _map(
-    head: LoadedHead, data: FitData, test: Examples, config: ScoreConfig, place: torch.device
+    head: LoadedHead, data: FitData, test: Examples, config: ScoreConfig, device: torch.device
 ) -> pa.Table | None:
     picked = spread_evenly(len(test), config.n_map_texts)
     if data.task != "classification" or not len(picked):
         return None
     texts = test.texts[picked]
     batches = data.reader(head.layer).subset(texts).in_order(config.batch_size)
-    rows = [head.embed(*to_tensors(features, place)).cpu().numpy() for _, features in batches]
+    rows = [head.embed(*to_tensors(features, device)).cpu().numpy() for _, features in batches]
     return vector_map(texts, test.labels[picked], np.concatenate(rows))

@@ -134,8 +134,8 @@ def overlap_of_pairs(
 
 def score_vectors(config: SimilarityConfig, folder: Path, corpus: Corpus) -> Scores:
     """`score_pairs` of the vectors that the stage `embed` published in `folder`."""
-    found = CorpusVectors.load(folder)
-    return score_pairs(config, found.vectors, corpus, choice=found.choice)
+    vectors = CorpusVectors.load(folder)
+    return score_pairs(config, vectors.vectors, corpus, choice=vectors.choice)
 
 
 def _predictions(split: str, vectors: NDArray[np.float32], corpus: Corpus) -> pa.Table:

@@ -130,15 +130,15 @@ def combined(
     curves: list[dict[str, object]] = []
     levels: list[dict[str, object]] = []
     for readout in readouts:
-        mine = [text for text in texts if text.readout == readout]
+        profiles = [text for text in texts if text.readout == readout]
         sources: dict[Source, list[NDArray[np.float64]]] = {
-            "autograd": [text.gradients for text in mine],
-            "attention product": [text.products for text in mine],
+            "autograd": [text.gradients for text in profiles],
+            "attention product": [text.products for text in profiles],
         }
         for source, values in sources.items():
             densities = np.stack([density_by_position(v, n_bins) for v in values])
             means = densities.mean(axis=0)
-            sds = densities.std(axis=0, ddof=1) if len(mine) > 1 else [None] * n_bins
+            sds = densities.std(axis=0, ddof=1) if len(profiles) > 1 else [None] * n_bins
             curves += [
                 {
                     "readout": readout,
@@ -146,18 +146,18 @@ def combined(
                     "position": (b + 0.5) / n_bins,
                     "density": means[b],
                     "sd": sds[b],
-                    "n_texts": len(mine),
+                    "n_texts": len(profiles),
                 }
                 for b in range(n_bins)
             ]
         levels.append(
             {
                 "readout": readout,
-                "sensitivity": float(np.mean([text.gradients.mean() for text in mine])),
+                "sensitivity": float(np.mean([text.gradients.mean() for text in profiles])),
                 "rank_correlation": float(
-                    np.mean([spearman(t.gradients, t.products) for t in mine])
+                    np.mean([spearman(t.gradients, t.products) for t in profiles])
                 ),
-                "n_texts": len(mine),
+                "n_texts": len(profiles),
             }
         )
     return SensitivityProfile(_table(curves, PROFILE), _table(levels, LEVELS))

@@ -111,22 +111,22 @@ def measure_sensitivity(
     longest = min(max_length, config.max_tokens)
     encoded = encode(recipe, backbone.tokenizer, chosen, longest)
     directions = output_directions(backbone.sizes.d_model, config.n_directions, config.seed)
-    found: list[TextProfile] = []
+    profiles: list[TextProfile] = []
     progress.start("sensitivity", len(encoded), "texts")
     try:
         for i in range(len(encoded)):
             text = encoded.take(np.array([i]))
             if len(own_tokens(text, 0)) >= config.n_bins:
-                found += _profiles(config, backbone, text, recipe, layer, directions)
+                profiles += _profiles(config, backbone, text, recipe, layer, directions)
             progress.advance(1)
     finally:
         progress.finish()
-    if not found:
+    if not profiles:
         raise InputError(
             f"none of {len(chosen)} texts has {config.n_bins} tokens of its own within {longest}; lower "
             f"n_bins or give longer texts"
         )
-    return combined(found, config.readouts, config.n_bins)
+    return combined(profiles, config.readouts, config.n_bins)
 
 
 def _profiles(

@@ -70,8 +70,8 @@ class LensScores:
         """Layer with the highest MRR, the first of equals, and that MRR: the figure that the paper gives for
         a kind of vector. It is picked on the very scores it is one of."""
         rows = [row for row in self.table.to_pylist() if row["offset"] == offset]
-        found = max(rows, key=lambda row: (row["mrr"], -row["layer"]))
-        return found["layer"], found["mrr"]
+        best = max(rows, key=lambda row: (row["mrr"], -row["layer"]))
+        return best["layer"], best["mrr"]
 
     @property
     def curves(self) -> ProbeCurves:
@@ -128,17 +128,17 @@ def logit_lens(
     sums, counts = defaultdict[_Cell, float](float), Counter[_Cell]()
     progress.start("logit lens", len(encoded), "texts")
     try:
-        for members in batches(encoded.token_ids.lengths, BATCH_TOKENS):
-            part = encoded.take(members)
+        for indices in batches(encoded.token_ids.lengths, BATCH_TOKENS):
+            part = encoded.take(indices)
             targets = following_tokens(
                 part.token_ids, part.span_start, part.span_end, config.offsets
             )
             for layer, rows in token_vectors(backbone, part, recipe, config.vector):
                 ranks = _ranks(backbone, unembedding, rows, targets)
-                for offset, found in zip(config.offsets, ranks, strict=True):
-                    sums[offset, layer] += float(reciprocal_ranks(found, config.cutoff).sum())
-                    counts[offset, layer] += len(found)
-            progress.advance(len(members))
+                for offset, ranks_at in zip(config.offsets, ranks, strict=True):
+                    sums[offset, layer] += float(reciprocal_ranks(ranks_at, config.cutoff).sum())
+                    counts[offset, layer] += len(ranks_at)
+            progress.advance(len(indices))
     finally:
         progress.finish()
     return _scores(config, sums, counts)
@@ -173,11 +173,11 @@ def _ranks(
     backbone: Backbone, unembedding: Unembedding, rows: Tensor, targets: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
     """By offset the ranks of the tokens that there are."""
-    asked = (targets != NOWHERE).any(axis=1)
-    wanted = torch.from_numpy(targets[asked]).to(rows.device)
-    normed = _normed(backbone, rows[torch.from_numpy(asked).to(rows.device)])
-    found = target_ranks(normed, unembedding, wanted).cpu().numpy()
-    return [column[column > 0] for column in found.T]
+    has_target = (targets != NOWHERE).any(axis=1)
+    wanted = torch.from_numpy(targets[has_target]).to(rows.device)
+    normed = _normed(backbone, rows[torch.from_numpy(has_target).to(rows.device)])
+    ranks = target_ranks(normed, unembedding, wanted).cpu().numpy()
+    return [column[column > 0] for column in ranks.T]
 
 
 def _normed(backbone: Backbone, rows: Tensor) -> Tensor:

@@ -139,10 +139,10 @@ class MapTrainee(Trainee[nn.ParameterDict, NDArray[np.int64]]):
 
     def loss(self, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
         """The mean loss of the batch's tokens."""
-        members = torch.from_numpy(batch).to(self.keys.device)
-        inputs = (self.train.rows[members] - self.mean) / self.spread
+        indices = torch.from_numpy(batch).to(self.keys.device)
+        inputs = (self.train.rows[indices] - self.mean) / self.spread
         queries = inputs @ self.model["weight"] + self.model["bias"]
-        targets = self.train.targets[members]
+        targets = self.train.targets[indices]
         losses = infonce(queries, self.keys / self.scale, targets, self.config.temperature)
         return losses.mean(), len(batch)
 
@@ -169,10 +169,10 @@ def quality(
     """Loss at the temperature, accuracy and MRR@cutoff of the unembedding's scores of the queries."""
     total, ranks = 0.0, list[Tensor]()
     for rows, targets in _parts(examples):
-        asked = queries(rows)
-        logits = unembedding.logits(asked) / temperature
+        mapped = queries(rows)
+        logits = unembedding.logits(mapped) / temperature
         total += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
-        ranks.append(target_ranks(asked, unembedding, targets[:, None])[:, 0])
+        ranks.append(target_ranks(mapped, unembedding, targets[:, None])[:, 0])
     return from_ranks(torch.cat(ranks).cpu().numpy(), total, cutoff)
 
 
@@ -185,9 +185,9 @@ def from_ranks(ranks: Int64[np.ndarray, " n"], total_nll: float, cutoff: int) ->
     )
 
 
-def _mean_loss(found: TrainedMap, examples: Examples, keys: Tensor, temperature: float) -> float:
+def _mean_loss(trained: TrainedMap, examples: Examples, keys: Tensor, temperature: float) -> float:
     losses = [
-        infonce(found.queries(rows), keys, targets, temperature).sum()
+        infonce(trained.queries(rows), keys, targets, temperature).sum()
         for rows, targets in _parts(examples)
     ]
     return float(torch.stack(losses).sum()) / len(examples.targets)

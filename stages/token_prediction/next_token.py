@@ -177,13 +177,13 @@ def probe_next_token(
     tokens = split_tokens(features, corpus, config.offset, config.n_tokens, config.seed)
     if isinstance(config, TokenFrequencies):
         n_vocabulary = len(unembedding.rows)
-        found = frequencies(
+        scored = frequencies(
             tokens["train"].targets, tokens["test"].targets, n_vocabulary, config.cutoff
         )
         # No layer has a part in it: a level line from the first to the last.
         sizes = features.sizes
         ends: tuple[Index, ...] = (0, "final" if sizes.has_final_norm else sizes.n_layers)
-        rows = [_row(end, place(end, sizes), found, None, tokens) for end in ends]
+        rows = [_row(end, place(end, sizes), scored, None, tokens) for end in ends]
         return _scores(rows, config.cutoff)
 
     def examples(split: str, array: str) -> Examples:
@@ -200,10 +200,10 @@ def probe_next_token(
                 trained = train_map(config, train, dev, unembedding.rows)
                 queries, epoch = trained.queries, trained.epoch
             test = examples("test", array)
-            found = quality(test, queries, unembedding, config.temperature, config.cutoff)
+            scored = quality(test, queries, unembedding, config.temperature, config.cutoff)
             layer = ArrayName.parse(array).index
-            rows.append(_row(layer, place(layer, features.sizes), found, epoch, tokens))
-            progress.advance(1, f"MRR {found.mrr:.3f}")
+            rows.append(_row(layer, place(layer, features.sizes), scored, epoch, tokens))
+            progress.advance(1, f"MRR {scored.mrr:.3f}")
     finally:
         progress.finish()
     return _scores(rows, config.cutoff)
@@ -228,10 +228,10 @@ def _unchanged(rows: Tensor) -> Tensor:
 
 
 def _row(
-    layer: Index, x: float, found: Quality, epoch: int | None, tokens: dict[str, SplitTokens]
+    layer: Index, x: float, scored: Quality, epoch: int | None, tokens: dict[str, SplitTokens]
 ) -> dict[str, object]:
     n = len(tokens["test"].targets)
-    return {"layer": str(layer), "x": x, **asdict(found), "epoch": epoch, "n": n}
+    return {"layer": str(layer), "x": x, **asdict(scored), "epoch": epoch, "n": n}
 
 
 def _scores(rows: list[dict[str, object]], cutoff: int) -> NextTokenScores:

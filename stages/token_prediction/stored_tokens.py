@@ -68,12 +68,12 @@ def split_tokens(
         InputError: a split is missing, or has no token that another one follows at the offset.
     """
     chosen: dict[str, SplitTokens] = {}
-    for split, members in _texts_by_split(corpus).items():
-        order = _ordered(members, corpus, n_tokens, seed)
-        found = _tokens(features.store, [corpus.digests[i] for i in order], offset, n_tokens)
-        if not len(found.targets):
+    for split, indices in _texts_by_split(corpus).items():
+        order = _ordered(indices, corpus, n_tokens, seed)
+        tokens = _tokens(features.store, [corpus.digests[i] for i in order], offset, n_tokens)
+        if not len(tokens.targets):
             raise _too_short(split, offset)
-        chosen[split] = found
+        chosen[split] = tokens
     return chosen
 
 
@@ -96,16 +96,16 @@ def require_tokens(
     Raises:
         InputError: a split is missing, or has no token that another one follows at the offset.
     """
-    for split, members in _texts_by_split(corpus).items():
-        order = _ordered(members, corpus, n_tokens, seed)
+    for split, indices in _texts_by_split(corpus).items():
+        order = _ordered(indices, corpus, n_tokens, seed)
         blocks = (order[i : i + _TEXTS_AT_A_TIME] for i in range(0, len(order), _TEXTS_AT_A_TIME))
         inputs = (bounds([corpus.texts[i] for i in block]) for block in blocks)
         if not any(_n_asked(start, end, offset).any() for start, end in inputs):
             raise _too_short(split, offset)
 
 
-def _ordered(members: Sequence[int], corpus: Corpus, n_tokens: int, seed: int) -> list[int]:
-    return sorted(members, key=lambda i: _hash(seed, corpus.digests[i]))[:n_tokens]
+def _ordered(indices: Sequence[int], corpus: Corpus, n_tokens: int, seed: int) -> list[int]:
+    return sorted(indices, key=lambda i: _hash(seed, corpus.digests[i]))[:n_tokens]
 
 
 def _too_short(split: str, offset: int) -> InputError:
@@ -153,9 +153,9 @@ def _tokens(store: FeatureStore, digests: Sequence[str], offset: int, n_tokens: 
         return SplitTokens((), np.zeros(0, np.bool_), np.zeros(0, np.int64))
     ids = _token_ids(store, kept)
     targets = following_tokens(ids, start, end, [offset])[:, 0]
-    asked = targets != NOWHERE
-    asked &= np.cumsum(asked) <= n_tokens
-    return SplitTokens(kept, asked, targets[asked])
+    is_asked = targets != NOWHERE
+    is_asked &= np.cumsum(is_asked) <= n_tokens
+    return SplitTokens(kept, is_asked, targets[is_asked])
 
 
 def _token_ids(store: FeatureStore, digests: Sequence[str]) -> Ragged:
@@ -173,11 +173,11 @@ def _own_tokens(
     where = store.locate(digests)
     bounds = np.zeros((2, len(digests)), dtype=np.int64)
     for segment in np.unique(where.segment).tolist():
-        mine = where.segment == segment
+        in_segment = where.segment == segment
         table = store.segment(segment).table
-        rows = where.text_row[mine] - segment * store.record.axes.segment_texts
+        rows = where.text_row[in_segment] - segment * store.record.axes.segment_texts
         for out, name in zip(bounds, ("span_start", "span_end"), strict=True):
-            out[mine] = table.column(name).to_numpy()[rows]
+            out[in_segment] = table.column(name).to_numpy()[rows]
     return bounds[0], bounds[1]
 
 

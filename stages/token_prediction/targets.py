@@ -35,7 +35,7 @@ def following_tokens(
 
 
 def _at(ids: NDArray[np.integer], start: int, end: int, offset: int) -> NDArray[np.int64]:
-    found = np.full(len(ids), NOWHERE, dtype=np.int64)
+    targets = np.full(len(ids), NOWHERE, dtype=np.int64)
     first = max(start - 1, 0)
-    found[first : max(end - offset, first)] = ids[first + offset : end]
-    return found
+    targets[first : max(end - offset, first)] = ids[first + offset : end]
+    return targets

@@ -47,11 +47,13 @@ class ProbeLayers(MeasureFeatures):
     def measure(
         cls,
         config: dict[str, Any],
-        members: list[StoredFeatures],
+        prompt_features: list[StoredFeatures],
         corpus: Corpus,
         progress: Progress,
     ) -> LayerScores:
-        return probe_layers(LayerProbeConfig.model_validate(config), members, corpus, progress)
+        return probe_layers(
+            LayerProbeConfig.model_validate(config), prompt_features, corpus, progress
+        )
 
     @classmethod
     def require(cls, config: dict[str, Any], corpus: Corpus) -> None:

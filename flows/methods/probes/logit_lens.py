@@ -58,9 +58,9 @@ class ProbeLogitLens(Stage):
         target, texts = context.bare_target(node), context.corpus(node.input("corpus")).texts
         method = LogitLensConfig.model_validate(own_config(node))
         backbone = context.backbone.load(target, context.runtime.extract.device)
-        found = logit_lens(method, backbone, target.recipe, target.max_length, texts, progress)
-        found.save(draft.folder)
-        best = {f"best layer for +{o}": found.best(o)[0] for o in method.offsets}
+        scores = logit_lens(method, backbone, target.recipe, target.max_length, texts, progress)
+        scores.save(draft.folder)
+        best = {f"best layer for +{o}": scores.best(o)[0] for o in method.offsets}
         draft.summary = {**{n: node.run_facts[n] for n in ("curve", "task")}, **best}
 
     @classmethod

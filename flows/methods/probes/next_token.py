@@ -71,13 +71,13 @@ class ProbeNextToken(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
-        (members,), target = features(node, context), context.bare_target(node)
+        (prompt_features,), target = features(node, context), context.bare_target(node)
         corpus = context.corpus(node.input("corpus"))
-        found = probe_next_token(
-            *(_config(node), members, target.recipe, target.files, corpus, progress),
+        scores = probe_next_token(
+            *(_config(node), prompt_features, target.recipe, target.files, corpus, progress),
             device=context.device,
         )
-        found.save(draft.folder)
+        scores.save(draft.folder)
         draft.summary = {n: node.run_facts[n] for n in ("curve", "task")}
 
     @classmethod
@@ -87,8 +87,8 @@ class ProbeNextToken(Stage):
         require_unembedding(target.files)
 
         def bounds(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-            found = encode(target.recipe, target.tokenizer, texts, target.max_length)
-            return found.span_start, found.span_end
+            encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
+            return encoded.span_start, encoded.span_end
 
         sample = method.offset, method.n_tokens, method.seed
         require_tokens(context.corpus(node.input("corpus")), bounds, *sample)

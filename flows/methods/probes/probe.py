@@ -100,7 +100,7 @@ class MeasureFeatures(Stage):
     def measure(
         cls,
         config: dict[str, Any],
-        members: list[StoredFeatures],
+        prompt_features: list[StoredFeatures],
         corpus: Corpus,
         progress: Progress,
     ) -> LayerScores | ProbeCurves:
@@ -114,11 +114,11 @@ class MeasureFeatures(Stage):
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         corpus = context.corpus(node.input("corpus"))
-        found = cls.measure(own_config(node), features(node, context), corpus, progress)
-        found.save(draft.folder)
+        curves = cls.measure(own_config(node), features(node, context), corpus, progress)
+        curves.save(draft.folder)
         draft.summary = {n: node.run_facts[n] for n in ("curve", "task")}
-        if isinstance(found, ProbeCurves):
-            draft.summary |= found.choice
+        if isinstance(curves, ProbeCurves):
+            draft.summary |= curves.choice
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:

@@ -79,11 +79,11 @@ class ProbeSensitivity(Stage):
         target, texts = context.bare_target(node), context.corpus(node.input("corpus")).texts
         config = SensitivityConfig.model_validate(own_config(node))
         backbone = context.backbone.load(target, context.runtime.extract.device, "float32")
-        found = measure_sensitivity(
+        profile = measure_sensitivity(
             config, backbone, target.recipe, target.max_length, texts, progress
         )
-        found.save(draft.folder)
-        draft.summary = {**{n: node.run_facts[n] for n in ("curve", "task")}, **found.summary}
+        profile.save(draft.folder)
+        draft.summary = {**{n: node.run_facts[n] for n in ("curve", "task")}, **profile.summary}
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:

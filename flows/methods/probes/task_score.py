@@ -32,11 +32,11 @@ class ProbeTaskScore(MeasureFeatures):
     def measure(
         cls,
         config: dict[str, Any],
-        members: list[StoredFeatures],
+        prompt_features: list[StoredFeatures],
         corpus: Corpus,
         progress: Progress,
     ) -> ProbeCurves:
-        return probe_task(TaskScoreConfig.model_validate(config), members, corpus, progress)
+        return probe_task(TaskScoreConfig.model_validate(config), prompt_features, corpus, progress)
 
     @classmethod
     def require(cls, config: dict[str, Any], corpus: Corpus) -> None:

@@ -216,7 +216,7 @@ def test_a_text_that_cannot_be_read_is_named_by_its_place(
     bert_home: Home, texts: Any, says: str
 ) -> None:
     encoder = load_encoder(bert_home.path, bert_home.head(MeanHead(), "hidden/3"), device="cpu")
-    rust = encoder.members[0].tokenizer.backend_tokenizer
+    rust = encoder.targets[0].tokenizer.backend_tokenizer
     rust.normalizer = normalizers.Replace("zero", "")
     with pytest.raises(InputError, match=says):
         encoder.encode(texts)

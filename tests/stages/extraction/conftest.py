@@ -12,8 +12,8 @@ from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
     BackboneFiles,
+    find_backbone,
     load_backbone,
-    resolve_backbone,
 )
 from tests.stages.extraction.tiny_models import save_model
 
@@ -37,7 +37,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 def tiny_files(model_folder: Callable[[str], Path]) -> Callable[[str], BackboneFiles]:
     """Resolved files of the tiny model of a `model_type`."""
     return cache(
-        lambda model_type: resolve_backbone(BackboneConfig(source=str(model_folder(model_type))))
+        lambda model_type: find_backbone(BackboneConfig(source=str(model_folder(model_type))))
     )
 
 

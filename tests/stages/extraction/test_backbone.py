@@ -16,10 +16,10 @@ from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
     BackboneFiles,
+    find_backbone,
     load_backbone,
     load_tokenizer,
     read_sizes,
-    resolve_backbone,
     resolve_max_length,
 )
 from permafrost.stages.extraction.forward import forward
@@ -34,7 +34,7 @@ EMBEDDING_TOLERANCE = 1e-6
 
 
 def files_of(folder: Path) -> BackboneFiles:
-    return resolve_backbone(BackboneConfig(source=str(folder)))
+    return find_backbone(BackboneConfig(source=str(folder)))
 
 
 def change_config(folder: Path, **changes: Any) -> BackboneFiles:
@@ -50,7 +50,7 @@ def copy(tmp_path: Path, model_folder: Callable[[str], Path]) -> Callable[[str],
 
 @pytest.fixture(scope="module")
 def minilm() -> Backbone:
-    return load_backbone(resolve_backbone(BackboneConfig(source="minilm")), "float32", "cpu")
+    return load_backbone(find_backbone(BackboneConfig(source="minilm")), "float32", "cpu")
 
 
 def test_minilm_has_the_sizes_of_its_card(minilm: Backbone) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.files import BackboneConfig
-from permafrost.stages.extraction.target import lay_foundation
+from permafrost.stages.extraction.target import resolve_backbone
 from permafrost.storage.errors import InputError
 from tests.stages.extraction.tiny_models import save_model
 
@@ -139,14 +139,14 @@ def test_damage_is_told_before_weights_are_loaded(
     shutil.copytree(models[kind], folder)
     damage(folder)
     with pytest.raises(InputError) as caught:
-        lay_foundation(BackboneConfig(source=str(folder)), "float16", "none")
+        resolve_backbone(BackboneConfig(source=str(folder)), "float16", "none")
     assert str(folder) in str(caught.value)
     assert len(str(caught.value)) < 800
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_whole_checkpoints_are_taken(kind: str, models: dict[str, Path]) -> None:
-    found = lay_foundation(BackboneConfig(source=str(models[kind])), "float16", "none")
+    found = resolve_backbone(BackboneConfig(source=str(models[kind])), "float16", "none")
     assert found.sizes.d_model == 32
 
 
@@ -175,7 +175,7 @@ def test_a_checkpoint_with_other_bytes_is_taken_or_refused(
     (folder / name).write_bytes(bytes(content))
     said = ""
     try:
-        found = lay_foundation(BackboneConfig(source=str(folder)), "float16", "none")
+        found = resolve_backbone(BackboneConfig(source=str(folder)), "float16", "none")
         load_backbone(found.files, "float32", "cpu")
     except InputError as error:
         said = str(error)

@@ -11,9 +11,9 @@ from transformers.pytorch_utils import Conv1D
 from permafrost.stages.extraction.backbone import (
     BackboneConfig,
     BackboneFiles,
+    find_backbone,
     load_backbone,
     read_sizes,
-    resolve_backbone,
 )
 from permafrost.stages.extraction.families import FAMILIES, family_of, output_projection
 from permafrost.storage.errors import InputError
@@ -73,7 +73,7 @@ def test_the_projection_maps_all_heads_to_the_residual_stream(
 def test_other_architectures_are_refused_with_those_that_are_supported(
     tmp_path: Path, model_type: str
 ) -> None:
-    files = resolve_backbone(BackboneConfig(source=str(save_model(model_type, tmp_path))))
+    files = find_backbone(BackboneConfig(source=str(save_model(model_type, tmp_path))))
     with pytest.raises(InputError, match=f"'{model_type}' model, .* supported are bert, .*, gpt2"):
         read_sizes(files)
     with pytest.raises(InputError, match=f"'{model_type}' model"):
@@ -88,7 +88,7 @@ def test_a_config_without_model_type_is_refused() -> None:
 def test_a_family_without_norm_after_the_last_block_has_no_final_layer(tmp_path: Path) -> None:
     # The layout of OPT-350m: norms after each part, none at the end, and narrower embeddings.
     folder = save_model("opt", tmp_path, do_layer_norm_before=False, word_embed_proj_dim=16)
-    files = resolve_backbone(BackboneConfig(source=str(folder)))
+    files = find_backbone(BackboneConfig(source=str(folder)))
     assert not read_sizes(files).has_final_norm
     assert load_backbone(files, "float32", "cpu").sizes.d_model == D_MODEL
 

@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from permafrost.stages.extraction.files import BackboneConfig, resolve_backbone, weight_files
+from permafrost.stages.extraction.files import BackboneConfig, find_backbone, weight_files
 from permafrost.storage.errors import InputError
 
 MINILM_WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -19,7 +19,7 @@ MINILM_WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 
 
 def resolve(source: Path | str, **options: Any) -> Any:
-    return resolve_backbone(BackboneConfig(source=str(source), **options))
+    return find_backbone(BackboneConfig(source=str(source), **options))
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from transformers import AutoModel
 from permafrost.stages.extraction.backbone import (
     BackboneConfig,
     BackboneFiles,
+    find_backbone,
     load_backbone,
-    resolve_backbone,
 )
 from permafrost.stages.extraction.families import FAMILIES, output_projection
 from permafrost.stages.extraction.forward import forward
@@ -245,7 +245,7 @@ def test_no_matrix_of_all_attention_weights_is_ever_made(
     length = 512
     monkeypatch.setattr("permafrost.stages.extraction.kernels.CHUNK_ELEMENTS", 1 << 16)
     folder = save_model(model_type, tmp_path, max_position_embeddings=length)
-    backbone = load_backbone(resolve_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
+    backbone = load_backbone(find_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
     generator = np.random.default_rng(0)
     ids = Ragged.from_arrays(
         [generator.integers(4, 300, n).astype(np.int32) for n in (length, 500)]
@@ -322,7 +322,7 @@ def test_trained_decoders_give_eager_attention_rows_and_states() -> None:
     folders = [p.parent for p in MODELS.glob("*/config.json")]
     assert folders
     for folder in folders:
-        files = resolve_backbone(BackboneConfig(source=str(folder)))
+        files = find_backbone(BackboneConfig(source=str(folder)))
         backbone = load_backbone(files, "float32", "cpu")
         reference = AutoModel.from_pretrained(
             folder, attn_implementation="eager", dtype=torch.float32

@@ -11,8 +11,8 @@ import torch
 from permafrost.stages.extraction.backbone import (
     BackboneConfig,
     BackboneFiles,
+    find_backbone,
     load_backbone,
-    resolve_backbone,
 )
 from permafrost.stages.extraction.recipes import OPENING, PLACEHOLDER
 from permafrost.storage.errors import PermafrostError
@@ -68,7 +68,7 @@ def test_noise_is_a_row_of_the_embedding_matrix(pair: Pairs) -> None:
 
 def test_an_embedding_narrower_than_the_states_is_projected_as_any_other(tmp_path: Path) -> None:
     folder = save_model("opt", tmp_path, word_embed_proj_dim=16)
-    backbone = load_backbone(resolve_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
+    backbone = load_backbone(find_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
     batch = prepended(backbone)
     ours = run(backbone, batch, INERT, "hidden=0-2")
     grown = grow(folder)

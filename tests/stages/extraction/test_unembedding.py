@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from permafrost.stages.extraction.backbone import BackboneConfig, BackboneFiles, resolve_backbone
+from permafrost.stages.extraction.backbone import BackboneConfig, BackboneFiles, find_backbone
 from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.unembedding import read_unembedding
 from permafrost.storage.errors import InputError
@@ -19,7 +19,7 @@ DECODERS = sorted(name for name, family in FAMILIES.items() if family.is_decoder
 
 
 def files_of(folder: Path) -> BackboneFiles:
-    return resolve_backbone(BackboneConfig(source=str(folder)))
+    return find_backbone(BackboneConfig(source=str(folder)))
 
 
 def head_of(folder: Path) -> Tensor:

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
+    find_backbone,
     load_backbone,
-    resolve_backbone,
 )
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import extract
@@ -193,7 +193,7 @@ def test_uniform_attention_makes_weighted_values_their_mean(
 ) -> None:
     """Relation 41: without queries every weight is 1 / N; z is what our run feeds to the projection."""
     folder = save_model(model_type, tmp_path)
-    backbone = load_backbone(resolve_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
+    backbone = load_backbone(find_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
     for block in block_list(backbone.model):
         silence_queries(block)
     batch = encoded(backbone)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from permafrost.stages.extraction.backbone import load_backbone
-from permafrost.stages.extraction.files import BackboneConfig, resolve_backbone
+from permafrost.stages.extraction.files import BackboneConfig, find_backbone
 from permafrost.stages.heads import AdaPoolHead, token_graph
 from permafrost.storage.errors import InputError
 from tests.stages.heads.adapool_reference import adapool
@@ -43,7 +43,7 @@ def _close(found, expected):
 @pytest.fixture(scope="module")
 def minilm_tokens():
     """States of real tokens, `[99, 384]`, of one text."""
-    backbone = load_backbone(resolve_backbone(BackboneConfig(source="minilm")), "float32", "cpu")
+    backbone = load_backbone(find_backbone(BackboneConfig(source="minilm")), "float32", "cpu")
     ids = torch.arange(2000, 2099)[None]
     with torch.no_grad():
         states = backbone.model(input_ids=ids, attention_mask=torch.ones_like(ids))[0][0]

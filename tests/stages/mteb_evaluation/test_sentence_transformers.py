@@ -24,7 +24,7 @@ from permafrost.stages.encoder.vectors import MethodVectors
 from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
 from permafrost.stages.extraction.extract import extract
 from permafrost.stages.extraction.recipes import PlainRecipe
-from permafrost.stages.extraction.target import ExtractRuntime, lay_foundation
+from permafrost.stages.extraction.target import ExtractRuntime, resolve_backbone
 from permafrost.stages.mteb_evaluation import (
     Embedding,
     Instructions,
@@ -63,7 +63,7 @@ def _one_thread() -> Any:
 def embedding(home: Path, recipes: Mapping[Role, PlainRecipe]) -> Embedding:
     """The mean over all tokens, from float32 stores that fill as they are asked, one per recipe."""
     config = BackboneConfig(source="minilm", max_length=MAX_LENGTH)
-    base = lay_foundation(config, "float32", "none")
+    base = resolve_backbone(config, "float32", "none")
     array = f"hidden/{base.sizes.n_layers}"
     targets = {role: base.target(recipe, (array,)) for role, recipe in recipes.items()}
     backbone = load_backbone(base.files, base.backbone.dtype, "cpu")
@@ -95,7 +95,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Embedding:
 @pytest.fixture(scope="module")
 def theirs() -> SentenceTransformer:
     """Transformer, mean pooling and normalisation, on the same weights."""
-    folder = lay_foundation(BackboneConfig(source="minilm"), "float32", "none").files.folder
+    folder = resolve_backbone(BackboneConfig(source="minilm"), "float32", "none").files.folder
     words = Transformer(str(folder), max_seq_length=MAX_LENGTH)
     pooling = Pooling(words.get_embedding_dimension(), pooling_mode="mean")
     return SentenceTransformer(modules=[words, pooling, Normalize()], device="cpu")
@@ -154,7 +154,7 @@ def test_instructions_have_the_scores_of_mtebs_own_wrapper(
     }
     built = build_task(config, "same", read_local(config))
     theirs = InstructSentenceTransformerModel(
-        str(lay_foundation(BackboneConfig(source="minilm"), "float32", "none").files.folder),
+        str(resolve_backbone(BackboneConfig(source="minilm"), "float32", "none").files.folder),
         revision="local",
         device="cpu",
         instruction_template=TEMPLATE,

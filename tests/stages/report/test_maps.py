@@ -44,7 +44,7 @@ def test_every_method_has_the_map_of_its_smallest_seed_and_controls_have_none(gr
                 if (c.method, c.task, c.seed) == (method_map.method, task_map.task, 0)
             ]
             rows = pq.read_table(cell.folder / VECTOR_MAP)
-            assert method_map.found.points[:, 0].tolist() == rows["x"].to_pylist()
+            assert method_map.map.points[:, 0].tolist() == rows["x"].to_pylist()
         assert task_map.shown == {"absent": 0, "present": 1}
         assert not task_map.rest
 
@@ -68,7 +68,7 @@ def test_marks_carry_their_texts_and_stand_where_the_map_says(grid: Grid):
             assert text.startswith(title.removesuffix("…"))
             assert len(title) >= min(len(text), 85)
         x, y = ([float(m.attrib[name]) for m in mine] for name in "xy")
-        points = method_map.found.points[order]
+        points = method_map.map.points[order]
         assert np.corrcoef(x, points[:, 0])[0, 1] > 0.9999
         assert np.corrcoef(y, points[:, 1])[0, 1] < -0.9999, "pictures count from the top"
 

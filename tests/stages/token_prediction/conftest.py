@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
+    find_backbone,
     load_backbone,
-    resolve_backbone,
 )
 from tests.stages.token_prediction.causal_models import load_causal, save_causal
 
@@ -34,7 +34,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Decoder
     @cache
     def load(model_type: str) -> Decoder:
         folder = save_causal(model_type, tmp_path_factory.mktemp("causal"))
-        files = resolve_backbone(BackboneConfig(source=str(folder)))
+        files = find_backbone(BackboneConfig(source=str(folder)))
         return Decoder(folder, load_backbone(files, "float32", "cpu"), load_causal(folder))
 
     return load

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone, resolve_backbone
+from permafrost.stages.extraction.backbone import BackboneConfig, find_backbone, load_backbone
 from permafrost.stages.extraction.recipes import (
     Encoded,
     Recipe,
@@ -253,7 +253,7 @@ def test_recipes_that_show_later_tokens_are_refused(decoder: Decoders, recipe: s
 
 def test_what_cannot_be_asked_is_refused(decoder: Decoders, tmp_path: Path) -> None:
     found = decoder("llama")
-    files = resolve_backbone(BackboneConfig(source=str(save_model("bert", tmp_path / "bert"))))
+    files = find_backbone(BackboneConfig(source=str(save_model("bert", tmp_path / "bert"))))
     encoder = load_backbone(files, "float32", "cpu")
     recipe = resolve_recipe(parse_recipe("plain"), encoder.sizes)
     with pytest.raises(InputError, match="an encoder"):
@@ -266,7 +266,7 @@ def test_what_cannot_be_asked_is_refused(decoder: Decoders, tmp_path: Path) -> N
 def test_a_planted_answer_is_found_where_it_was_put(tmp_path: Path) -> None:
     """The last block puts out the unembedding row of the token after next."""
     folder = save_causal("llama", tmp_path)
-    files = resolve_backbone(BackboneConfig(source=str(folder)))
+    files = find_backbone(BackboneConfig(source=str(folder)))
     backbone = load_backbone(files, "float32", "cpu")
     recipe = resolve_recipe(parse_recipe("plain"), backbone.sizes)
     ids = tensor(encode(recipe, backbone.tokenizer, TEXTS[1:2], 60).token_ids[0])

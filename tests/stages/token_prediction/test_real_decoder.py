@@ -10,8 +10,8 @@ from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
+    find_backbone,
     load_backbone,
-    resolve_backbone,
 )
 from permafrost.stages.extraction.recipes import parse_recipe, resolve_recipe
 from permafrost.stages.sensitivity import SensitivityConfig, measure_sensitivity
@@ -28,7 +28,7 @@ pytestmark = needs_both
 @pytest.fixture(scope="module")
 def backbone() -> Backbone:
     folder = MODELS / "mixed6m-gqa"
-    return load_backbone(resolve_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
+    return load_backbone(find_backbone(BackboneConfig(source=str(folder))), "float32", "cpu")
 
 
 @pytest.fixture(scope="module")
