@@ -195,7 +195,8 @@ def recipe_of(identity: Mapping[str, Any]) -> Recipe:
     except ValueError as error:
         raise InputError(
             f"the store was made with the recipe {quoted(fields)}, which cannot be made here: {error}; if it "
-            "is of a plug-in, name that in 'plugins', or install it"
+            "is of a plug-in, name the file in 'plugins' of the experiment; a command without an experiment "
+            "finds those of installed packages"
         ) from error
 
 
