@@ -13,9 +13,8 @@ from permafrost.flows.evaluations import EvaluationCell, evaluation_texts, texts
 from permafrost.flows.experiment import Experiment
 from permafrost.flows.graph import Graph, Input, Node
 from permafrost.flows.methods.corpora import corpus_node, texts_node
-from permafrost.flows.methods.evaluating import EvaluationSite, RoleStores
 from permafrost.flows.methods.extraction import extract_node, source_of
-from permafrost.flows.methods.method import BackboneUse, Cell
+from permafrost.flows.methods.method import BackboneUse, Cell, EvaluationSite, RoleStores
 from permafrost.flows.methods.reading import Reading, corpus_input, reading
 from permafrost.flows.nodes import CellName, ExperimentNodes
 from permafrost.flows.report import report_node

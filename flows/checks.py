@@ -64,7 +64,7 @@ def _check_report(nodes: ExperimentGraph) -> None:
             f"{', '.join(tasks)}; rename or remove it"
         )
     curves = Counter(
-        (curve, task) for name, curve, task in nodes.probes if e.probes[name].kind == "layers"
+        (curve, task) for name, curve, task in nodes.probes if e.probes[name].section == "layers"
     )
     if twice := [key for key, n in curves.items() if n > 1]:
         curve, task = twice[0]

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from permafrost.flows.methods.evaluating import EvaluatedMethod, roles_of
-from permafrost.flows.methods.method import Method
+from permafrost.flows.methods.method import EvaluatedMethod, Method
 from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.mteb_evaluation import (
-    HubTask,
     Instructions,
     LocalTask,
     MtebTask,
@@ -55,16 +53,12 @@ class Evaluation(BaseModel):
         """Its methods: those given, or all that are never trained."""
         if self.methods is not None:
             return self.methods
-        return tuple(
-            n for n, m in methods.items() if isinstance(m, EvaluatedMethod) and not m.is_random
-        )
+        return tuple(n for n, m in methods.items() if m.evaluated() is not None and not m.is_random)
 
     def instructed_methods(self, methods: Mapping[str, Method]) -> tuple[str, ...]:
         """Those of them that read the instructions of tasks."""
-        instructions = self.instructions
-        if isinstance(instructions, NoInstructions):
-            return ()
-        return self.method_names(methods) if instructions.methods is None else instructions.methods
+        named = self.instructions.methods
+        return self.method_names(methods) if named is None else named
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ class EvaluationCell:
         """The recipe under which texts of each role are read: one of the experiment, or that with the
         instruction of the task, named after both."""
         recipes_of: dict[Role, str] = {}
-        for role in roles_of(self.config):
+        for role in self.config.roles:
             own, instruction = self.method.recipe_for(role), self.instructed.get(role)
             recipes_of[role] = own if instruction is None else f"{own} · {instruction}"
         return recipes_of
@@ -115,7 +109,7 @@ def evaluation_texts(evaluations: Mapping[str, Evaluation]) -> dict[str, tuple[L
         texts_name(task, role): (config, role)
         for evaluation in evaluations.values()
         for task, config in evaluation.all_tasks.items()
-        if not isinstance(config, HubTask)
+        if config.kind == "local"
         for role in config.roles
     }
 
@@ -196,8 +190,6 @@ def check_evaluations(evaluations: Mapping[str, Evaluation], named: Named) -> No
 
 def _check_instructions(where: str, evaluation: Evaluation, named: Named) -> None:
     instructions = evaluation.instructions
-    if isinstance(instructions, NoInstructions):
-        return
     evaluated, tasks = evaluation.method_names(named.methods), evaluation.all_tasks
     for field, names, known in (
         ("methods", instructions.methods or (), evaluated),
@@ -209,8 +201,8 @@ def _check_instructions(where: str, evaluation: Evaluation, named: Named) -> Non
                 f"{', '.join(known)}"
             )
     for name in evaluation.instructed_methods(named.methods):
-        method = named.methods[name]
-        assert isinstance(method, EvaluatedMethod)
+        method = named.methods[name].evaluated()
+        assert method is not None, "checked before"
         if method.learns_from_texts:
             why = "is trained" if method.is_random else "fits its whitening"
             raise ValueError(
@@ -232,21 +224,17 @@ def _check_method(where: str, name: str, fitted_on: str | None, named: Named) ->
         raise ValueError(
             f"{where}.methods names {quoted(name)}; there are {', '.join(named.methods)}"
         )
-    if not isinstance(method, EvaluatedMethod):
-        raise ValueError(
-            f"{where}.methods names {quoted(name)}, which is of kind {quoted(method.kind)} and has no "
-            f"vector for one text that mteb could use; name methods of kind embed or head"
-        )
-    if (lack := method.without_vector()) is not None:
-        raise ValueError(f"{where}.methods names {quoted(name)}, {lack}")
-    why = method.fitted_because()
+    found = method.evaluated()
+    if found is None or found.without_vector() is not None:
+        raise ValueError(f"{where}.methods names {quoted(name)}, {method.without_vector()}")
+    why = found.fitted_because()
     if why is None:
         return
     if fitted_on is None:
         raise ValueError(
             f"{where} evaluates {quoted(name)}, which {why} on a task; say on which with 'fitted_on'"
         )
-    if not method.fitted_on_any_task and fitted_on not in named.tasks[name]:
+    if not found.fitted_on_any_task and fitted_on not in named.tasks[name]:
         raise ValueError(
             f"{where}.fitted_on is {quoted(fitted_on)}, but {quoted(name)}, which {why} on a task, goes with "
             f"{', '.join(named.tasks[name]) or 'none'}"

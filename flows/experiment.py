@@ -20,7 +20,6 @@ from pydantic import (
 from permafrost.flows.context import RunRuntime
 from permafrost.flows.evaluations import Evaluation, EvaluationCell, Named, check_evaluations
 from permafrost.flows.methods import MethodConfig
-from permafrost.flows.methods.evaluating import EvaluatedMethod
 from permafrost.flows.methods.layers import Pretraining
 from permafrost.flows.methods.probes import ProbeConfig
 from permafrost.flows.plain_document import plain_document
@@ -203,8 +202,8 @@ class Experiment(BaseModel):
             reading = evaluation.instructed_methods(self.methods)
             for task, config in evaluation.all_tasks.items():
                 for name in evaluation.method_names(self.methods):
-                    method = self.methods[name]
-                    assert isinstance(method, EvaluatedMethod), "the experiment was checked for it"
+                    method = self.methods[name].evaluated()
+                    assert method is not None, "the experiment was checked for it"
                     instructions = evaluation.instructions if name in reading else NoInstructions()
                     cells += [
                         EvaluationCell(

@@ -17,8 +17,6 @@ from permafrost.flows.nodes import ExperimentNodes
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.mteb_evaluation import task_facts
-from permafrost.stages.probes import ProbeCurves
-from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.html import page_digest
 from permafrost.stages.report.pretraining import read_pretrainings
@@ -30,7 +28,15 @@ def report_node(nodes: ExperimentNodes) -> Node:
     e = nodes.experiment
     cells = [*_grid_cells(nodes), *_evaluation_cells(nodes)]
     probes = [
-        ProbeEntry(probe=name, kind=e.probes[name].kind, curve=curve, task=task, ref=node.id)
+        ProbeEntry(
+            probe=name,
+            kind=e.probes[name].kind,
+            section=e.probes[name].section,
+            caption=e.probes[name].caption,
+            curve=curve,
+            task=task,
+            ref=node.id,
+        )
         for (name, curve, task), node in nodes.probes.items()
     ]
     pretrainings = [
@@ -57,7 +63,10 @@ def report_node(nodes: ExperimentNodes) -> Node:
     inputs = [
         *(Input(name="result", ref=r, loader=import_path(read_results)) for r in results),
         *(corpus_input(n).model_copy(update={"name": t}) for t, n in nodes.corpora.items()),
-        *(Input(name="probe", ref=p.ref, loader=_loader(p)) for p in probes),
+        *(
+            Input(name="probe", ref=p.ref, loader=import_path(e.probes[p.probe].loader))
+            for p in probes
+        ),
         *(
             Input(name="pretraining", ref=p.ref, loader=import_path(read_pretrainings))
             for p in pretrainings
@@ -90,10 +99,6 @@ def report_node(nodes: ExperimentNodes) -> Node:
         },
         after=[n.id for n in nodes.extractions.values()],
     )
-
-
-def _loader(entry: ProbeEntry) -> str:
-    return import_path(LayerScores.load if entry.kind == "layers" else ProbeCurves.load)
 
 
 def _grid_cells(nodes: ExperimentNodes) -> list[CellEntry]:

@@ -3,12 +3,12 @@
 import shutil
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.evaluating import Evaluate, EvaluatedMethod
-from permafrost.flows.methods.method import Cell
+from permafrost.flows.methods.evaluating import Evaluate
+from permafrost.flows.methods.method import Cell, EvaluatedMethod
 from permafrost.flows.methods.reading import readers, width_of
 from permafrost.flows.methods.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
@@ -45,7 +45,7 @@ CHECKPOINT_EVERY_S = 15.0
 """Work that a killed fit loses, at most, beyond the epoch it was in."""
 
 
-class HeadMethod(EvaluatedMethod, BaseModel):
+class HeadMethod(EvaluatedMethod):
     """A head trained on cached features, once per task and seed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,7 +57,7 @@ class HeadMethod(EvaluatedMethod, BaseModel):
     optim: OptimConfig = OptimConfig()
     labels: Literal["true", "shuffled"] = "true"
     """`shuffled` makes this a control: it must sit at chance."""
-    grid: dict[str, tuple[JsonValue, ...]] = {}
+    grid: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
     """Dotted field to candidate values; the best on dev is kept. Every combination is a fit of its own."""
     metric: Metric | None = None
     """What is compared on dev and reported; the task's own if not given."""

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.evaluating import Evaluate, EvaluatedMethod
-from permafrost.flows.methods.method import Cell, Upstream
+from permafrost.flows.methods.evaluating import Evaluate
+from permafrost.flows.methods.method import Cell, EvaluatedMethod, Upstream
 from permafrost.flows.methods.reading import arrays_of, readers
 from permafrost.flows.methods.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
@@ -85,7 +85,7 @@ class Pretraining(BaseModel):
         )
 
 
-class LayersMethod(EvaluatedMethod, BaseModel):
+class LayersMethod(EvaluatedMethod):
     """A pair head on the latents of every layer (FREEZE!), once per task and seed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -3,7 +3,6 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -46,7 +45,7 @@ def _several(value: Any) -> Any:
     return tuple(map(index_as_text, values))
 
 
-class LinearMethod(Method, BaseModel):
+class LinearMethod(Method):
     """A linear classifier on vectors from cached features, once per task with classes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

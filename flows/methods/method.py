@@ -3,17 +3,25 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from permafrost.flows.graph import Input, Node
+from permafrost.flows.context import BackboneSource
+from permafrost.flows.graph import Input, Node, Resources, import_path
 from permafrost.flows.methods.reading import Reading
+from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit import Metric
 from permafrost.stages.fit.metrics import DEFAULT_METRIC
+from permafrost.stages.kinds import Category, Kind
 from permafrost.stages.metrics.records import Role
+from permafrost.stages.mteb_evaluation import MtebTask, TaskFacts
+from permafrost.stages.mteb_evaluation import Role as TextRole
+from permafrost.storage.features.identity import StoreIdentity
+from permafrost.storage.keys import to_plain
+from permafrost.storage.quoting import quoted
 
 CLASSES: tuple[TaskKind, ...] = ("classification", "pair_classification")
 
@@ -92,11 +100,8 @@ class Cell:
         return {"method": self.method, "task": self.task, "seed": self.seed}
 
 
-class Method(ABC):
+class Method(Kind, ABC):
     """One entry of `methods`."""
-
-    kind: Any
-    """A string; a `Literal` in each kind."""
 
     @property
     @abstractmethod
@@ -153,3 +158,153 @@ class Method(ABC):
     def score_node(self, cell: Cell, fitted: Node) -> Node | None:
         """What holds its metrics; None where the last of `fit_nodes` does."""
         return None
+
+    def evaluated(self) -> "EvaluatedMethod | None":
+        """Itself, if it has a vector for a text, whatever corpus that belongs to."""
+        return None
+
+    def without_vector(self) -> str | None:
+        """Why it has no vector for a single text; None if it has one."""
+        return (
+            f"which is of kind {quoted(self.kind)} and has no vector for one text that mteb could use; name "
+            "methods of kind embed or head"
+        )
+
+
+METHODS = Category("method", Method, "permafrost.flows.methods")
+MethodConfig = Annotated[Method, METHODS.field()]
+"""Any method, by its `kind`."""
+
+
+@dataclass(frozen=True)
+class RoleStores:
+    """Where the texts of one role are read: the stores of one recipe."""
+
+    recipes: tuple[Recipe, ...]
+    """One; several for the prompts of an ensemble."""
+    identities: tuple[StoreIdentity, ...]
+    """One per prompt of an ensemble."""
+    arrays: tuple[str, ...]
+    """Everything that is extracted into them."""
+    reading: Reading
+
+
+@dataclass(frozen=True)
+class EvaluationSite:
+    """One evaluation task, as the node of a method on it needs to know it."""
+
+    task: str
+    config: MtebTask
+    facts: TaskFacts
+    roles: Mapping[TextRole, RoleStores]
+    instructed: Mapping[TextRole, str]
+    backbone: BackboneSource
+    fitted: Cell | None
+    """Where the method was fitted; None for one that is not."""
+
+
+class EvaluatedMethod(Method):
+    """A method that has a vector for a text, whatever corpus that belongs to."""
+
+    def evaluated(self) -> "EvaluatedMethod":
+        """Itself."""
+        return self
+
+    @abstractmethod
+    def evaluated_by(self) -> type[Stage]:
+        """The stage that scores it."""
+
+    def without_vector(self) -> str | None:
+        """Why it has none with these settings."""
+        return None
+
+    @abstractmethod
+    def fitted_because(self) -> str | None:
+        """What of it needs a task to be fitted on, as in "it is trained"; None if nothing does."""
+
+    @property
+    def fitted_on_any_task(self) -> bool:
+        """Whether it can be fitted on tasks that it is not scored on."""
+        return False
+
+    @property
+    def learns_from_texts(self) -> bool:
+        """Whether it was fitted on texts as they are, so that instructions around them would be new to it."""
+        return True
+
+    def recipe_for(self, role: TextRole) -> str:
+        """Under which texts of a role are read."""
+        (recipe,) = set(self.recipes().values())
+        return recipe
+
+    @abstractmethod
+    def vector_arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """Arrays that its vectors are made of."""
+
+    @abstractmethod
+    def vector_identity(self) -> object:
+        """What of its config decides the vectors, beside what was fitted."""
+
+    @abstractmethod
+    def fitted_loader(self) -> object:
+        """What reads what was fitted."""
+
+    def fitted_corpora(self, fitted: Cell) -> tuple[Input, ...]:
+        """Corpora of which it has seen every text."""
+        return ()
+
+    def evaluation_node(
+        self, name: str, seed: int, site: EvaluationSite, made: Node | None
+    ) -> Node:
+        """This method on an evaluation task.
+
+        Args:
+            name: of the method.
+            seed: of what was fitted.
+            site: the task.
+            made: what was fitted.
+        """
+        stores = {r: [to_plain(i) for i in s.identities] for r, s in site.roles.items()}
+        readings = {id(s.reading): s.reading for s in site.roles.values()}.values()
+        inputs = [i for r in readings for i in r.inputs]
+        if made is not None:
+            assert site.fitted is not None
+            inputs += [
+                Input(name="fitted", ref=made.id, loader=import_path(self.fitted_loader())),
+                site.fitted.corpus.model_copy(update={"name": "trained_on"}),
+                *(c.model_copy(update={"name": "seen"}) for c in self.fitted_corpora(site.fitted)),
+            ]
+        label = f"evaluate {name} · {site.task}" + (f" · seed {seed}" if self.is_random else "")
+        return self.evaluated_by().node(
+            label,
+            {
+                "task": site.facts.key,
+                "embedding": {
+                    "stores": stores,
+                    "method": to_plain(self.vector_identity()),
+                    "made_from": None if made is None else made.id,
+                },
+            },
+            inputs,
+            kinds=[recipe for s in site.roles.values() for recipe in s.recipes],
+            run_facts={
+                **next(iter(readings)).run_facts,
+                "method": name,
+                "task": site.task,
+                "seed": seed,
+                "config": site.config.model_dump(mode="json"),
+                "instructions": site.instructed,
+                "arrays": {i.store_id: s.arrays for s in site.roles.values() for i in s.identities},
+                "backbone": site.backbone,
+            },
+            after=[a for r in readings for a in r.after],
+            resources=_resources(site),
+        )
+
+
+def _resources(site: EvaluationSite) -> Resources:
+    """Texts of a task from the hub are known once it runs, and extracted then."""
+    if site.config.texts_known:
+        return Resources()
+    stores = {i.store_id: None for role in site.roles.values() for i in role.identities}
+    return Resources(backbone=True, stores=tuple(stores))

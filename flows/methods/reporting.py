@@ -67,6 +67,9 @@ class ProbeEntry(_Entry):
 
     probe: str
     kind: str
+    section: Literal["probes", "layers"]
+    """Of the report."""
+    caption: str
     curve: str
     task: str
     ref: str
@@ -165,6 +168,7 @@ def write(node: Node, context: RunContext, folder: Path, gaps: Sequence[str] = (
         folder,
         layer_curves=_layer_curves([p for p in probes if there(p.ref)], context),
         probes=_probe_curves([p for p in probes if there(p.ref)], context),
+        probe_captions={p.kind: p.caption for p in probes},
         pretrainings=[_pretraining(p, context) for p in pretrainings if there(p.ref)],
         extractions=extractions(node, context),
         attention=attention_rows(node, context),
@@ -264,7 +268,7 @@ def _layer_curves(entries: Sequence[ProbeEntry], context: RunContext) -> pa.Tabl
     """Scores by layer of every probe of that kind; None without one."""
     parts: list[pa.Table] = []
     for entry in entries:
-        if entry.kind != "layers":
+        if entry.section != "layers":
             continue
         scores = LayerScores.load(_open(entry.ref, context)).table
         n = scores.num_rows
@@ -282,7 +286,7 @@ def _probe_curves(entries: Sequence[ProbeEntry], context: RunContext) -> pa.Tabl
     """What all other probes found; None without one."""
     rows: list[dict[str, Any]] = []
     for entry in entries:
-        if entry.kind != "layers":
+        if entry.section == "probes":
             curves = ProbeCurves.load(_open(entry.ref, context))
             fixed = {
                 "probe": entry.probe,

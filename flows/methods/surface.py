@@ -3,7 +3,7 @@ without their order."""
 
 from typing import Literal
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
@@ -23,7 +23,7 @@ from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
 
 
-class _SurfaceMethod(Method, BaseModel):
+class _SurfaceMethod(Method):
     role: Literal["by_task", "baseline", "control"] = "by_task"
     """A `control` must sit at chance; a `baseline` is what methods have to beat. `by_task` is a control where
     the task is made so that words and length carry nothing (signal dilution), and else a baseline."""

@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -55,6 +55,9 @@ class NoInstructions(BaseModel):
     """Texts as they are, as in the rows of Value Aggregation without prompts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    methods: ClassVar[tuple[str, ...]] = ()
+    tasks: ClassVar[dict[str, str | None]] = {}
 
     kind: Literal["none"] = "none"
 

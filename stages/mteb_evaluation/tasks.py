@@ -35,6 +35,11 @@ class HubTask(_Config):
     ```
     """
 
+    roles: ClassVar[tuple[Role, ...]] = ROLES
+    """Any that it may have; which, its data say."""
+    texts_known: ClassVar[bool] = False
+    """Its texts are known once the hub has given them."""
+
     kind: Literal["mteb"] = "mteb"
     name: str
     """As mteb lists it."""
@@ -74,6 +79,8 @@ class _Local(_Config):
     scores: ClassVar[tuple[str, ...]]
     """What the installed mteb computes for tasks of this kind, so that another name is told at once."""
     roles: ClassVar[tuple[Role, ...]] = ("text",)
+    texts_known: ClassVar[bool] = True
+    """They are read ahead of the evaluation."""
 
     kind: Literal["local"]
     path: str

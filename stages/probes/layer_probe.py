@@ -4,10 +4,10 @@ Source: Value Aggregation, figure 2 (recall of a text's second half from its fir
 values), and FREEZE!, figure 1 (correlation of cosines with human scores by layer).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,9 @@ class LayerScores:
 
     table: pa.Table
     """score: its name (string), layer (int64), value (float64)."""
+
+    choice: ClassVar[Mapping[str, str | float]] = {}
+    """Nothing is chosen."""
 
     def save(self, folder: Path) -> None:
         """Write layers.parquet."""

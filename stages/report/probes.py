@@ -3,7 +3,7 @@
 A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,37 +31,6 @@ PROBE_CURVES = pa.schema(
     ]
 )
 """Columns of `probes.parquet`: the points of all probes, and what they are of."""
-CAPTIONS = {
-    "task_score": "Score of each layer's vectors alone: of a logistic regression fitted on train where "
-    "there are classes, Spearman's correlation of plain cosines where pairs are graded. A ring is the layer "
-    "with the best dev score, and its test score is what an automatic choice gives; the other test scores "
-    "describe the backbone.",
-    "geometry": "Mean cosine: of vectors of different texts, over all such pairs, 0 for vectors in all "
-    "directions alike and 1 for one direction; inside a text, over all pairs of its tokens. Participation "
-    "ratio and effective rank: how many directions carry the variance; neither exceeds the width, or the "
-    "number of vectors less one.",
-    "token_graph": "GLOT's graph of tokens whose cosine is above tau: share of connected pairs, neighbours "
-    "of a token, connected components of a text, tokens without a neighbour. Dev and test are scored after "
-    "one untrained step, in which each token becomes the mean of its neighbours and the text the mean of "
-    "its tokens: by a logistic regression on classes, by the cosine on graded pairs. At tau 1 this is the "
-    "plain mean. A ring is the tau with the best dev score.",
-    "graph_time": "Milliseconds for one text of so many tokens, the median of several measurements on the "
-    "machine where this stage ran: making GLOT's graph, and a whole training step of GLOT, which makes it "
-    "too; and the connected share of all pairs. The texts are stored token states of the corpus, one after "
-    "the other, cut into pieces.",
-    "next_token": "Prediction of the next token of test texts. By layer: a linear map of its vectors, "
-    "trained on train and stopped on dev, with the rows of the backbone's own unembedding as keys. The "
-    "backbone's own prediction is one place, after the last block; frequencies of tokens in train see no "
-    "text and are a level line.",
-    "logit_lens": "Vectors of every layer through the final norm and the unembedding, nothing trained: mean "
-    "reciprocal rank of the token that follows at each distance, over all tokens of a sample of texts. A "
-    "token ranked worse than the cutoff counts as not found.",
-    "sensitivity": "How much of a text's vector hangs on its tokens, by their place in the text: the size of "
-    "the derivative by a token's embedding (autograd), and what attention alone lets through along all paths "
-    "(the bound of Hierarchical Token Prepending, up to a constant). Both are shares of the text, 1 being an "
-    "even share; means over texts.",
-}
-"""Kind of probe to what its figure shows."""
 _ROW = 160.0
 _TICKS = 8
 
@@ -102,17 +71,14 @@ class Probe:
     name: str
     kind: str
     axis: str
+    caption: str
+    """What its figure shows, as its kind says it."""
     curves: tuple[ProbeCurve, ...]
 
     @property
     def figure(self) -> str:
         """Name of its picture; a probe's own name may hold what a file's may not."""
         return f"probe_{self.number}_{self.kind}"
-
-    @property
-    def caption(self) -> str:
-        """What the figure shows; empty for a kind that has no words here."""
-        return CAPTIONS.get(self.kind, "")
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -165,8 +131,12 @@ def shown(value: float, unit: str) -> str:
     return text.replace("-", "−")
 
 
-def read_probes(table: pa.Table) -> tuple[Probe, ...]:
+def read_probes(table: pa.Table, captions: Mapping[str, str]) -> tuple[Probe, ...]:
     """The probes of a table with the columns `PROBE_CURVES`, everything in order of first appearance.
+
+    Args:
+        table: all points.
+        captions: what the figure of each kind shows.
 
     Raises:
         InputError: other columns, or a value that is not finite.
@@ -190,9 +160,9 @@ def read_probes(table: pa.Table) -> tuple[Probe, ...]:
         for row in rows_of_probe:
             groups.setdefault((row["method"], row["task"], row["measure"]), []).append(row)
         curves = tuple(_curve(*key, group) for key, group in groups.items())
-        probes.append(
-            Probe(len(probes) + 1, name, rows_of_probe[0]["kind"], rows_of_probe[0]["axis"], curves)
-        )
+        kind, axis = rows_of_probe[0]["kind"], rows_of_probe[0]["axis"]
+        caption = captions.get(kind, "")
+        probes.append(Probe(len(probes) + 1, name, kind, axis, caption, curves))
     return tuple(probes)
 
 

@@ -78,6 +78,7 @@ def write_report(
     *,
     layer_curves: pa.Table | None = None,
     probes: pa.Table | None = None,
+    probe_captions: Mapping[str, str] | None = None,
     pretrainings: Sequence[PretrainingRun] = (),
     extractions: Sequence[Extraction] = (),
     attention: AttentionRows | None = None,
@@ -101,6 +102,7 @@ def write_report(
             layer_curves.parquet.
         probes: what other probes found, columns of `PROBE_CURVES`; drawn, tabulated, and written as
             probes.parquet.
+        probe_captions: what the figure of each kind of probe shows.
         pretrainings: what encoders were pretrained, drawn.
         extractions: what the backbone took, tabulated.
         attention: stored attention rows, shown for a few texts.
@@ -119,7 +121,9 @@ def write_report(
     table = annotated(tabulate(results), results, config, curves)
     table = replace(table, notes=(*gaps, *table.notes))
     by_layer = () if layer_curves is None else read_layer_curves(layer_curves)
-    probed = {} if probes is None else {p.figure: p for p in read_probes(probes)}
+    probed = (
+        {} if probes is None else {p.figure: p for p in read_probes(probes, probe_captions or {})}
+    )
     pretrained = read_pretrainings(pretrainings)
     maps = {m.figure: m for m in read_task_maps(results, texts)}
     weights = read_weights(results)

@@ -9,6 +9,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from permafrost.flows.methods.layers import Latents
+from permafrost.flows.methods.method import Method
+from permafrost.flows.methods.probes import Probe
 from permafrost.stages.corpus.source import CorpusSource
 from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.stages.embed import EmbedConfig
@@ -67,8 +69,9 @@ KINDS = [
     *(
         kind
         for category in CATEGORIES
-        # The key of a corpus holds what its source's fields stand for: tests/stages/corpus.
-        if not issubclass(category.base, CorpusSource)
+        # The key of a corpus holds what its source's fields stand for: tests/stages/corpus. Methods and
+        # probes make the configs of nodes, which stand above.
+        if not issubclass(category.base, CorpusSource | Method | Probe)
         for kind in category.kinds().values()
     ),
 ]

@@ -1,10 +1,10 @@
 """Anisotropy and effective dimension of every layer: `kind: geometry`."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from permafrost.flows.methods.probes.probe import ANY_TASK, FeatureProbe, MeasureFeatures
+from permafrost.flows.methods.probes.probe import ANY_TASK, FeatureProbe
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.probes import GeometryConfig, ProbeCurves, chosen_texts, probe_geometry
@@ -16,30 +16,26 @@ class GeometryProbe(FeatureProbe):
 
     task_kinds = ANY_TASK
     single_store = True
+    caption = (
+        "Mean cosine: of vectors of different texts, over all such pairs, 0 for vectors in all "
+        "directions alike and 1 for one direction; inside a text, over all pairs of its tokens. "
+        "Participation ratio and effective rank: how many directions carry the variance; neither "
+        "exceeds the width, or the number of vectors less one."
+    )
 
     kind: Literal["geometry"] = "geometry"
     methods: dict[str, GeometryConfig] = Field(min_length=1)
 
-    def stage(self) -> type[MeasureFeatures]:
-        """As its kind says."""
-        return ProbeGeometry
-
-
-class ProbeGeometry(MeasureFeatures):
-    """Anisotropy and effective dimension of every layer."""
-
-    @classmethod
     def measure(
-        cls,
-        config: dict[str, Any],
+        self,
+        config: GeometryConfig,
         prompt_features: list[StoredFeatures],
         corpus: Corpus,
         progress: Progress,
     ) -> ProbeCurves:
-        return probe_geometry(
-            GeometryConfig.model_validate(config), prompt_features, corpus, progress
-        )
+        """By layer."""
+        return probe_geometry(config, prompt_features, corpus, progress)
 
-    @classmethod
-    def require(cls, config: dict[str, Any], corpus: Corpus) -> None:
-        chosen_texts(corpus.digests, GeometryConfig.model_validate(config))
+    def require(self, config: GeometryConfig, corpus: Corpus) -> None:
+        """See `chosen_texts`."""
+        chosen_texts(corpus.digests, config)

@@ -1,10 +1,10 @@
 """Scores of every layer alone: `kind: layers`."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from permafrost.flows.methods.probes.probe import FeatureProbe, MeasureFeatures
+from permafrost.flows.methods.probes.probe import FeatureProbe
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import StoredFeatures, required_arrays
 from permafrost.stages.extraction.sizes import BackboneSizes
@@ -14,7 +14,6 @@ from permafrost.stages.probes.layer_probe import (
     probe_layers,
     require_probed,
 )
-from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
 
 
@@ -22,6 +21,8 @@ class LayerProbe(FeatureProbe):
     """Scores of every layer alone: Spearman correlation of graded pairs, or segment matching."""
 
     task_kinds = ("similarity", "unlabelled")
+    section = "layers"
+    loader = LayerScores.load
 
     kind: Literal["layers"] = "layers"
     methods: dict[str, LayerProbeConfig] = Field(min_length=1)
@@ -31,30 +32,16 @@ class LayerProbe(FeatureProbe):
         """Those of the method over all layers."""
         return required_arrays(self.methods[curve].embed_config, sizes)
 
-    def key_config(self, curve: str) -> dict[str, Any]:
-        """Without a kind: this was the first kind there was."""
-        return to_plain(self.methods[curve])
-
-    def stage(self) -> type[MeasureFeatures]:
-        """Scores layer by layer."""
-        return ProbeLayers
-
-
-class ProbeLayers(MeasureFeatures):
-    """Scores every layer."""
-
-    @classmethod
     def measure(
-        cls,
-        config: dict[str, Any],
+        self,
+        config: LayerProbeConfig,
         prompt_features: list[StoredFeatures],
         corpus: Corpus,
         progress: Progress,
     ) -> LayerScores:
-        return probe_layers(
-            LayerProbeConfig.model_validate(config), prompt_features, corpus, progress
-        )
+        """By layer."""
+        return probe_layers(config, prompt_features, corpus, progress)
 
-    @classmethod
-    def require(cls, config: dict[str, Any], corpus: Corpus) -> None:
+    def require(self, config: LayerProbeConfig, corpus: Corpus) -> None:
+        """See `require_probed`."""
         require_probed(corpus)

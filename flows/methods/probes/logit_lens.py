@@ -27,6 +27,11 @@ class LogitLensProbe(Probe):
 
     task_kinds = ANY_TASK
     single_store = False
+    caption = (
+        "Vectors of every layer through the final norm and the unembedding, nothing trained: mean "
+        "reciprocal rank of the token that follows at each distance, over all tokens of a sample of "
+        "texts. A token ranked worse than the cutoff counts as not found."
+    )
 
     kind: Literal["logit_lens"] = "logit_lens"
     methods: dict[str, LogitLensConfig] = Field(min_length=1)

@@ -37,6 +37,12 @@ class NextTokenProbe(Probe):
 
     task_kinds = ANY_TASK
     single_store = True
+    caption = (
+        "Prediction of the next token of test texts. By layer: a linear map of its vectors, trained on "
+        "train and stopped on dev, with the rows of the backbone's own unembedding as keys. The "
+        "backbone's own prediction is one place, after the last block; frequencies of tokens in train "
+        "see no text and are a level line."
+    )
 
     kind: Literal["next_token"] = "next_token"
     methods: dict[str, Annotated[NextTokenConfig, BeforeValidator(_default_predictor)]] = Field(

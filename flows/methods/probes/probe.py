@@ -1,9 +1,11 @@
 """What every kind of probe has: curves of numbers, measured on the texts of tasks."""
 
-from abc import abstractmethod
-from typing import Any, ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
@@ -15,6 +17,7 @@ from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.kinds import Category, Kind
 from permafrost.stages.probes import ProbeCurves
 from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.storage.artifacts import Draft
@@ -25,18 +28,23 @@ LABELLED: tuple[TaskKind, ...] = ("classification", "pair_classification", "simi
 ANY_TASK: tuple[TaskKind, ...] = (*LABELLED, "unlabelled")
 
 
-class Probe(BaseModel):
-    """One entry of `probes`: curves by name, on tasks."""
+class Probe(Kind, ABC):
+    """One entry of `probes`: curves by name, on tasks.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    What the report shows of it comes from its artifacts and from the words that its class has.
+    """
 
     task_kinds: ClassVar[tuple[TaskKind, ...]]
     """Kinds of task that it is made for."""
     single_store: ClassVar[bool]
     """Whether the prompts of an ensemble, one store each, cannot be averaged for it."""
+    caption: ClassVar[str] = ""
+    """What its figure shows, for the report."""
+    section: ClassVar[Literal["probes", "layers"]] = "probes"
+    """Of the report: a figure of its own, or score by layer, one figure for all."""
+    loader: ClassVar[Callable[[Path], object]] = ProbeCurves.load
+    """Reads its artifacts."""
 
-    kind: Any
-    """A string; a `Literal` in each kind."""
     tasks: tuple[str, ...] = Field(min_length=1)
     recipe: str = DEFAULT_RECIPE
     """Its name in the experiment."""
@@ -65,64 +73,79 @@ class Probe(BaseModel):
 
 
 class FeatureProbe(Probe):
-    """A probe that is measured of stored features alone."""
+    """A probe that is measured of stored features alone: all that it needs beside its fields is here."""
 
     single_store = False
 
     @abstractmethod
-    def stage(self) -> "type[MeasureFeatures]":
-        """What measures it."""
+    def measure(
+        self, config: Any, prompt_features: list[StoredFeatures], corpus: Corpus, progress: Progress
+    ) -> LayerScores | ProbeCurves:
+        """The numbers of one curve.
 
-    def key_config(self, curve: str) -> dict[str, Any]:
-        """What is in the key of a curve."""
-        return {"kind": self.kind, **to_plain(self.methods[curve])}
+        Args:
+            config: that of the curve, a value of `methods`.
+            prompt_features: stored features of the texts, one per prompt of an ensemble.
+            corpus: the texts.
+            progress: told about the work.
+        """
+
+    def require(self, config: Any, corpus: Corpus) -> None:
+        """Check what the corpus tells without features; any will do unless a kind says otherwise.
+
+        Raises:
+            InputError: what `measure` would refuse.
+        """
+        return
 
     def node(self, curve: str, task: str, upstream: Upstream) -> Node:
         """One curve on one task."""
         arrays = self.curve_arrays(curve, upstream.sizes)
         read = upstream.reading(self.recipe, arrays, task)
-        return self.stage().node(
+        return MeasureFeatures.node(
             f"probe {curve} · {task}",
-            self.key_config(curve),
+            {"kind": self.kind, **to_plain(self.methods[curve])},
             (upstream.corpus(task), *read.inputs),
+            kinds=(self,),
             run_facts={**read.run_facts, "curve": curve, "task": task},
             after=read.after,
         )
 
 
+def _default_kind(value: Any) -> Any:
+    return {"kind": "layers", **value} if isinstance(value, dict) and "kind" not in value else value
+
+
+PROBES = Category("probe", Probe, "permafrost.flows.methods.probes")
+ProbeConfig = Annotated[Probe, PROBES.field(), BeforeValidator(_default_kind)]
+"""One section of `probes`; `layers` unless it says which kind."""
+
+
 class MeasureFeatures(Stage):
-    """Measures one curve."""
+    """Measures one curve of a probe of any kind."""
 
     name = "probe"
 
     @classmethod
-    @abstractmethod
-    def measure(
-        cls,
-        config: dict[str, Any],
-        prompt_features: list[StoredFeatures],
-        corpus: Corpus,
-        progress: Progress,
-    ) -> LayerScores | ProbeCurves:
-        """The numbers of the curve."""
-
-    @classmethod
-    @abstractmethod
-    def require(cls, config: dict[str, Any], corpus: Corpus) -> None:
-        """Check what the corpus tells without features."""
-
-    @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        probe, config = _probe(node)
         corpus = context.corpus(node.input("corpus"))
-        curves = cls.measure(own_config(node), features(node, context), corpus, progress)
-        curves.save(draft.folder)
-        draft.summary = {n: node.run_facts[n] for n in ("curve", "task")}
-        if isinstance(curves, ProbeCurves):
-            draft.summary |= curves.choice
+        found = probe.measure(config, features(node, context), corpus, progress)
+        found.save(draft.folder)
+        draft.summary = {**{n: node.run_facts[n] for n in ("curve", "task")}, **found.choice}
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
-        cls.require(own_config(node), context.corpus(node.input("corpus")))
+        probe, config = _probe(node)
+        probe.require(config, context.corpus(node.input("corpus")))
+
+
+def _probe(node: Node) -> tuple[FeatureProbe, Any]:
+    """The kind of probe that a node measures, and the config of its curve."""
+    fields = {"kind": node.config["kind"], "tasks": ["-"], "methods": {"-": own_config(node)}}
+    probe = PROBES.validate(fields)
+    assert isinstance(probe, FeatureProbe), f"{node.label} runs by itself"
+    return probe, probe.methods["-"]
 
 
 def own_config(node: Node) -> dict[str, Any]:

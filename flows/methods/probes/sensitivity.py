@@ -39,6 +39,12 @@ class SensitivityProbe(Probe):
 
     task_kinds = ANY_TASK
     single_store = False
+    caption = (
+        "How much of a text's vector hangs on its tokens, by their place in the text: the size of the "
+        "derivative by a token's embedding (autograd), and what attention alone lets through along all "
+        "paths (the bound of Hierarchical Token Prepending, up to a constant). Both are shares of the "
+        "text, 1 being an even share; means over texts."
+    )
 
     kind: Literal["sensitivity"] = "sensitivity"
     methods: dict[str, SensitivityMethod] = Field(min_length=1)

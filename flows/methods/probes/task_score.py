@@ -1,10 +1,10 @@
 """Score of every layer on labelled tasks, and the layer that dev would choose: `kind: task_score`."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from permafrost.flows.methods.probes.probe import LABELLED, FeatureProbe, MeasureFeatures
+from permafrost.flows.methods.probes.probe import LABELLED, FeatureProbe
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.probes import ProbeCurves, TaskScoreConfig, probe_task, require_scorable
@@ -16,28 +16,26 @@ class TaskScoreProbe(FeatureProbe):
 
     task_kinds = LABELLED
     single_store = False
+    caption = (
+        "Score of each layer's vectors alone: of a logistic regression fitted on train where there are "
+        "classes, Spearman's correlation of plain cosines where pairs are graded. A ring is the layer "
+        "with the best dev score, and its test score is what an automatic choice gives; the other test "
+        "scores describe the backbone."
+    )
 
     kind: Literal["task_score"] = "task_score"
     methods: dict[str, TaskScoreConfig] = Field(min_length=1)
 
-    def stage(self) -> type[MeasureFeatures]:
-        """As its kind says."""
-        return ProbeTaskScore
-
-
-class ProbeTaskScore(MeasureFeatures):
-    """Score of every layer on labelled tasks, and the layer that dev would choose."""
-
-    @classmethod
     def measure(
-        cls,
-        config: dict[str, Any],
+        self,
+        config: TaskScoreConfig,
         prompt_features: list[StoredFeatures],
         corpus: Corpus,
         progress: Progress,
     ) -> ProbeCurves:
-        return probe_task(TaskScoreConfig.model_validate(config), prompt_features, corpus, progress)
+        """By layer."""
+        return probe_task(config, prompt_features, corpus, progress)
 
-    @classmethod
-    def require(cls, config: dict[str, Any], corpus: Corpus) -> None:
-        require_scorable(TaskScoreConfig.model_validate(config), corpus)
+    def require(self, config: TaskScoreConfig, corpus: Corpus) -> None:
+        """See `require_scorable`."""
+        require_scorable(config, corpus)

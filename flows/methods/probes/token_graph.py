@@ -1,10 +1,10 @@
 """GLOT's token graph at several thresholds: `kind: token_graph`."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from permafrost.flows.methods.probes.probe import ANY_TASK, FeatureProbe, MeasureFeatures
+from permafrost.flows.methods.probes.probe import ANY_TASK, FeatureProbe
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.probes import (
@@ -21,31 +21,28 @@ class TokenGraphProbe(FeatureProbe):
 
     task_kinds = ANY_TASK
     single_store = True
+    caption = (
+        "GLOT's graph of tokens whose cosine is above tau: share of connected pairs, neighbours of a "
+        "token, connected components of a text, tokens without a neighbour. Dev and test are scored "
+        "after one untrained step, in which each token becomes the mean of its neighbours and the text "
+        "the mean of its tokens: by a logistic regression on classes, by the cosine on graded pairs. At "
+        "tau 1 this is the plain mean. A ring is the tau with the best dev score."
+    )
 
     kind: Literal["token_graph"] = "token_graph"
     methods: dict[str, TokenGraphConfig] = Field(min_length=1)
 
-    def stage(self) -> type[MeasureFeatures]:
-        """As its kind says."""
-        return ProbeTokenGraph
-
-
-class ProbeTokenGraph(MeasureFeatures):
-    """GLOT's token graph at several thresholds."""
-
-    @classmethod
     def measure(
-        cls,
-        config: dict[str, Any],
+        self,
+        config: TokenGraphConfig,
         prompt_features: list[StoredFeatures],
         corpus: Corpus,
         progress: Progress,
     ) -> ProbeCurves:
-        return probe_token_graph(
-            TokenGraphConfig.model_validate(config), prompt_features, corpus, progress
-        )
+        """By threshold."""
+        return probe_token_graph(config, prompt_features, corpus, progress)
 
-    @classmethod
-    def require(cls, config: dict[str, Any], corpus: Corpus) -> None:
+    def require(self, config: TokenGraphConfig, corpus: Corpus) -> None:
+        """See `require_scorable`."""
         if corpus.task != "unlabelled":
-            require_scorable(TokenGraphConfig.model_validate(config), corpus)
+            require_scorable(config, corpus)

@@ -14,7 +14,6 @@ from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.palette import extended, marks
 from permafrost.stages.report.probes import (
-    CAPTIONS,
     PROBE_CURVES,
     probe_description,
     probe_figure,
@@ -27,6 +26,7 @@ from permafrost.storage.errors import InputError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 
+CAPTIONS = {"task_score": "What each layer's vectors reach alone."}
 DEV = {1: 0.5, 2: 0.7, 3: 0.6}
 TEST = {1: 0.55, 2: 0.65, 3: 0.71}
 
@@ -75,12 +75,13 @@ def report(make_grid, tmp_path: Path) -> Path:
         grid.provenance,
         folder,
         probes=table(rows()),
+        probe_captions=CAPTIONS,
     )
     return folder
 
 
 def test_curves_are_in_the_order_of_x_and_know_what_was_chosen() -> None:
-    scores, shape = read_probes(table(rows()))
+    scores, shape = read_probes(table(rows()), CAPTIONS)
     assert (scores.name, scores.kind, scores.axis) == ("scores", "task_score", "layer")
     assert (scores.figure, shape.figure) == ("probe_1_task_score", "probe_2_unknown")
     found = {(c.method, c.measure): c for c in scores.curves}
@@ -124,7 +125,7 @@ def test_numbers_are_shown_by_their_unit(value: float, unit: str, text: str) -> 
 
 
 def test_the_figure_has_a_panel_per_measure_and_rings_where_dev_chose(grid: Grid) -> None:
-    scores, shape = read_probes(table(rows()))
+    scores, shape = read_probes(table(rows()), CAPTIONS)
     all_marks = extended(marks(results_table(grid.cells)), scores.methods)
     with drawing():
         figure = probe_figure(scores, all_marks)
@@ -145,7 +146,7 @@ def test_the_figure_has_a_panel_per_measure_and_rings_where_dev_chose(grid: Grid
 
 def test_many_places_are_thinned_and_the_last_is_named(grid: Grid) -> None:
     content = [row(x=float(k), at=str(k), value=0.5) for k in range(33)]
-    (probe,) = read_probes(table(content))
+    (probe,) = read_probes(table(content), {})
     with drawing():
         figure = probe_figure(probe, extended(marks(results_table(grid.cells)), probe.methods))
     labels = [t.get_text() for t in figure.axes[0].get_xticklabels()]
@@ -155,7 +156,7 @@ def test_many_places_are_thinned_and_the_last_is_named(grid: Grid) -> None:
 
 def test_several_tasks_have_panels_of_their_own(grid: Grid) -> None:
     content = [row(task=t, x=1.0, at="1", value=0.5) for t in ("a" * 40, "$b_")]
-    (probe,) = read_probes(table(content))
+    (probe,) = read_probes(table(content), {})
     with drawing():
         figure = probe_figure(probe, extended(marks(results_table(grid.cells)), probe.methods))
     first, second = (axes.get_title(loc="left") for axes in figure.axes)
@@ -199,4 +200,4 @@ def test_without_probes_nothing_of_them_is_there(written: Path) -> None:
 )
 def test_what_is_no_table_of_probes_is_refused(content: pa.Table, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_probes(content)
+        read_probes(content, {})
