@@ -26,7 +26,7 @@ from permafrost.storage.errors import InputError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 
-CAPTIONS = {"task_score": "What each layer's vectors reach alone."}
+CAPTIONS = {"task_score": "A ring is the layer with the best dev score."}
 DEV = {1: 0.5, 2: 0.7, 3: 0.6}
 TEST = {1: 0.55, 2: 0.65, 3: 0.71}
 
@@ -173,7 +173,7 @@ def test_page_picture_and_file_hold_the_probes(report: Path) -> None:
     assert section.count("<svg") == 2
     assert "<h3>scores</h3>" in section
     assert "<h3>shape &lt;b&gt;</h3>" in section
-    assert "A ring is the layer with the best dev score" in section
+    assert CAPTIONS["task_score"] in section
     assert ["sts", "mean", "2", "dev accuracy 70.0, test accuracy 65.0"] in page.rows
     assert ["final", "–", "–", "40.0"] in page.rows
     assert ["0.5", "12.3"] in page.rows

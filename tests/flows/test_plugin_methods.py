@@ -1,0 +1,134 @@
+"""A probe and a method in a file of a user: one file each, and editing it runs its own nodes again."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from permafrost.flows.pipeline import run_serially
+from permafrost.stages import plugins
+from tests.flows.conftest import tiny_experiment
+from tests.flows.experiments import rows_of, write
+from tests.flows.looked import Looked, look
+
+PROBE = '''
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel
+
+from permafrost.flows.methods.probes.probe import ANY_TASK, FeatureProbe
+from permafrost.stages.probes import Point, ProbeCurves
+
+
+class Curve(BaseModel):
+    scale: float = 1.0
+
+    def arrays(self, sizes):
+        return ("pooled/hidden_mean/1", "pooled/hidden_mean/2")
+
+
+class NormProbe(FeatureProbe):
+    """Mean length of the vectors of two layers."""
+
+    task_kinds = ANY_TASK
+    caption = "How long vectors are."
+
+    kind: Literal["norm"] = "norm"
+    methods: dict[str, Curve]
+
+    def measure(self, config, members, corpus, progress):
+        points = []
+        for x, array in enumerate(config.arrays(members[0].sizes), 1):
+            rows = next(members[0].reader(array, "all").in_order(1000))[1].data
+            value = config.scale * float(np.linalg.norm(rows, axis=1).mean())
+            points.append(Point("mean length", "number", float(x), str(x), value))
+        return ProbeCurves("layer", tuple(points))
+'''
+METHOD = '''
+from typing import Literal
+
+import numpy as np
+
+from permafrost.flows.graph import Node
+from permafrost.flows.methods.method import CLASSES, Method
+from permafrost.flows.stage import Stage
+from permafrost.stages.scoring.controls import LengthControl, run_control
+
+
+class Coin(Method):
+    """Asks the length control; for a plug-in, whatever it likes."""
+
+    kind: Literal["coin"] = "coin"
+
+    @property
+    def task_kinds(self):
+        return CLASSES
+
+    def fit_nodes(self, cell):
+        return (ThrowCoin.node(f"coin {cell.method} · {cell.task}", {"side": 1}, (cell.corpus,)),)
+
+
+class ThrowCoin(Stage):
+    name = "coin"
+
+    @classmethod
+    def run(cls, node, context, draft, progress):
+        run_control(LengthControl(), context.corpus(node.input("corpus"))).save(draft.folder)
+'''
+
+
+@pytest.fixture(autouse=True)
+def no_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(plugins, "_PLUGINS", plugins._Plugins())
+    yield
+    for name in [n for n in sys.modules if n.startswith(plugins.PREFIX)]:
+        del sys.modules[name]
+
+
+def content(backbone: Path, *files: Path) -> dict[str, Any]:
+    tiny = tiny_experiment(backbone)
+    task = "ratio 0.2"
+    return tiny | {
+        "plugins": [str(file) for file in files],
+        "tasks": {task: tiny["tasks"][task]},
+        "methods": {"mine": {"kind": "coin"}, "words": {"kind": "bag_of_words"}},
+        "probes": {
+            "lengths": {"kind": "norm", "tasks": [task], "methods": {"norm": {"scale": 2.0}}},
+            "shape": {"kind": "geometry", "tasks": [task], "methods": {"all": {"layers": "1"}}},
+        },
+        "seeds": [0],
+        "report": {"title": "Mine", "x_axis": {"kind": "tasks"}},
+    }
+
+
+def to_run(looked: Looked) -> set[str]:
+    waiting = {n.label for n in looked.nodes.graph if not looked.artifacts.is_done(n.ref)}
+    return waiting - {looked.nodes.report.label}
+
+
+def test_a_probe_and_a_method_in_files_join_the_run_and_the_report(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    probe, method = tmp_path / "norms.py", tmp_path / "coin.py"
+    probe.write_text(PROBE)
+    method.write_text(METHOD)
+    path = write(tmp_path / "e.yaml", content(tiny_bert, probe, method))
+    home = tmp_path / "home"
+    result = run_serially(path, home)
+    assert {row["method"] for row in rows_of(result)} == {"mine", "words"}
+    assert "How long vectors are." in result.report.read_text()
+    rows = pq.read_table(result.report.with_name("probes.parquet")).to_pylist()
+    assert {row["measure"] for row in rows if row["kind"] == "norm"} == {"mean length"}
+    assert to_run(look(path, home)) == set()
+
+    probe.write_text(PROBE.replace("config.scale *", "1 + config.scale *"))
+    assert to_run(look(path, home)) == {"probe norm · ratio 0.2"}
+    probe.write_text(PROBE)
+    method.write_text(
+        METHOD.replace("run_control(LengthControl()", "run_control(LengthControl(c=(2.0,))")
+    )
+    assert to_run(look(path, home)) == {"coin mine · ratio 0.2"}
