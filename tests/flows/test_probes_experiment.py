@@ -202,15 +202,15 @@ def test_names_in_the_report_are_part_of_its_key(files: dict[str, str], tmp_path
     assert len({first, swapped, renamed, report("reordered")}) == 4
 
 
-def test_a_probe_without_a_kind_keeps_its_config(files: dict[str, str], tmp_path: Path) -> None:
-    """The first kind is the default, and has no `kind` in its keys."""
+def test_a_probe_without_a_kind_is_of_the_first_kind(files: dict[str, str], tmp_path: Path) -> None:
     content = experiment(files)
     dag = look(write(tmp_path / "a.yaml", content), tmp_path / "home")
     content["probes"]["similarity"]["kind"] = "layers"
     named = look(write(tmp_path / "b.yaml", content), tmp_path / "home")
     key = ("similarity", "states", "pairs")
     assert dag.nodes.probes[key].spec == named.nodes.probes[key].spec
-    assert dag.nodes.probes[key].spec.config == {"method": "hs", "of": "hidden", "layers": "all"}
+    config = {"kind": "layers", "method": "hs", "of": "hidden", "layers": "all"}
+    assert dag.nodes.probes[key].spec.config == config
     assert dag.nodes.probes["graph", "layer 1", "dilution"].spec.config["kind"] == "token_graph"
 
 
