@@ -51,7 +51,7 @@ from permafrost.stages.heads import (
     MlpHead,
     ScorerHead,
 )
-from permafrost.stages.heads.token_graph import build_graph
+from permafrost.stages.heads.graph.token_graph import build_graph
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.keys import text_digest
 from permafrost.storage.ragged import Ragged, offsets_of

@@ -41,8 +41,8 @@ from torch.nn import functional
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
 from permafrost.stages.heads import Classifier, GlotHead, PygConv
 from permafrost.stages.heads.glot import GlotPooling
-from permafrost.stages.heads.pyg_conv import PygConvolution
-from permafrost.stages.heads.token_graph import edges
+from permafrost.stages.heads.graph.pyg_conv import PygConvolution
+from permafrost.stages.heads.graph.token_graph import edges
 from tests.stages.heads.pyg_reference import convolve, edge_index, gat_conv, pool_sentence
 
 with warnings.catch_warnings():

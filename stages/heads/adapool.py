@@ -23,11 +23,11 @@ from pydantic import Field
 from torch import Tensor
 
 from permafrost.stages.bounds import MAX_WIDTH
+from permafrost.stages.heads.graph.token_graph import MASKED, PAIRS
 from permafrost.stages.heads.head import Head, Pooling
 from permafrost.stages.heads.initialise import projection
 from permafrost.stages.heads.layout import lay_out
 from permafrost.stages.heads.poolings import MeanPooling
-from permafrost.stages.heads.token_graph import MASKED, PAIRS
 from permafrost.storage.errors import InputError
 
 

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
-from permafrost.stages.heads.conv import CONVOLUTIONS, ConvConfig
+from permafrost.stages.heads.graph.conv import CONVOLUTIONS, ConvConfig
 from permafrost.stages.heads.head import Head, Pooling
 from permafrost.stages.heads.initialise import projection
 from permafrost.stages.heads.scorer import Readout

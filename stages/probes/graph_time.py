@@ -23,7 +23,7 @@ from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import Features
 from permafrost.stages.heads import GlotHead
-from permafrost.stages.heads.token_graph import build_graph, edges
+from permafrost.stages.heads.graph.token_graph import build_graph, edges
 from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.probes.token_states import TokenStates
 from permafrost.storage.errors import InputError

@@ -23,7 +23,7 @@ from scipy.sparse.csgraph import connected_components
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import Features, require_finite
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.heads.token_graph import edges
+from permafrost.stages.heads.graph.token_graph import edges
 from permafrost.stages.probes.curves import Point, ProbeCurves, first_best
 from permafrost.stages.probes.linear_probe import (
     LinearProbe,

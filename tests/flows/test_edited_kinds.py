@@ -15,7 +15,7 @@ from permafrost.flows.experiment import load_experiment
 from permafrost.flows.graph import Graph, Node
 from permafrost.stages.fit.losses import LOSSES
 from permafrost.stages.heads import HEADS
-from permafrost.stages.heads.conv import CONVOLUTIONS
+from permafrost.stages.heads.graph.conv import CONVOLUTIONS
 from permafrost.stages.kinds import Category
 from permafrost.storage import fingerprint
 from tests.flows.conftest import tiny_experiment

@@ -17,7 +17,7 @@ from permafrost.stages.heads import (
     Pooling,
     ScorerHead,
 )
-from permafrost.stages.heads.pyg_conv import PygConv
+from permafrost.stages.heads.graph.pyg_conv import PygConv
 from permafrost.stages.heads.pyg_pool import PygPoolHead
 
 WIDTH = 24

@@ -2,9 +2,9 @@
 
 import torch
 
-from permafrost.stages.heads.graph_attention import GraphAttention
-from permafrost.stages.heads.graph_convolution import GraphConvolution
-from permafrost.stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
+from permafrost.stages.heads.graph.graph_attention import GraphAttention
+from permafrost.stages.heads.graph.graph_convolution import GraphConvolution
+from permafrost.stages.heads.graph.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
 from tests.stages.heads.batches import shift_normalisation
 
 RAGGED = [23, 1, 7, 40, 1, 40, 12]

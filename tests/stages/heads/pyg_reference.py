@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from permafrost.stages.heads.glot import GlotPooling
-from permafrost.stages.heads.graph_attention import GraphAttention
-from permafrost.stages.heads.graph_convolution import GraphConvolution
-from permafrost.stages.heads.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
+from permafrost.stages.heads.graph.graph_attention import GraphAttention
+from permafrost.stages.heads.graph.graph_convolution import GraphConvolution
+from permafrost.stages.heads.graph.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism
 
 with warnings.catch_warnings():
     # torch-geometric 2.8.1 calls the deprecated torch.jit.script when it is imported.

@@ -3,7 +3,8 @@ import torch
 
 from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.files import BackboneConfig, find_backbone
-from permafrost.stages.heads import AdaPoolHead, token_graph
+from permafrost.stages.heads import AdaPoolHead
+from permafrost.stages.heads.graph import token_graph
 from permafrost.storage.errors import InputError
 from tests.stages.heads.adapool_reference import adapool
 from tests.stages.heads.batches import make_batch

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from permafrost.stages.heads import GlotHead, token_graph
-from permafrost.stages.heads.edge_list import EdgeList
-from permafrost.stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
-from permafrost.stages.heads.token_graph import build_blocks, build_edges, build_graph
+from permafrost.stages.heads import GlotHead
+from permafrost.stages.heads.graph import token_graph
+from permafrost.stages.heads.graph.edge_list import EdgeList
+from permafrost.stages.heads.graph.neighbour_sum import neighbour_counts, neighbour_sum
+from permafrost.stages.heads.graph.token_graph import build_blocks, build_edges, build_graph
 from tests.stages.heads.batches import (
     magnification,
     make_batch,

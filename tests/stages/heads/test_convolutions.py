@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from permafrost.stages.heads import token_graph
-from permafrost.stages.heads.graph_attention import GraphAttention
-from permafrost.stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
-from permafrost.stages.heads.token_graph import build_blocks, edges
+from permafrost.stages.heads.graph import token_graph
+from permafrost.stages.heads.graph.graph_attention import GraphAttention
+from permafrost.stages.heads.graph.neighbour_sum import neighbour_counts, neighbour_sum
+from permafrost.stages.heads.graph.token_graph import build_blocks, edges
 from tests.stages.heads.batches import (
     magnification,
     make_batch,

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from permafrost.stages.heads import token_graph
-from permafrost.stages.heads.edge_list import EdgeList, gather, list_edges
+from permafrost.stages.heads.graph import token_graph
+from permafrost.stages.heads.graph.edge_list import EdgeList, gather, list_edges
+from permafrost.stages.heads.graph.token_graph import build_edges, build_graph
 from permafrost.stages.heads.layout import lay_out
-from permafrost.stages.heads.token_graph import build_edges, build_graph
 from tests.stages.heads.batches import make_batch
 from tests.stages.heads.pyg_reference import edge_index, sentences
 

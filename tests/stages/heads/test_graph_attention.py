@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from permafrost.stages.heads import token_graph
-from permafrost.stages.heads.graph_attention import GraphAttention
-from permafrost.stages.heads.token_graph import build_blocks
+from permafrost.stages.heads.graph import token_graph
+from permafrost.stages.heads.graph.graph_attention import GraphAttention
+from permafrost.stages.heads.graph.token_graph import build_blocks
 from tests.stages.heads.batches import make_batch, passes_gradcheck
 from tests.stages.heads.pyg_reference import convolve, edge_index, gat_conv, sentences
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from permafrost.stages.heads import GlotHead, PygConv, PygPoolHead
 from permafrost.stages.heads.directed_draws import DirectedDraws
-from permafrost.stages.heads.pyg_conv import CLASSES
+from permafrost.stages.heads.graph.pyg_conv import CLASSES
 from permafrost.stages.heads.pyg_pool import AGGREGATIONS
 from permafrost.storage.errors import InputError
 from tests.stages.heads.batches import make_batch

@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from permafrost.stages.heads.token_graph import build_blocks, edges
+from permafrost.stages.heads.graph.token_graph import build_blocks, edges
 from tests.stages.heads.batches import make_batch
 from tests.stages.heads.pyg_reference import edge_index, sentences
 

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from permafrost.stages.embed.aggregate import pool_rows
-from permafrost.stages.heads.token_graph import edges
+from permafrost.stages.heads.graph.token_graph import edges
 from permafrost.stages.probes import ProbeCurves, TaskScoreConfig, TokenGraphConfig, probe_task
 from permafrost.stages.probes.token_graph import one_step, probe_token_graph
 from permafrost.storage.errors import InputError

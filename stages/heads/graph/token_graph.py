@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from permafrost.stages.heads.edge_list import EdgeList, list_edges
+from permafrost.stages.heads.graph.edge_list import EdgeList, list_edges
 from permafrost.stages.heads.layout import Layout, lay_out
 
 PAIRS = {"cpu": 1 << 17, "cuda": 1 << 26}

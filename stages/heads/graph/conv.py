@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from permafrost.stages.heads.token_graph import build_graph
+from permafrost.stages.heads.graph.token_graph import build_graph
 from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.quoting import quoted
 
@@ -91,6 +91,6 @@ class Conv(Kind, ABC):
         return
 
 
-CONVOLUTIONS = Category("convolution", Conv, "permafrost.stages.heads")
+CONVOLUTIONS = Category("convolution", Conv, "permafrost.stages.heads.graph")
 ConvConfig = Annotated[Conv, CONVOLUTIONS.field_or_name()]
 """Any convolution: by its name alone, `gat`, or with fields, `{kind: pyg, name: GATv2Conv}`."""

@@ -18,7 +18,8 @@ from jaxtyping import Float, Int
 from pydantic import Field, JsonValue, model_validator
 from torch import Tensor, nn
 
-from permafrost.stages.heads.conv import Conv, Convolution
+from permafrost.stages.heads.graph.conv import Conv, Convolution
+from permafrost.stages.heads.graph.token_graph import COPIED, build_edges
 from permafrost.stages.heads.pyg_layers import (
     Family,
     SeededCalls,
@@ -29,7 +30,6 @@ from permafrost.stages.heads.pyg_layers import (
     width_of,
 )
 from permafrost.stages.heads.ragged_sums import owners
-from permafrost.stages.heads.token_graph import COPIED, build_edges
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from permafrost.stages.heads.conv import Conv, Convolution
+from permafrost.stages.heads.graph.conv import Conv, Convolution
+from permafrost.stages.heads.graph.neighbour_sum import neighbour_counts, neighbour_sum
+from permafrost.stages.heads.graph.token_graph import Graph
 from permafrost.stages.heads.initialise import glorot
-from permafrost.stages.heads.neighbour_sum import neighbour_counts, neighbour_sum
-from permafrost.stages.heads.token_graph import Graph
 
 
 class GraphConvolution(Convolution):

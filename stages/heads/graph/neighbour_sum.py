@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from permafrost.stages.heads.edge_list import EdgeList, gather
-from permafrost.stages.heads.token_graph import Block, Graph
+from permafrost.stages.heads.graph.edge_list import EdgeList, gather
+from permafrost.stages.heads.graph.token_graph import Block, Graph
 
 
 def _adjacency(block: Block, dtype: torch.dtype) -> Tensor:

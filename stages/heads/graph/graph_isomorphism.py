@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from permafrost.stages.heads.batch_normalisation import normalised
-from permafrost.stages.heads.conv import Conv, Convolution
+from permafrost.stages.heads.graph.conv import Conv, Convolution
+from permafrost.stages.heads.graph.neighbour_sum import neighbour_sum
+from permafrost.stages.heads.graph.token_graph import Graph
 from permafrost.stages.heads.initialise import linear
-from permafrost.stages.heads.neighbour_sum import neighbour_sum
-from permafrost.stages.heads.token_graph import Graph
 
 
 class GraphIsomorphism(Convolution):
