@@ -5,8 +5,8 @@ Source: GAT (arXiv:1710.10903) as GLOT's released code runs it: edge_dim 1 with 
 of GATConv, concatenated.
 Axes: t tokens of all texts, d input width, h output width, k width of an attention head.
 Memory: W x and the result, `[t, h]` each, and two numbers per token and attention head. Beside them, on
-blocks of b texts l long, tensors `[b, l, l]` and `[b, l, k]` live for one block at a time; on e edges a few tensors
-`[e]`. Scores have rank 1 before the LeakyReLU, so the gradient makes the attention again from two
+blocks of b texts l long, tensors `[b, l, l]` and `[b, l, k]` live for one block at a time; on e edges a few
+tensors `[e]`. Scores have rank 1 before the LeakyReLU, so the gradient makes the attention again from two
 vectors instead of keeping it.
 """
 
