@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from permafrost.flows.runs import latest_runs, run_files, run_problems, unfinished_runs
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
@@ -11,6 +12,7 @@ from permafrost.storage.durable import DRAFT_PREFIX, remove_tree
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.writing import writing
+from permafrost.storage.keys import KEY_VERSION
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Garbage:
     stores: tuple[FeatureStore, ...]
     drafts: tuple[Path, ...]
     n_kept: int
+    n_older: int
+    """Of those that are kept: made under an earlier version of keys, and used by no latest run."""
 
     @property
     def folders(self) -> list[Path]:
@@ -47,12 +51,17 @@ class Garbage:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def collect(home: Path, keep: Sequence[str]) -> Garbage:
+Older = Literal["keep", "remove"]
+
+
+def collect(home: Path, keep: Sequence[str], older: Older = "keep") -> Garbage:
     """Find garbage under a home.
 
     Args:
         home: the home.
         keep: artifacts (with everything they were made from) and stores to keep as well.
+        older: what becomes of artifacts whose keys an earlier version made. No run of today reuses them, so
+            the latest run of an experiment uses none, however good the heads in them are.
 
     Raises:
         CorruptDataError: the record of a run or a store is damaged, or names what is not there, so that what
@@ -78,13 +87,15 @@ def collect(home: Path, keep: Sequence[str]) -> Garbage:
             f"no experiment has finished under {home} and nothing is named with --keep, so everything would "
             f"go; run an experiment first, or delete the folder yourself"
         )
-    kept = _reachable(artifacts, roots, stores)
+    used = _reachable(artifacts, roots, stores)
+    earlier = {str(m.ref) for m in artifacts.all() if m.key_version < KEY_VERSION} - used
+    kept = used | _reachable(artifacts, earlier, stores) if older == "keep" else used
     garbage = tuple(m.ref for m in artifacts.all() if str(m.ref) not in kept)
     lost = tuple(s for s in every if s.store_id not in stores)
     n_kept = sum(1 for _ in artifacts.all()) - len(garbage) + len(every) - len(lost)
     # A store is removed by way of such a name; a kill leaves it.
     drafts = (*artifacts.stale_drafts(), *sorted(home.glob(f"features/{DRAFT_PREFIX}*")))
-    return Garbage(artifacts, garbage, lost, drafts, n_kept)
+    return Garbage(artifacts, garbage, lost, drafts, n_kept, len(earlier & kept))
 
 
 def _reachable(artifacts: ArtifactStore, roots: set[str], stores: set[str]) -> set[str]:

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-KEY_VERSION = 1
+KEY_VERSION = 2
+"""1 until kinds had code of their own in keys. Artifacts of an earlier version are read, and not reused."""
 KEY_LENGTH = 32
 
 

@@ -182,12 +182,16 @@ def gc(
     keep: Annotated[
         list[str] | None, typer.Option(help="Artifact or store to keep as well; may be repeated.")
     ] = None,
+    older: Annotated[
+        bool,
+        typer.Option("--older", help="Also what earlier versions made and no run of today reuses."),
+    ] = False,
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
 ) -> None:
     """Remove what no experiment's latest run used: artifacts, drafts, and feature stores."""
     root = home_folder(home)
-    garbage = collect(root, keep or [])
+    garbage = collect(root, keep or [], "remove" if older else "keep")
     freed = {str(path.relative_to(root)): bytes_under(path) for path in garbage.folders}
     if not dry_run:
         garbage.remove()
@@ -198,6 +202,7 @@ def gc(
                 "bytes": sum(freed.values()),
                 "dry_run": dry_run,
                 "kept": garbage.n_kept,
+                "kept_older": garbage.n_older,
             }
         )
         return
@@ -205,3 +210,8 @@ def gc(
         console.print(f"{size(n_bytes):>10}  {path}", markup=False, highlight=False)
     verb = "would remove" if dry_run else "removed"
     console.print(f"{verb} {len(freed)} ({size(sum(freed.values()))}); kept {garbage.n_kept}")
+    if garbage.n_older:
+        console.print(
+            f"{garbage.n_older} of them were made by an earlier version and are not reused, but load as "
+            "ever; --older removes these too"
+        )

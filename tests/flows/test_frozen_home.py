@@ -97,5 +97,13 @@ def test_the_same_experiment_computes_no_token(
     result = run_serially(Path("experiment.yaml"), here / "home")
     extractions = list(ArtifactStore(here / "home").all("extract"))
     assert sum(m.summary["n_tokens_computed"] for m in extractions) > 0, "once, then"
+    assert not result.reused, "keys of an earlier version are not those of today"
+    heads = set(trained(here / "home"))
+    kept = collect(here / "home", [])
+    assert not {str(ref) for ref in kept.refs} & heads, "nobody asked for its heads to go"
+    assert kept.n_older == 36
+    assert {str(ref) for ref in collect(here / "home", [], "remove").refs} >= {
+        str(m.ref) for m in ArtifactStore(here / "home").all() if m.key_version == 1
+    }
     made = result.computed["extract"]
     assert [m.summary["n_tokens_computed"] for m in extractions[-made:]] == [0] * made

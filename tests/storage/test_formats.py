@@ -119,10 +119,11 @@ def test_an_old_store_still_grows(tmp_path: Path) -> None:
 
 
 def test_the_artifact_of_format_1_is_still_read() -> None:
-    store = ArtifactStore(HOME)
-    assert store.is_done(SPEC.ref)
-    assert json.loads((store.open(SPEC.ref) / "metrics.json").read_text()) == {"dev": 0.75}
-    assert store.manifest(SPEC.ref).summary == {"dev": 0.75}
+    store, ref = ArtifactStore(HOME), SPEC.ref_of(1)
+    assert store.is_done(ref)
+    assert json.loads((store.open(ref) / "metrics.json").read_text()) == {"dev": 0.75}
+    assert store.manifest(ref).summary == {"dev": 0.75}
+    assert not store.is_done(SPEC.ref), "keys of today are others"
 
 
 def test_the_committed_bytes_are_few() -> None:
