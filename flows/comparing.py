@@ -1,4 +1,4 @@
-"""From what a user names to what can be compared: a report, a results.parquet, an experiment's last run."""
+"""The two sides of a comparison: a report, a results.parquet, or an experiment's last run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Side:
     """One side of a comparison."""
 
     label: str
-    """What it is, for a reader."""
+    """What it is, in words."""
     methods: tuple[ScoredMethod, ...]
 
 

@@ -13,7 +13,7 @@ from permafrost.flows.runs import gaps_folder, remove_gaps
 def report_with_gaps(
     nodes: ExperimentGraph, context: RunContext, outcomes: Mapping[str, Outcome]
 ) -> Path | None:
-    """Write it and return its path; None if there is not one result.
+    """Write it and return its path; None if there are no results at all.
 
     It lies beside the run records and is not published: published, it would count as done for ever.
     """

@@ -1,4 +1,4 @@
-"""The nodes of an experiment, and what each of them is in it."""
+"""The nodes of an experiment, by their role in it."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, for people."""
+"""Validation errors of pydantic, for people."""
 
 from pydantic import ValidationError
 

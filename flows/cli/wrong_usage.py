@@ -1,4 +1,4 @@
-"""Wrong flags and arguments: what the command line's own parser says of them, short."""
+"""Messages of the command line's parser about wrong flags and arguments, shortened."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -53,7 +53,7 @@ class CellEntry(_Entry):
     role: Role
     category: str
     loss: str | None
-    """What training made small; None where nothing is trained in epochs."""
+    """The loss that training minimised; None where nothing is trained in epochs."""
     result: str
     """What holds its metrics."""
     fit: str | None

@@ -1,4 +1,4 @@
-"""Whether the files of a checkpoint are whole and belong together, told before anything is loaded."""
+"""Checks that the files of a checkpoint are complete and belong together, before anything is loaded."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from permafrost.storage.quoting import LIMIT, quoted, visible
 
 
 def reason(error: BaseException) -> str:
-    """What a library says, on one line of at most 300 characters; foreign messages may be pages."""
+    """A library's error message on one line of at most 300 characters; some are pages long."""
     text = visible(" ".join(str(error).split()))
     message = text if len(text) <= 3 * LIMIT else f"{text[: 3 * LIMIT]}…"
     return (

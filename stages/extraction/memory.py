@@ -20,7 +20,7 @@ from permafrost.stages.extraction.recipes import Encoded
 from permafrost.storage.errors import PermafrostError
 
 _T = TypeVar("_T")
-_SAID_BY_TORCH = (
+_MESSAGES = (
     "DefaultCPUAllocator: can't allocate memory",
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
@@ -109,9 +109,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed, on a device or on the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(
-        message in str(error) for message in _SAID_BY_TORCH
-    )
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)
 
 
 def _own_bytes() -> int:

@@ -179,7 +179,7 @@ def resample(
 def estimate(
     metric: str, values_K: Float64[np.ndarray, " k"], values_KB: Float64[np.ndarray, "k b"]
 ) -> Estimate:
-    """What k seeds of one method say together; the values are those that `resample` returns."""
+    """The estimate from k seeds of one method; the values are those that `resample` returns."""
     n_seeds = len(values_K)
     error = float(np.std(values_K, ddof=1)) / n_seeds**0.5 if n_seeds > 1 else 0.0
     # Scores that differ in their last bit are equal.

@@ -38,7 +38,7 @@ _SAME_SCORE = 1e-9
 
 @dataclass(frozen=True)
 class NamedAnswers:
-    """Predictions on a test set whose texts are named by their digests, in an order these decide."""
+    """Predictions on a test set whose texts are identified by their digests, and sorted by them."""
 
     digests: tuple[tuple[str, ...], ...]
     """One per side of an example."""
@@ -55,7 +55,7 @@ class NamedAnswers:
 
 
 def named(answers: Answers, digests: Sequence[str]) -> NamedAnswers:
-    """Replace the texts of a corpus, whose digests are given, by what they are everywhere."""
+    """Identify texts by their digests instead of their numbers in a corpus."""
     known = np.array(digests)
     sides = [known[side] for side in answers.sides]
     order = np.lexsort((answers.labels, *reversed(sides)))

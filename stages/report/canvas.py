@@ -64,7 +64,7 @@ def drawing() -> Generator[None]:
 
 
 def png(figure: Figure, dpi: int = 160) -> bytes:
-    """The picture on white, readable wherever it is put. Equal figures give equal bytes."""
+    """The figure on a white background. Equal figures give equal bytes."""
     FigureCanvasAgg(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
@@ -127,7 +127,7 @@ _METADATA = ("Creator", "Date", "Format", "Type")
 
 
 def _entitle(root: ElementTree.Element, gid: str, texts: Sequence[str]) -> None:
-    """Give every mark of a line its text; what they have in common is said once, as there may be many."""
+    """Give every marker of a line its tooltip; their common style moves to the group, as they may be many."""
     group = next(element for element in root.iter() if element.get("id") == gid)
     marks = [element for element in group.iter() if _local(element.tag) == "use"]
     for mark, text in zip(marks, texts, strict=True):

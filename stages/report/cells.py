@@ -40,7 +40,7 @@ class Cell:
     key: str
     """Artifact key of the results."""
     loss: str | None = None
-    """What training made small; None where nothing is trained in epochs."""
+    """The loss that training minimised; None where nothing is trained in epochs."""
     costs: Costs = Costs()
     category: str | None = None
     """Kind of the task, for averages over tasks of one kind."""

@@ -1,4 +1,4 @@
-"""What a report is called and how its main figure is laid out."""
+"""Title, layout and averages of a report."""
 
 from typing import Annotated, Literal
 
@@ -17,13 +17,13 @@ class _Config(BaseModel):
 
 
 class CurveAxis(_Config):
-    """The tasks are one task at several settings of a dial (e.g. the share of distractors)."""
+    """The tasks are one task at several values of a parameter (e.g. the share of distractors)."""
 
     kind: Literal["curve"] = "curve"
     label: str = Field(min_length=1)
-    """What the dial is, as written under the axis."""
+    """Name of the parameter, as written under the axis."""
     values: dict[str, FiniteFloat] = Field(min_length=1)
-    """Task to its place on the dial. Tasks that are not named here are in the tables only."""
+    """Task to its value of the parameter. Tasks that are not named here are in the tables only."""
 
 
 class TasksAxis(_Config):
@@ -48,6 +48,6 @@ class ReportConfig(_Config):
     n_errors: int = Field(default=5, ge=0, le=MAX_TEXTS)
     """Worst errors shown of each task."""
     averages: AverageRule = "same_metric"
-    """Means over the tasks; tasks that are settings of a dial have none."""
+    """Means over the tasks; tasks that differ in a parameter have none."""
     bootstrap: BootstrapConfig = BootstrapConfig()
     """Intervals, and tests against the best method of each task."""

@@ -27,7 +27,7 @@ class ControlFinding:
 
     @property
     def at_chance(self) -> bool:
-        """Not shown to be elsewhere."""
+        """Not significantly different from chance."""
         return self.p >= self.alpha
 
     @property

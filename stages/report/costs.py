@@ -1,4 +1,4 @@
-"""What methods cost beside what they reach, and what the backbone took; as recorded, never estimated."""
+"""What methods cost beside their scores, and what the backbone took; as recorded, never estimated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -55,7 +55,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class WorstAnswers:
-    """An order of wrong answers."""
+    """Wrong answers, the worst first."""
 
     rows: tuple[int, ...]
     """Of the answers, the worst first."""

@@ -62,7 +62,7 @@ def legend_height(names: Sequence[str]) -> float:
 
 
 def line(mark: Mark, x: np.ndarray, y: np.ndarray, *, small: bool = False) -> Line2D:
-    """Points joined in the manner of a method or control."""
+    """A line with the colour, marker and dashes of a method or control."""
     drawn = Line2D(
         x,
         y,
@@ -79,7 +79,7 @@ def line(mark: Mark, x: np.ndarray, y: np.ndarray, *, small: bool = False) -> Li
     return drawn
 
 
-def of(marks: dict[str, Mark], names: set[str]) -> dict[str, Mark]:
+def marks_of(marks: dict[str, Mark], names: set[str]) -> dict[str, Mark]:
     """The marks of these names, in their order."""
     return {name: mark for name, mark in marks.items() if name in names}
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.entries import DASH, hundredths
-from permafrost.stages.report.frame import line, of, two_across
+from permafrost.stages.report.frame import line, marks_of, two_across
 from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.palette import INK, Mark
 from permafrost.storage.errors import InputError
@@ -147,7 +147,7 @@ def _checked(table: pa.Table) -> pa.Table:
 
 def layer_figure(curves: Sequence[LayerCurve], marks: dict[str, Mark]) -> Figure:
     """Score by layer, one panel per task, one line per method; scores of tasks share an axis."""
-    shown = of(marks, {c.method for c in curves})
+    shown = marks_of(marks, {c.method for c in curves})
     figure, panels = _panels([c.task for c in curves], shown, "layer")
     for task, axes in panels.items():
         by_method = {c.method: c for c in curves if c.task == task}

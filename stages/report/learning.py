@@ -21,7 +21,7 @@ from permafrost.stages.report.cells import Cell, CellResult
 from permafrost.stages.report.frame import (
     add_line,
     log_scale,
-    of,
+    marks_of,
     panel_title,
     ring,
     rows_of_panels,
@@ -83,12 +83,12 @@ class LearningCurve:
     task: str
     metric: str
     loss: str
-    """What training made small."""
+    """What was minimised."""
     runs: tuple[Run, ...]
     """One per seed."""
 
     def series(self, what: Quantity) -> Series:
-        """Mean and range over seeds, as long as all seeds go on."""
+        """Mean and range over seeds, up to the last epoch that all have."""
         points = [run.points(what) for run in self.runs]
         common = reduce(np.intersect1d, [epochs for epochs, _ in points])
         values = np.stack([of_run[np.isin(epochs, common)] for epochs, of_run in points])
@@ -97,7 +97,7 @@ class LearningCurve:
     def tails(
         self, what: Quantity
     ) -> list[tuple[Int64[np.ndarray, " n_points"], Float64[np.ndarray, " n_points"]]]:
-        """What seeds did that went on after another had stopped, from the last epoch of all."""
+        """Curves of seeds that trained longer than others, from the last epoch that all have."""
         last = max(self.series(what).epochs.tolist(), default=0)
         tails = [
             (epochs[epochs >= last], values[epochs >= last])
@@ -186,7 +186,7 @@ def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> 
 
     A ring is the epoch that a fit kept. Metrics are times 100 and share a scale where they are the same.
     """
-    shown = of(marks, {c.method for c in curves})
+    shown = marks_of(marks, {c.method for c in curves})
     rows = list(dict.fromkeys((c.task, c.loss, c.metric) for c in curves))
     figure, panels = rows_of_panels(shown, len(rows))
     first_of_metric: dict[str, Axes] = {}

@@ -1,4 +1,4 @@
-"""The main figure: test metric along a dial, or by task.
+"""The main figure: test metric against a parameter, or by task.
 
 A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points; numbers are shown times 100.
 """
@@ -40,7 +40,7 @@ def main_description(config: ReportConfig, table: ResultsTable) -> str:
 
 
 def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) -> Figure:
-    """Test metric against the dial, one line per method and control, bars of one sd over seeds."""
+    """Test metric against the parameter, one line per method and control, bars of one sd over seeds."""
     placed = sorted(
         (axis.values[c.task], i) for i, c in enumerate(table.columns) if c.task in axis.values
     )

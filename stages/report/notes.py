@@ -1,8 +1,8 @@
-"""Under the results: what marks mean, what was averaged, and what must be known to read the scores.
+"""Notes under the results: what the marks mean, what was averaged, and caveats about the scores.
 
-Among it the fits that may not have been trained to their end. Dev decides when training is over. It has not
-where the epoch it likes best is the last there was, or where the loss on train still falls markedly and dev
-has hardly been waited for. A loss that falls while dev has long been getting no better is no sign of it.
+One caveat names fits that may have stopped too early: the best epoch on dev is the last one, or the training
+loss still falls markedly and few epochs have passed since the best. A loss that falls while dev has long
+stopped improving is no sign of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ FEW_SEEDS = 5
 """With fewer, seeds alone make an interval more than 1.4 times as wide as a known spread of theirs would."""
 _MEANS_OF_EXAMPLES = ("accuracy", "mrr")
 WAITED = 5
-"""Epochs without a better one on dev after which the loss on train no longer matters."""
+"""Epochs without improvement on dev after which a falling training loss no longer matters."""
 SHARE_OF_FALL = 0.05
 """A loss still falls if its last epoch has more than this share of its whole fall,"""
 SHARE_OF_LOSS = 0.01
@@ -41,7 +41,7 @@ def annotated(
     config: ReportConfig,
     curves: Sequence[LearningCurve] = (),
 ) -> ResultsTable:
-    """The table with intervals, comparisons, means over tasks, and all that has to be said of them.
+    """The table with intervals, comparisons, means over tasks, and its notes.
 
     `curves` say how methods were trained.
 
@@ -159,13 +159,13 @@ def _counted(n: int, noun: str) -> str:
 
 
 def ends_at_its_best(run: Run) -> bool:
-    """The epoch that was kept is the last with a metric on dev, which could still rise."""
+    """The best epoch on dev is the last one, so the metric could still rise."""
     evaluated, _ = run.points("dev_metric")
     return bool(run.kept == evaluated[-1] and run.kept_metric < 1)
 
 
 def still_falls(run: Run) -> bool:
-    """The loss on train fell markedly in the last epoch, and dev has hardly been waited for."""
+    """The training loss fell markedly in the last epoch, soon after the best epoch on dev."""
     losses = run.train_loss
     if len(losses) < 2 or run.epochs[-1] - run.kept >= WAITED or run.kept_metric >= 1:
         return False
@@ -194,9 +194,9 @@ def unfinished_note(
         return ()
     more = f" and {len(fits) - _MOST_NAMED} more" if len(fits) > _MOST_NAMED else ""
     return (
-        f"Perhaps not trained to the end: {', '.join(fits[:_MOST_NAMED])}{more}. Their scores may say more "
-        "of the training than of the method. Raise `max_epochs`, or leave it out of `optim` so that dev "
-        "decides; where it is out, raise `max_steps` or `lr`.",
+        f"Possibly undertrained: {', '.join(fits[:_MOST_NAMED])}{more}. Their scores may say more "
+        "about the training than about the method. Raise `max_epochs`, or leave it out of `optim` so that "
+        "dev decides; if it is not set, raise `max_steps` or `lr`.",
     )
 
 

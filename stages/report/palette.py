@@ -1,4 +1,4 @@
-"""Colours and marks: every method has one colour and one marker in all figures, all other rows are grey.
+"""Colours and markers: every method has one of each in all figures; all other rows are grey.
 
 The hues are Okabe and Ito's, told apart with any kind of colour vision; the markers and line styles tell
 them apart without colour. A stand-alone picture uses the light values; in the page each becomes a

@@ -19,7 +19,7 @@ from permafrost.stages.report.entries import DASH
 from permafrost.stages.report.frame import (
     add_line,
     log_scale,
-    of,
+    marks_of,
     panel_title,
     ring,
     rows_of_panels,
@@ -152,7 +152,7 @@ def pretraining_figure(pretrainings: Sequence[Pretraining]) -> Figure:
     A ring is the epoch kept of a layer.
     """
     names = {depth.name for p in pretrainings for depth in p.depths}
-    figure, panels = rows_of_panels(of(_DEPTHS, names), len(pretrainings))
+    figure, panels = rows_of_panels(marks_of(_DEPTHS, names), len(pretrainings))
     for pretraining, (left, right) in zip(pretrainings, panels, strict=True):
         panel_title(left, f"{pretraining.name} · error on train")
         panel_title(right, "error on held-out texts")

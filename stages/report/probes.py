@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from permafrost.stages.metrics.records import POINTS
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.entries import hundredths
-from permafrost.stages.report.frame import line, of, two_across
+from permafrost.stages.report.frame import line, marks_of, two_across
 from permafrost.stages.report.palette import INK, Mark
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -196,7 +196,7 @@ def probe_figure(probe: Probe, marks: dict[str, Mark]) -> Figure:
 
     A ring is the place that dev chose.
     """
-    names = of(marks, set(probe.methods))
+    names = marks_of(marks, set(probe.methods))
     panels = probe.panels()
     figure, places = two_across(
         len(panels), names, probe.axis, row=_ROW, foot=34.0, left=0.09, hspace=0.42, wspace=0.2

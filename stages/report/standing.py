@@ -169,7 +169,7 @@ def _resampled(
 
 
 def _means(group: Sequence[_Resampled], n_seeds: dict[str, int]) -> dict[str, Estimate]:
-    """What the seeds of a method say together, of methods whose seeds are all here."""
+    """Estimates over the seeds of each method of which every seed is in the group."""
     by_method: dict[str, list[_Resampled]] = {}
     for cell in group:
         by_method.setdefault(cell.result.cell.method, []).append(cell)

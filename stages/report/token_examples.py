@@ -140,13 +140,13 @@ def _row(
     is_class = bool(corpus.label_names)
     return WeightRow(
         method=method.weights.method,
-        prediction=_said(outcome.prediction, corpus),
+        prediction=_answer_text(outcome.prediction, corpus),
         correct=outcome.label == outcome.prediction if is_class else None,
         passages=tuple(passages),
     )
 
 
-def _said(prediction: float, corpus: TaskCorpus) -> str:
+def _answer_text(prediction: float, corpus: TaskCorpus) -> str:
     """An answer in words: a class, the cosine of graded pairs, the rank at which a partner was found."""
     match corpus.task:
         case "similarity":

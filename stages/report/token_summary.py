@@ -1,4 +1,4 @@
-"""Where the weight goes over many texts: kinds of token, position in the text, and how spread out it is.
+"""Where the weight goes over many texts: by kind of token, by position, and how concentrated it is.
 
 Every number is a mean over texts, each text counting the same, then over seeds. A plain mean's numbers are
 the shares of the tokens themselves, so those are what to compare with.
@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.entries import hundredths
-from permafrost.stages.report.frame import DASHES, framed, legend_height, line, of
+from permafrost.stages.report.frame import DASHES, framed, legend_height, line, marks_of
 from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.palette import INK, KIND_COLOURS, MUTED, Mark
 from permafrost.stages.report.tokens import KINDS, CellWeights, Reading, ReadToken
@@ -199,7 +199,7 @@ def _mean(rows: Sequence[Mapping[str, Any]], column: str) -> float:
 
 def summary_figure(tasks: Sequence[TaskSummary], marks: dict[str, Mark]) -> Figure:
     """One row per task: share of the weight by kind of token, and weight by tenth of the text."""
-    shown = of(marks, {m.method for s in tasks for m in s.methods})
+    shown = marks_of(marks, {m.method for s in tasks for m in s.methods})
     heights = [max(_BAR * (1 + len(s.methods)), 95.0) for s in tasks]
     top_room = legend_height([*shown, _UNIFORM]) + 20.0
     height = top_room + sum(h + 30.0 for h in heights) + 34.0

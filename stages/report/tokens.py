@@ -1,4 +1,4 @@
-"""Tokens as they are read, and what kind each is, for WordPiece, byte-level BPE and SentencePiece.
+"""Tokens as readable text, and what kind each is, for WordPiece, byte-level BPE and SentencePiece.
 
 Kinds are told by facts of the token alone, in this order:
 
@@ -45,7 +45,7 @@ among them."""
 
 @dataclass(frozen=True)
 class ReadToken:
-    """One token as it is read."""
+    """One token as readable text."""
 
     text: str
     glued: bool

@@ -34,7 +34,7 @@ _LINE = 17.0
 
 @dataclass(frozen=True)
 class Piece:
-    """One token as it is read."""
+    """One token as readable text."""
 
     text: str
     glued: bool
@@ -98,7 +98,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class WeightRow:
-    """One method's reading of an example."""
+    """One method's weights and prediction on an example."""
 
     method: str
     prediction: str | None

@@ -27,11 +27,11 @@ from permafrost.stages.metrics.predictions import predictions_table
 SPLITS = ("dev", "test")
 """What is scored."""
 
-Found = Mapping[str, tuple[Examples, Predictions]]
+Answered = Mapping[str, tuple[Examples, Predictions]]
 """Examples and answers of `SPLITS`."""
 
 
-def answers_table(answered: Found) -> pa.Table:
+def answers_table(answered: Answered) -> pa.Table:
     """The answers, one row per example; see `predictions_table`."""
     return pa.concat_tables(
         predictions_table(s.split, s.sides, s.labels, p.values, p.scores)
@@ -39,7 +39,7 @@ def answers_table(answered: Found) -> pa.Table:
     )
 
 
-def answer_metrics(metric: Metric, data: FitData, answered: Found) -> dict[str, Any]:
+def answer_metrics(metric: Metric, data: FitData, answered: Answered) -> dict[str, Any]:
     """The metrics of answers, by name.
 
     Args:

@@ -1,4 +1,4 @@
-"""Score vectors on graded pairs: how the cosine of two texts goes with the label people gave them.
+"""Score vectors on graded pairs: how the cosine of two texts correlates with the label people gave them.
 
 Source: the STS convention of mteb, whose main score is the Spearman correlation of the cosines; FREEZE!,
 section 4.2, reports Pearson next to it, and so do we. Labels are compared as they are, never rounded.
@@ -32,7 +32,7 @@ _ROUNDING = 1e-12
 
 
 class SimilarityConfig(BaseModel):
-    """How cosines are held against labels."""
+    """How cosines are compared with labels."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -68,7 +68,7 @@ def test_the_note_names_method_task_seeds_and_epochs_and_leaves_controls_out():
     ]
     (note,) = unfinished_note(curves, ["GLOT, shuffled"])
     assert note.startswith(
-        "Perhaps not trained to the end: GLOT on t (the last epoch kept by seed 0 (epoch 2 of 2)), mean on t "
+        "Possibly undertrained: GLOT on t (the last epoch kept by seed 0 (epoch 2 of 2)), mean on t "
         "(train loss falling in seeds 0 (epoch 1 of 2), 2 (epoch 1 of 2)). "
     )
     assert "`max_epochs`" in note

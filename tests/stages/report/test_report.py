@@ -213,9 +213,7 @@ def test_results_parquet_and_summary_read_back(written_grid: Grid, written: Path
     assert table.column("key").to_pylist() == [c.key for c in written_grid.cells]
     summary = json.loads((written / "summary.json").read_text())
     (note,) = summary.pop("notes")
-    assert note.startswith(
-        "Perhaps not trained to the end: mean on ratio 0.2 (the last epoch kept by"
-    )
+    assert note.startswith("Possibly undertrained: mean on ratio 0.2 (the last epoch kept by")
     expected = results_summary(results_table(written_grid.cells))
     del expected["notes"]
     assert summary == {"title": "Signal dilution", **expected}
