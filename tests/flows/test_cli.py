@@ -141,7 +141,7 @@ def test_run_says_that_everything_was_reused(finished: Cli, experiment_file: Pat
     assert "everything was reused" in finished("run", str(experiment_file))
     again = finished.json("run", str(experiment_file))
     assert again["computed"] == {}
-    assert sum(again["reused"].values()) == 33
+    assert sum(again["reused"].values()) == 41
     changed = finished("run", str(experiment_file), "--set", "methods.GLOT.head.tau=0.5")
     assert "computed: 4 fit, 4 score, 1 report" in changed
 
