@@ -1,6 +1,5 @@
 """Fit: train heads on stored features, chosen on dev."""
 
-from permafrost.stages.fit.batches import per_text, to_tensors
 from permafrost.stages.fit.candidates import Grid, candidates
 from permafrost.stages.fit.choice import Choice, bar_after, choose
 from permafrost.stages.fit.config import FitConfig
@@ -18,7 +17,7 @@ from permafrost.stages.fit.metrics import METRICS, Metric, class_balance, evalua
 from permafrost.stages.fit.models import Predictions, TaskFacts
 from permafrost.stages.fit.optim import OptimConfig
 from permafrost.stages.fit.run import predict
-from permafrost.stages.fit.sources import source_of
+from permafrost.stages.fit.sources import per_text, source_of, to_tensors
 from permafrost.stages.fit.splits import require_rivals, require_spread, require_trainable
 from permafrost.stages.fit.trained import FitResult, LoadedHead, load_head
 from permafrost.stages.fit.training import fit

@@ -3,14 +3,14 @@
 Axes: n examples of s sides.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int, Int64
+from torch import Tensor
 
-from permafrost.stages.fit.batches import per_text
 from permafrost.stages.fit.data import Examples
 from permafrost.stages.fit.trainer import shuffled_batches
 from permafrost.stages.heads.head import HeadConfig
@@ -106,3 +106,23 @@ def pooled(
 def with_reader(source: Source, reader: FeatureReader) -> Source:
     """The same examples with other features of the same texts."""
     return replace(source, reader=reader)
+
+
+def to_tensors(
+    features: Ragged, device: torch.device
+) -> tuple[Float[Tensor, "t d"], Int[Tensor, " n_plus_1"]]:
+    """Packed tokens and offsets on a device; no copy on the CPU when the memory is writable float32."""
+    data = np.require(features.data, dtype=np.float32, requirements=["C", "W"])
+    return torch.from_numpy(data).to(device), torch.from_numpy(features.offsets).to(device)
+
+
+@torch.no_grad()
+def per_text(
+    reader: FeatureReader,
+    batch_size: int,
+    device: torch.device,
+    compute: Callable[[Tensor, Tensor], Tensor],
+) -> Float[Tensor, "n d"]:
+    """`compute(tokens, offsets)` for every text of a reader, in its order, on the CPU."""
+    parts = [compute(*to_tensors(rows, device)).cpu() for _, rows in reader.in_order(batch_size)]
+    return torch.cat(parts)

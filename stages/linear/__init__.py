@@ -1,9 +1,8 @@
 """Linear: a linear probe or a linear SVM on frozen vectors."""
 
 from permafrost.stages.linear.config import Classifier, ClassMetric, LinearConfig, PairFeatures
-from permafrost.stages.linear.features import pair_inputs
 from permafrost.stages.linear.fitting import LinearResult, linear_examples, run_linear
-from permafrost.stages.linear.model import LinearModel, load_linear
+from permafrost.stages.linear.model import LinearModel, load_linear, pair_inputs
 
 __all__ = [
     "ClassMetric",

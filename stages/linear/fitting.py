@@ -22,8 +22,7 @@ from permafrost.stages.fit import Examples, FitData, Predictions, evaluate
 from permafrost.stages.fit.logistic import logistic_regression
 from permafrost.stages.fit.splits import require_metric, splits
 from permafrost.stages.linear.config import LinearConfig
-from permafrost.stages.linear.features import inputs
-from permafrost.stages.linear.model import LinearModel
+from permafrost.stages.linear.model import LinearModel, inputs
 from permafrost.stages.metrics.vector_map import spread_evenly, vector_map
 from permafrost.stages.scoring.answers import SPLITS, answer_metrics, answers_table
 from permafrost.stages.scoring.score import ScoreResult

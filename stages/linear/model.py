@@ -1,9 +1,11 @@
-"""A fitted linear classifier, its files, and using it.
+"""A fitted linear classifier, what it sees of an example, its files, and using it.
 
-Axes: n examples, f width of what is seen, k decision values (1 for two classes, else one per class).
+Axes: n examples of s texts, d width of a vector, f width of what is seen, k decision values (1 for two
+classes, else one per class).
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +17,6 @@ from safetensors.numpy import load_file, save_file
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.linear.config import Classifier, PairFeatures
-from permafrost.stages.linear.features import inputs
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.quoting import quoted
 
@@ -128,3 +129,20 @@ def load_linear(folder: Path) -> LinearModel:
             f"the linear classifier in {folder} is damaged ({type(error).__name__}: {error}); delete the "
             "artifact and run again"
         ) from error
+
+
+def pair_inputs(
+    first: Float[np.ndarray, "n d"], second: Float[np.ndarray, "n d"], features: PairFeatures
+) -> Float[np.ndarray, "n f"]:
+    """Two vectors u and v as one row: [u, v, |u - v|, u * v], or [u, v]."""
+    if features == "concat":
+        return np.hstack([first, second])
+    return np.hstack([first, second, np.abs(first - second), first * second])
+
+
+def inputs(
+    sides: Sequence[Float[np.ndarray, "n d"]], features: PairFeatures
+) -> Float64[np.ndarray, "n f"]:
+    """Rows of a classifier, in float64, for examples of one or of two vectors."""
+    wide = [np.asarray(side, np.float64) for side in sides]
+    return wide[0] if len(wide) == 1 else pair_inputs(wide[0], wide[1], features)

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from permafrost.stages.probes.token_states import TokenStates
 from pydantic import Field, field_validator
 
 from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
@@ -25,7 +26,6 @@ from permafrost.stages.embed import Features
 from permafrost.stages.heads import GlotHead
 from permafrost.stages.heads.graph.token_graph import build_graph, edges
 from permafrost.stages.probes.curves import Point, ProbeCurves
-from permafrost.stages.probes.token_states import TokenStates
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from permafrost.storage.readers import FeatureReader

@@ -13,7 +13,7 @@ from permafrost.stages.fit import FitData, evaluate
 from permafrost.stages.fit.logistic import best_regression
 from permafrost.stages.fit.splits import require_metric
 from permafrost.stages.linear.config import ClassMetric, PairFeatures, Strengths
-from permafrost.stages.linear.features import inputs
+from permafrost.stages.linear.model import inputs
 from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_pairs
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted

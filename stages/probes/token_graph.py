@@ -16,13 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
-from pydantic import Field, FiniteFloat, field_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import Features, require_finite
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.extraction.capture import ArrayName, CaptureItem
+from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.heads.graph.token_graph import edges
 from permafrost.stages.probes.curves import Point, ProbeCurves, first_best
 from permafrost.stages.probes.linear_probe import (
@@ -31,15 +33,57 @@ from permafrost.stages.probes.linear_probe import (
     require_scorable,
     score_task,
 )
-from permafrost.stages.probes.token_states import TokenStates
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged
 from permafrost.storage.readers import FeatureReader
 
 _MOST_TEXTS = 256
 _PAIRS = 1 << 22
 """Pairs of tokens of a batch, at most, unless one text has more."""
+
+
+class TokenStates(BaseModel):
+    """Which states are looked at."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layer: str
+    """Stored array of token states, e.g. `hidden/6`."""
+
+    @field_validator("layer")
+    @classmethod
+    def _per_token(cls, layer: str) -> str:
+        name = ArrayName.parse(layer)
+        if name.axis != "token" or name.what == "attention_rows":
+            raise ValueError(
+                f"{quoted(layer)} has no state per token; name hidden/K, hidden/final or values/K"
+            )
+        return layer
+
+    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """What is read of the store.
+
+        Raises:
+            InputError: this backbone does not have it.
+        """
+        name = ArrayName.parse(self.layer)
+        item = CaptureItem(what=name.what, layers=str(name.index))
+        return tuple(array.text for array in item.names(sizes))
+
+    def reader(self, prompt_features: Sequence[Features]) -> FeatureReader:
+        """The states of each text's span.
+
+        Raises:
+            InputError: an ensemble of prompts.
+        """
+        if len(prompt_features) != 1:
+            raise InputError(
+                f"the token graph of {len(prompt_features)} prompts of an ensemble was asked for; take one "
+                "prompt of it"
+            )
+        return prompt_features[0].reader(self.layer, "span")
 
 
 class TokenGraphConfig(TokenStates, LinearProbe):
