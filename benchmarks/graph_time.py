@@ -17,10 +17,10 @@ from statistics import median
 
 import numpy as np
 import torch
-from permafrost.stages.heads.token_graph import build_graph, edges
 
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
 from permafrost.stages.heads import GlotHead, Pooling
+from permafrost.stages.heads.graph.token_graph import build_graph, edges
 from permafrost.storage.errors import InputError, NotFoundError, PermafrostError
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.readers import open_reader

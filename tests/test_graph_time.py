@@ -5,8 +5,10 @@ import re
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from benchmarks.graph_time import first_states, main
+from permafrost.flows.methods.probes import ProbeConfig
 from tests.stages.probes.test_probe_token_graph import neighbours
 from tests.storage.small_store import SmallStore, filled_store
 
@@ -59,3 +61,11 @@ def test_what_cannot_be_measured_is_refused(
         main([str(small.store.root.parents[1]), *asked])
     assert end.value.code == 2
     assert re.search(says, capsys.readouterr().err)
+
+
+def test_the_probe_that_it_was_is_refused_with_the_command() -> None:
+    section = {"kind": "graph_time", "tasks": ["a"], "methods": {"6": {"layer": "hidden/6"}}}
+    with pytest.raises(ValidationError, match=r"python -m benchmarks\.graph_time HOME"):
+        TypeAdapter(ProbeConfig).validate_python(section)
+    layers = TypeAdapter(ProbeConfig).validate_python({"tasks": ["a"], "methods": {"6": {}}})
+    assert layers.kind == "layers"

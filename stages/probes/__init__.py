@@ -2,21 +2,18 @@
 
 from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.probes.geometry import GeometryConfig, chosen_texts, probe_geometry
-from permafrost.stages.probes.graph_time import GraphTimeConfig, probe_graph_time
 from permafrost.stages.probes.linear_probe import require_scorable
 from permafrost.stages.probes.task_score import TaskScoreConfig, probe_task
 from permafrost.stages.probes.token_graph import TokenGraphConfig, probe_token_graph
 
 __all__ = [
     "GeometryConfig",
-    "GraphTimeConfig",
     "Point",
     "ProbeCurves",
     "TaskScoreConfig",
     "TokenGraphConfig",
     "chosen_texts",
     "probe_geometry",
-    "probe_graph_time",
     "probe_task",
     "probe_token_graph",
     "require_scorable",

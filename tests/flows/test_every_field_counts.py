@@ -21,7 +21,6 @@ from permafrost.stages.kinds import CATEGORIES, Kind, kind_name
 from permafrost.stages.linear import LinearConfig
 from permafrost.stages.probes import (
     GeometryConfig,
-    GraphTimeConfig,
     TaskScoreConfig,
     TokenGraphConfig,
 )
@@ -35,7 +34,7 @@ from permafrost.storage.keys import digest, to_plain
 
 UNIONS = (ControlConfig, NextTokenConfig)
 PLAIN = (
-    *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig, GraphTimeConfig),
+    *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig),
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),
     *(ScoreConfig, SensitivityConfig, SimilarityConfig, TaskScoreConfig, TokenGraphConfig),
 )

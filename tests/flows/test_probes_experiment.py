@@ -59,11 +59,6 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
                 "tasks": ["dilution"],
                 "methods": {"layer 1": {"layer": "hidden/1", "tau": TAU}},
             },
-            "time": {
-                "kind": "graph_time",
-                "tasks": ["dilution"],
-                "methods": {"layer 1": {"layer": "hidden/1", "lengths": [8, 4], "n_texts": 2}},
-            },
         },
         "report": {
             "title": "Probes",
@@ -87,7 +82,7 @@ def test_every_probe_is_a_stage_with_a_table_and_a_figure(
         "corpus": 3,
         "extract": 3,
         "embed": 2,
-        "probe": 9,
+        "probe": 8,
         "score": 2,
         "report": 1,
     }
@@ -105,19 +100,17 @@ def test_every_probe_is_a_stage_with_a_table_and_a_figure(
         ("geometry", "texts", "pairs"): layers,
         ("geometry", "tokens", "pairs"): {"2"},
         ("graph", "layer 1", "dilution"): {"-1.1", "0.5", "1"},
-        ("time", "layer 1", "dilution"): {"4", "8"},
     }
     figures = {p.stem for p in (result.report.parent / "figures").glob("probe_*.png")}
     assert figures == {
         "probe_1_task_score",
         "probe_2_geometry",
         "probe_3_token_graph",
-        "probe_4_graph_time",
     }
     curves = pq.read_table(result.report.with_name("layer_curves.parquet")).to_pylist()
     assert {c["task"] for c in curves} == {"pairs · Spearman"}
     page = result.report.read_text(encoding="utf-8")
-    assert all(f"<h3>{name}</h3>" in page for name in ("task scores", "geometry", "graph", "time"))
+    assert all(f"<h3>{name}</h3>" in page for name in ("task scores", "geometry", "graph"))
 
 
 def test_geometry_is_that_of_the_stored_rows(

@@ -113,7 +113,15 @@ class FeatureProbe(Probe):
 
 
 def _default_kind(value: Any) -> Any:
-    return {"kind": "layers", **value} if isinstance(value, dict) and "kind" not in value else value
+    if not isinstance(value, dict):
+        return value
+    if value.get("kind") == "graph_time":
+        raise ValueError(
+            "the probe 'graph_time' is a benchmark now, as seconds of one machine are no result of an "
+            "experiment; remove this section, and after the run measure with "
+            "'python -m benchmarks.graph_time HOME --layer hidden/6'"
+        )
+    return {"kind": "layers", **value}
 
 
 PROBES = Category("probe", Probe, "permafrost.flows.methods.probes")
