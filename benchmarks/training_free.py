@@ -36,7 +36,7 @@ from benchmarks.backbone_runs import (
     target_of,
 )
 from benchmarks.measuring import Finding, interleaved, measured, ratio, show, spread
-from permafrost.stages.embed import EmbedConfig, Method, StoredFeatures, embed_layers
+from permafrost.stages.embed import EmbedConfig, StoredFeatures, embed_layers
 from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
@@ -63,9 +63,9 @@ from permafrost.storage.keys import text_digest
 from permafrost.storage.ragged import Ragged
 
 DECODER = "mixed6m-gqa"
-OF_STATES: tuple[Method, ...] = ("hs", "last", "max", "weighted_mean")
+OF_STATES: tuple[str, ...] = ("hs", "last", "max", "weighted_mean")
 """Not `mean`, which is hs."""
-OF_VALUES: tuple[Method, ...] = ("va", "wva", "aligned_wva")
+OF_VALUES: tuple[str, ...] = ("va", "wva", "aligned_wva")
 RANDOM = {"n_layers": 12, "d_model": 512, "n_heads": 8}
 ORDINARY = 7
 """Any id that is a token in every vocabulary."""
@@ -106,9 +106,8 @@ def sweep(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
 def grid(sizes: BackboneSizes) -> list[EmbedConfig]:
     """One config per aggregation, over every layer that there is: states from the embedding output on."""
     states = f"0-{sizes.n_layers}" + (",final" if sizes.has_final_norm else "")
-    return [EmbedConfig(method=m, layers=states) for m in OF_STATES] + [
-        EmbedConfig(method=m, layers="all") for m in OF_VALUES
-    ]
+    layers = dict.fromkeys(OF_STATES, states) | dict.fromkeys(OF_VALUES, "all")
+    return [EmbedConfig.model_validate({"method": m, "layers": of}) for m, of in layers.items()]
 
 
 def _swept(args: argparse.Namespace, source: str, home: Path) -> list[Finding]:

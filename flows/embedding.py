@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from permafrost.stages.corpus.columns import Similarity
 from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.embed import (
+    AGGREGATIONS,
     EmbedConfig,
-    Method,
     StoredFeatures,
     choose_layers,
     combined_layers,
@@ -81,9 +81,9 @@ def embed_config(**fields: str) -> EmbedConfig:
     Raises:
         InputError: an unknown method, or fields that do not go together.
     """
-    if fields["method"] not in get_args(Method):
+    if fields["method"] not in (known := AGGREGATIONS.kinds()):
         raise InputError(
-            f"--method {quoted(fields['method'])} is unknown; there are {', '.join(get_args(Method))}"
+            f"--method {quoted(fields['method'])} is unknown; there are {', '.join(known)}"
         )
     try:
         return EmbedConfig.model_validate(fields)
@@ -183,7 +183,7 @@ def _by_method(how: ByMethod, unique: _Unique, context: ExtractContext) -> _Made
     )
     identities = [to_plain(t.identity) for t in targets]
     facts = {
-        "method": config.method,
+        "method": config.method.kind,
         "config": config.model_dump(mode="json"),
         "layers": list(layers),
         "layers_chosen_on": how.dev,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, Resources, import_path, resolve
-from permafrost.stages.kinds import Kind, kinds_in
+from permafrost.stages.kinds import kinds_in
 from permafrost.stages.plugins import packages, sources_of, use_sources
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.fingerprint import fingerprint
@@ -53,7 +53,7 @@ class Stage(ABC):
         config: object,
         inputs: Sequence[Input],
         *,
-        kinds: Sequence[Kind] = (),
+        kinds: Sequence[object] = (),
         run_facts: Mapping[str, object] | None = None,
         after: Sequence[str] = (),
         resources: Resources | None = None,
@@ -64,7 +64,7 @@ class Stage(ABC):
             label: for people.
             config: a validated config, or plain JSON.
             inputs: what it is made from, in order.
-            kinds: what its code depends on beside the kinds in `config`.
+            kinds: configs with kinds that its code depends on beside those in `config`.
             run_facts: what running needs and the key must not hold.
             after: ids of nodes to be done first.
             resources: what it needs for itself.

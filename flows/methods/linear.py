@@ -19,7 +19,7 @@ from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.embed import EmbedConfig, required_arrays
+from permafrost.stages.embed import AGGREGATIONS, EmbedConfig, required_arrays
 from permafrost.stages.embed import Method as EmbedName
 from permafrost.stages.embed.config import Combine
 from permafrost.stages.extraction.capture import index_as_text
@@ -53,7 +53,7 @@ class LinearMethod(Method):
     kind: Literal["linear"] = "linear"
     recipe: str = DEFAULT_RECIPE
     """Its name in the experiment."""
-    method: EmbedName = "mean"
+    method: EmbedName = Field(default_factory=lambda: AGGREGATIONS.validate({"kind": "mean"}))
     """How the vectors are made; this and the next four are as in methods of kind `embed`."""
     layers: Annotated[tuple[str, ...], BeforeValidator(_several)] = Field(
         default=("default",), min_length=1

@@ -286,7 +286,10 @@ class EvaluatedMethod(Method):
                 },
             },
             inputs,
-            kinds=[recipe for s in site.roles.values() for recipe in s.recipes],
+            kinds=[
+                *(recipe for s in site.roles.values() for recipe in s.recipes),
+                self.vector_identity(),
+            ],
             run_facts={
                 **next(iter(readings)).run_facts,
                 "method": name,

@@ -1,9 +1,9 @@
 """Embed: sentence vectors from stored features, by a method without parameters or a trained head."""
 
+from permafrost.stages.embed.aggregations import AGGREGATIONS, Aggregation, Method
 from permafrost.stages.embed.choice import choose_layers
 from permafrost.stages.embed.config import (
     EmbedConfig,
-    Method,
     WhiteningConfig,
     layers_of,
     required_arrays,
@@ -23,6 +23,8 @@ from permafrost.stages.embed.whitening import Whitening, fit_whitening
 from permafrost.stages.embed.write import require_place, write_embeddings
 
 __all__ = [
+    "AGGREGATIONS",
+    "Aggregation",
     "CorpusVectors",
     "EmbedConfig",
     "Features",

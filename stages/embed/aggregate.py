@@ -1,25 +1,17 @@
-"""From the rows of a batch of texts to one vector per text: poolings, and sums weighted by attention.
+"""From the rows of a batch of texts to one vector per text: weighted sums, and sums weighted by attention.
 
 T: tokens of one text; H: attention heads; G: key-value heads; R = H / G heads that share values; D: width
 of a head.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from jaxtyping import Float32
 from scipy import sparse
 
-from permafrost.stages.embed.config import Pooling
 from permafrost.storage.ragged import Ragged
 
 Vectors = Float32[np.ndarray, "n _"]
 """One row per text."""
-
-
-def pool_rows(pooling: Pooling, rows: Ragged) -> Vectors:
-    """Pool each text's rows `[n_tokens, width]` float32; every text has at least one."""
-    return _POOL[pooling](rows)
 
 
 def attention_weighted(rows: Ragged, values: Ragged, n_kv_heads: int) -> Vectors:
@@ -46,7 +38,7 @@ def attention_weighted(rows: Ragged, values: Ragged, n_kv_heads: int) -> Vectors
     return out
 
 
-def _weighted_sum(rows: Ragged, weights: Float32[np.ndarray, " t"]) -> Vectors:
+def weighted_sum(rows: Ragged, weights: Float32[np.ndarray, " t"]) -> Vectors:
     """Per text the sum of its rows times their weights, as one sparse product: `np.add.reduceat` walks
     down columns and is about ten times slower."""
     places = np.arange(len(rows.data))
@@ -54,27 +46,8 @@ def _weighted_sum(rows: Ragged, weights: Float32[np.ndarray, " t"]) -> Vectors:
     return sparse.csr_array((weights, places, rows.offsets), shape=shape) @ rows.data
 
 
-def _weighted_mean(rows: Ragged) -> Vectors:
+def mean_rows(rows: Ragged) -> Vectors:
+    """Per text the mean of its rows."""
     lengths = rows.lengths
-    places = np.arange(len(rows.data)) - np.repeat(rows.offsets[:-1], lengths) + 1
-    weights = places / np.repeat(lengths * (lengths + 1) / 2, lengths)
-    return _weighted_sum(rows, weights.astype(np.float32))
-
-
-def _mean(rows: Ragged) -> Vectors:
-    lengths = rows.lengths
-    sums = _weighted_sum(rows, np.ones(len(rows.data), np.float32))
+    sums = weighted_sum(rows, np.ones(len(rows.data), np.float32))
     return sums / lengths[:, None].astype(np.float32)
-
-
-def _max(rows: Ragged) -> Vectors:
-    return np.stack([row.max(axis=0) for row in rows])
-
-
-_POOL: dict[Pooling, Callable[[Ragged], Vectors]] = {
-    "first": lambda rows: rows.data[rows.offsets[:-1]],
-    "last": lambda rows: rows.data[rows.offsets[1:] - 1],
-    "mean": _mean,
-    "max": _max,
-    "weighted_mean": _weighted_mean,
-}

@@ -6,27 +6,17 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from permafrost.stages.bounds import MAX_WIDTH
+from permafrost.stages.embed.aggregations.aggregation import AGGREGATIONS, Method, Of
 from permafrost.stages.extraction.capture import CaptureItem, Index, LayersText, What
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
-Pooling = Literal["first", "last", "mean", "max", "weighted_mean"]
-Method = Literal["first", "last", "mean", "max", "weighted_mean", "hs", "va", "wva", "aligned_wva"]
 Combine = Literal["average", "concatenate"]
 
 AUTO = "auto"
 _LAYER = re.compile(r"all|half|last|final|[0-9]{1,9}|[0-9]{1,9}-[0-9]{1,9}")
 _ALONE = ("default", AUTO)
-_POOLINGS: dict[Method, Pooling] = {
-    "first": "first",
-    "last": "last",
-    "mean": "mean",
-    "max": "max",
-    "weighted_mean": "weighted_mean",
-    "hs": "mean",
-    "va": "mean",
-}
 
 
 class WhiteningConfig(BaseModel):
@@ -52,7 +42,7 @@ class EmbedConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Method = "mean"
+    method: Method = Field(default_factory=lambda: AGGREGATIONS.validate({"kind": "mean"}))
     """`first`: the first token of the span; `last`: the last token of the input, as prompts are read
     out; `mean`, `max`, `weighted_mean` (token i of n weighs i / (1 + ... + n), as in SGPT): over the
     span. `wva`: the values of all tokens of the input, weighted by the readout token's attention row,
@@ -61,7 +51,7 @@ class EmbedConfig(BaseModel):
     """`all` (blocks 1..L), `half` (L // 2 .. L), `last` (`final` where there is one, else block L), `final`,
     indices and ranges, separated by commas; 0, the embedding output, only if it is asked for. `default`
     is `last` for the poolings and `all` for hs, va, wva and aligned_wva. `auto`: `choose_layers`."""
-    of: Literal["hidden", "values"] = "hidden"
+    of: Of = "hidden"
     """What first, last, mean, max and weighted_mean pool."""
     combine: Combine = "average"
     """Over layers, and over the members of a prompt ensemble."""
@@ -85,23 +75,13 @@ class EmbedConfig(BaseModel):
 
     @model_validator(mode="after")
     def _values_are_poolable(self) -> "EmbedConfig":
-        if self.method == "hs" and self.of == "values":
-            raise ValueError(
-                "hs is the mean of hidden states; for the mean of values use method va"
-            )
+        self.method.what(self.of)
         return self
 
     @property
     def what(self) -> What:
         """What is pooled or aggregated."""
-        if self.method == "hs":
-            return "hidden"
-        return "values" if self.method in ("va", "wva", "aligned_wva") else self.of
-
-    @property
-    def pooling(self) -> Pooling | None:
-        """How tokens become one vector per layer; None where an attention row weighs them."""
-        return _POOLINGS.get(self.method)
+        return self.method.what(self.of)
 
 
 def layers_of(config: EmbedConfig, sizes: BackboneSizes) -> tuple[Index, ...]:
@@ -112,9 +92,7 @@ def layers_of(config: EmbedConfig, sizes: BackboneSizes) -> tuple[Index, ...]:
     """
     words = config.layers
     if words == "default":
-        words = (
-            "last" if config.method in ("first", "last", "mean", "max", "weighted_mean") else "all"
-        )
+        words = config.method.default_layers
     layers: set[Index] = {
         i for part in words.split(",") for i in _indices(part, config.what, sizes)
     }
@@ -128,7 +106,7 @@ def required_arrays(config: EmbedConfig, sizes: BackboneSizes) -> tuple[str, ...
     Raises:
         InputError: a layer that this backbone does not have.
     """
-    kinds = [config.what] if config.pooling else ["attention_rows", "values"]
+    kinds = config.method.stored(config.of)
     return tuple(f"{kind}/{i}" for kind in kinds for i in layers_of(config, sizes))
 
 

@@ -87,23 +87,12 @@ def require_embeddable(config: EmbedConfig, sizes: BackboneSizes, corpus: Corpus
                 "or a smaller n_components"
             )
         # How wide concatenated layers are is not known before dev has chosen them.
-        width = _layer_width(config, sizes)
+        width = config.method.width(config.of, sizes)
         if config.combine == "average" and (n_components or 1) > width:
             raise InputError(
                 f"whitening to {n_components} components was asked for, but the vectors have the width "
                 f"{width}; give a smaller n_components"
             )
-
-
-def _layer_width(config: EmbedConfig, sizes: BackboneSizes) -> int:
-    """Of the vectors of one layer."""
-    match config.method:
-        case "wva":
-            return sizes.n_attn_heads * sizes.d_head
-        case "aligned_wva":
-            return sizes.d_model
-        case _:
-            return sizes.d_value if config.what == "values" else sizes.d_model
 
 
 def embed_corpus(

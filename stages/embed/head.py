@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.embed.layers import MOST_TEXTS
+from permafrost.stages.embed.aggregations.aggregation import MOST_TEXTS
 from permafrost.stages.fit import LoadedHead, to_tensors
 from permafrost.storage.progress import Progress
 from permafrost.storage.readers import FeatureReader

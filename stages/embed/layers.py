@@ -5,11 +5,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from jaxtyping import Int64
 
-from permafrost.stages.embed.aggregate import Vectors, attention_weighted, pool_rows
+from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.config import (
     Combine,
     EmbedConfig,
-    Pooling,
     layers_of,
     require_definite,
 )
@@ -18,11 +17,6 @@ from permafrost.stages.embed.finish import finish, whitening_of
 from permafrost.stages.extraction.capture import Index
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
-from permafrost.storage.readers import FeatureReader
-
-MOST_TEXTS = 256
-BATCH_BYTES = 64 << 20
-"""Rows of a batch in float32, at most, unless one text is longer."""
 
 
 def layer_vectors(
@@ -37,7 +31,7 @@ def layer_vectors(
     progress.start("embed", features.n_texts * len(layers), "texts")
     try:
         for layer in layers:
-            yield layer, _one_layer(config, layer, features, progress)
+            yield layer, config.method.vectors(config.of, layer, features, progress)
     finally:
         progress.finish()
 
@@ -120,52 +114,3 @@ def _alike(parts: Iterable[Vectors], axes: slice) -> Iterator[Vectors]:
         yield part
     if first is None:
         raise InputError("there is nothing to combine; give at least one layer or prompt")
-
-
-def _one_layer(
-    config: EmbedConfig, layer: Index, features: Features, progress: Progress
-) -> Vectors:
-    if config.pooling is not None:
-        tokens = "all" if config.pooling == "last" else "span"
-        reader = features.reader(f"{config.what}/{layer}", tokens)
-        return _pooled(config.pooling, reader, features, progress)
-    weighted = _weighted(layer, features, progress)
-    if config.method == "wva":
-        return weighted
-    assert layer != "final"
-    weight, bias = features.projection(layer)
-    aligned = weighted @ weight
-    return aligned if bias is None else aligned + bias
-
-
-def _pooled(
-    pooling: Pooling, reader: FeatureReader, features: Features, progress: Progress
-) -> Vectors:
-    if empty := np.flatnonzero(reader.lengths == 0).tolist():
-        raise InputError(
-            f"{features.name(empty[0])} has no token in its span ({len(empty)} such of "
-            f"{reader.n_texts} texts), so nothing can be pooled; use another recipe"
-        )
-    out = np.empty((reader.n_texts, reader.width), dtype=np.float32)
-    for texts, rows in reader.in_order(_batch_size([reader])):
-        out[texts] = pool_rows(pooling, rows)
-        progress.advance(len(texts))
-    return out
-
-
-def _weighted(layer: Index, features: Features, progress: Progress) -> Vectors:
-    rows = features.reader(f"attention_rows/{layer}", "all")
-    values = features.reader(f"values/{layer}", "all")
-    size = _batch_size([rows, values])
-    parts: list[Vectors] = []
-    for (texts, row), (same, value) in zip(rows.in_order(size), values.in_order(size), strict=True):
-        assert np.array_equal(texts, same), "two readers of the same texts differ in their batches"
-        parts.append(attention_weighted(row, value, features.sizes.n_kv_heads))
-        progress.advance(len(texts))
-    return np.concatenate(parts)
-
-
-def _batch_size(readers: list[FeatureReader]) -> int:
-    row_bytes = 4 * sum(r.width for r in readers)
-    longest = max(int(r.lengths.max()) for r in readers)
-    return max(min(MOST_TEXTS, BATCH_BYTES // (row_bytes * longest)), 1)

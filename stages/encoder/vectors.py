@@ -137,10 +137,7 @@ class MethodVectors:
         if self.whitening is not None:
             return self.whitening.matrix.shape[1]
         s, config = self.sizes, self.config
-        if config.method == "wva":
-            width = s.n_attn_heads * s.d_head
-        else:
-            width = s.d_value if config.pooling and config.what == "values" else s.d_model
+        width = config.method.width(config.of, s)
         if config.combine == "average":
             return width
         return width * len(layers_of(config, s)) * self.n_members

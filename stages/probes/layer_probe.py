@@ -12,10 +12,16 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import EmbedConfig, Features, Method, embed_ensemble
+from permafrost.stages.embed import (
+    AGGREGATIONS,
+    EmbedConfig,
+    Features,
+    Method,
+    embed_ensemble,
+)
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.layers import layer_vectors
 from permafrost.stages.extraction.capture import Index, LayersText
@@ -30,7 +36,7 @@ class LayerProbeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Method = "hs"
+    method: Method = Field(default_factory=lambda: AGGREGATIONS.validate({"kind": "hs"}))
     of: Literal["hidden", "values"] = "hidden"
     """What first, last, mean, max and weighted_mean pool."""
     layers: LayersText = "all"

@@ -216,7 +216,7 @@ def test_an_ensemble_has_one_store_per_prompt(
         (("--method", "hs", "--of", "values"), "use method va"),
         (("--combine", "sum"), "--combine"),
         (("--normalise", "l1"), "--normalise"),
-        (("--method", "median"), "first, last, mean, max, weighted_mean, hs, va, wva, aligned_wva"),
+        (("--method", "median"), "aligned_wva, first, hs, last, max, mean, va, weighted_mean, wva"),
         (("--head", "fit/3f2a", "--dev", "dev.csv"), "has no use with --head"),
     ],
 )

@@ -187,7 +187,7 @@ def test_a_key_holds_the_code_of_mteb_tasks_and_of_the_method(
         assert "permafrost.stages.mteb_evaluation.build:build_task" in code
         assert "permafrost.stages.mteb_evaluation.encoder:PermafrostEncoder" in code
         assert "permafrost.stages.mteb_evaluation.labelled_data:read_sts" in code
-    assert "permafrost.stages.embed.aggregate:pool_rows" in mean
+    assert "permafrost.stages.embed.aggregations.mean:MeanRow" in mean
     assert "permafrost.stages.embed.head:embed_with_head" in head
     assert not any(name.startswith("permafrost.stages.extraction.extract:") for name in mean)
 

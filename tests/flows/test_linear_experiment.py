@@ -139,7 +139,7 @@ def test_the_artifact_holds_the_classifier_of_these_vectors(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"layers": "auto"}, "methods.probe.linear: Value error, layers 'auto' are"),
+        ({"layers": "auto"}, "methods.probe: Value error, layers 'auto' are"),
         ({"layers": ["sixth"]}, "'sixth' is no layer"),
         ({"layers": [7]}, "hidden=7"),
         ({"layers": []}, "at least 1 item"),

@@ -11,7 +11,7 @@ import pytest
 from permafrost.flows.pipeline import run_serially
 from permafrost.stages import plugins
 from tests.flows.conftest import tiny_experiment
-from tests.flows.experiments import rows_of, write
+from tests.flows.experiments import pairs, rows_of, write
 from tests.flows.looked import Looked, look
 
 PROBE = '''
@@ -132,3 +132,52 @@ def test_a_probe_and_a_method_in_files_join_the_run_and_the_report(
         METHOD.replace("run_control(LengthControl()", "run_control(LengthControl(c=(2.0,))")
     )
     assert to_run(look(path, home)) == {"coin mine · ratio 0.2"}
+
+
+AGGREGATION = '''
+from typing import Literal
+
+import numpy as np
+
+from permafrost.stages.embed.aggregations.aggregation import PooledRows
+
+
+class Spread(PooledRows):
+    """Highest less lowest, in each place."""
+
+    kind: Literal["spread"] = "spread"
+
+    def pool(self, rows):
+        return np.stack([row.max(axis=0) - row.min(axis=0) for row in rows])
+'''
+
+
+def test_an_aggregation_in_a_file_is_embedded_with_and_its_edit_changes_its_own_keys(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "spread.py"
+    plugin.write_text(AGGREGATION)
+    files = {s: str(pairs(tmp_path / f"{s}.parquet", 12, i)) for i, s in enumerate(("dev", "test"))}
+    graded = {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"}
+    path = write(
+        tmp_path / "e.yaml",
+        {
+            "name": "spread",
+            "plugins": [str(plugin)],
+            "backbone": {"source": str(tiny_bert)},
+            "tasks": {"pairs": {"kind": "files", "files": files, "task": graded}},
+            "methods": {
+                "mine": {"kind": "embed", "method": "spread"},
+                "mean": {"kind": "embed", "method": "mean"},
+            },
+            "report": {"title": "Mine", "x_axis": {"kind": "tasks"}},
+            "runtime": {"workers": 1, "extract": {"device": "cpu"}},
+        },
+    )
+    home = tmp_path / "home"
+    assert {row["method"] for row in rows_of(run_serially(path, home))} == {"mine", "mean"}
+    configs = [n.config["method"] for n in look(path, home).nodes.graph if n.stage == "embed"]
+    assert configs == ["spread", "mean"], "written as it was given"
+    assert to_run(look(path, home)) == set()
+    plugin.write_text(AGGREGATION.replace("row.max(axis=0) -", "2 * row.max(axis=0) -"))
+    assert to_run(look(path, home)) == {"embed mine · pairs", "score mine · pairs"}

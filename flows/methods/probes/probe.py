@@ -106,7 +106,8 @@ class FeatureProbe(Probe):
             f"probe {curve} · {task}",
             {"kind": self.kind, **to_plain(self.methods[curve])},
             (upstream.corpus(task), *read.inputs),
-            kinds=(self,),
+            # Its own curve, and no other.
+            kinds=(self.model_copy(update={"methods": {curve: self.methods[curve]}}),),
             run_facts={**read.run_facts, "curve": curve, "task": task},
             after=read.after,
         )

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from permafrost.stages.embed.aggregate import attention_weighted, pool_rows
+from permafrost.stages.embed.aggregate import attention_weighted, mean_rows
+from permafrost.stages.embed.aggregations.aggregation import AGGREGATIONS, PooledRows
 from permafrost.storage.ragged import Ragged
 
 assert_close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
@@ -34,7 +35,9 @@ def test_poolings_equal_their_formulas(lengths: list[int], seed: int) -> None:
         ),
     }
     for pooling, formula in formulas.items():
-        found = pool_rows(pooling, rows)  # type: ignore[arg-type]
+        aggregation = AGGREGATIONS.validate({"kind": pooling})
+        assert isinstance(aggregation, PooledRows)
+        found = aggregation.pool(rows)
         assert found.dtype == np.float32
         assert_close(found, [formula(x) for x in rows])
 
@@ -61,4 +64,4 @@ def test_uniform_rows_give_the_mean_of_values(lengths: list[int], seed: int) -> 
     values = ragged(lengths, 8, seed)
     uniform = Ragged.from_arrays([np.full((n, 4), 1 / n, dtype=np.float32) for n in lengths])
     found = attention_weighted(uniform, values, 4)
-    assert_close(found, pool_rows("mean", values))
+    assert_close(found, mean_rows(values))

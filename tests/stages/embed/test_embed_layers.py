@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from permafrost.stages.embed import EmbedConfig, embed, embed_ensemble, embed_layers
-from permafrost.stages.embed import layers as layers_module
+from permafrost.stages.embed.aggregations import aggregation as batches
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
@@ -137,7 +137,7 @@ def test_batches_of_one_text_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     features = _features()
     methods = ("mean", "last", "weighted_mean", "aligned_wva")
     together = [_embed(features, method=m) for m in methods]
-    monkeypatch.setattr(layers_module, "BATCH_BYTES", 1)
+    monkeypatch.setattr(batches, "BATCH_BYTES", 1)
     for method, expected in zip(methods, together, strict=True):
         assert np.array_equal(_embed(features, method=method), expected)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from permafrost.stages.embed.aggregate import pool_rows
+from permafrost.stages.embed.aggregate import mean_rows
 from permafrost.stages.heads.graph.token_graph import edges
 from permafrost.stages.probes import ProbeCurves, TaskScoreConfig, TokenGraphConfig, probe_task
 from permafrost.stages.probes.token_graph import one_step, probe_token_graph
@@ -76,7 +76,7 @@ def test_the_graph_is_the_one_that_glot_builds() -> None:
 
 def test_without_edges_and_with_all_of_them_a_text_is_its_plain_mean() -> None:
     rows = tokens_of(LENGTHS, seed=1)
-    reader, plain = InMemoryReader("hidden/1", rows), pool_rows("mean", rows)
+    reader, plain = InMemoryReader("hidden/1", rows), mean_rows(rows)
     for tau, density in ((1.0, 0.0), (-1.5, 1.0)):
         found, vectors = one_step(reader, tau, QUIET)
         assert found.density == density

@@ -1,0 +1,95 @@
+"""What every aggregation is: the stored rows of one layer, and the vector that they become for each text."""
+
+from abc import ABC, abstractmethod
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.features import Features, Tokens
+from permafrost.stages.extraction.capture import Index, What
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.kinds import Category, Kind
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import FeatureReader
+
+MOST_TEXTS = 256
+BATCH_BYTES = 64 << 20
+"""Rows of a batch in float32, at most, unless one text is longer."""
+
+Of = Literal["hidden", "values"]
+"""What a pooling pools."""
+
+
+class Aggregation(Kind, ABC):
+    """From the rows of a layer to one vector per text, without parameters."""
+
+    default_layers: ClassVar[Literal["last", "all"]] = "all"
+    """What `layers: default` means."""
+
+    def what(self, of: Of) -> What:
+        """What `layers` counts: hidden states, or values.
+
+        Args:
+            of: as the experiment says it, which means nothing to some.
+
+        Raises:
+            ValueError: it cannot be had of that.
+        """
+        return of
+
+    def stored(self, of: Of) -> tuple[What, ...]:
+        """Kinds of array that it reads of every layer."""
+        return (self.what(of),)
+
+    def width(self, of: Of, sizes: BackboneSizes) -> int:
+        """Of the vectors of one layer."""
+        return sizes.d_value if self.what(of) == "values" else sizes.d_model
+
+    @abstractmethod
+    def vectors(self, of: Of, layer: Index, features: Features, progress: Progress) -> Vectors:
+        """The vectors of one layer, in the order of `features`.
+
+        Raises:
+            InputError: a text whose span is empty.
+        """
+
+
+AGGREGATIONS = Category("aggregation", Aggregation, "permafrost.stages.embed.aggregations")
+Method = Annotated[Aggregation, AGGREGATIONS.field_or_name()]
+"""Any aggregation, by its name."""
+
+
+class PooledRows(Aggregation):
+    """A pooling of a text's rows."""
+
+    default_layers = "last"
+    tokens: ClassVar[Tokens] = "span"
+    """Over the span, or all of the input."""
+
+    @abstractmethod
+    def pool(self, rows: Ragged) -> Vectors:
+        """Pool each text's rows `[n_tokens, width]` float32; every text has at least one."""
+
+    def vectors(self, of: Of, layer: Index, features: Features, progress: Progress) -> Vectors:
+        """Batch after batch."""
+        reader = features.reader(f"{self.what(of)}/{layer}", self.tokens)
+        if empty := np.flatnonzero(reader.lengths == 0).tolist():
+            raise InputError(
+                f"{features.name(empty[0])} has no token in its span ({len(empty)} such of "
+                f"{reader.n_texts} texts), so nothing can be pooled; use another recipe"
+            )
+        out = np.empty((reader.n_texts, reader.width), dtype=np.float32)
+        for texts, rows in reader.in_order(batch_size([reader])):
+            out[texts] = self.pool(rows)
+            progress.advance(len(texts))
+        return out
+
+
+def batch_size(readers: list[FeatureReader]) -> int:
+    """Texts of a batch that is read from all of them."""
+    row_bytes = 4 * sum(r.width for r in readers)
+    longest = max(int(r.lengths.max()) for r in readers)
+    return max(min(MOST_TEXTS, BATCH_BYTES // (row_bytes * longest)), 1)

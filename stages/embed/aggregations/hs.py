@@ -1,0 +1,28 @@
+"""The mean of hidden states over the span, of all blocks (Value Aggregation, section 4.1): `hs`."""
+
+from typing import Literal
+
+from permafrost.stages.embed.aggregate import Vectors, mean_rows
+from permafrost.stages.embed.aggregations.aggregation import Of, PooledRows
+from permafrost.stages.extraction.capture import What
+from permafrost.storage.ragged import Ragged
+
+
+class HiddenStates(PooledRows):
+    """The mean of hidden states over the span, of all blocks (Value Aggregation, section 4.1)."""
+
+    default_layers = "all"
+
+    kind: Literal["hs"] = "hs"
+
+    def what(self, of: Of) -> What:
+        """Hidden states."""
+        if of == "values":
+            raise ValueError(
+                "hs is the mean of hidden states; for the mean of values use method va"
+            )
+        return "hidden"
+
+    def pool(self, rows: Ragged) -> Vectors:
+        """Of each text."""
+        return mean_rows(rows)

@@ -1,0 +1,48 @@
+"""Values of all tokens, weighted by the attention row of the readout token: `wva`."""
+
+from typing import Literal
+
+import numpy as np
+
+from permafrost.stages.embed.aggregate import Vectors, attention_weighted
+from permafrost.stages.embed.aggregations.aggregation import Aggregation, Of, batch_size
+from permafrost.stages.embed.features import Features
+from permafrost.stages.extraction.capture import Index, What
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.progress import Progress
+
+
+class WeightedValues(Aggregation):
+    """Values of all tokens of the input, weighted by the readout token's attention row, heads side by side
+    (Value Aggregation, section 6.1)."""
+
+    kind: Literal["wva"] = "wva"
+
+    def what(self, of: Of) -> What:
+        """Values, whatever was said."""
+        return "values"
+
+    def stored(self, of: Of) -> tuple[What, ...]:
+        """Attention rows too."""
+        return ("attention_rows", "values")
+
+    def width(self, of: Of, sizes: BackboneSizes) -> int:
+        """Heads side by side."""
+        return sizes.n_attn_heads * sizes.d_head
+
+    def vectors(self, of: Of, layer: Index, features: Features, progress: Progress) -> Vectors:
+        """Batch after batch."""
+        return weighted_values(layer, features, progress)
+
+
+def weighted_values(layer: Index, features: Features, progress: Progress) -> Vectors:
+    """See `attention_weighted`, for every text."""
+    rows = features.reader(f"attention_rows/{layer}", "all")
+    values = features.reader(f"values/{layer}", "all")
+    size = batch_size([rows, values])
+    parts: list[Vectors] = []
+    for (texts, row), (same, value) in zip(rows.in_order(size), values.in_order(size), strict=True):
+        assert np.array_equal(texts, same), "two readers of the same texts differ in their batches"
+        parts.append(attention_weighted(row, value, features.sizes.n_kv_heads))
+        progress.advance(len(texts))
+    return np.concatenate(parts)
