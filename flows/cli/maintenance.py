@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from permafrost.flows.checking import store_problems
 from permafrost.flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
@@ -17,6 +16,7 @@ from permafrost.flows.cli.common import (
     table,
 )
 from permafrost.flows.cli.inspection import find_store_folder
+from permafrost.flows.damage import store_problems
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.garbage import collect
 from permafrost.flows.runs import run_files, run_problems

@@ -15,7 +15,7 @@ from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.encoder.fitted import load_latent_head
+from permafrost.stages.encoder.load import load_latent_head
 from permafrost.stages.encoder.vectors import LatentVectors
 from permafrost.stages.extraction.capture import CaptureItem, LayersText, in_order
 from permafrost.stages.extraction.sizes import BackboneSizes

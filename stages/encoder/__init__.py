@@ -2,8 +2,13 @@
 
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.export import Exported, Form, export_head
-from permafrost.stages.encoder.fitted import FittedHead, find_fitted
-from permafrost.stages.encoder.load import load_encoder, method_encoder, require_nothing_fitted
+from permafrost.stages.encoder.load import (
+    FittedHead,
+    find_fitted,
+    load_encoder,
+    method_encoder,
+    require_nothing_fitted,
+)
 from permafrost.stages.encoder.module_form import load_exported
 from permafrost.stages.encoder.upgrade import Upgraded, upgrade_exported
 

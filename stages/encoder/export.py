@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from permafrost.stages.encoder.fitted import FittedHead, find_fitted
+from permafrost.stages.encoder.load import FittedHead, find_fitted
 from permafrost.stages.encoder.model_card import model_card
 from permafrost.stages.encoder.module_form import RECORD, write_module
 from permafrost.stages.encoder.plain_form import TOLERANCE, obstacle, plain_difference, write_plain

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from permafrost.stages.encoder.fitted import FittedHead
+from permafrost.stages.encoder.load import FittedHead
 from permafrost.stages.encoder.vectors import LatentVectors
 
 _LOADING = {

@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from permafrost.stages.encoder.encoder import Encoder
-from permafrost.stages.encoder.fitted import FittedHead, load_latent_head
-from permafrost.stages.encoder.load import BATCH_TOKENS, assemble
+from permafrost.stages.encoder.load import BATCH_TOKENS, FittedHead, assemble, load_latent_head
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.files import CONFIG, tokenizer_files, weight_files
 from permafrost.stages.extraction.target import ExtractRuntime, target_of_identity

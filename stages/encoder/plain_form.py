@@ -19,8 +19,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.encoder.fitted import FittedHead
-from permafrost.stages.encoder.load import assemble
+from permafrost.stages.encoder.load import FittedHead, assemble
 from permafrost.stages.encoder.vectors import LatentVectors
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.quiet import quiet_loading

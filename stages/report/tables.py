@@ -11,7 +11,7 @@ import numpy as np
 
 from permafrost.stages.metrics.bootstrap import Interval
 from permafrost.stages.metrics.records import Role
-from permafrost.stages.report.cells import Cell, CellResult, read_results
+from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.config import AverageRule
 from permafrost.stages.report.entries import DASH, Entry, entry, hundredths, p_text, signed
 from permafrost.stages.report.markup import PlainTable
@@ -205,11 +205,6 @@ class ResultsTable:
         if self.is_best(row, column):
             return "best"
         return "tied" if self.is_tied(row, column) else "plain"
-
-
-def results_table(cells: Sequence[Cell]) -> ResultsTable:
-    """Read the cells' metrics and tabulate them; raises as `read_results` does."""
-    return tabulate(read_results(cells))
 
 
 def tabulate(results: Sequence[CellResult]) -> ResultsTable:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from permafrost.stages.report.tables import results_table
 from tests.browser.devtools import Browser, Scheme
 from tests.browser.full_report import MAPPED_TASKS, METHODS, N_MAPPED, N_PARAMETERS
-from tests.stages.report.fake_results import Grid
+from tests.stages.report.fake_results import Grid, results_table
 
 TAB = ("Tab", 9)
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from permafrost.flows.checking import store_problems
+from permafrost.flows.damage import store_problems
 from permafrost.flows.garbage import collect
 from permafrost.flows.runs import RunRecord, run_files, run_problems, write_run
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.attention import AttentionRows
-from permafrost.stages.report.cells import Cell
+from permafrost.stages.report.cells import Cell, read_results
 from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.pretraining import PretrainingRun
 from permafrost.stages.report.report import write_report
+from permafrost.stages.report.tables import ResultsTable, tabulate
 from permafrost.stages.report.tokens import Token
 from permafrost.storage.keys import text_digest
 
@@ -116,6 +117,10 @@ def make_grid(
                 _write_results(cell, corpus, rng)
                 grid.cells.append(cell)
     return grid
+
+
+def results_table(cells: Sequence[Cell]) -> ResultsTable:
+    return tabulate(read_results(cells))
 
 
 def without(grid: Grid, method: str, task: str) -> Grid:

@@ -13,9 +13,9 @@ from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.clean import clean_table
 from permafrost.stages.report.entries import hundredths
 from permafrost.stages.report.results_files import results_markdown, results_summary
-from permafrost.stages.report.tables import Column, results_table
+from permafrost.stages.report.tables import Column
 from permafrost.storage.errors import PermafrostError
-from tests.stages.report.fake_results import Grid
+from tests.stages.report.fake_results import Grid, results_table
 from tests.stages.report.test_report import Page
 
 BALANCE = {"absent": 0.25, "present": 0.75}

@@ -12,8 +12,7 @@ from permafrost.stages.report.choices import (
     settled_table,
 )
 from permafrost.stages.report.controls import control_findings
-from permafrost.stages.report.tables import results_table
-from tests.stages.report.fake_results import Grid
+from tests.stages.report.fake_results import Grid, results_table
 
 
 def test_a_control_is_above_chance_where_p_says_so(make_grid):

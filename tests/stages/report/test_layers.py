@@ -21,9 +21,8 @@ from permafrost.stages.report.layers import (
     read_layer_curves,
 )
 from permafrost.stages.report.palette import SERIES, extended, marks
-from permafrost.stages.report.tables import results_table
 from permafrost.storage.errors import InputError
-from tests.stages.report.fake_results import Grid
+from tests.stages.report.fake_results import Grid, results_table
 from tests.stages.report.test_report import Page
 
 SCORES = {

@@ -10,9 +10,8 @@ from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.learning import learning_curves, learning_description, learning_figure
 from permafrost.stages.report.palette import marks
-from permafrost.stages.report.tables import results_table
 from permafrost.storage.errors import CorruptDataError, NotFoundError
-from tests.stages.report.fake_results import Grid
+from tests.stages.report.fake_results import Grid, results_table
 
 
 def write_history(grid: Grid, i: int, **columns: list[float | int | None]) -> None:

@@ -21,9 +21,8 @@ from permafrost.stages.report.probes import (
     shown,
 )
 from permafrost.stages.report.report import write_report
-from permafrost.stages.report.tables import results_table
 from permafrost.storage.errors import InputError
-from tests.stages.report.fake_results import Grid
+from tests.stages.report.fake_results import Grid, results_table
 from tests.stages.report.test_report import Page
 
 CAPTIONS = {"task_score": "A ring is the layer with the best dev score."}

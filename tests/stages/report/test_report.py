@@ -17,9 +17,8 @@ from permafrost.stages.report.html import page_digest, prose
 from permafrost.stages.report.markup import literal
 from permafrost.stages.report.palette import CUSTOM_PROPERTIES, HEAT, SERIES
 from permafrost.stages.report.results_files import SCHEMA, results_markdown, results_summary
-from permafrost.stages.report.tables import results_table
 from permafrost.storage.errors import InputError
-from tests.stages.report.fake_results import Grid, without
+from tests.stages.report.fake_results import Grid, results_table, without
 
 VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
 

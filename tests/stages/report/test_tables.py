@@ -8,9 +8,8 @@ from permafrost.stages.metrics.bootstrap import Interval
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.entries import Entry, entry, hundredths, magnitude
 from permafrost.stages.report.results_files import results_arrow, results_markdown, results_summary
-from permafrost.stages.report.tables import results_table
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
-from tests.stages.report.fake_results import Grid, without
+from tests.stages.report.fake_results import Grid, results_table, without
 
 
 def measured(grid: Grid, method: str, task: str) -> list[float]:

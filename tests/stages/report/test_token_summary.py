@@ -13,7 +13,6 @@ from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.palette import KIND_COLOURS as COLOURS
 from permafrost.stages.report.palette import marks
-from permafrost.stages.report.tables import results_table
 from permafrost.stages.report.token_summary import (
     SCHEMA,
     by_position,
@@ -25,7 +24,7 @@ from permafrost.stages.report.token_summary import (
 )
 from permafrost.stages.report.tokens import KINDS, Token, read_tokens, read_weights
 from permafrost.storage.errors import CorruptDataError
-from tests.stages.report.fake_results import Grid
+from tests.stages.report.fake_results import Grid, results_table
 
 
 def table_of(grid: Grid) -> pa.Table:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zarr
 
-from permafrost.flows.checking import store_problems
+from permafrost.flows.damage import store_problems
 from permafrost.storage.errors import CorruptDataError, PermafrostError
 from permafrost.storage.features.rebuilding import rebuild_record
 from permafrost.storage.features.record import copy_path, read_record, record_path
