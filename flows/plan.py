@@ -14,7 +14,6 @@ from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
 from permafrost.stages.extraction.extract import DISK_MARGIN
 from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
-from permafrost.stages.mteb_evaluation import HubTask
 from permafrost.storage.errors import NotFoundError
 from permafrost.storage.explain import Explanation, explain
 from permafrost.storage.quoting import quoted
@@ -152,7 +151,7 @@ def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:
     waiting = (
         cell.task
         for cell in nodes.experiment.evaluation_cells
-        if isinstance(cell.config, HubTask)
+        if not cell.config.texts_known
         and not context.artifacts.is_done(nodes.evaluations[cell.name, cell.task, cell.seed].ref)
     )
     return tuple(dict.fromkeys(waiting))
