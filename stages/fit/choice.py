@@ -78,7 +78,9 @@ def _numbered(fit: Path, number: int) -> pa.Table:
     """The history of a fit with the columns that tell it from the others."""
     table = pq.read_table(fit / HISTORY)
     config = json.dumps(read_record(fit)["chosen"])
-    columns = {name: table.column(name) for name in table.column_names}
-    columns["candidate"] = pa.array([number] * table.num_rows, pa.int64())
-    columns["candidate_json"] = pa.array([config] * table.num_rows, pa.string())
+    columns = {
+        **{name: table.column(name) for name in table.column_names},
+        "candidate": pa.array([number] * table.num_rows, pa.int64()),
+        "candidate_json": pa.array([config] * table.num_rows, pa.string()),
+    }
     return pa.table(columns).select(CANDIDATE_EPOCHS.names).cast(CANDIDATE_EPOCHS)
