@@ -8,14 +8,14 @@ from typing import Any
 
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Graph, Node
+from permafrost.flows.graph import Node
 from permafrost.flows.methods.extraction import Extract, planned
 from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
 from permafrost.stages.extraction.extract import DISK_MARGIN
 from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
 from permafrost.storage.errors import NotFoundError
-from permafrost.storage.explain import Explanation, explain
+from permafrost.storage.explain import Explainer, Explanation
 from permafrost.storage.quoting import quoted
 from permafrost.storage.texts import each_once
 
@@ -106,11 +106,12 @@ def make_plan(nodes: ExperimentGraph, home: Path) -> Plan:
     extractions = {
         node.id: planned(node, context) for node in nodes.graph if node.stage == Extract.name
     }
+    explainer = Explainer(context.artifacts, nodes.graph.specs)
     reuse: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
     for node in nodes.graph:
         reasons.setdefault(node.stage, Counter())
-        why = _reason(node, nodes.graph, context, extractions.get(node.id))
+        why = _reason(node, explainer, context, extractions.get(node.id))
         if why is None:
             reuse[node.stage] += 1
         else:
@@ -158,16 +159,14 @@ def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:
 
 
 def _reason(
-    node: Node, graph: Graph, context: Preview, extraction: ExtractionPlan | None
+    node: Node, explainer: Explainer, context: Preview, extraction: ExtractionPlan | None
 ) -> str | None:
     """Why a node would run (with its plan, if it extracts); None if it would be reused."""
     published = context.artifacts.is_done(node.ref)
     if published and extraction is not None and not extraction.nothing_to_do:
         n_cells = sum(map(len, extraction.cells.values()))
         return f"{extraction.n_new_texts} texts and {n_cells} cells are not in the feature store (any more)"
-    return (
-        None if published else explain(context.artifacts, node.spec, planned=graph.specs).headline
-    )
+    return None if published else explainer.why(node.spec).headline
 
 
 def _measured_speed(context: RunContext) -> float | None:
@@ -197,5 +196,5 @@ def why_stage(nodes: ExperimentGraph, home: Path, stage: str) -> list[tuple[str,
         raise NotFoundError(
             f"every {stage} of this experiment is published; nothing of it would run"
         )
-    specs = nodes.graph.specs
-    return [(n.label, explain(context.artifacts, n.spec, planned=specs)) for n in waiting]
+    explainer = Explainer(context.artifacts, nodes.graph.specs)
+    return [(n.label, explainer.why(n.spec)) for n in waiting]

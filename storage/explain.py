@@ -2,15 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore, Manifest, parse_ref
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.identity import differences
-from permafrost.storage.keys import to_plain
+from permafrost.storage.keys import KEY_VERSION, to_plain
 
 _DEEPEST = 8
 """Inputs of inputs that a difference is followed through: candidates of a patient grid are a long chain."""
+
+
+_LIKELY = 16
+"""Artifacts that are compared in full, of those that differ least at first sight."""
 
 
 @dataclass(frozen=True)
@@ -48,31 +53,62 @@ class Explanation:
         }
 
 
-def explain(
-    store: ArtifactStore,
-    spec: ArtifactSpec,
-    before: Manifest | None = None,
-    planned: Mapping[str, ArtifactSpec] | None = None,
-) -> Explanation:
-    """Compare `spec` with earlier artifacts of its stage; the fewest differences win, latest first.
+class Explainer:
+    """Compares specs with the artifacts of a store, which are read once: a plan asks for hundreds.
 
     Args:
         store: published artifacts.
-        spec: what will run, or did.
-        before: only artifacts published before this one count.
-        planned: specs of artifacts that are not published yet, by `<stage>/<key>`, so that a changed
-            input is followed to what changed in it.
+        planned: specs of artifacts that are not published yet, by `<stage>/<key>`, so that a changed input is
+            followed to what changed in it.
     """
-    candidates = list(store.all(spec.stage))
-    keys = [m.key for m in candidates]
-    if before is not None and before.key in keys:
-        candidates = candidates[: keys.index(before.key)]
-    candidates = [m for m in candidates if m.key != spec.ref.key]
-    if not candidates:
-        return Explanation(None, ())
-    scored = [(len(_raw(m.spec, spec)), -i, m) for i, m in enumerate(candidates)]
-    nearest = min(scored, key=lambda item: item[:2])[2]
-    return Explanation(nearest, tuple(compare(store, nearest.spec, spec, planned or {})))
+
+    def __init__(
+        self, store: ArtifactStore, planned: Mapping[str, ArtifactSpec] | None = None
+    ) -> None:
+        self._store, self._planned = store, planned or {}
+        self._published: dict[str, list[Manifest]] = {}
+
+    def why(self, spec: ArtifactSpec, before: Manifest | None = None) -> Explanation:
+        """Compare `spec` with earlier artifacts of its stage; the fewest differences win, latest first.
+
+        Args:
+            spec: what will run, or did.
+            before: only artifacts published before this one count.
+        """
+        if spec.stage not in self._published:
+            self._published[spec.stage] = list(self._store.all(spec.stage))
+        candidates = self._published[spec.stage]
+        keys = [m.key for m in candidates]
+        if before is not None and before.key in keys:
+            candidates = candidates[: keys.index(before.key)]
+        candidates = [m for m in candidates if m.key != spec.ref.key]
+        if not candidates:
+            return Explanation(None, ())
+        latest = candidates[::-1]
+        likely = sorted(latest, key=lambda m: _unlike(m, spec))[:_LIKELY]
+        nearest = min(likely, key=lambda m: len(_raw(m.spec, spec)))
+        found = compare(self._store, nearest.spec, spec, self._planned)
+        if nearest.key_version != KEY_VERSION:
+            # What the code of an earlier version was called says nothing.
+            found = [d for d in found if not d.path.startswith("code.")]
+            found.insert(0, Difference("version of keys", nearest.key_version, KEY_VERSION))
+        return Explanation(nearest, tuple(found))
+
+
+def explain(
+    store: ArtifactStore, spec: ArtifactSpec, before: Manifest | None = None
+) -> Explanation:
+    """Compare one spec with earlier artifacts, see `Explainer.why`."""
+    return Explainer(store).why(spec, before)
+
+
+def _unlike(manifest: Manifest, spec: ArtifactSpec) -> int:
+    """Roughly how much differs, told without looking inside."""
+    old = manifest.spec
+    fields = old.config.keys() | spec.config.keys()
+    n_fields = sum(old.config.get(f) != spec.config.get(f) for f in fields)
+    n_inputs = sum(a != b for a, b in zip_longest(old.inputs, spec.inputs))
+    return n_fields + n_inputs + (old.code != spec.code) + (manifest.key_version != KEY_VERSION)
 
 
 def compare(

@@ -2,8 +2,7 @@
 
 A pass allocates hundreds of arrays whose sizes change a little from batch to batch. glibc keeps what is
 freed for the next one, which rarely fits, so the heap grows for as long as the batches come although less
-and less of it is in use. Giving pages back costs time, as the next pass takes them again, so it waits until
-there are many.
+and less of it is in use. Giving pages back costs some time, as the next pass takes them again.
 """
 
 import ctypes
@@ -28,9 +27,9 @@ _MESSAGES = (
 )
 """Messages of allocations that failed outside torch's allocator of device memory, which has its own
 exception."""
-SLACK_BYTES = 96 << 20
-"""Growth at which free pages are given back. A pass of a small backbone takes 75 MiB of them again; with less
-slack than that they would be given back before each batch, at 6 % of the processor time (docs/LOG.md)."""
+SLACK_BYTES = 16 << 20
+"""Growth at which free pages are given back: about once a batch. A pass of a small backbone takes 75 MiB of
+them again, 2 to 4 % of its time; with more slack the peak grows with the texts (docs/LOG.md)."""
 _SIZES = Path("/proc/self/statm")
 
 

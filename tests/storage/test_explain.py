@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
-from permafrost.storage.explain import explain
+from permafrost.storage.artifacts import MANIFEST, ArtifactSpec, ArtifactStore, parse_ref
+from permafrost.storage.explain import Explainer, explain
+from permafrost.storage.keys import KEY_VERSION
+from permafrost.storage.sealed import sealed_bytes
 from tests.storage.small_store import IDENTITY, new_store
 
 KEY_A, KEY_B = "a" * 32, "b" * 32
@@ -124,3 +126,37 @@ def test_an_added_field_is_said_to_have_been_absent(store: ArtifactStore) -> Non
     wider = _spec()
     wider = wider.model_copy(update={"config": {**wider.config, "epochs": 3}})
     assert explain(store, wider).headline == "config.epochs: was '(absent)', now 3"
+
+
+def test_what_an_earlier_version_made_is_told_by_its_version(store: ArtifactStore) -> None:
+    spec = _spec(code={"stages.fit:loss": "1"})
+    ref = _publish(store, spec)
+    manifest = store.manifest(parse_ref(ref))
+    old = spec.ref_of(KEY_VERSION - 1)
+    older = manifest.model_copy(update={"key": old.key, "key_version": KEY_VERSION - 1})
+    folder = store.folder(parse_ref(ref))
+    folder.rename(folder.with_name(old.key))
+    (folder.with_name(old.key) / MANIFEST).write_bytes(sealed_bytes(older.model_dump(mode="json")))
+    now = _spec(lr=0.2, code={"permafrost.stages.fit:loss": "1"})
+    assert [str(d) for d in explain(store, now).differences] == [
+        f"version of keys: was {KEY_VERSION - 1}, now {KEY_VERSION}",
+        "config.lr: was 0.1, now 0.2",
+    ]
+
+
+def test_a_plan_reads_what_is_published_once(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        _publish(store, _spec(lr=number, code={"m:f": "1"}))
+    read: list[str] = []
+    monkeypatch.setattr(
+        ArtifactStore,
+        "manifest",
+        lambda self, ref, plain=ArtifactStore.manifest: read.append(str(ref)) or plain(self, ref),
+    )
+    explainer = Explainer(store)
+    for number in range(40):
+        found = explainer.why(_spec(lr=number, code={"m:f": "2"}))
+        assert found.headline == "code.m:f: was '1', now '2'", "its own earlier self is the nearest"
+    assert len(read) == 40
