@@ -13,6 +13,7 @@ from permafrost.flows.engine.progress import LAST_S, ProgressArtifacts
 
 pytestmark = pytest.mark.timeout(60)  # a stage that is held up waits for ever
 
+
 class Server:
     """In place of Prefect's: answers once it is let go."""
 
