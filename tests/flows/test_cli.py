@@ -143,7 +143,7 @@ def test_run_says_that_everything_was_reused(finished: Cli, experiment_file: Pat
     assert again["computed"] == {}
     assert sum(again["reused"].values()) == 41
     changed = finished("run", str(experiment_file), "--set", "methods.GLOT.head.tau=0.5")
-    assert "computed: 4 fit, 4 score, 1 report" in changed
+    assert "computed: 8 fit, 4 choose, 4 score, 1 report" in changed
 
 
 def test_listings(finished: Cli) -> None:
