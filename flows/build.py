@@ -11,12 +11,12 @@ from typing import Any
 
 from permafrost.flows.evaluations import EvaluationCell, evaluation_texts, texts_name
 from permafrost.flows.experiment import Experiment
+from permafrost.flows.experiment_nodes import CellName, ExperimentNodes
 from permafrost.flows.graph import Graph, Input, Node
-from permafrost.flows.methods.corpora import corpus_node, texts_node
-from permafrost.flows.methods.extraction import extract_node, source_of
 from permafrost.flows.methods.method import BackboneUse, Cell, EvaluationSite, RoleStores
-from permafrost.flows.methods.reading import Reading, corpus_input, reading
-from permafrost.flows.nodes import CellName, ExperimentNodes
+from permafrost.flows.nodes.corpora import corpus_node, texts_node
+from permafrost.flows.nodes.extraction import extract_node, source_of
+from permafrost.flows.nodes.reading import Reading, corpus_input, reading
 from permafrost.flows.report import report_node
 from permafrost.flows.stores import RecipeStores, resolve_stores
 from permafrost.stages.extraction.recipes import recipe_identity

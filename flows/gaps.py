@@ -6,7 +6,7 @@ from pathlib import Path
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine.schedule import Outcome
-from permafrost.flows.methods.reporting import write
+from permafrost.flows.nodes.reporting import write
 from permafrost.flows.runs import gaps_folder, remove_gaps
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
-from permafrost.flows.methods.extraction import Extract, planned
+from permafrost.flows.nodes.extraction import Extract, planned
 from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
 from permafrost.stages.extraction.extract import DISK_MARGIN

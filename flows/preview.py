@@ -4,7 +4,7 @@ from pathlib import Path
 
 from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.graph import Graph, Input
-from permafrost.flows.methods.corpora import CorpusStage
+from permafrost.flows.nodes.corpora import CorpusStage
 from permafrost.flows.stage import stage_of
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.storage.artifacts import parse_ref

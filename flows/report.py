@@ -1,9 +1,10 @@
 """The node of the report, which everything else goes into."""
 
+from permafrost.flows.experiment_nodes import ExperimentNodes
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.extraction import source_of
-from permafrost.flows.methods.reading import corpus_input, reading
-from permafrost.flows.methods.reporting import (
+from permafrost.flows.nodes.extraction import source_of
+from permafrost.flows.nodes.reading import corpus_input, reading
+from permafrost.flows.nodes.reporting import (
     AttentionSource,
     CellEntry,
     ExtractionEntry,
@@ -13,7 +14,6 @@ from permafrost.flows.methods.reporting import (
     StoreEntry,
     TokenSource,
 )
-from permafrost.flows.nodes import ExperimentNodes
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.mteb_evaluation import task_facts

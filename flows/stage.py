@@ -13,7 +13,12 @@ from permafrost.storage.fingerprint import fingerprint
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
 
-PACKAGES = ("permafrost.flows.methods", "permafrost.stages", "permafrost.storage")
+PACKAGES = (
+    "permafrost.flows.methods",
+    "permafrost.flows.nodes",
+    "permafrost.stages",
+    "permafrost.storage",
+)
 """Where code counts in a key. The graph and the engines only wire."""
 
 

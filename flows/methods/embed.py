@@ -6,10 +6,10 @@ from pydantic import Field
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.evaluating import Evaluate, n_members
 from permafrost.flows.methods.method import Cell, EvaluatedMethod
-from permafrost.flows.methods.reading import features, sizes_of
-from permafrost.flows.methods.summaries import score_summary
+from permafrost.flows.nodes.evaluating import Evaluate, n_members
+from permafrost.flows.nodes.reading import features, sizes_of
+from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind

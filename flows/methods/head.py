@@ -7,10 +7,10 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.evaluating import Evaluate
 from permafrost.flows.methods.method import Cell, EvaluatedMethod
-from permafrost.flows.methods.reading import readers, width_of
-from permafrost.flows.methods.summaries import score_summary
+from permafrost.flows.nodes.evaluating import Evaluate
+from permafrost.flows.nodes.reading import readers, width_of
+from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS

@@ -13,7 +13,7 @@ from pydantic import (
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
 from permafrost.flows.methods.method import CLASSES, Cell, Method
-from permafrost.flows.methods.reading import features
+from permafrost.flows.nodes.reading import features
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS

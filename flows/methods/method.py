@@ -7,7 +7,7 @@ from typing import Annotated, Any, Protocol
 
 from permafrost.flows.context import BackboneSource
 from permafrost.flows.graph import Input, Node, Resources, import_path
-from permafrost.flows.methods.reading import Reading
+from permafrost.flows.nodes.reading import Reading
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig

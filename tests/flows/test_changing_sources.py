@@ -10,8 +10,8 @@ import pytest
 from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.engine.engine import make
 from permafrost.flows.graph import Node
-from permafrost.flows.methods import corpora
-from permafrost.flows.methods.corpora import corpus_node, texts_node
+from permafrost.flows.nodes import corpora
+from permafrost.flows.nodes.corpora import corpus_node, texts_node
 from permafrost.stages.corpus.source import CORPUS_SOURCES
 from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.mteb_evaluation import task_facts

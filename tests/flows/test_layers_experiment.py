@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from permafrost.flows.methods.reporting import extractions, pretraining_runs, report_cells
+from permafrost.flows.nodes.reporting import extractions, pretraining_runs, report_cells
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.freeze import load_pair_fit
 from permafrost.stages.report.cells import read_results

@@ -9,7 +9,7 @@ import pytest
 
 from permafrost.flows.build import build_graph
 from permafrost.flows.experiment import load_experiment
-from permafrost.flows.methods.corpora import corpus_node
+from permafrost.flows.nodes.corpora import corpus_node
 from permafrost.flows.pipeline import run_serially
 from permafrost.stages.corpus.source import CORPUS_SOURCES
 from permafrost.stages.extraction.recipes import (

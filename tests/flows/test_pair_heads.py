@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from permafrost.flows.experiment import load_experiment
-from permafrost.flows.methods.reporting import text_tokens
+from permafrost.flows.nodes.reporting import text_tokens
 from permafrost.flows.pipeline import run_serially
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError

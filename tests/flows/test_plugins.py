@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from permafrost.flows import methods
+from permafrost.flows import methods, nodes
 from permafrost.flows.experiment import Experiment
+from permafrost.flows.methods.method import METHODS
+from permafrost.flows.methods.probes.probe import PROBES
 from permafrost.flows.pipeline import run_serially
 from permafrost.flows.stage import PACKAGES, Stage
 from permafrost.stages import plugins
-from permafrost.stages.kinds import CATEGORIES
+from permafrost.stages.kinds import CATEGORIES, Category
 from permafrost.storage.fingerprint import fingerprint
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, write
@@ -137,13 +139,15 @@ def test_a_plugin_that_cannot_be_read_is_a_wrong_field(tmp_path: Path, tiny_bert
 
 
 def stages() -> list[type[Stage]]:
-    for module in pkgutil.walk_packages(methods.__path__, f"{methods.__name__}."):
-        importlib.import_module(module.name)
+    rooms = (methods, nodes)
+    for room in rooms:
+        for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            importlib.import_module(module.name)
     found, queue = list[type[Stage]](), list(Stage.__subclasses__())
     while queue:
         cls = queue.pop()
         queue += cls.__subclasses__()
-        found += [cls] if cls.__module__.startswith(methods.__name__) else []
+        found += [cls] if cls.__module__.startswith(tuple(r.__name__ for r in rooms)) else []
     return found
 
 
@@ -157,3 +161,12 @@ def test_a_stage_depends_on_no_kind_that_was_not_chosen(stage: type[Stage]) -> N
     assert kinds
     reached = set(fingerprint(stage, PACKAGES).definitions)
     assert reached & kinds == set(), "its key would change with the code of a kind it does not use"
+
+
+def test_the_room_of_methods_holds_kinds_and_their_base_class() -> None:
+    def kinds_of(category: Category[Any]) -> set[str]:
+        return {cls.__module__ for cls in (category.base, *category.kinds().values())}
+
+    walked = pkgutil.walk_packages(methods.__path__, f"{methods.__name__}.")
+    modules = {module.name for module in walked if not module.ispkg}
+    assert modules == kinds_of(METHODS) | kinds_of(PROBES)

@@ -10,7 +10,7 @@ import zarr
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from permafrost.flows.methods.reporting import attention_rows
+from permafrost.flows.nodes.reporting import attention_rows
 from permafrost.flows.pipeline import pipeline
 from permafrost.stages.metrics.vector_map import read_vector_map
 from permafrost.storage.keys import text_digest

@@ -11,7 +11,7 @@ from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
 from permafrost.flows.methods.method import Upstream
 from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
-from permafrost.flows.methods.reading import features
+from permafrost.flows.nodes.reading import features
 from permafrost.flows.stage import Stage
 from permafrost.stages.extraction.recipes import encode
 from permafrost.stages.extraction.unembedding import require_unembedding

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from permafrost.flows.context import BackboneSource, RunContext
 from permafrost.flows.graph import Node
-from permafrost.flows.methods.reading import sizes_of
+from permafrost.flows.nodes.reading import sizes_of
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import train_texts

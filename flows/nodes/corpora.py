@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
-from permafrost.flows.methods.reading import corpus_input
+from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.source import CORPUS_SOURCES, CorpusConfig
