@@ -162,7 +162,7 @@ def _by_method(how: ByMethod, unique: _Unique, context: ExtractContext) -> _Made
         for member in how.extract.recipe.members()
     ]
     first = targets[0]
-    # The members of an ensemble share the backbone, which is loaded at most once.
+    # The prompts of an ensemble share the backbone, which is loaded at most once.
     load = cache(
         partial(load_backbone, first.files, first.identity.compute_dtype, context.runtime.device)
     )
@@ -177,9 +177,10 @@ def _by_method(how: ByMethod, unique: _Unique, context: ExtractContext) -> _Made
         raise InputError(
             f"--dev {how.dev} is for --layers auto only, but --layers is {config.layers}; leave one out"
         )
-    members, reports = work.run(config, unique)
+    prompt_features, reports = work.run(config, unique)
     vectors = embed_ensemble(
-        (combined_layers(config, m, context.progress("embed")) for m in members), config.combine
+        (combined_layers(config, f, context.progress("embed")) for f in prompt_features),
+        config.combine,
     )
     identities = [to_plain(t.identity) for t in targets]
     facts = {
@@ -192,12 +193,12 @@ def _by_method(how: ByMethod, unique: _Unique, context: ExtractContext) -> _Made
         **({"store": identities[0]} if len(targets) == 1 else {"stores": identities}),
     }
     n_tokens = dev_tokens + sum(r.n_tokens for r in reports)
-    return _Made(finish(config, vectors, members[0].name), reports, facts, n_tokens)
+    return _Made(finish(config, vectors, prompt_features[0].name), reports, facts, n_tokens)
 
 
 @dataclass(frozen=True)
 class _Extractions:
-    """The stores of all members of an ensemble."""
+    """The stores of all prompts of an ensemble."""
 
     targets: list[ExtractTarget]
     context: ExtractContext
@@ -207,13 +208,13 @@ class _Extractions:
         self, config: EmbedConfig, texts: _Unique
     ) -> tuple[list[StoredFeatures], list[ExtractReport]]:
         """Extract what `config` reads of these texts under every recipe."""
-        members, reports = list[StoredFeatures](), list[ExtractReport]()
+        prompt_features, reports = list[StoredFeatures](), list[ExtractReport]()
         for target in self.targets:
             arrays = required_arrays(config, target.sizes)
             report = _extract(replace(target, arrays=arrays), texts, self.context, self.load)
-            members.append(StoredFeatures(report.store, target.sizes, texts.digests))
+            prompt_features.append(StoredFeatures(report.store, target.sizes, texts.digests))
             reports.append(report)
-        return members, reports
+        return prompt_features, reports
 
 
 def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[EmbedConfig, int]:
@@ -224,11 +225,13 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
             f"columns {DEV_COLUMNS.text}, {DEV_COLUMNS.text_pair} and {DEV_COLUMNS.label}, or name the layers"
         )
     corpus = FilesCorpus(files={"dev": dev}, task=DEV_COLUMNS).build()
-    members, reports = work.run(config, _Unique(corpus.texts, corpus.digests))
-    per_member = [embed_layers(config, m, work.context.progress("choose layers")) for m in members]
+    prompt_features, reports = work.run(config, _Unique(corpus.texts, corpus.digests))
+    by_prompt = [
+        embed_layers(config, f, work.context.progress("choose layers")) for f in prompt_features
+    ]
     vectors = {
-        int(layer): embed_ensemble((found[layer] for found in per_member), config.combine)
-        for layer in per_member[0]
+        int(layer): embed_ensemble((layers[layer] for layers in by_prompt), config.combine)
+        for layer in by_prompt[0]
     }
     pairs = np.stack([corpus.examples.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
     gold = corpus.examples.column("label").to_numpy()

@@ -129,13 +129,13 @@ class PairClasses(TaskModel):
         self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]
     ) -> Predictions:
         """The most probable class."""
-        place = self.classifier.linear.weight.device
+        device = self.classifier.linear.weight.device
         parts: list[Tensor] = []
         for first, second in zip(
             *(torch.from_numpy(side).split(_PAIRS_AT_A_TIME) for side in sides), strict=True
         ):
             pairs = torch.cat([encoded[first], encoded[second]], dim=1)
-            parts.append(self.classifier(pairs.to(place)).cpu())
+            parts.append(self.classifier(pairs.to(device)).cpu())
         return _most_probable(torch.cat(parts))
 
 

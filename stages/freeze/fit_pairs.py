@@ -149,25 +149,25 @@ def predict(
         PermafrostError: a similarity is not a number.
     """
     head.eval()
-    place = next(head.parameters()).device
-    parts = [head(a, b).cpu().numpy() for a, b in _in_order(latents, pairs, place)]
-    found_P = np.concatenate([np.empty(0, np.float32), *parts])
-    wrong = np.flatnonzero(~np.isfinite(found_P))
+    device = next(head.parameters()).device
+    parts = [head(a, b).cpu().numpy() for a, b in _in_order(latents, pairs, device)]
+    similarities = np.concatenate([np.empty(0, np.float32), *parts])
+    wrong = np.flatnonzero(~np.isfinite(similarities))
     if len(wrong):
         first, second = pairs[wrong[0]]
         raise PermafrostError(
             f"{len(wrong)} of {len(pairs)} similarities are not numbers (the first is that of the texts "
             f"{first} and {second}); check the features with 'permafrost verify'"
         )
-    return found_P
+    return similarities
 
 
 def _in_order(
-    latents: NDArray[np.float32], pairs: NDArray[np.int64], place: torch.device
+    latents: NDArray[np.float32], pairs: NDArray[np.int64], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     for start in range(0, len(pairs), _PAIRS_AT_A_TIME):
         batch = pairs[start : start + _PAIRS_AT_A_TIME]
-        yield gather(latents, batch[:, 0], place), gather(latents, batch[:, 1], place)
+        yield gather(latents, batch[:, 0], device), gather(latents, batch[:, 1], device)
 
 
 def _start(
@@ -175,13 +175,13 @@ def _start(
     latents: NDArray[np.float32],
     train: GradedPairs,
     autoencoders: LayerAutoencoders | None,
-    place: torch.device,
+    device: torch.device,
 ) -> PairHead:
     """A fresh head on its device; the same seed gives the same weights on every device."""
     draw = torch.Generator().manual_seed(config.seed)
     head = config.head.build(latents.shape[1], latents.shape[2], draw)
     if autoencoders is not None:
         head.load_encoders(autoencoders)
-    head.to(place)
-    head.prepare(_in_order(latents, train.pairs, place))
+    head.to(device)
+    head.prepare(_in_order(latents, train.pairs, device))
     return head

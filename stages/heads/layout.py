@@ -61,12 +61,12 @@ def plan(lengths: NDArray[np.int64], pairs: int) -> Iterator[NDArray[np.int64]]:
 def lay_out(offsets: Int[Tensor, " n_plus_1"], pairs: int, multiple: int = 1) -> Iterator[Layout]:
     """Every text in one block, each of at most `max(pairs, l * l)` token pairs, l its length.
 
-    The length of a block is that of its longest text, filled up to a multiple of `multiple`.
+    The length of a block is that of its longest text, padded to a multiple of `multiple`.
     """
     lengths = offsets.diff().cpu().numpy()
-    filled = lengths + -lengths % multiple
-    for texts in plan(filled, pairs):
-        longest, shortest = int(filled[texts[0]]), int(lengths[texts].min())
+    padded = lengths + -lengths % multiple
+    for texts in plan(padded, pairs):
+        longest, shortest = int(padded[texts[0]]), int(lengths[texts].min())
         picked = torch.from_numpy(texts).to(offsets.device)
         starts, ends = offsets[:-1][picked, None], offsets[1:][picked, None]
         slots = starts + torch.arange(longest, device=offsets.device)

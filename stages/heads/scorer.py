@@ -20,25 +20,25 @@ from permafrost.stages.heads.initialise import linear
 from permafrost.stages.heads.ragged_sums import attend
 
 MOST = {"cpu": 1 << 10, "cuda": 1 << 16}
-"""Tokens of a piece: what is made on the way exists for one at a time."""
+"""Tokens of a chunk: what is made on the way exists for one at a time."""
 
 
-def _pieces(tokens: Tensor) -> Iterator[slice]:
+def _chunks(tokens: Tensor) -> Iterator[slice]:
     """All tokens, in order, at most `MOST` at a time."""
     most = MOST[tokens.device.type]
     return (slice(at, at + most) for at in range(0, len(tokens), most))
 
 
-def _joined(parts: Sequence[Float[Tensor, "t _"]], piece: slice) -> Float[Tensor, "u k"]:
-    """A piece of the tokens, their blocks of columns side by side."""
-    return parts[0][piece] if len(parts) == 1 else torch.cat([part[piece] for part in parts], dim=1)
+def _joined(parts: Sequence[Float[Tensor, "t _"]], chunk: slice) -> Float[Tensor, "u k"]:
+    """A chunk of the tokens, their blocks of columns side by side."""
+    return parts[0][chunk] if len(parts) == 1 else torch.cat([part[chunk] for part in parts], dim=1)
 
 
 class _Score(torch.autograd.Function):
-    """tanh(parts W' + b) v, a piece of the tokens at a time.
+    """tanh(parts W' + b) v, a chunk of the tokens at a time.
 
     Written out because this is where a training step spends its time: the gradient of the hidden
-    layer exists for one piece at a time instead of three times over all tokens, and no gradient is
+    layer exists for one chunk at a time instead of three times over all tokens, and no gradient is
     made for parts that need none.
     """
 
@@ -47,8 +47,8 @@ class _Score(torch.autograd.Function):
         turned = weight.t()
         hidden: list[Tensor] = []
         scores: list[Tensor] = []
-        for piece in _pieces(parts[0]):
-            hidden.append(torch.addmm(bias, _joined(parts, piece), turned).tanh_())
+        for chunk in _chunks(parts[0]):
+            hidden.append(torch.addmm(bias, _joined(parts, chunk), turned).tanh_())
             scores.append(hidden[-1] @ second)
         ctx.n_parts = len(parts)
         ctx.save_for_backward(weight, second, *parts, *hidden)
@@ -68,16 +68,16 @@ class _Score(torch.autograd.Function):
         columns = (weight * second[:, None]).split([part.shape[1] for part in parts], dim=1)
         scaled = torch.cat([columns[k] for k in wanted], dim=1) if wanted else None
         one = weight.new_ones(())
-        for piece, mine in zip(_pieces(grad), hidden, strict=True):
-            change = torch.addcmul(one, mine, mine, value=-1).mul_(grad[piece, None])
-            to_second.addmv_(mine.t(), grad[piece])
+        for chunk, activations in zip(_chunks(grad), hidden, strict=True):
+            change = torch.addcmul(one, activations, activations, value=-1).mul_(grad[chunk, None])
+            to_second.addmv_(activations.t(), grad[chunk])
             to_bias += change.sum(dim=0)
-            to_weight.addmm_(change.t(), _joined(parts, piece))
+            to_weight.addmm_(change.t(), _joined(parts, chunk))
             if scaled is not None:
-                found = change @ scaled
+                to_joined = change @ scaled
                 widths = [parts[k].shape[1] for k in wanted]
-                for k, part in zip(wanted, found.split(widths, dim=1), strict=True):
-                    to_parts[k][piece] = part
+                for k, part in zip(wanted, to_joined.split(widths, dim=1), strict=True):
+                    to_parts[k][chunk] = part
         to_weight *= second[:, None]
         return to_weight, to_bias.mul_(second), to_second, *map(to_parts.get, range(len(parts)))
 
