@@ -65,7 +65,8 @@ class Explainer:
     def __init__(
         self, store: ArtifactStore, planned: Mapping[str, ArtifactSpec] | None = None
     ) -> None:
-        self._store, self._planned = store, planned or {}
+        self._store = store
+        self._specs: dict[str, ArtifactSpec | None] = dict(planned or {})
         self._published: dict[str, list[Manifest]] = {}
 
     def why(self, spec: ArtifactSpec, before: Manifest | None = None) -> Explanation:
@@ -76,7 +77,8 @@ class Explainer:
             before: only artifacts published before this one count.
         """
         if spec.stage not in self._published:
-            self._published[spec.stage] = list(self._store.all(spec.stage))
+            found = self._published[spec.stage] = list(self._store.all(spec.stage))
+            self._specs = {str(m.ref): m.spec for m in found} | self._specs
         candidates = self._published[spec.stage]
         keys = [m.key for m in candidates]
         if before is not None and before.key in keys:
@@ -86,13 +88,48 @@ class Explainer:
             return Explanation(None, ())
         latest = candidates[::-1]
         likely = sorted(latest, key=lambda m: _unlike(m, spec))[:_LIKELY]
-        nearest = min(likely, key=lambda m: len(_raw(m.spec, spec)))
-        found = compare(self._store, nearest.spec, spec, self._planned)
+        # Of a score all that differs may be its input: what differs in that tells which is nearest.
+        sizes = [(len(_raw(m.spec, spec)), len(self._compare(m.spec, spec))) for m in likely]
+        nearest = likely[sizes.index(min(sizes))]
+        found = self._compare(nearest.spec, spec)
         if nearest.key_version != KEY_VERSION:
             # What the code of an earlier version was called says nothing.
             found = [d for d in found if not d.path.startswith("code.")]
             found.insert(0, Difference("version of keys", nearest.key_version, KEY_VERSION))
         return Explanation(nearest, tuple(found))
+
+    def _compare(self, old: ArtifactSpec, new: ArtifactSpec, depth: int = 0) -> list[Difference]:
+        """Differences between two artifacts, followed through inputs to where they begin."""
+        found: list[Difference] = []
+        for path, a, b in _raw(old, new):
+            follow = path.startswith("inputs[") and depth < _DEEPEST
+            deeper = self._through_input(a, b, depth + 1) if follow else []
+            found.extend(
+                [Difference(f"{path} -> {d.path}", d.old, d.new) for d in deeper]
+                or [Difference(path, a, b)]
+            )
+        return found
+
+    def _through_input(self, old: object, new: object, depth: int) -> list[Difference]:
+        if (
+            not isinstance(old, str)
+            or not isinstance(new, str)
+            or old.split("/")[0] != new.split("/")[0]
+        ):
+            return []
+        if old.startswith("features/"):
+            return _through_identity(self._store, old, new)
+        before, after = self._spec(old), self._spec(new)
+        return [] if before is None or after is None else self._compare(before, after, depth)
+
+    def _spec(self, ref: str) -> ArtifactSpec | None:
+        """What an artifact was, or will be, made of; None if nobody knows any more."""
+        if ref not in self._specs:
+            try:
+                self._specs[ref] = self._store.manifest(parse_ref(ref)).spec
+            except (NotFoundError, CorruptDataError):
+                self._specs[ref] = None
+        return self._specs[ref]
 
 
 def explain(
@@ -111,52 +148,11 @@ def _unlike(manifest: Manifest, spec: ArtifactSpec) -> int:
     return n_fields + n_inputs + (old.code != spec.code) + (manifest.key_version != KEY_VERSION)
 
 
-def compare(
-    store: ArtifactStore,
-    old: ArtifactSpec,
-    new: ArtifactSpec,
-    planned: Mapping[str, ArtifactSpec],
-    depth: int = 0,
-) -> list[Difference]:
-    """Differences between two artifacts, followed through inputs to where they begin."""
-    found: list[Difference] = []
-    for path, a, b in _raw(old, new):
-        follow = path.startswith("inputs[") and depth < _DEEPEST
-        deeper = _through_input(store, a, b, planned, depth + 1) if follow else []
-        found.extend(
-            [Difference(f"{path} -> {d.path}", d.old, d.new) for d in deeper]
-            or [Difference(path, a, b)]
-        )
-    return found
-
-
 def _raw(old: ArtifactSpec, new: ArtifactSpec) -> list[tuple[str, object, object]]:
     # Config first: it is what the user changed on purpose; code last, function by function.
     parts = ("config", "inputs", "code")
     left, right = to_plain(old), to_plain(new)
     return [d for part in parts for d in differences({part: left[part]}, {part: right[part]})]
-
-
-def _through_input(
-    store: ArtifactStore,
-    old: object,
-    new: object,
-    planned: Mapping[str, ArtifactSpec],
-    depth: int,
-) -> list[Difference]:
-    if (
-        not isinstance(old, str)
-        or not isinstance(new, str)
-        or old.split("/")[0] != new.split("/")[0]
-    ):
-        return []
-    if old.startswith("features/"):
-        return _through_identity(store, old, new)
-    try:
-        before, after = (planned.get(i) or store.manifest(parse_ref(i)).spec for i in (old, new))
-    except (NotFoundError, CorruptDataError):
-        return []
-    return compare(store, before, after, planned, depth)
 
 
 def _through_identity(store: ArtifactStore, old: str, new: str) -> list[Difference]:

@@ -160,3 +160,14 @@ def test_a_plan_reads_what_is_published_once(
         found = explainer.why(_spec(lr=number, code={"m:f": "2"}))
         assert found.headline == "code.m:f: was '1', now '2'", "its own earlier self is the nearest"
     assert len(read) == 40
+
+
+def test_what_differs_inside_an_input_decides_which_is_nearest(store: ArtifactStore) -> None:
+    own = _publish(store, _spec(lr=0.1))
+    other = _publish(store, _spec(lr=0.3, code={"m:f": "1"}))
+    for fit in (own, other):
+        _publish(store, _spec("score", inputs=(fit,)))
+    changed = _spec(lr=0.2)
+    planned = {str(changed.ref): changed}
+    found = Explainer(store, planned).why(_spec("score", inputs=(str(changed.ref),)))
+    assert found.headline == "inputs[0] -> config.lr: was 0.1, now 0.2"
