@@ -6,7 +6,7 @@ TORCH := .venv/.torch
 STAMP := .venv/.installed
 TESTS := .venv/.tests
 TOOLS := .venv/.tools
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)') --dist loadfile --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() + 2)') --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-deep lint type bench gpu-check golden clean
 
@@ -14,7 +14,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c 'impor
 demo: $(STAMP)
 	$(BIN)/permafrost run experiments/demo.yaml
 
-# A process per core and one more, as some tests wait for programs that they start; a thread per process: small tests do not
+# A process per core and two more, as some tests wait for programs that they start; a thread per process: small tests do not
 # gain from more. A file's tests stay together, and files start in order: the long ones (crash, flows) are the first.
 test: $(TESTS)
 	$(PYTEST) -m "not deep" $(ARGS)

@@ -40,6 +40,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
             replica.detach(folder)
 
 
+@pytest.mark.deep
 def test_a_worker_with_the_node_and_the_home_publishes_at_the_object_store(
     server: ObjectServer,
     tmp_path: Path,

@@ -49,7 +49,10 @@ def read(name: str, backbone: Path) -> tuple[Experiment, tuple[FitConfig, ...]]:
 
 @pytest.mark.parametrize(
     ("name", "n_candidates", "n_fits"),
-    [("glot_grid.yaml", 3 * 3 * 2 * 4 * 3 * 3 * 3, 1), ("glot_grid_small.yaml", 48, 3)],
+    [
+        pytest.param("glot_grid.yaml", 3 * 3 * 2 * 4 * 3 * 3 * 3, 1, marks=pytest.mark.deep),
+        ("glot_grid_small.yaml", 48, 3),
+    ],
 )
 def test_the_graph_of_a_grid_is_built(
     data: Path, tiny_bert: Path, tmp_path: Path, name: str, n_candidates: int, n_fits: int

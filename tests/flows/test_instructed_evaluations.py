@@ -78,7 +78,13 @@ def instructions(dag: Looked, method: str, task: str) -> dict[str, str | None]:
     return {role: ids[0]["recipe"].get("instruction") for role, ids in stores.items()}
 
 
-@pytest.mark.parametrize(("name", "n_cells"), [(FILES[0], 30 * 5), (FILES[1], 7 * 6 + 4 * 6)])
+@pytest.mark.parametrize(
+    ("name", "n_cells"),
+    [
+        pytest.param(FILES[0], 30 * 5, marks=pytest.mark.deep),
+        (FILES[1], 7 * 6 + 4 * 6),
+    ],
+)
 def test_htps_tables_are_laid_out_from_names_alone(
     tiny_llama: Path, tmp_path: Path, name: str, n_cells: int
 ) -> None:

@@ -115,9 +115,17 @@ def test_a_head_in_a_file_is_trained_found_again_and_trained_again_after_an_edit
     own = {"fit mine · ratio 0.2 · seed 0", "score mine · ratio 0.2 · seed 0"}
     assert to_run(edited) - {edited.nodes.report.label} == own
 
-    # On a worker that has no such file, its code comes with the node.
+
+@pytest.mark.deep
+def test_a_worker_without_the_file_runs_its_node(tiny_bert: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "my_head.py"
+    plugin.write_text(HEAD)
+    path, home = write(tmp_path / "e.yaml", content(tiny_bert, plugin)), tmp_path / "home"
+    run_serially(path, home)
+    plugin.write_text(HEAD.replace("* self.scale", "+ self.scale"))
+    edited = look(path, home)
     (fit,) = [n for n in edited.nodes.graph if n.label.startswith("fit mine")]
-    moved.unlink()
+    plugin.unlink()
     (tmp_path / "node.json").write_text(fit.model_dump_json())
     arguments = [str(home), str(tmp_path / "node.json")]
     subprocess.run([sys.executable, "-c", WORKER, *arguments], check=True, cwd=Path.cwd())
