@@ -22,7 +22,7 @@ from permafrost.flows.stores import RecipeStores, resolve_stores
 from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ResolvedBackbone, resolve_backbone
-from permafrost.stages.mteb_evaluation import LocalTask, MtebTask, Role, TaskFacts, task_facts
+from permafrost.stages.mteb_evaluation import MtebTask, Role, TaskFacts, task_facts
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.layout import TOKEN_IDS
 from permafrost.storage.keys import to_plain
@@ -132,7 +132,7 @@ class _Builder:
         return self._base.sizes
 
     @cached_property
-    def _texts(self) -> dict[str, tuple[LocalTask, Role]]:
+    def _texts(self) -> dict[str, tuple[MtebTask, Role]]:
         return evaluation_texts(self.experiment.evaluations)
 
     @cached_property
@@ -211,25 +211,22 @@ class _Builder:
         for role, recipe in cell.recipes.items():
             if recipe not in readings:
                 texts = [texts_name(cell.task, r) for r, n in cell.recipes.items() if n == recipe]
-                known = [t for t in texts if t in self._texts]
-                readings[recipe] = self._reading(recipe, arrays, known)
+                readings[recipe] = self._reading(recipe, arrays, texts)
             targets = self.stores[recipe].targets
             identities = tuple(t.identity for t in targets)
             recipes = tuple(t.recipe for t in targets)
-            roles[role] = RoleStores(recipes, identities, targets[0].arrays, readings[recipe])
+            roles[role] = RoleStores(recipes, identities, readings[recipe])
         fitted, made = None, None
         if cell.needs_fit:
             assert cell.fitted_on is not None, "the experiment was checked for it"
             fitted = Cell(**vars(e.cell(cell.name, cell.fitted_on, cell.seed)), upstream=self)
             made = fits[cell.name, cell.fitted_on, cell.seed]
-        first = next(iter(self.stores.values())).targets[0]
         site = EvaluationSite(
             task=cell.task,
             config=cell.config,
             facts=self._facts[cell.config],
             roles=roles,
             instructed=cell.instructed,
-            backbone=source_of(first),
             fitted=fitted,
         )
         return method.evaluation_node(cell.name, cell.seed, site, made)

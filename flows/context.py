@@ -2,9 +2,7 @@
 
 import os
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,11 @@ from permafrost.flows.home import home_url, open_home
 from permafrost.stages.bounds import MAX_BYTES, MAX_LAYERS
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.extraction.backbone import Backbone, choose_device, load_backbone
-from permafrost.stages.extraction.extract import extract
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_identity
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.features.identity import FloatName, StoreIdentity
 from permafrost.storage.features.layout import Codec
-from permafrost.storage.features.store import FeatureStore
-from permafrost.storage.progress import Progress, SilentProgress
+from permafrost.storage.progress import SilentProgress
 
 
 class RunRuntime(BaseModel):
@@ -47,8 +43,6 @@ class SharedBackbone:
     """A backbone that nodes of one process use one after the other, loaded when the first one needs it."""
 
     def __init__(self) -> None:
-        self.extracting = threading.Lock()
-        """Held while texts that an evaluation asks for are extracted: a store has one writer."""
         self._loaded: tuple[tuple[str, str, str], Backbone] | None = None
         self._lock = threading.Lock()
 
@@ -137,6 +131,10 @@ class RunContext:
                 self._corpora[source.ref] = corpus
         return corpus
 
+    def is_known(self, source: Input) -> bool:
+        """Whether a corpus can be had now; false of one that nothing but a run makes, before it did."""
+        return self.artifacts.is_done(parse_ref(source.ref))
+
     def load_corpus(self, source: Input) -> Corpus:
         """A corpus from its artifact."""
         return self.load(source)
@@ -161,28 +159,6 @@ class RunContext:
                     f"{identity.store_id[:12]} (backbone looked for at {where.source})",
                 )
         return replace(self._targets[key], arrays=arrays)
-
-    def stored(
-        self,
-        identity: StoreIdentity,
-        arrays: tuple[str, ...],
-        where: BackboneSource,
-        texts: Mapping[str, str],
-        progress: Progress,
-    ) -> tuple[FeatureStore, int]:
-        """The store of `identity` with these arrays of these texts (digest to text); what is missing is
-        extracted, one thread at a time. Also returns the tokens that were computed.
-
-        Raises: see `extract`.
-        """
-        target, runtime = self.target(identity, arrays, where), self.runtime.extract
-        load = partial(self.backbone.load, target, runtime.device)
-        with self.backbone.extracting:
-            report = extract(
-                *(target, self.home, list(texts.values()), list(texts), runtime, progress),
-                load=load,
-            )
-        return report.store, report.n_tokens
 
     def bare_target(self, node: Node) -> ExtractTarget:
         """The backbone and recipe that a node names, for work that no store is read or written for."""

@@ -9,7 +9,6 @@ from permafrost.flows.methods.method import EvaluatedMethod, Method
 from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.mteb_evaluation import (
     Instructions,
-    LocalTask,
     MtebTask,
     NoInstructions,
     Role,
@@ -103,13 +102,12 @@ def texts_name(task: str, role: Role) -> str:
     return f"{task} · {role} of evaluation"
 
 
-def evaluation_texts(evaluations: Mapping[str, Evaluation]) -> dict[str, tuple[LocalTask, Role]]:
-    """Corpora of the texts of local tasks: name to task and role."""
+def evaluation_texts(evaluations: Mapping[str, Evaluation]) -> dict[str, tuple[MtebTask, Role]]:
+    """Corpora of the texts of their tasks: name to task and role."""
     return {
         texts_name(task, role): (config, role)
         for evaluation in evaluations.values()
         for task, config in evaluation.all_tasks.items()
-        if config.kind == "local"
         for role in config.roles
     }
 

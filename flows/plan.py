@@ -8,8 +8,10 @@ from typing import Any
 
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.context import RunContext
+from permafrost.flows.evaluations import texts_name
 from permafrost.flows.graph import Node
 from permafrost.flows.nodes.extraction import Extract, planned
+from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
 from permafrost.stages.extraction.extract import DISK_MARGIN
@@ -41,7 +43,7 @@ class Plan:
     tokens_per_s: float | None
     """Measured in earlier extractions under this home; None if there was none."""
     hub_tasks: tuple[str, ...] = ()
-    """Evaluation tasks to run whose texts are known only once the hub has given them; extracted then."""
+    """Evaluation tasks whose texts are not counted: they are known only once the hub has given them."""
 
     @property
     def n_bytes(self) -> int:
@@ -142,7 +144,9 @@ def _by_store(nodes: ExperimentGraph, context: Preview) -> tuple[ExtractionPlan,
             inputs = [
                 nodes.extractions[recipe, task, prompt].input("corpus") for task in stores.tasks
             ]
-            corpora = [context.corpus(source) for source in inputs]
+            corpora = [context.corpus(source) for source in inputs if context.is_known(source)]
+            if not corpora:
+                continue
             texts, digests = each_once([c.texts for c in corpora], [c.digests for c in corpora])
             plans.append(plan_extraction(target, context.home, texts, digests))
     return tuple(plans)
@@ -152,8 +156,8 @@ def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:
     waiting = (
         cell.task
         for cell in nodes.experiment.evaluation_cells
-        if not cell.config.texts_known
-        and not context.artifacts.is_done(nodes.evaluations[cell.name, cell.task, cell.seed].ref)
+        for role in cell.config.roles
+        if not context.is_known(corpus_input(nodes.corpora[texts_name(cell.task, role)]))
     )
     return tuple(dict.fromkeys(waiting))
 
@@ -163,6 +167,8 @@ def _reason(
 ) -> str | None:
     """Why a node would run (with its plan, if it extracts); None if it would be reused."""
     published = context.artifacts.is_done(node.ref)
+    if published and node.stage == Extract.name and extraction is None:
+        return "its texts are not published (any more)"
     if published and extraction is not None and not extraction.nothing_to_do:
         n_cells = sum(map(len, extraction.cells.values()))
         return f"{extraction.n_new_texts} texts and {n_cells} cells are not in the feature store (any more)"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from permafrost.flows.context import RunContext, RunRuntime
-from permafrost.flows.graph import Graph, Input
+from permafrost.flows.graph import Graph, Input, Node
 from permafrost.flows.nodes.corpora import CorpusStage
 from permafrost.flows.stage import stage_of
 from permafrost.stages.corpus.corpus import Corpus
@@ -22,7 +22,16 @@ class Preview(RunContext):
         """From its artifact, or from its source."""
         if self.artifacts.is_done(parse_ref(source.ref)):
             return super().load_corpus(source)
-        stage = stage_of(node := self._graph[source.ref])
-        assert issubclass(stage, CorpusStage), f"'{node.label}' makes no corpus"
-        self.built[node.id] = stage.build(node)
+        node = self._graph[source.ref]
+        self.built[node.id] = _corpus_stage(node).build(node)
         return self.built[node.id]
+
+    def is_known(self, source: Input) -> bool:
+        """Published, or it can be built in memory."""
+        return super().is_known(source) or _corpus_stage(self._graph[source.ref]).known_ahead
+
+
+def _corpus_stage(node: Node) -> type[CorpusStage]:
+    stage = stage_of(node)
+    assert issubclass(stage, CorpusStage), f"'{node.label}' makes no corpus"
+    return stage

@@ -153,7 +153,12 @@ def _attention(nodes: ExperimentNodes) -> tuple[AttentionSource, tuple[Input, ..
                 recipe=name,
                 arrays=arrays,
                 tokens=TokenSource.of(target),
-                corpora=tuple(nodes.corpora[task].id for task in stores.tasks),
+                # Rows are shown of texts of tasks, not of those that evaluations ask for.
+                corpora=tuple(
+                    nodes.corpora[task].id
+                    for task in stores.tasks
+                    if task in nodes.experiment.tasks
+                ),
             )
             read = reading([target.identity.store_id], arrays, target.sizes, ())
             return source, read.inputs

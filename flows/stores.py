@@ -101,12 +101,10 @@ def _needs(experiment: Experiment, base: ResolvedBackbone) -> Mapping[str, _Need
         if read := probe.reads(sizes):
             need(probe.recipe).arrays.update(read)
             need(probe.recipe).tasks.update(probe.tasks)
-    known = evaluation_texts(experiment.evaluations)
     for cell in experiment.evaluation_cells:
         for role, recipe in cell.recipes.items():
             need(recipe).arrays.update(cell.method.vector_arrays(sizes))
-            if (texts := texts_name(cell.task, role)) in known:
-                need(recipe).tasks.add(texts)
+            need(recipe).tasks.add(texts_name(cell.task, role))
     return needs
 
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
-from permafrost.flows.context import BackboneSource
-from permafrost.flows.graph import Input, Node, Resources, import_path
+from permafrost.flows.graph import Input, Node, import_path
 from permafrost.flows.nodes.reading import Reading
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
@@ -184,8 +183,6 @@ class RoleStores:
     """One; several for the prompts of an ensemble."""
     identities: tuple[StoreIdentity, ...]
     """One per prompt of an ensemble."""
-    arrays: tuple[str, ...]
-    """Everything that is extracted into them."""
     reading: Reading
 
 
@@ -198,7 +195,6 @@ class EvaluationSite:
     facts: TaskFacts
     roles: Mapping[TextRole, RoleStores]
     instructed: Mapping[TextRole, str]
-    backbone: BackboneSource
     fitted: Cell | None
     """Where the method was fitted; None for one that is not."""
 
@@ -297,17 +293,6 @@ class EvaluatedMethod(Method):
                 "seed": seed,
                 "config": site.config.model_dump(mode="json"),
                 "instructions": site.instructed,
-                "arrays": {i.store_id: s.arrays for s in site.roles.values() for i in s.identities},
-                "backbone": site.backbone,
             },
             after=[a for r in readings for a in r.after],
-            resources=_resources(site),
         )
-
-
-def _resources(site: EvaluationSite) -> Resources:
-    """Texts of a task from the hub are known once it runs, and extracted then."""
-    if site.config.texts_known:
-        return Resources()
-    stores = {i.store_id: None for role in site.roles.values() for i in role.identities}
-    return Resources(backbone=True, stores=tuple(stores))

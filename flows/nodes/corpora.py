@@ -1,6 +1,7 @@
-"""Corpora of tasks, and of the texts that local evaluation tasks ask for."""
+"""Corpora of tasks, and of the texts that evaluation tasks ask for."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from pydantic import TypeAdapter
 
@@ -10,7 +11,16 @@ from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.source import CORPUS_SOURCES, CorpusConfig
-from permafrost.stages.mteb_evaluation import LocalTask, Role, TaskFacts, task_corpus, task_facts
+from permafrost.stages.mteb_evaluation import (
+    HubTask,
+    LocalTask,
+    MtebTask,
+    Role,
+    TaskFacts,
+    hub_corpus,
+    task_corpus,
+    task_facts,
+)
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import to_plain
@@ -25,9 +35,10 @@ def corpus_node(task: str, config: CorpusConfig) -> Node:
     return BuildCorpus.node(f"corpus {task}", config.facts(), (), kinds=(config,), run_facts=facts)
 
 
-def texts_node(name: str, config: LocalTask, role: Role, facts: TaskFacts) -> Node:
-    """The texts that a local task asks for in one role, so that they are extracted with all others."""
-    return BuildTexts.node(
+def texts_node(name: str, config: MtebTask, role: Role, facts: TaskFacts) -> Node:
+    """The texts that a task asks for in one role, so that they are extracted with all others."""
+    stage = BuildTexts if config.texts_known else BuildHubTexts
+    return stage.node(
         f"corpus {name}",
         {"kind": "mteb_texts", "role": role, "task": facts.key},
         (),
@@ -39,6 +50,8 @@ class CorpusStage(Stage):
     """Makes a corpus, which others may also look at before it is published."""
 
     name = "corpus"
+    known_ahead: ClassVar[bool] = True
+    """Whether plans and checks may build it in memory."""
 
     @classmethod
     @abstractmethod
@@ -62,7 +75,8 @@ class CorpusStage(Stage):
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
-        context.corpus(corpus_input(node))
+        if context.is_known(source := corpus_input(node)):
+            context.corpus(source)
 
 
 class BuildCorpus(CorpusStage):
@@ -85,6 +99,17 @@ class BuildTexts(CorpusStage):
         corpus = task_corpus(config, node.run_facts["role"])
         _require_unchanged(node, {**node.config, "task": to_plain(task_facts(config).key)})
         return corpus
+
+
+class BuildHubTexts(CorpusStage):
+    """Has the hub give the data of an evaluation task, and keeps its texts in one role."""
+
+    known_ahead = False  # plans and checks fetch nothing
+
+    @classmethod
+    def build(cls, node: Node) -> Corpus:
+        config = HubTask.model_validate(node.run_facts["config"])
+        return hub_corpus(config, node.run_facts["role"])
 
 
 def _require_unchanged(node: Node, now: object) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 from pydantic import TypeAdapter
 
-from permafrost.flows.context import BackboneSource, RunContext
+from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
 from permafrost.flows.nodes.reading import sizes_of
 from permafrost.flows.stage import Stage
@@ -22,6 +22,7 @@ from permafrost.stages.mteb_evaluation import (
 )
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.features.identity import StoreIdentity
+from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.progress import Progress
 
 _TASK = TypeAdapter[MtebTask](MtebTask)
@@ -41,12 +42,12 @@ class Evaluate(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
-        facts, n_computed = node.run_facts, list[int]()
+        facts = node.run_facts
         vectors = cls.vectors(node, context)
         embedding = Embedding(
             facts["method"],
             vectors,
-            partial(_features, node, context, n_computed, progress),
+            partial(_features, node, context),
             node.config["embedding"],
             progress,
             n_parameters=0 if isinstance(vectors, MethodVectors) else vectors.head.n_parameters,
@@ -59,7 +60,6 @@ class Evaluate(Stage):
             **{n: facts[n] for n in ("method", "task", "seed")},
             **{k: result.metrics[k] for k in ("metric", "test", "texts_in_train")},
             "instructions": facts["instructions"],
-            "n_tokens_computed": sum(n_computed),
         }
 
 
@@ -81,21 +81,10 @@ def _trained_on(node: Node, context: RunContext) -> frozenset[str] | None:
 
 
 def _features(
-    node: Node,
-    context: RunContext,
-    n_computed: list[int],
-    progress: Progress,
-    role: Role,
-    texts: Mapping[str, str],
+    node: Node, context: RunContext, role: Role, texts: Mapping[str, str]
 ) -> Sequence[StoredFeatures]:
-    """Stored features of texts; those that no corpus announced are extracted now, one thread at a time."""
-    where = BackboneSource.model_validate(node.run_facts["backbone"])
-    features = list[StoredFeatures]()
-    for recorded in node.config["embedding"]["stores"][role]:
-        identity = StoreIdentity.model_validate(recorded)
-        # All that this store is for: other methods will ask for the same texts.
-        arrays = tuple(node.run_facts["arrays"][identity.store_id])
-        store, n_tokens = context.stored(identity, arrays, where, texts, progress)
-        n_computed.append(n_tokens)
-        features.append(StoredFeatures(store, sizes_of(node), list(texts)))
-    return features
+    """Stored features of texts, one per prompt of an ensemble."""
+    recorded = node.config["embedding"]["stores"][role]
+    ids = [StoreIdentity.model_validate(identity).store_id for identity in recorded]
+    stores = [FeatureStore.open(store_folder(context.home, i)) for i in ids]
+    return [StoredFeatures(store, sizes_of(node), list(texts)) for store in stores]

@@ -69,14 +69,17 @@ class Extract(Stage):
     def check(cls, node: Node, context: RunContext) -> None:
         runtime = context.runtime.extract
         choose_device(runtime.device)
-        if runtime.too_long == "refuse":
-            corpus, target = context.corpus(node.input("corpus")), target_of(node, context)
+        if runtime.too_long == "refuse" and context.is_known(source := node.input("corpus")):
+            corpus, target = context.corpus(source), target_of(node, context)
             refuse_too_long(target, context.home, corpus.texts, corpus.digests, runtime.block_texts)
 
     @classmethod
     def is_done(cls, node: Node, context: RunContext) -> bool:
         """Published, and the feature store still holds every cell."""
-        return context.artifacts.is_done(node.ref) and planned(node, context).nothing_to_do
+        if not context.artifacts.is_done(node.ref):
+            return False
+        plan = planned(node, context)
+        return plan is not None and plan.nothing_to_do
 
 
 def target_of(node: Node, context: RunContext) -> ExtractTarget:
@@ -86,7 +89,9 @@ def target_of(node: Node, context: RunContext) -> ExtractTarget:
     return context.target(identity, tuple(node.config["arrays"]), where)
 
 
-def planned(node: Node, context: RunContext) -> ExtractionPlan:
-    """What the feature store lacks for a node."""
-    corpus = context.corpus(node.input("corpus"))
+def planned(node: Node, context: RunContext) -> ExtractionPlan | None:
+    """What the feature store lacks for a node; None while its texts are not known."""
+    if not context.is_known(source := node.input("corpus")):
+        return None
+    corpus = context.corpus(source)
     return plan_extraction(target_of(node, context), context.home, corpus.texts, corpus.digests)

@@ -14,6 +14,7 @@ from permafrost.stages.mteb_evaluation.instructions import (
     NoInstructions,
     task_instructions,
 )
+from permafrost.stages.mteb_evaluation.recording import hub_corpus
 from permafrost.stages.mteb_evaluation.suites import SUITE_NAMES, SuiteName, suite
 from permafrost.stages.mteb_evaluation.tasks import Category, HubTask, LocalTask, MtebTask, Role
 from permafrost.stages.mteb_evaluation.texts import task_corpus
@@ -34,6 +35,7 @@ __all__ = [
     "SuiteName",
     "TaskFacts",
     "evaluate_task",
+    "hub_corpus",
     "suite",
     "task_corpus",
     "task_facts",

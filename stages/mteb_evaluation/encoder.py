@@ -14,15 +14,11 @@ from mteb.types import PromptType
 from tqdm.auto import tqdm
 
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.mteb_evaluation.hub import ROLE_OF_PROMPT
 from permafrost.stages.mteb_evaluation.tasks import Role
 
 VectorsOf = Callable[[Sequence[str], Role], Vectors]
 """Texts in one role to one vector each, in order, `[n, d]` float32."""
-_ROLES: dict[PromptType | None, Role] = {
-    None: "text",
-    PromptType.query: "query",
-    PromptType.document: "document",
-}
 
 
 class PermafrostEncoder(AbsEncoder):
@@ -56,7 +52,7 @@ class PermafrostEncoder(AbsEncoder):
     ) -> Vectors:
         """One vector per text of all batches, in order `[n, d]` float32; the other arguments play no role."""
         texts = [text for batch in inputs for text in batch["text"]]
-        return self.vectors(texts, _ROLES[prompt_type])
+        return self.vectors(texts, ROLE_OF_PROMPT[prompt_type])
 
 
 def silence_bars() -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sklearn.base import clone
 
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.metrics.example_scores import ExampleScores
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 
 MAIN_SCORE = "main_score"
 """Where mteb repeats the score that is the result."""
-
-BATCH_TEXTS = 1024
-"""Texts per batch of mteb's loaders; vectors do not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -104,37 +100,20 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         InputError: the data cannot be had or is wrong, a vector is not finite, the score asked for does not
             exist, or the main score is not a number.
     """
-    import mteb
-
-    from permafrost.stages.mteb_evaluation.encoder import PermafrostEncoder, silence_bars
     from permafrost.stages.mteb_evaluation.examples import example_scores
     from permafrost.stages.mteb_evaluation.maps import task_map
+    from permafrost.stages.mteb_evaluation.running import run_task
 
-    silence_bars()
     task, data, key = _loaded(config, name)
     wanted = task.metadata.main_score if key == MAIN_SCORE else key
-    for part in _parts(task):
-        if hasattr(part, "evaluator_model"):
-            # The classifier belongs to mteb's class, and tasks that run side by side would share it.
-            part.evaluator_model = clone(part.evaluator_model)  # pyright: ignore[reportAttributeAccessIssue]
     asked: dict[Role, set[str]] = {}
 
     def vectors(texts: Sequence[str], role: Role) -> Vectors:
         asked.setdefault(role, set()).update(map(text_digest, texts))
         return embedding(texts, role)
 
-    encoder: Any = PermafrostEncoder(vectors, embedding.method, embedding.digest)
     with TemporaryDirectory() as kept:
-        results = mteb.evaluate(
-            encoder,
-            task,
-            co2_tracker=False,
-            cache=None,
-            show_progress_bar=False,
-            encode_kwargs={"batch_size": BATCH_TEXTS, "show_progress_bar": False},
-            prediction_folder=kept,
-        )
-        scores: Any = results.task_results[0].scores
+        scores = run_task(task, vectors, embedding.method, embedding.digest, Path(kept))
         value = _mean(scores, key, name)
         examples = example_scores(task, Path(kept), wanted, value)
     if not math.isfinite(value):
@@ -178,21 +157,13 @@ def _version() -> dict[str, str]:
 def _loaded(config: MtebTask, name: str) -> "tuple[AbsTask, LocalData | None, str]":
     """The task with its data, that of a local one as it was read, and which score is the result."""
     if isinstance(config, HubTask):
-        from permafrost.stages.mteb_evaluation.hub import find_task, load_data
+        from permafrost.stages.mteb_evaluation.hub import load_task
 
-        task = find_task(config)
-        for part in _parts(task):
-            load_data(part)
-        return task, None, MAIN_SCORE
+        return load_task(config), None, MAIN_SCORE
     from permafrost.stages.mteb_evaluation.build import build_task
 
     data = read_local(config)
     return build_task(config, name, data), data, config.score
-
-
-def _parts(task: "AbsTask") -> "list[AbsTask]":
-    """The task itself, or those that an aggregate is made of."""
-    return list(getattr(task.metadata, "tasks", None) or [task])
 
 
 def _mean(scores: Mapping[str, list[dict[str, Any]]], wanted: str, name: str) -> float:
@@ -208,9 +179,10 @@ def _mean(scores: Mapping[str, list[dict[str, Any]]], wanted: str, name: str) ->
 def _n_examples(task: "AbsTask") -> int:
     """Rows, or queries, of the evaluated splits."""
     from permafrost.stages.mteb_evaluation.examples import data_of
+    from permafrost.stages.mteb_evaluation.hub import parts_of
 
     total = 0
-    for part in _parts(task):
+    for part in parts_of(task):
         for subset in part.hf_subsets:
             for split in part.eval_splits:
                 data = data_of(part, subset, split)

@@ -1,14 +1,23 @@
 """Tasks of mteb by name: what they are, and their data from the hub."""
 
 import difflib
+from functools import cache
 from typing import Any
 
-from mteb.abstasks import AbsTask
+from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.get_tasks import TASK_LIST, get_task
+from mteb.types import PromptType
 
 from permafrost.stages.mteb_evaluation.tasks import ROLES, HubTask, Role
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
+
+ROLE_OF_PROMPT: dict[PromptType | None, Role] = {
+    None: "text",
+    PromptType.query: "query",
+    PromptType.document: "document",
+}
+"""What mteb calls a role."""
 
 NEAR = 5
 """Names suggested instead of an unknown one."""
@@ -69,6 +78,31 @@ def has_task(name: str) -> bool:
     return any(task.metadata.name == name for task in TASK_LIST)
 
 
+def parts_of(task: AbsTask) -> list[AbsTask]:
+    """The task itself, or those that an aggregate is made of."""
+    return list(getattr(task.metadata, "tasks", None) or [task])
+
+
+@cache
+def roles_of(name: str) -> tuple[Role, ...]:
+    """In which roles a task hands texts to an encoder: searches have queries and documents, and so have pairs
+    whose two sides differ.
+
+    Raises:
+        InputError: mteb has no such task, or it is not about text.
+    """
+    parts = parts_of(find_task(HubTask(name=name)))
+    found = {role for part in parts for role in _roles_of_part(part)}
+    return tuple(role for role in ROLES if role in found)
+
+
+def _roles_of_part(task: AbsTask) -> list[Role]:
+    if isinstance(task, AbsTaskRetrieval):
+        return ["query", "document"]
+    sides = (getattr(task, f"input{i}_prompt_type", None) for i in (1, 2))
+    return [ROLE_OF_PROMPT[side] for side in sides]
+
+
 def prompts_of(task: AbsTask) -> dict[Role, str | None]:
     """What mteb says to the texts of a task, by role: the prompt of its metadata, that of its class where
     it has none. The parts of an aggregate have to agree.
@@ -76,7 +110,7 @@ def prompts_of(task: AbsTask) -> dict[Role, str | None]:
     Raises:
         InputError: they do not.
     """
-    parts: list[AbsTask] = list(getattr(task.metadata, "tasks", None) or [task])
+    parts = parts_of(task)
     by_part: list[dict[Role, str | None]] = [{r: _prompt(part, r) for r in ROLES} for part in parts]
     if any(prompts != by_part[0] for prompts in by_part):
         raise InputError(
@@ -111,6 +145,18 @@ def load_data(task: AbsTask) -> None:
             f"{type(error).__name__}: {error}. Fetch it once on a machine with a network, or give the same "
             f"data as a task of kind 'local' with the path of a folder"
         ) from error
+
+
+def load_task(config: HubTask) -> AbsTask:
+    """The task with its data.
+
+    Raises:
+        InputError: see `find_task` and `load_data`.
+    """
+    task = find_task(config)
+    for part in parts_of(task):
+        load_data(part)
+    return task
 
 
 def hub_facts(config: HubTask, task: AbsTask) -> dict[str, Any]:

@@ -35,8 +35,6 @@ class HubTask(_Config):
     ```
     """
 
-    roles: ClassVar[tuple[Role, ...]] = ROLES
-    """Any that it may have; which, its data say."""
     texts_known: ClassVar[bool] = False
     """Its texts are known once the hub has given them."""
 
@@ -51,6 +49,17 @@ class HubTask(_Config):
     """Only these subsets of the dataset; all if not given."""
     splits: tuple[str, ...] = ()
     """Only these splits; those that mteb evaluates if not given."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Those of its texts, as mteb's class of the task has them.
+
+        Raises:
+            InputError: mteb has no such task, or it is not about text.
+        """
+        from permafrost.stages.mteb_evaluation.hub import roles_of
+
+        return roles_of(self.name)
 
 
 _CUTS = (1, 3, 5, 10, 20, 100, 1000)

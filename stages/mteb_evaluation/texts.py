@@ -1,7 +1,7 @@
 """Which texts the evaluation of a local task will ask for, so that they are extracted ahead of it."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -30,12 +30,18 @@ def task_corpus(config: LocalTask, role: Role) -> Corpus:
         InputError: all texts are blank; see also `read_local`.
     """
     asked = dict.fromkeys(asked_texts(config, read_local(config))[role])
-    texts = tuple(text for text in asked if text.strip())
-    if not texts:
+    corpus = texts_corpus(asked, role)
+    if not corpus.texts:
         raise InputError(
             f"all {len(asked)} texts that the task in {config.path} asks for as {role} are blank; name "
             f"another column"
         )
+    return corpus
+
+
+def texts_corpus(asked: Iterable[str], role: Role) -> Corpus:
+    """Different texts as a corpus of kind `unlabelled` whose only split is their role, without blank ones."""
+    texts = tuple(text for text in asked if text.strip())
     columns = {"split": [role] * len(texts), "text": list(range(len(texts)))}
     empty = [None] * len(texts)
     examples = pa.table({n: columns.get(n, empty) for n in EXAMPLES.names}, schema=EXAMPLES)
@@ -43,8 +49,8 @@ def task_corpus(config: LocalTask, role: Role) -> Corpus:
 
 
 def asked_texts(config: LocalTask, data: LocalData) -> dict[Role, list[str]]:
-    """Texts by role, as mteb hands them to an encoder. Texts that are missing here are extracted when they
-    are asked for; those beyond cost time only."""
+    """Texts by role, as mteb hands them to an encoder. An evaluation that asks for a text that is missing
+    here fails; those beyond cost time only."""
     tables = data.tables
     if "queries" in tables:
         return {"query": tables["queries"]["text"], "document": documents(tables["corpus"])}

@@ -16,8 +16,7 @@ from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
 
 FeaturesOf = Callable[[Role, Mapping[str, str]], Sequence[Features]]
-"""Role and texts (digest to text) to their features, one per prompt of an ensemble; what is not stored
-yet is computed and stored."""
+"""Role and texts (digest to text) to their features, one per prompt of an ensemble."""
 
 
 @dataclass(frozen=True)

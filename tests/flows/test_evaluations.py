@@ -12,10 +12,11 @@ from permafrost.flows import context
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.rebuild_report import rebuild_report
+from permafrost.flows.runs import gaps_folder
 from permafrost.stages.extraction import extract as extract_module
 from permafrost.stages.mteb_evaluation import texts as texts_module
 from permafrost.storage.durable import read_json
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.features.store import FeatureStore, all_stores, store_folder
 from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.flows.looked import look
@@ -258,7 +259,7 @@ def test_the_report_can_be_made_again(first_run: tuple[Path, Path, PipelineResul
     assert result.report.read_bytes() == before
 
 
-def test_texts_that_no_plan_knows_are_extracted_once_when_they_are_asked_for(
+def test_texts_of_the_hub_that_no_plan_knows_are_extracted_once_by_a_node_of_their_own(
     folder: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mteb.abstasks import AbsTaskSTS
@@ -287,10 +288,14 @@ def test_texts_that_no_plan_knows_are_extracted_once_when_they_are_asked_for(
     local = content["evaluations"]["mteb"]["tasks"]["sts"]
     content["evaluations"] = {"hub": {"tasks": {"STS12": {"kind": "mteb", "name": "STS12"}}}}
     path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
-    before = look(path, home).plan()
+    dag = look(path, home)
+    before = dag.plan()
     assert (before.n_tokens, before.hub_tasks) == (0, ("STS12",))
+    # One node has the hub give the texts, and only an extraction writes into a store.
+    writers = [n.stage for n in dag.nodes.graph if n.resources.stores or n.resources.backbone]
+    assert writers == ["extract"]
     first = run_serially(path, home)
-    assert first.computed == {"evaluate": 2, "report": 1}
+    assert first.computed == {"corpus": 1, "extract": 1, "evaluate": 2, "report": 1}
     texts = {t for c in ("sentence1", "sentence2") for t in rows.column(c).to_pylist()}
     assert n_texts == len(texts)
     assert not run_serially(path, home).computed
@@ -304,30 +309,60 @@ def test_texts_that_no_plan_knows_are_extracted_once_when_they_are_asked_for(
     assert np.isfinite(list(found.values())).all()
 
 
-def test_texts_that_were_not_foreseen_are_extracted_when_they_are_asked_for(
+def test_a_hub_that_fails_skips_what_needs_it_and_nothing_else(
+    folder: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mteb.abstasks import AbsTaskSTS
+
+    def offline(self: Any, **_: Any) -> None:
+        raise ConnectionError("no route")
+
+    content = experiment(folder, tiny_bert)
+    content["methods"] = {"mean": content["methods"]["mean"]}
+    content["capture"], content["recipes"] = "hidden=2@tokens,attention_rows=1", {}
+    tasks = content["evaluations"]["mteb"]["tasks"]
+    content["evaluations"] = {
+        "both": {"tasks": {"sts": tasks["sts"], "STS12": {"kind": "mteb", "name": "STS12"}}}
+    }
+    path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
+    monkeypatch.setattr(AbsTaskSTS, "load_data", offline)
+    with pytest.raises(InputError, match="no route") as raised:
+        run_serially(path, home)
+    assert "while running 'corpus STS12 · text of evaluation'" in raised.value.__notes__
+    dag = look(path, home)
+    missing = {n.label for n in dag.nodes.graph if not dag.artifacts.is_done(n.ref)}
+    assert missing == {
+        "corpus STS12 · text of evaluation",
+        "extract STS12 · text of evaluation",
+        "evaluate mean · STS12",
+        dag.nodes.report.label,
+    }
+    gaps = (gaps_folder(home, "evaluations") / "report.html").read_text(encoding="utf-8")
+    assert "Missing: evaluate mean · STS12, which needs corpus STS12" in gaps
+    assert "attention" in gaps
+    assert dag.plan().hub_tasks == ("STS12",)
+
+
+def test_an_evaluation_writes_no_store(
     folder: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = experiment(folder, tiny_bert)
     content["methods"] = {"mean": content["methods"]["mean"]}
     content["tasks"], content["capture"], content["recipes"] = {}, None, {}
-    evaluation = content["evaluations"]["mteb"]
-    content["evaluations"] = {
-        "mteb": {"tasks": {k: evaluation["tasks"][k] for k in ("sts", "retrieval")}}
-    }
-    # In other batches, float16 features may differ by a step.
-    content["store_dtype"] = "float32"
-    path = write(tmp_path / "experiment.yaml", content)
-    expected = rows_of(run_serially(path, tmp_path / "whole"))
+    tasks = content["evaluations"]["mteb"]["tasks"]
+    content["evaluations"] = {"mteb": {"tasks": {"sts": tasks["sts"]}}}
     asked = texts_module.asked_texts
     monkeypatch.setattr(
         texts_module,
         "asked_texts",
         lambda config, data: {role: texts[:1] for role, texts in asked(config, data).items()},
     )
-    found = rows_of(run_serially(path, tmp_path / "lacking"))
-    for mine, other in zip(found, expected, strict=True):
-        assert mine["task"] == other["task"]
-        assert mine["test"] == pytest.approx(other["test"], abs=1e-4)
+    path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
+    with pytest.raises(NotFoundError, match="23 of 24 texts are not in store") as raised:
+        run_serially(path, home)
+    assert "while running 'evaluate mean · sts'" in raised.value.__notes__
+    (store,) = look(path, home).open_stores()
+    assert [store.segment(s).table.num_rows for s in store.segments()] == [1]
 
 
 @pytest.mark.parametrize(
