@@ -167,8 +167,8 @@ def test_scheduled_run_completes_and_the_next_one_reuses_everything(
 
         return until(states, f"{wanted} recorded stages", box)
 
-    assert stage_states(first, 33) == {"Completed": 33}
-    assert stage_states(second, 33) == {"Cached": 33}
+    assert stage_states(first, 41) == {"Completed": 41}
+    assert stage_states(second, 41) == {"Cached": 41}
     upcoming = box.post(
         "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     )
