@@ -3,15 +3,17 @@
 import importlib.metadata
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from permafrost.flows import experiment  # noqa: F401 # imports every category
 from permafrost.stages import plugins
 from permafrost.stages.heads import HEADS, GlotHead, HeadConfig, MeanHead, ScorerHead
-from permafrost.stages.kinds import kind_name, kinds_in
+from permafrost.stages.kinds import CATEGORIES, Category, kind_name, kinds_in
 from permafrost.storage.errors import InputError
 
 MINE = """
@@ -196,3 +198,57 @@ def test_a_source_that_came_with_a_node_is_used_without_its_file() -> None:
     assert plugins.sources_of([HEADS.kinds()["my_head"]]) == {
         "permafrost_plugins.elsewhere": source
     }
+
+
+def by_file(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    path = folder / "mine.py"
+    path.write_text(source)
+    plugins.use_files([path])
+
+
+def by_entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    module = types.ModuleType("a_package_of_kinds")
+    exec(source, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    point = importlib.metadata.EntryPoint("kinds", module.__name__, plugins.ENTRY_POINTS)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
+    monkeypatch.setattr(plugins._PLUGINS, "installed", None)
+
+
+def by_registering(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "my_own_kinds", raising=False)
+    (folder / "my_own_kinds.py").write_text(source)
+    plugins.register(importlib.import_module("my_own_kinds").Mine)
+
+
+def by_the_tree(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """A file in the room itself: found among its modules, without being named anywhere."""
+    (folder / "a_kind_in_the_tree.py").write_text(source)
+    for category in CATEGORIES:
+        package = importlib.import_module(category.package)
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+        monkeypatch.setattr(category, "_ours", None)
+        monkeypatch.setattr(category, "_all", None)
+        monkeypatch.delitem(sys.modules, f"{category.package}.a_kind_in_the_tree", raising=False)
+
+
+@pytest.mark.parametrize("way", [by_file, by_entry_point, by_registering, by_the_tree])
+@pytest.mark.parametrize("category", CATEGORIES, ids=lambda c: c.noun)
+def test_every_category_has_every_way_in(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    category: Category[Any],
+    way: Callable[[Path, pytest.MonkeyPatch, str], None],
+) -> None:
+    monkeypatch.setattr(category, "_all", None)
+    known = dict(category.kinds())
+    like = next(iter(known.values()))
+    way(
+        tmp_path,
+        monkeypatch,
+        f"from typing import Literal\nfrom {like.__module__} import {like.__name__}\n"
+        f"class Mine({like.__name__}):\n    kind: Literal['of_mine'] = 'of_mine'\n",
+    )
+    assert category.kinds().keys() == {*known, "of_mine"}
+    assert category.kinds()["of_mine"].__name__ == "Mine"
