@@ -279,7 +279,7 @@ def wrong_inputs(tiny_bert: Path, texts: Path) -> dict[str, tuple[tuple[str, ...
         "dtype": ((*base, "hidden=1", "--dtype", "float8"), "float8"),
         "length": ((*base, "hidden=1", "--max-length", "100000"), "100000"),
         "device": ((*base, "hidden=1", "--device", "cuda:7"), "cuda:7"),
-        "method": ((*embed, "--method", "median"), "first, last, mean, max"),
+        "method": ((*embed, "--method", "median"), "first, hs, last, max, mean"),
         "id": (("show", "abcdef"), "abcdef"),
         "experiment": (("run", "missing.yaml"), "missing.yaml"),
     }

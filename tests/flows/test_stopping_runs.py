@@ -57,7 +57,7 @@ def test_ctrl_c_while_a_run_extracts(
     content = tiny_experiment(tiny_bert)
     content["tasks"] = {"long": {**content["tasks"]["ratio 0.2"], "n_train": 6_000}}
     content["report"] = {"title": "Long"}
-    content["runtime"]["extract"]["batch_tokens"] = 256
+    content["runtime"]["extract"]["batch_tokens"] = 32
     path = tmp_path / "long.yaml"
     path.write_text(yaml.safe_dump(content))
     home = tmp_path / "home"
@@ -180,7 +180,7 @@ def test_ctrl_c_while_texts_are_extracted(tiny_bert: Path, tmp_path: Path) -> No
     texts, home = tmp_path / "texts.txt", tmp_path / "home"
     texts.write_text("".join(f"lake {i} freezes deep and slowly\n" for i in range(10_000)))
     arguments = ["extract", str(texts), "--backbone", str(tiny_bert), "--capture", "hidden=all"]
-    arguments += ["--batch-tokens", "128", "--home", str(home)]
+    arguments += ["--batch-tokens", "16", "--home", str(home)]
     with TerminalSession(*arguments, environment=NO_SERVER) as session:
         session.wait_for("tokens/s")
         session.press(CTRL_C)
