@@ -18,14 +18,14 @@ from permafrost.storage.progress import Progress
 
 
 class Engine(Protocol):
-    """Runs every node of a graph of which all that it needs is done.
+    """Runs every node of a graph whose dependencies succeed.
 
     Whatever the engine: the same nodes with the same keys, and the same payloads at the same number of
-    threads. A node that is done already is reused.
+    threads. A node whose artifact exists is reused.
     """
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
-        """How each node ended, by id.
+        """Run the graph; returns how each node ended, by id.
 
         Raises:
             Stopped: the process was asked to stop.
@@ -40,7 +40,7 @@ def make(node: Node, context: RunContext, progress: Progress) -> None:
 
 
 def reuse_or_make(node: Node, context: RunContext, display: Display, threads: int) -> bool:
-    """See that a node is done; True if it was already."""
+    """Ensure that a node is done; returns True if it already was."""
     STOP.check()
     if stage_of(node).is_done(node, context):
         return True
@@ -57,7 +57,7 @@ def end(
     context: RunContext,
     display: Display,
 ) -> None:
-    """A node has ended: say so if it failed, and free the backbone after the last one that runs it."""
+    """Record how a node ended: report a failure, and free the backbone after the last node that runs it."""
     first, *skipped = schedule.end(node, state, error)
     if state == "failed":
         more = f"; {len(skipped)} more need it and are skipped" if skipped else ""

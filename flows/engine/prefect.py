@@ -1,8 +1,8 @@
 """Every node is a task run of Prefect, named by what it is, with the nodes it needs as its inputs.
 
-Nodes run in threads of this process. Prefect's runners would wait for what a task needs inside a worker
-thread, so a node is submitted when it is ready, with futures that have ended: they are what the graph in
-Prefect's UI is drawn from.
+Nodes run in threads of this process. Prefect's task runners wait for upstream futures inside a worker thread,
+so a node is submitted only when it is ready, with futures that have finished: Prefect's UI draws its graph
+from them.
 """
 
 import queue
@@ -32,9 +32,9 @@ CURABLE = (
     torch.OutOfMemoryError,
     torch.AcceleratorError,
 )
-"""What another try can cure: a busy store, a flaky file system, a lost device, memory of a device that
-another program had for the moment. Not wrong input, not damaged data, not our own bugs. An extraction splits
-its batches itself, and a text that does not fit alone is not tried again."""
+"""Errors that a retry may cure: a busy store, a flaky file system, a lost device, device memory that another
+program held for a moment. Not wrong input, damaged data or our own bugs. An extraction splits its batches
+itself, and a single text that does not fit is not retried."""
 _POLL_S = 0.1
 
 
@@ -65,14 +65,14 @@ class PrefectEngine:
     """For use inside a flow run.
 
     Args:
-        n_workers: nodes side by side, at most.
+        n_workers: maximum number of nodes at a time.
     """
 
     def __init__(self, n_workers: int) -> None:
         self._n_workers = n_workers
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
-        """How each node ended, by id."""
+        """Run the graph; returns how each node ended, by id."""
         schedule, n_threads = Schedule(graph, context.wants_the_machine), torch.get_num_threads()
         futures: dict[str, PrefectFuture[Any]] = {}
         ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
@@ -106,7 +106,7 @@ class PrefectEngine:
         return schedule.outcomes
 
     def _side_by_side(self, schedule: Schedule) -> int:
-        """Nodes that run, or could, at the same time: they share the processor's threads."""
+        """Nodes that run, or could run, at the same time: they share the processor's threads."""
         n_running = schedule.n_running
         return n_running + schedule.n_startable(self._n_workers - n_running)
 

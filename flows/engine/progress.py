@@ -29,7 +29,7 @@ SLOW_S = 2.0
 """Work shorter than this gets no bar of its own and no Prefect artifact."""
 ARTIFACT_EVERY_S = 5.0
 LAST_S = 1.0
-"""How long to wait, at most, until the last ones are sent."""
+"""Maximum time to wait for the last artifacts to be sent."""
 
 
 class _RateColumn(ProgressColumn):
@@ -84,7 +84,7 @@ class Display:
         self._open.close()
 
     def say(self, text: str, style: str = "") -> None:
-        """Print a line above the bars; as it is, since names in it may hold brackets."""
+        """Print a line above the bars, without interpreting markup: names may contain brackets."""
         self._bars.console.print(Text(visible(text), style), highlight=False)
 
     def begin(self, n_nodes: int) -> None:
@@ -112,7 +112,7 @@ class Display:
 class NodeProgress:
     """Progress of one stage run (storage.progress.Progress), shown once it proves to be slow.
 
-    `start` and `advance` raise `Stopped` once the process was asked to stop: this is where stages end then.
+    `start` and `advance` raise `Stopped` once the process was asked to stop, which is where stages end.
     """
 
     def __init__(self, display: Display, label: str) -> None:
@@ -168,7 +168,10 @@ class NodeProgress:
 
 
 class ProgressArtifacts:
-    """Use as a context manager. Of each stage only the latest figure waits to be sent; errors are dropped."""
+    """Sends progress to Prefect from a thread; a context manager.
+
+    Only the latest value of each stage is queued, and errors are ignored.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[object, tuple[contextvars.Context, str, float]] = {}
@@ -193,9 +196,9 @@ class ProgressArtifacts:
             self._thread.join(LAST_S)
 
     def show(self, stage: object, label: str, percent: float) -> None:
-        """Have the progress of `stage` shown; called in the thread of its task run, and returns at once."""
+        """Queue the progress of `stage`; call it in the thread of its task run. Returns at once."""
         with self._changed:
-            # The task run that an artifact belongs to is found in the context.
+            # Prefect takes the task run that an artifact belongs to from the context.
             self._waiting[stage] = (contextvars.copy_context(), label, percent)
             self._changed.notify()
             if self._thread is None:
@@ -211,12 +214,12 @@ class ProgressArtifacts:
                 if not self._waiting:
                     return
                 stage, (context, label, percent) = self._waiting.popitem()
-            # Whatever it is: a picture of the progress is not worth a run.
+            # Whatever the error: showing progress must never fail a run.
             with contextlib.suppress(Exception):
                 context.run(self._send, stage, label, percent)
 
     def _send(self, stage: object, label: str, percent: float) -> None:
-        # Imported here: the listings use this module too, and Prefect takes a second to import.
+        # Imported here, as listings use this module too and Prefect takes a second to import.
         from prefect.artifacts import create_progress_artifact, update_progress_artifact
         from prefect.context import TaskRunContext
 
@@ -224,10 +227,10 @@ class ProgressArtifacts:
 
         if TaskRunContext.get() is None:
             return
-        if (known := self._artifacts.get(stage)) is not None:
-            update_progress_artifact(known, progress=percent)
+        if (artifact_id := self._artifacts.get(stage)) is not None:
+            update_progress_artifact(artifact_id, progress=percent)
             return
         # Prefect shows descriptions as Markdown.
-        made = create_progress_artifact(percent, description=literal(label))
-        if isinstance(made, UUID):
-            self._artifacts[stage] = made
+        artifact_id = create_progress_artifact(percent, description=literal(label))
+        if isinstance(artifact_id, UUID):
+            self._artifacts[stage] = artifact_id

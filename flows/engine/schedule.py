@@ -23,13 +23,13 @@ class Outcome:
 
 
 class Schedule:
-    """A node is ready when all that it needs is done and nobody uses what it needs for itself.
+    """Decides which node may start: one whose dependencies are done and whose resources are free.
 
-    A failed node stops what needs it, directly or not, and nothing else.
+    A failed node stops those that depend on it, directly or not, and nothing else.
 
     Args:
         graph: all nodes.
-        alone: whether a node wants the whole machine, so that nothing runs beside it.
+        alone: whether a node needs the whole machine, so that nothing else may run.
     """
 
     def __init__(self, graph: Graph, alone: Callable[[Node], bool]) -> None:
@@ -65,7 +65,7 @@ class Schedule:
         return next(self._ready(), None)
 
     def n_startable(self, at_most: int) -> int:
-        """Nodes that could be started now, each for itself; counted up to `at_most`."""
+        """How many nodes could be started now, taken one by one; counted up to `at_most`."""
         return sum(1 for _ in islice(self._ready(), at_most))
 
     def _ready(self) -> Iterator[Node]:
@@ -83,11 +83,11 @@ class Schedule:
         return both_run_it or not set(one.resources.stores).isdisjoint(other.resources.stores)
 
     def start(self, node: Node) -> None:
-        """A node runs from now on."""
+        """Mark a node as running."""
         self._running[node.id] = self._waiting.pop(node.id)
 
     def end(self, node: Node, state: State, error: BaseException | None = None) -> list[Outcome]:
-        """A node has ended; returns its outcome, and those of the nodes that are skipped for it."""
+        """Record the end of a node; returns its outcome, and those of the nodes skipped because of it."""
         del self._running[node.id]
         ended = [Outcome(node, state, error)]
         if state == "failed":

@@ -15,7 +15,7 @@ class SerialEngine:
     """Needs no server and no threads."""
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
-        """How each node ended, by id."""
+        """Run the graph; returns how each node ended, by id."""
         schedule, threads = Schedule(graph, context.wants_the_machine), torch.get_num_threads()
         display.begin(len(graph))
         while (node := schedule.next()) is not None:

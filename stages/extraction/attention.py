@@ -21,10 +21,10 @@ ATTENTION = "permafrost"
 
 
 def register_attention() -> None:
-    """Make `attn_implementation="permafrost"` known to transformers; more than once does no harm.
+    """Register `attn_implementation="permafrost"` with transformers; safe to call more than once.
 
-    The mask function has to be registered too. Without it transformers passes no mask at all, without a
-    warning: padding is attended to and sliding windows do not slide.
+    The mask function has to be registered too. Without it transformers silently passes no mask at all:
+    padding is attended to and sliding windows do not slide.
     """
     AttentionInterface.register(ATTENTION, observed_attention)
     AttentionMaskInterface.register(ATTENTION, sdpa_mask)
@@ -41,17 +41,17 @@ def observed_attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "b t h d_v"], None]:
-    """Attend as transformers' sdpa does, and show the recorder what goes in.
+    """Attend as transformers' sdpa does, after passing the inputs to the recorder, if there is one.
 
     Args:
         module: the attention module of a block.
-        query: after rotation and norms.
-        key: likewise.
+        query: after rotary embedding and norms.
+        key: the same.
         value: the value projection's output.
         attention_mask: True = attend; None stands for causal or full attention without padding.
         dropout: passed on; 0 for a frozen backbone.
         scaling: factor on the logits; None for 1 / sqrt(D).
-        is_causal: None for what the module says.
+        is_causal: None for the module's own `is_causal`.
         kwargs: `softcap` for capped logits; the rest is passed on.
     """
     softcap = kwargs.pop("softcap", None)

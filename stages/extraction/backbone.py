@@ -46,10 +46,10 @@ __all__ = [
 ]
 
 _UNREADABLE = (RuntimeError, ValueError, OSError, EOFError, SafetensorError, UnpicklingError)
-"""What damaged or foreign weight files raise."""
+"""Errors that damaged or foreign weight files raise."""
 
 DEFAULT_MAX_LENGTH = 512
-"""Tokens per input unless the user says otherwise: what encoders read, and papers evaluate with."""
+"""Default limit in tokens: what most encoders read, and what the papers evaluate with."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def read_sizes(files: BackboneFiles) -> BackboneSizes:
     model_type = str(read_config(files.folder).get("model_type"))
     family = family_of(model_type, f"the backbone {quoted(files.source)}")
     config = _config(files)
-    _require_usual(config, family, files.source)
+    _require_supported(config, family, files.source)
     require_sizes(config, files.folder)
     require_buildable(config, family, files)
     n_heads, d_model = config.num_attention_heads, config.hidden_size
@@ -98,13 +98,13 @@ def read_sizes(files: BackboneFiles) -> BackboneSizes:
 def resolve_max_length(
     config: BackboneConfig, sizes: BackboneSizes, tokenizer: PreTrainedTokenizerBase
 ) -> int:
-    """Tokens per input at most, special tokens included, as a definite number.
+    """The maximum number of tokens per input, special tokens included.
 
-    Without a setting: the smallest of what the backbone's positions allow, what its tokenizer states as
-    `model_max_length`, and 512. (all-MiniLM-L6-v2 gets 512; sentence-transformers cuts it at 256.)
+    If the config sets none: the smallest of the backbone's number of positions, its tokenizer's
+    `model_max_length`, and 512. (all-MiniLM-L6-v2 gets 512; sentence-transformers truncates it at 256.)
 
     Raises:
-        InputError: the setting is more than the backbone can read, or leaves no room for text.
+        InputError: `max_length` is more than the backbone can read, or leaves no room for text.
     """
     n_special = tokenizer.num_special_tokens_to_add(pair=False)
     if config.max_length is None:
@@ -125,7 +125,7 @@ def resolve_max_length(
 
 
 def load_tokenizer(files: BackboneFiles) -> PreTrainedTokenizerBase:
-    """The tokenizer, with nothing that cuts or pads switched on.
+    """The tokenizer, with truncation and padding switched off.
 
     Raises:
         InputError: it cannot be loaded, or has no fast implementation, which character positions need.
@@ -134,7 +134,7 @@ def load_tokenizer(files: BackboneFiles) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             files.folder, local_files_only=True, trust_remote_code=False
         )
-        # Damage in the rules for special tokens shows only where they are used.
+        # Damaged rules for special tokens show only when they are applied.
         ids: list[int] = tokenizer("a")["input_ids"]
     except BaseException as error:
         # The tokenizers library raises plain Exception, and panics in Rust are not even that.
@@ -149,10 +149,10 @@ def load_tokenizer(files: BackboneFiles) -> PreTrainedTokenizerBase:
             f"the tokenizer in {files.folder} ({type(tokenizer).__name__}) has no fast implementation, which "
             f"character positions need; save one with a tokenizer.json beside the model"
         )
-    if max(ids, default=0) >= (n_tokens := _config(files).vocab_size):
+    if max(ids, default=0) >= (vocab_size := _config(files).vocab_size):
         raise InputError(
-            f"the tokenizer in {files.folder} makes token {max(ids):,} of the text 'a', but the model has "
-            f"{n_tokens:,} tokens; the two belong to different models, so get both again"
+            f"the tokenizer in {files.folder} gives the text 'a' the token id {max(ids):,}, but the model's "
+            f"vocabulary has {vocab_size:,} tokens; the two belong to different models, so get both again"
         )
     # tokenizer.json may carry both (all-MiniLM-L6-v2: cut at 128, pad to 128).
     tokenizer.backend_tokenizer.no_truncation()
@@ -165,23 +165,23 @@ def load_backbone(
     dtype: Literal["float32", "bfloat16", "float16"] | str,
     device: str = "auto",
 ) -> Backbone:
-    """Load weights, frozen and in evaluation mode, with captures wired in.
+    """Load the weights, frozen and in evaluation mode, with the capture hooks installed.
 
     Args:
         files: from `find_backbone`.
-        dtype: precision of weights and activations, whatever the checkpoint's own is.
+        dtype: precision of weights and activations, whatever the checkpoint's own dtype.
         device: `auto` (the first GPU, else the CPU) or a torch device.
 
     Raises:
-        InputError: unsupported, weights missing from the checkpoint, or no such device.
+        InputError: the backbone is not supported, its checkpoint lacks weights, or there is no such device.
     """
     sizes = read_sizes(files)
     family = FAMILIES[sizes.model_type]
-    where = choose_device(device)
+    torch_device = choose_device(device)
     precision = cast(torch.dtype, getattr(torch, dtype))
     register_attention()
     model = _load_model(files, family, precision)
-    cast(nn.Module, model).to(where)
+    cast(nn.Module, model).to(torch_device)
     if model.config._attn_implementation != ATTENTION or not model._can_set_attn_implementation():
         raise InputError(
             f"transformers {transformers.__version__} does not route the attention of "
@@ -190,7 +190,7 @@ def load_backbone(
         )
     model.eval().requires_grad_(False)
     watch(model, family)
-    return Backbone(files, sizes, load_tokenizer(files), model, family, precision, where)
+    return Backbone(files, sizes, load_tokenizer(files), model, family, precision, torch_device)
 
 
 def _load_model(files: BackboneFiles, family: Family, dtype: torch.dtype) -> PreTrainedModel:
@@ -232,7 +232,7 @@ def _config(files: BackboneFiles) -> PreTrainedConfig:
             files.folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
-        # Every class of configs checks, or trips over, its fields in its own way.
+        # Each config class checks its fields, or trips over them, in its own way.
         raise InputError(
             f"config.json in {files.folder} cannot be read: {reason(error)}"
         ) from error
@@ -242,8 +242,8 @@ def _config(files: BackboneFiles) -> PreTrainedConfig:
     return config
 
 
-def _require_usual(config: PreTrainedConfig, family: Family, source: str) -> None:
-    """Raises: InputError: a configuration in which attention is not what the family says."""
+def _require_supported(config: PreTrainedConfig, family: Family, source: str) -> None:
+    """Raises: InputError: quantised weights, or attention in other directions than the family's."""
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(
             f"the backbone {quoted(source)} has quantised weights, which are not supported; use the "
@@ -264,6 +264,11 @@ def _require_usual(config: PreTrainedConfig, family: Family, source: str) -> Non
 
 
 def choose_device(name: str) -> torch.device:
+    """The torch device of that name; `auto` is the first GPU if there is one, else the CPU.
+
+    Raises:
+        InputError: there is no such device here.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

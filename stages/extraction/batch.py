@@ -1,4 +1,4 @@
-"""One padded batch on the device, and the ways from its padded tensors to rows without padding.
+"""One padded batch on the device, and how its padded tensors become rows without padding.
 
 Axes: B texts, T positions of the longest text, D columns, N tokens of all texts.
 """
@@ -17,35 +17,38 @@ from permafrost.storage.ragged import Ragged
 
 @dataclass(frozen=True)
 class Placeholders:
-    """Where a batch has tokens that no vocabulary has; texts and positions are flattened."""
+    """The placeholder tokens of a batch."""
 
     at: Int64[Tensor, " p"]
+    """Indices into the flattened [B * T] axis."""
     kind: Int64[Tensor, " p"]
     """0 for local placeholders, 1 for opening ones."""
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Which states of a batch become which; texts and positions are flattened."""
+    """Which states are copied over which, as indices into the flattened [B * T] axis."""
 
     source: Int64[Tensor, " c"]
     target: Int64[Tensor, " c"]
-    """Each at most once."""
+    """Each index at most once."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts padded on the right, where position ids and causal masks need no correction."""
+    """Texts padded on the right, so that position ids and causal masks need no correction."""
 
     token_ids: Int64[Tensor, "b t"]
     """0 where a placeholder is."""
     is_token: Bool[Tensor, "b t"] | None
     """False at padding; None if there is none."""
     flat: Int64[Tensor, " n"] | None
-    """Where the tokens lie when texts and positions are flattened; None if there is no padding."""
+    """Indices of the tokens in the flattened [B * T] axis; None if there is no padding."""
     span: Bool[Tensor, "b t"]
     first: Int64[Tensor, " b"]
+    """Position of the first token."""
     last: Int64[Tensor, " b"]
+    """Position of the last token."""
     readout: Int64[Tensor, " b"]
     """Position of the readout token."""
     placeholders: Placeholders | None
@@ -56,16 +59,16 @@ class Batch:
     def pack(self, rows: Num[Tensor, "b t d"]) -> Num[Tensor, "n d"]:
         """Rows of all tokens, text after text, without padding."""
         flat = rows.flatten(0, 1)
-        # A copy also where there is no padding: a view would keep all of a fused projection alive.
+        # A copy even without padding: a view would keep the whole of a fused projection alive.
         return flat.contiguous() if self.flat is None else flat.index_select(0, self.flat)
 
     def at(self, positions: Int64[Tensor, " b"], rows: Num[Tensor, "b t d"]) -> Num[Tensor, "b d"]:
-        """One row of each text."""
+        """The row of each text at its position."""
         return rows[torch.arange(len(positions), device=rows.device), positions]
 
     def span_mean(self, rows: Float[Tensor, "b t d"]) -> Float[Tensor, "b d"]:
         """Mean over each text's span, summed and divided in float32."""
-        # Filled with 0, not multiplied by it: what the model computes at padding need not be finite.
+        # Masked, not multiplied by 0: activations at padding need not be finite.
         inside = rows.float().masked_fill(~self.span[..., None], 0.0)
         return inside.sum(1) / self.span.sum(1, keepdim=True)
 
@@ -73,13 +76,13 @@ class Batch:
 def pad(
     encoded: Encoded, readout: Literal["first", "last"], pad_token: int, device: torch.device
 ) -> Batch:
-    """Lay texts side by side, padded on the right with `pad_token`.
+    """Pad texts on the right with `pad_token` and move them to the device.
 
     Args:
-        encoded: at least one text, and of each a token or more in its span.
+        encoded: at least one text, each with at least one token in its span.
         readout: which token of each text is the readout.
-        pad_token: any id that the model knows.
-        device: where the batch goes.
+        pad_token: any id of the model's vocabulary.
+        device: of the batch.
     """
     token_ids, span = encoded.token_ids, encoded.span
     lengths = token_ids.lengths

@@ -27,7 +27,7 @@ def index_as_text(value: object) -> object:
 
 
 LayersText = Annotated[str, BeforeValidator(index_as_text)]
-"""Layers in words; one index alone may be written as a number."""
+"""A selection of layers as text; a single index may also be an integer."""
 
 EXAMPLE = "hidden=all@tokens,values=4-6,9@tokens,attention_rows=all"
 _LAYER = re.compile(r"all|half|final|[0-9]{1,9}|[0-9]{1,9}-[0-9]{1,9}")
@@ -35,7 +35,7 @@ _LAYER = re.compile(r"all|half|final|[0-9]{1,9}|[0-9]{1,9}-[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class ArrayName:
-    """Name of one array of the store, taken apart."""
+    """The name of an array in the store, parsed."""
 
     what: What
     how: How | None
@@ -45,10 +45,10 @@ class ArrayName:
 
     @classmethod
     def parse(cls, text: str) -> "ArrayName":
-        """Take `hidden/3`, `values/3`, `attention_rows/3` or `pooled/hidden_mean/3` apart.
+        """Parse `hidden/3`, `values/3`, `attention_rows/3` or `pooled/hidden_mean/3`.
 
         Raises:
-            InputError: no such name.
+            InputError: not the name of a captured array.
         """
         match = re.fullmatch(
             r"(?:(hidden|values|attention_rows)|pooled/(hidden|values)_(readout|mean|last))"
@@ -73,7 +73,7 @@ class ArrayName:
 
     @property
     def axis(self) -> Literal["token", "text"]:
-        """What a row stands for."""
+        """Whether rows are per token or per text."""
         return "token" if self.how is None else "text"
 
     def width(self, sizes: BackboneSizes) -> int:
@@ -85,7 +85,7 @@ class ArrayName:
         }[self.what]
 
     def block(self, sizes: BackboneSizes) -> int:
-        """The block that has to run for it; 0 for the embedding output."""
+        """The last block that has to run to compute it; 0 for the embedding output."""
         return sizes.n_layers if self.index == "final" else self.index
 
 
@@ -104,7 +104,7 @@ class CaptureItem(BaseModel):
 
     @field_validator("layers")
     @classmethod
-    def _layers_are_known_words(cls, layers: str) -> str:
+    def _layers_are_valid(cls, layers: str) -> str:
         parts = [part.strip() for part in layers.split(",")]
         for part in parts:
             if not _LAYER.fullmatch(part):
@@ -145,7 +145,7 @@ class CaptureItem(BaseModel):
         if part == "final":
             if has_final:
                 return ["final"]
-            instead = f"hidden={n}" if self.what == "hidden" else f"{self.what}={n}"
+            suggestion = f"hidden={n}" if self.what == "hidden" else f"{self.what}={n}"
             raise InputError(
                 f"{self.what}=final was asked for, but "
                 + (
@@ -153,7 +153,7 @@ class CaptureItem(BaseModel):
                     if self.what == "hidden"
                     else f"{self.what} belong to blocks, 1 to {n}, and none follows the final norm"
                 )
-                + f"; write {instead}"
+                + f"; write {suggestion}"
             )
         low, _, high = part.partition("-")
         start, stop = int(low), int(high or low)
@@ -167,7 +167,7 @@ class CaptureItem(BaseModel):
 
 
 class Capture(BaseModel):
-    """Everything to keep. In YAML also as one string, see `parse_capture`."""
+    """Everything to capture. In YAML it may also be one string, see `parse_capture`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -175,7 +175,7 @@ class Capture(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _take_apart(cls, value: Any) -> Any:
+    def _parse_text(cls, value: Any) -> Any:
         return {"items": _split(value)} if isinstance(value, str) else value
 
     def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
@@ -188,19 +188,19 @@ class Capture(BaseModel):
 
 
 def parse_capture(text: str) -> Capture:
-    """Read `hidden=all@tokens,values=4-6,9@tokens,attention_rows=all`.
+    """Parse `hidden=all@tokens,values=4-6,9@tokens,attention_rows=all`.
 
-    Items are `WHAT=LAYERS[@AT]`, separated by commas; LAYERS may hold commas itself.
+    Items are `WHAT=LAYERS[@AT]`, separated by commas; LAYERS may contain commas itself.
 
     Raises:
-        InputError: not of this form; says which part and what is possible.
+        InputError: the text does not have this form; the message names the part and the choices.
     """
     try:
         return Capture(items=tuple(CaptureItem.model_validate(item) for item in _split(text)))
     except InputError:
         raise
     except ValueError as error:
-        # pydantic's message names the field and our reason; its link to a web page helps nobody here.
+        # pydantic's full message adds a link to its website, which does not help here.
         reasons = "; ".join(str(e["msg"]) for e in cast(Any, error).errors())
         raise InputError(f"cannot read the capture {quoted(text)}: {reasons}") from error
 
@@ -228,7 +228,7 @@ def _split(text: str) -> list[dict[str, str]]:
             items.append({"what": what, "layers": ""})
         elif not items or "at" in items[-1]:
             raise InputError(
-                f"{quoted(part)} in the capture {quoted(text)} belongs to nothing; write WHAT=LAYERS@AT, "
+                f"{quoted(part)} in the capture {quoted(text)} follows no WHAT=; write WHAT=LAYERS@AT, "
                 f"e.g. {quoted(EXAMPLE)}"
             )
         else:

@@ -24,10 +24,11 @@ def reason(error: BaseException) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
+    """Read a JSON object from a file.
 
     Raises:
-        InputError: unreadable, no JSON, nested too deeply, with integers beyond reading, or no object.
+        InputError: the file cannot be read, is not JSON, is nested too deeply, has an integer too long to
+            parse, or holds something other than an object.
     """
     try:
         content = json.loads(path.read_text("utf-8"))
@@ -39,10 +40,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Tensor to file, as an index of several weight files has it.
+    """The tensor-to-file table in the index of a sharded checkpoint.
 
     Raises:
-        InputError: it has no such table, or names what is no file beside it.
+        InputError: there is no such table, or it names something other than a file beside the index.
     """
     try:
         weights: Any = read_object(index).get("weight_map")
@@ -70,11 +71,11 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def tensor_shapes(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes by tensor, from the headers of the safetensors files among `names`; reads no weights.
+    """The shape of each tensor, from the headers of the safetensors files among `names`; reads no weights.
 
     Raises:
-        InputError: a file is cut off or none of its kind, or an index names a file for a tensor that the file
-            does not have.
+        InputError: a file is truncated or not safetensors, or an index lists a tensor that its file does not
+            have.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for name in (n for n in names if n.endswith(".safetensors")):
@@ -93,7 +94,7 @@ def tensor_shapes(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, ..
 def _shapes(
     path: Path, inode: int, size_bytes: int, modified_ns: int
 ) -> Mapping[str, tuple[int, ...]]:
-    """Of one state of a file."""
+    """The shapes in one file; its inode, size and time are there so that a changed file is read again."""
     try:
         with safe_open(path, framework="numpy") as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118

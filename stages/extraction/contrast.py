@@ -1,9 +1,9 @@
-"""Contrastive prompting: what the attention heads of one block put out for an auxiliary prompt is taken
-away from what they put out for the main one.
+"""Contrastive prompting: one block's attention-head outputs under an auxiliary prompt are subtracted from
+those under the main prompt.
 
 Contrastive Prompting (CP, section 3) changes the input of one block's output projection at the last
-token. The auxiliary prompts run first, and no further than that. Hooks look into a context variable,
-as those that record do.
+token. The auxiliary prompts run first, and only up to that projection. The hooks read a context variable,
+as the recording hooks do.
 
 Axes: B texts, T positions, Z columns of all heads side by side.
 """
@@ -26,15 +26,15 @@ from permafrost.storage.errors import PermafrostError
 from permafrost.storage.quoting import quoted
 
 TINY = 1e-7
-"""Added to the norm of a difference before dividing by it, as in the release of CP."""
+"""Added to the norm of a difference before dividing by it, as in CP's released code."""
 
 
 @runtime_checkable
 class HeadsWatcher(Protocol):
-    """Sees what the output projections read, and may replace it."""
+    """Sees the input of every output projection, and may replace it."""
 
     def project(self, block: int, heads_BTZ: Tensor) -> Tensor:
-        """What the output projection of `block` (1-based) reads in place of `heads_BTZ`."""
+        """The input of the output projection of `block` (1-based), in place of `heads_BTZ`."""
         ...
 
 
@@ -43,7 +43,7 @@ class _HeadsKeptError(Exception):
 
 
 class Auxiliary:
-    """Keeps the heads' outputs of one block at the last token, and ends the pass there."""
+    """Keeps one block's head outputs at the last token, and ends the pass there."""
 
     def __init__(self, block: int, batch: Batch) -> None:
         """Args: block: 1-based. batch: the auxiliary prompts."""
@@ -52,7 +52,7 @@ class Auxiliary:
         self._batch = batch
 
     def project(self, block: int, heads_BTZ: Tensor) -> Tensor:
-        """The output projection of `block` is about to run."""
+        """Called before the output projection of `block`."""
         if block == self._block:
             self.heads = self._batch.at(self._batch.last, heads_BTZ)
             raise _HeadsKeptError
@@ -60,19 +60,20 @@ class Auxiliary:
 
 
 class Contrast:
-    """Replaces the heads' outputs of one block at the last token."""
+    """Replaces one block's head outputs at the last token."""
 
     def __init__(
         self, intervention: Intervention, batch: Batch, auxiliary: Float[Tensor, "b z"]
     ) -> None:
-        """Args: intervention: of the recipe. batch: what runs. auxiliary: heads of the other prompt."""
+        """Args: intervention: of the recipe. batch: the main prompts. auxiliary: head outputs under the
+        auxiliary prompt."""
         self._intervention = intervention
         self._batch = batch
         self._auxiliary = auxiliary
         self._n_changed = 0
 
     def project(self, block: int, heads_BTZ: Tensor) -> Tensor:
-        """What the output projection of `block` reads in place of `heads_BTZ`."""
+        """The input of the output projection of `block`, in place of `heads_BTZ`."""
         if block != self._intervention.block:
             return heads_BTZ
         self._n_changed += 1
@@ -96,8 +97,8 @@ class Contrast:
 def contrasted(
     positive: Float[Tensor, "b z"], negative: Float[Tensor, "b z"], intervention: Intervention
 ) -> Float[Tensor, "b z"]:
-    """The difference of two prompts' head outputs, times a number (`scaled`) or as long as the first one
-    (`norm`); in float32, rounded once. The release of CP computes in the model's dtype."""
+    """The difference of two prompts' head outputs, multiplied by a coefficient (`scaled`) or rescaled to the
+    norm of the first (`norm`); in float32, rounded once. CP's released code computes in the model's dtype."""
     before = positive.float()
     difference = before - negative.float()
     if intervention.mode == "scaled":
@@ -111,7 +112,7 @@ _heads: ContextVar[HeadsWatcher | None] = ContextVar("permafrost_heads", default
 
 @contextmanager
 def contrasting(heads: HeadsWatcher | None) -> Iterator[None]:
-    """Show the heads' outputs in the body of the `with` to `heads`; None for a pass as usual."""
+    """Pass head outputs to `heads` inside the `with` body; None leaves the forward pass as it is."""
     token = _heads.set(heads)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Fill the feature store: run the frozen backbone over exactly the cells that are missing.
+"""Fill the feature store: run the frozen backbone for exactly the cells that are missing.
 
 Compute and disk overlap: the backbone runs in the calling thread, one writer thread checksums and writes.
 Memory: the weights, one padded batch and at most `buffer_bytes` of captured rows waiting for the disk,
@@ -55,9 +55,9 @@ class ExtractReport:
     n_tokens: int
     """Tokens that went through the backbone; 0 means that it was not loaded."""
     n_truncated: int
-    """Of the texts asked for, how many are longer than max_length and were cut."""
+    """Requested texts that are longer than max_length and were truncated."""
     split_from: int | None = None
-    """Padded tokens from which on batches were split, as they ran out of memory; None if all fitted."""
+    """Smallest batch, in padded tokens, that ran out of memory and was split; None if all batches fitted."""
 
 
 def extract(
@@ -71,7 +71,7 @@ def extract(
     axes: Axes | None = None,
     load: LoadBackbone | None = None,
 ) -> ExtractReport:
-    """Make every array of `target` present for every text; computes what is missing and nothing else.
+    """Ensure that the store has every array of `target` for every text; computes only what is missing.
 
     Args:
         target: resolved identity and arrays.
@@ -79,15 +79,16 @@ def extract(
         texts: unique texts.
         digests: their content digests, same order.
         runtime: device and memory bounds.
-        progress: told the tokens done.
-        axes: segment sizes of a store that is new; chosen from the width if not given.
+        progress: receives the number of tokens done.
+        axes: segment sizes of a new store; chosen from the width if not given.
         load: how to load the backbone; it is called only if something is missing.
 
     Raises:
-        InputError: a text is longer than max_length, and `runtime` refuses that; or the home takes no files.
-        StoreBusyError: another process writes to this store.
-        DiskFullError: it cannot fit (nothing was started), or the disk filled up meanwhile (committed
-            segments stay).
+        InputError: a text is longer than max_length and `runtime` refuses such texts, or the home is not
+            writable.
+        StoreBusyError: another process is writing to this store.
+        DiskFullError: the arrays cannot fit (nothing is started), or the disk fills up during the run
+            (committed segments stay).
         OverflowRangeError: an activation does not fit the storage dtype.
     """
     if runtime.too_long == "refuse":
@@ -102,7 +103,7 @@ def extract(
         if all(has_projection(store, k) for k in target.projected_blocks):
             n_truncated = _n_truncated(store, digests, runtime.block_texts)
             return ExtractReport(store, 0, 0, 0, n_truncated)
-    # Before anything is written: what is wrong with the device or the weights is told first.
+    # Loaded before anything is written, so that a bad device or bad weights are reported first.
     backbone = (load or _loader(target, runtime))()
     store = FeatureStore.create_or_open(
         home,
@@ -123,7 +124,7 @@ def extract(
                 try:
                     _add_missing_texts(writer, target, texts[block], digests[block])
                 except InputError:
-                    # Again over all of them, so that the message counts as the caller does.
+                    # Encode all texts, so that the message numbers them as the caller does.
                     encode(target.recipe, target.tokenizer, texts, target.max_length)
                     raise
                 where = store.locate(digests[block])
@@ -150,10 +151,10 @@ def recompute_cells(
     *,
     load: LoadBackbone | None = None,
 ) -> int:
-    """Compute the missing `cells` of existing segments, for repair; returns the tokens computed.
+    """Compute the missing `cells` of existing segments, for repair; returns the number of tokens computed.
 
     Raises:
-        StoreBusyError: another process writes to this store.
+        StoreBusyError: another process is writing to this store.
     """
     backbone = (load or _loader(target, runtime))()
     total = sum(store.segment(s).n_tokens for s in cells)
@@ -232,10 +233,10 @@ class _Computation:
         self._heap = Heap()
         self._captured: list[str] = []
         self._buffers: list[RowBuffers] = []
-        """The first one is free."""
+        """The first one may be overwritten."""
 
     def run(self, cells: Mapping[int, tuple[str, ...]]) -> int:
-        """Compute these cells and queue their rows and their commits; returns the tokens computed."""
+        """Compute these cells and queue their writes and commits; returns the number of tokens computed."""
         n_tokens = 0
         for number, arrays in cells.items():
             segment = self._writer.store.segment(number)
@@ -270,7 +271,7 @@ class _Computation:
         if self._captured:
             for ready in self._splitter.results(batch, self._rows):
                 self._disk.submit(partial(_append_all, fill, ready))
-                # What was accepted three batches ago is on the disk by now, so its buffers are free.
+                # The batch queued three batches ago is on disk by now, so its buffers can be reused.
                 self._buffers.append(self._buffers.pop(0))
         split = self._splitter.too_large
         note = "" if split is None else f"batches from {split:,} tokens on are split: out of memory"
@@ -291,10 +292,10 @@ def _append_all(fill: SegmentFill, ready: Storable) -> None:
 def _encode_part(
     store: FeatureStore, target: ExtractTarget, segment: Segment, first: int, stop: int
 ) -> Encoded:
-    """Tokenise texts of a segment again and check that nothing moved since it was laid out.
+    """Tokenise texts of a segment again, and check that the tokens are those of its layout.
 
     Raises:
-        CorruptDataError: the tokenizer now gives other tokens than those stored.
+        CorruptDataError: the tokenizer now produces different tokens.
     """
     texts = segment.table.column("text").slice(first, stop - first).to_pylist()
     encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
@@ -306,9 +307,9 @@ def _encode_part(
         same = np.array_equal(stored, encoded.token_ids.data)
     if not same:
         raise CorruptDataError(
-            f"segment {segment.number} of the store {store.store_id[:12]} holds other tokens than its "
-            f"tokenizer gives now (its files are the same, so the tokenizers library changed); use a fresh "
-            f"--home, or the library version in the segment's receipts"
+            f"segment {segment.number} of the store {store.store_id[:12]} holds different tokens from those "
+            f"its tokenizer now produces (its files are the same, so the tokenizers library changed); use a "
+            f"fresh --home, or the library version in the segment's receipts"
         )
     return encoded
 

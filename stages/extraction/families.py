@@ -35,11 +35,11 @@ class Family:
     is_decoder: bool
     """Causal attention."""
     positions_after_padding: bool = False
-    """Learned positions are counted from the padding index on (RoBERTa), so that many are never used."""
+    """Learned positions start after the padding index (RoBERTa), so those up to it are never used."""
     embedding: str | None = None
-    """The input embedding, from the model; of decoders, whose unembedding may be tied to it."""
+    """The input embedding, from the model; given for decoders, whose unembedding may be tied to it."""
     load_options: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Keyword arguments of the model class that switch off parts nobody reads."""
+    """Keyword arguments of the model class that switch off unused parts."""
 
     def block_list(self, model: PreTrainedModel) -> Sequence[nn.Module]:
         """Blocks 1..L in order; block k is element k - 1."""
@@ -143,7 +143,7 @@ def family_of(model_type: str, where: str) -> Family:
     """The family of a `model_type`.
 
     Raises:
-        InputError: not supported; lists what is.
+        InputError: it is not supported; the message lists those that are.
     """
     if model_type not in FAMILIES:
         raise InputError(
@@ -157,7 +157,7 @@ def family_of(model_type: str, where: str) -> Family:
 
 @runtime_checkable
 class HasModel(Protocol):
-    """What is needed of a loaded backbone here."""
+    """The parts of a loaded backbone that this module needs."""
 
     @property
     def model(self) -> PreTrainedModel:

@@ -59,7 +59,7 @@ VOCABULARIES = (
 
 
 class BackboneConfig(BaseModel):
-    """Which backbone, and in which precision and up to which length it runs."""
+    """Which backbone to run, in which precision, and up to which length."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -70,7 +70,7 @@ class BackboneConfig(BaseModel):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of weights and activations while computing."""
     max_length: int | None = Field(default=None, le=MAX_STEPS)
-    """Tokens per input at most, special tokens included; None: see `resolve_max_length`."""
+    """Maximum tokens per input, special tokens included; for None see `resolve_max_length`."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ def find_backbone(config: BackboneConfig) -> BackboneFiles:
     """Find the files and hash them; loads nothing into memory.
 
     Raises:
-        InputError: no such folder, package or hub id; or files are missing, then says what was there.
+        InputError: there is no such folder, package or hub id, or files are missing; the message lists those
+            that are there.
     """
     folder, revision = _locate(config)
     require_config(folder)
@@ -130,10 +131,10 @@ def require_config(folder: Path) -> None:
 
 
 def weight_files(folder: Path) -> list[str]:
-    """Names of the weight files that transformers would load: safetensors, .bin only without them.
+    """Names of the weight files that transformers would load: safetensors if there are any, else .bin.
 
     Raises:
-        InputError: none, or an index names a file that is not there.
+        InputError: there are none, or an index names a missing file.
     """
     for whole, index in (
         ("model.safetensors", "model.safetensors.index.json"),
@@ -143,10 +144,10 @@ def weight_files(folder: Path) -> list[str]:
             return [whole]
         if (folder / index).is_file():
             shards = sorted(set(weight_map(folder / index).values()))
-            if gone := [name for name in shards if not (folder / name).is_file()]:
+            if missing := [name for name in shards if not (folder / name).is_file()]:
                 raise InputError(
-                    f"{folder / index} names {len(shards)} weight files, of which {len(gone)} are not there: "
-                    f"{', '.join(gone[:5])}; copy or download them"
+                    f"{folder / index} names {len(shards)} weight files, but {len(missing)} are missing: "
+                    f"{', '.join(missing[:5])}; copy or download them"
                 )
             return [index, *shards]
     raise InputError(
@@ -159,7 +160,7 @@ def tokenizer_files(folder: Path) -> list[str]:
     """Names of the tokenizer's files.
 
     Raises:
-        InputError: no vocabulary among them.
+        InputError: none of them is a vocabulary.
     """
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise InputError(
@@ -193,7 +194,7 @@ def _locate(config: BackboneConfig) -> tuple[Path, str | None]:
 
 
 def _download(repo: str, revision: str) -> tuple[Path, str]:
-    """Snapshot of a hub repository and the commit it is; only the files that are needed."""
+    """Download the files needed from a hub repository; returns the snapshot's folder and its commit."""
     needed = [CONFIG, "adapter_config.json", *TOKENIZER_FILES]
     try:
         folder = Path(
@@ -248,7 +249,7 @@ def _file_digest(path: Path) -> str:
 
 @lru_cache(maxsize=1024)
 def _hash_file(path: Path, inode: int, size_bytes: int, modified_ns: int) -> str:
-    """SHA-256 of a file, once per process and state of the file: a grid names its backbone many times."""
+    """SHA-256 of a file, computed once per process unless the file changes: a grid asks for it often."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

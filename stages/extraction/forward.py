@@ -1,4 +1,4 @@
-"""One batch through a frozen backbone, and what was asked for of it."""
+"""Run one batch through a frozen backbone, and return the requested arrays."""
 
 from collections.abc import Sequence
 
@@ -34,15 +34,15 @@ def forward(
         arrays: names as in the store, e.g. `hidden/3`, `attention_rows/2`, `pooled/values_mean/6`.
         recipe: resolved for the backbone; says which token is the readout and what is changed in the
             pass.
-        keep: is given the rows of each array while the pass goes on, and returns what to keep.
+        keep: called with the rows of each array as soon as they are computed; returns what to keep.
 
     Returns:
         Per name `[n_tokens, width]`, tokens of all texts one after the other without padding, or
         `[n_texts, width]` for pooled arrays, on the backbone's device. In the backbone's dtype, except
-        attention rows and means, which are float32. Or whatever `keep` made of them.
+        attention rows and means, which are float32. With `keep`, whatever it returned.
 
     Raises:
-        PermafrostError: the model did not pass a tensor that its family promises exactly once.
+        PermafrostError: a tensor was not seen exactly once during the pass, as its family promises.
     """
     names = [ArrayName.parse(a) for a in arrays]
     sizes = backbone.sizes
@@ -76,7 +76,7 @@ def padded_batch(backbone: Backbone, encoded: Encoded, recipe: Recipe) -> Batch:
 def _contrast(
     backbone: Backbone, encoded: Encoded, batch: Batch, recipe: Recipe, deepest: int
 ) -> Contrast | None:
-    """Run the auxiliary prompts; not if no block that they could change is run."""
+    """Run the auxiliary prompts, unless the pass ends before the block that they change."""
     intervention = recipe.intervention
     if intervention is None or deepest < intervention.block:
         return None

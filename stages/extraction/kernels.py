@@ -1,4 +1,4 @@
-"""Attention arithmetic that the fast kernels do not offer: one query's weights, and capped logits.
+"""Attention that torch's fused kernels do not offer: the weights of one query, and capped logits.
 
 Axes: B texts, Q query positions, K key positions, H attention heads, G key-value heads (H / G queries
 share one), D width of a head. Masks are boolean, True = attend, as transformers makes them for sdpa.
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 CHUNK_ELEMENTS = 1 << 24
-"""Logits held at a time by `softcapped_attention`: 64 MB in float32."""
+"""Most logits that `softcapped_attention` holds at a time: 64 MB in float32."""
 
 
 def attention_row(
@@ -25,7 +25,7 @@ def attention_row(
     """Softmax weights that the query at position `at` gives every key, float32, in O(K * D).
 
     Logits and softmax are float32 whatever the inputs are. transformers' eager attention multiplies in
-    the compute dtype and only then turns to float32, so it differs from this by that rounding.
+    the compute dtype and only then converts to float32, so the two differ by that rounding.
     """
     n_texts, n_heads = query.shape[:2]
     text_B = torch.arange(n_texts, device=query.device)
@@ -51,9 +51,9 @@ def _logits(
     keys_BKGD = key.transpose(1, 2)
     if not keys_BKGD.is_contiguous():
         return query @ key.mT
-    # As projected, without rotation, all heads of a key lie side by side. Taking them apart would copy
-    # every key and run one tiny product per head; a block-diagonal query is one product instead (5x
-    # faster at 12 heads of width 32).
+    # Without rotary embedding the keys are as projected, all heads side by side. Splitting them would copy
+    # every key and run one tiny product per head; a block-diagonal query needs a single product (5x faster
+    # at 12 heads of width 32).
     n_texts, n_groups, n_each, width = query.shape
     blocks_BGDGR = query.new_zeros(n_texts, n_groups, width, n_groups, n_each)
     group_G = torch.arange(n_groups, device=query.device)
@@ -76,8 +76,8 @@ def softcapped_attention(
 ) -> Float[Tensor, "b q h d_v"]:
     """Attention with logits `softcap * tanh(logits / softcap)` (Gemma 2, arXiv:2408.00118, section 2).
 
-    torch's fused kernel cannot cap logits. The queries are taken in chunks, so that a full [Q, K] matrix
-    is never held; the result does not depend on the chunk size beyond float rounding.
+    torch's fused kernel cannot cap logits. Queries are processed in chunks, so that a full [Q, K] matrix
+    never exists; the chunk size affects the result only by float rounding.
     """
     n_texts, n_heads, length, _ = query.shape
     n_groups = key.shape[1]
@@ -86,7 +86,7 @@ def softcapped_attention(
     position = torch.arange(length, device=query.device)
     for start in range(0, length, step):
         stop = min(start + step, length)
-        # A causal query sees no key after it, whatever else a mask says.
+        # A causal query never sees a later key, whatever the mask says.
         n_keys = stop if causal else length
         chunk = query[:, :, start:stop].reshape(n_texts, n_groups, -1, query.shape[-1])
         logits = ((chunk @ key[:, :, :n_keys].mT) * scaling).float()

@@ -1,4 +1,4 @@
-"""How long texts are under a recipe, and stopping because of those that are too long."""
+"""Lengths of texts under a recipe, and refusing texts that are too long."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.quoting import quoted
 
 _AT_A_TIME = 256
-"""Texts whose tokens are in memory together."""
+"""Texts that are tokenised together."""
 _NO_LIMIT = 1 << 40
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The fields of `Encoded` that a layout needs."""
+    """The fields of `Encoded` that the layout of a segment needs."""
 
     lengths: Int64[np.ndarray, " n"]
     """Tokens of the input."""
@@ -31,19 +31,19 @@ class Measured:
 
 
 def measure(target: ExtractTarget, texts: Sequence[str]) -> Measured:
-    """Tokenise texts, some at a time; at least one.
+    """Tokenise texts, at least one, in groups; keeps their lengths only.
 
     Raises:
-        InputError: a text cannot be used; counted from the first of `texts`.
+        InputError: a text cannot be used; the message gives its index in `texts`.
     """
     parts: list[Measured] = []
     for at in range(0, len(texts), _AT_A_TIME):
-        some = texts[at : at + _AT_A_TIME]
+        group = texts[at : at + _AT_A_TIME]
         try:
-            encoded = encode(target.recipe, target.tokenizer, some, target.max_length)
+            encoded = encode(target.recipe, target.tokenizer, group, target.max_length)
         except InputError:
-            # Again with those before it, so that the message counts as the caller does.
-            encode(target.recipe, target.tokenizer, texts[: at + len(some)], target.max_length)
+            # Encode from the first text on, so that the message numbers them as the caller does.
+            encode(target.recipe, target.tokenizer, texts[: at + len(group)], target.max_length)
             raise
         parts.append(
             Measured(
@@ -61,7 +61,7 @@ def refuse_too_long(
     digests: Sequence[str],
     block_texts: int,
 ) -> None:
-    """Stop if a text does not fit; writes nothing. Texts that are new are tokenised for this.
+    """Refuse the run if a text is longer than max_length; writes nothing. Texts not yet stored are tokenised.
 
     Args:
         target: resolved identity and arrays.
@@ -71,7 +71,7 @@ def refuse_too_long(
         block_texts: texts tokenised at a time.
 
     Raises:
-        InputError: a text is longer than max_length, or is stored without its end.
+        InputError: a text is longer than max_length, or is stored truncated.
     """
     cut = np.zeros(len(texts), dtype=np.bool_)
     root = store_folder(home, target.identity.store_id)
@@ -89,7 +89,7 @@ def refuse_too_long(
     first = int(np.argmax(cut))
     whole = encode(target.recipe, target.tokenizer, [texts[first]], _NO_LIMIT)
     raise InputError(
-        f"{int(cut.sum()):,} of the {len(texts):,} texts asked for are longer than max_length, which is "
+        f"{int(cut.sum()):,} of the {len(texts):,} texts are longer than max_length, which is "
         f"{target.max_length} tokens; the first is text {first} ({quoted(texts[first])}) with "
         f"{int(whole.token_ids.lengths[0]):,} tokens under this recipe. Nothing was written, as too_long is "
         f"'refuse'; split or leave out such texts, use a larger max_length, or set too_long to 'cut'"

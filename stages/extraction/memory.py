@@ -1,8 +1,8 @@
-"""Memory of an extraction: batches that do not fit are halved, and what the C library keeps is given back.
+"""Memory of an extraction: batches that do not fit are halved, and free heap pages go back to the system.
 
-A pass allocates hundreds of arrays whose sizes change a little from batch to batch. glibc keeps what is
-freed for the next one, which rarely fits, so the heap grows for as long as the batches come although less
-and less of it is in use. Giving pages back costs some time, as the next pass takes them again.
+A forward pass allocates hundreds of arrays whose sizes change a little from batch to batch. glibc keeps
+freed blocks for reuse, but the next batch rarely fits into them, so the heap keeps growing although less
+and less of it is in use. Returning pages costs some time, since the next pass has to fault them in again.
 """
 
 import ctypes
@@ -25,16 +25,16 @@ _MESSAGES = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-"""Messages of allocations that failed outside torch's allocator of device memory, which has its own
-exception."""
+"""Messages of failed allocations outside torch's device allocator, which has an exception of its own."""
 SLACK_BYTES = 16 << 20
-"""Growth at which free pages are given back: about once a batch. A pass of a small backbone takes 75 MiB of
-them again, 2 to 4 % of its time; with more slack the peak grows with the texts (docs/LOG.md)."""
+"""Growth after which free pages are returned: about once a batch. The next pass of a small backbone then
+faults 75 MiB in again, 2 to 4 % of its time; with more slack the peak grows with the number of texts
+(docs/LOG.md)."""
 _SIZES = Path("/proc/self/statm")
 
 
 class Splitter:
-    """Runs batches whole or in parts, and remembers from which size on they did not fit."""
+    """Runs batches whole or in halves, and remembers the smallest size that did not fit."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -42,11 +42,11 @@ class Splitter:
         """The smallest padded size in tokens that ran out of memory; None if none did."""
 
     def results(self, encoded: Encoded, compute: Callable[[Encoded], _T]) -> Iterator[_T]:
-        """`compute` of the batch, or of its parts in their order.
+        """Yield `compute` of the batch, or of its parts in order.
 
         Args:
             encoded: texts of one batch.
-            compute: leaves nothing behind when it runs out of memory.
+            compute: must leave nothing behind when it runs out of memory.
 
         Raises:
             PermafrostError: a text does not fit even by itself.
@@ -54,25 +54,25 @@ class Splitter:
         n_texts, longest = len(encoded), int(encoded.token_ids.lengths.max())
         size = n_texts * longest
         if n_texts == 1 or self.too_large is None or size < self.too_large:
-            done, reason = self._tried(encoded, compute)
+            results, reason = self._try(encoded, compute)
             if reason is None:
-                yield from done
+                yield from results
                 return
             if n_texts == 1:
                 raise PermafrostError(
                     f"one text of {longest:,} tokens alone does not fit in the memory of {self._device} "
                     f"({reason}); what was committed stays. Use a smaller max_length, compute in a narrower "
-                    f"--dtype (bfloat16), capture fewer layers, or stop what else uses this device"
+                    f"--dtype (bfloat16), capture fewer layers, or free memory of this device"
                 )
             self.too_large = size
         middle = n_texts // 2
         for part in (np.arange(middle), np.arange(middle, n_texts)):
             yield from self.results(encoded.take(part), compute)
 
-    def _tried(
+    def _try(
         self, encoded: Encoded, compute: Callable[[Encoded], _T]
     ) -> tuple[list[_T], str | None]:
-        """The result, or why there was no memory for it."""
+        """The result, or the reason why it ran out of memory."""
         try:
             return [compute(encoded)], None
         except (RuntimeError, MemoryError) as error:
@@ -86,14 +86,14 @@ class Splitter:
 
 
 class Heap:
-    """Gives free pages of the heap back once this process has grown by SLACK_BYTES since it last did.
+    """Returns free heap pages to the system whenever this process has grown by SLACK_BYTES.
 
     Changes no setting of the C library; does nothing where it cannot trim (musl, macOS).
     """
 
     def __init__(self) -> None:
         self._least = _own_bytes()
-        """The smallest this process was since pages were given back."""
+        """Smallest size of this process since pages were last returned."""
 
     def release_if_grown(self) -> None:
         """Call between batches, when little is in use."""
@@ -112,7 +112,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _own_bytes() -> int:
-    """Resident memory that no file stands behind; 0 where the system does not tell."""
+    """Anonymous resident memory of this process; 0 where the system does not report it."""
     try:
         _, resident, shared, *_ = map(int, _SIZES.read_text().split())
     except OSError:

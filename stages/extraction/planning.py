@@ -1,4 +1,4 @@
-"""What an extraction would compute and write: predicted before anything is loaded or written."""
+"""What an extraction would compute and write, predicted before anything is loaded or written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _AT_A_TIME = 1 << 16
 """Texts looked up together."""
 
 SAMPLE_TEXTS = 2_000
-"""Texts tokenised to predict the tokens of a corpus; smaller corpora are counted exactly."""
+"""Texts tokenised to estimate the tokens of a corpus; smaller corpora are counted exactly."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ExtractionPlan:
     n_texts: int
     n_new_texts: int
     n_tokens: int
-    """Tokens that go through the backbone; of new texts an estimate unless `exact`."""
+    """Tokens that go through the backbone; for new texts an estimate unless `exact`."""
     exact: bool
     cells: dict[int, tuple[str, ...]]
     """Missing arrays of segments that exist already."""
@@ -41,7 +41,7 @@ class ExtractionPlan:
 
     @property
     def nothing_to_do(self) -> bool:
-        """Every cell is there."""
+        """Whether every cell is stored already."""
         return not self.cells and not self.n_new_texts
 
 
@@ -63,7 +63,7 @@ def plan_extraction(
             is_new[block] = segment < 0
             segments.update(np.unique(segment[segment >= 0]).tolist())
         cells = store.missing_cells(sorted(segments), target.arrays)
-        # Their sizes only: the tables hold all texts.
+        # Keep the sizes only: segment tables hold all texts.
         old_rows = {s: {a: store.segment(s).rows(a) for a in ("token", "text")} for s in cells}
     n_new = int(is_new.sum())
     exact = n_new <= SAMPLE_TEXTS
@@ -72,19 +72,19 @@ def plan_extraction(
         sample = np.random.default_rng(0).choice(sample, SAMPLE_TEXTS, replace=False)
     sampled = 0
     if n_new:
-        # Some at a time, and their lengths only: the tokens of all of them would be the most that a short
-        # extraction ever holds.
+        # `measure` keeps the lengths only: the tokens of all texts together would set the peak memory of a
+        # short extraction.
         sampled = int(measure(target, [texts[i] for i in sample.tolist()]).lengths.sum())
     new_tokens = round(sampled * n_new / max(len(sample), 1))
     specs = {a: _row_bytes(target, a) for a in (TOKEN_IDS.name, SPAN.name, *target.arrays)}
-    wanted = dict.fromkeys(specs, 0)
+    bytes_per_array = dict.fromkeys(specs, 0)
     for array, (axis, row_bytes, chunk_bytes) in specs.items():
         if n_new:
             rows = new_tokens if axis == "token" else n_new
-            wanted[array] += rows * row_bytes + chunk_bytes
+            bytes_per_array[array] += rows * row_bytes + chunk_bytes
         for segment, names in cells.items():
             if array in names:
-                wanted[array] += old_rows[segment][axis] * row_bytes + chunk_bytes
+                bytes_per_array[array] += old_rows[segment][axis] * row_bytes + chunk_bytes
     return ExtractionPlan(
         store_id=target.identity.store_id,
         n_texts=len(texts),
@@ -92,12 +92,12 @@ def plan_extraction(
         n_tokens=new_tokens + sum(old_rows[s]["token"] for s in cells),
         exact=exact,
         cells=cells,
-        bytes_per_array={a: n for a, n in wanted.items() if n},
+        bytes_per_array={a: n for a, n in bytes_per_array.items() if n},
     )
 
 
 def _row_bytes(target: ExtractTarget, array: str) -> tuple[str, int, int]:
-    """Axis, bytes of a row, and the bytes that rounding up to whole inner chunks may add."""
+    """Axis, bytes per row, and the bytes that rounding up to whole inner chunks may add."""
     axes = choose_axes(target.sizes.d_model, target.identity.storage_dtype, target.max_length)
     spec = array_spec(array, target.store_sizes, target.identity.storage_dtype)
     return spec.axis, spec.row_bytes, spec.chunk_rows(axes) * spec.row_bytes

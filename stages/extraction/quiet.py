@@ -1,4 +1,4 @@
-"""transformers without its own output."""
+"""Loading with transformers without its progress bar and reports."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ other's quiet state."""
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Keep transformers' progress bar and load report off the output; what matters of it is raised."""
+    """Suppress transformers' progress bar and load report; the problems that matter are raised instead."""
     logs = transformers.utils.logging
     with _LOADING:
         verbosity, bar = logs.get_verbosity(), logs.is_progress_bar_enabled()

@@ -1,4 +1,4 @@
-"""Computing again what is stored: a spot check with a stated tolerance, and what a repair had to drop."""
+"""Recomputing stored data: a spot check with a stated tolerance, and the cells that a repair dropped."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from permafrost.storage.readers import open_reader
 STORAGE_ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Half a unit in the last place, relative: what rounding to the storage dtype alone may change."""
 COMPUTE_NOISE = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 6e-2}
-"""What another batch, kernel or thread count may change in computing, relative to a row's size."""
+"""Relative change that a different batch, kernel or number of threads may cause."""
 
 
 @dataclass(frozen=True)
@@ -110,16 +110,16 @@ def _compare_text(
 
 
 def compute_again(mended: Mended, source: str | None, progress: Progress) -> str:
-    """Compute the cells and projections that `mended` lacks; returns what was done, in words.
+    """Compute the cells and projections that `mended` lacks; returns a description of what was done.
 
-    Batches are composed as by an extraction of all arrays of the store at once. Where the first extraction
-    was one, on the same kind of machine and with the same number of threads, the bytes are the same again;
-    otherwise numbers differ by the rounding that `verify --recompute` allows. The text says which.
+    Batches are formed as in an extraction of all arrays of the store at once. If the original extraction was
+    one, on the same kind of machine and with the same number of threads, the bytes are identical; otherwise
+    numbers differ within the tolerance of `verify --recompute`. The description says which.
 
     Args:
         mended: from `storage.features.repairing.mend`.
-        source: where the backbone is now; None for where it was.
-        progress: told the tokens done.
+        source: where the backbone is now; None if it has not moved.
+        progress: receives the number of tokens done.
 
     Raises:
         IdentityMismatchError: the backbone found there is not the one the store was made with.
@@ -143,8 +143,8 @@ def compute_again(mended: Mended, source: str | None, progress: Progress) -> str
         )
         n_cells = sum(map(len, mended.cells.values()))
         done.append(
-            f"{n_cells} cell(s) computed again ({tokens:,} tokens), {_n_exact(mended)} of them known to have "
-            f"the bytes that they had"
+            f"{n_cells} cell(s) computed again ({tokens:,} tokens), {_n_exact(mended)} of them byte for byte "
+            f"as before"
         )
     if mended.projections:
         with writing(store):

@@ -1,8 +1,8 @@
-"""Taking tensors out of a running forward pass, as they are before anything is changed in it.
+"""Recording tensors during a forward pass, before anything is altered in it.
 
-A model is watched once, when it is loaded; its hooks and the attention function then look for a
-`Recorder` in a context variable. Threads and nested calls each have their own, so several extractions
-can share a process, and even a model, and a model that nobody records runs as usual.
+Hooks are installed once, when a model is loaded; they and the attention function look for a `Recorder` in
+a context variable. Threads and nested calls each have their own, so several extractions can share a
+process, and even a model; without a recorder a model runs as usual.
 
 Axes: B texts, T positions, D columns.
 """
@@ -28,11 +28,11 @@ from permafrost.storage.errors import PermafrostError
 from permafrost.storage.quoting import quoted
 
 _BLOCK = "permafrost_block"
-"""Attribute on attention modules: the block they are in, 1..L. DistilBERT's know no layer index."""
+"""Attribute on attention modules: the block they are in, 1..L. DistilBERT's have no layer index."""
 
 
 Keep = Callable[[str, Tensor], Tensor]
-"""Takes the rows of an array, `[n, d]`, as soon as they are there, and returns what is kept of them."""
+"""Called with the rows of an array, `[n, d]`, as soon as they are computed; returns what to keep."""
 
 
 class _LastBlockDoneError(Exception):
@@ -40,7 +40,7 @@ class _LastBlockDoneError(Exception):
 
 
 class Recorder:
-    """Keeps what is wanted of one forward pass, as rows without padding."""
+    """Keeps the requested arrays of one forward pass, as rows without padding."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Recorder:
         stop_after: int | None,
         keep: Keep = lambda _, rows: rows,
     ) -> None:
-        """Args: names: arrays wanted. batch: what runs. stop_after: block to end at, 0 to run none. keep:
-        what is done with rows at once."""
+        """Args: names: requested arrays. batch: the input. stop_after: last block to run, 0 for none. keep:
+        called with the rows of each array at once."""
         self.rows: dict[str, Tensor] = {}
-        self._kept = keep
+        self._keep = keep
         self._batch = batch
         self._stop_after = stop_after
         self._wanted: dict[tuple[What, Index], list[ArrayName]] = {}
@@ -61,8 +61,8 @@ class Recorder:
         self._seen: Counter[tuple[What, Index]] = Counter()
 
     def hidden(self, index: Index, states_BTD: Tensor) -> None:
-        """The residual stream at `index` is there."""
-        self._keep("hidden", index, states_BTD)
+        """Called with the residual stream at `index`."""
+        self._record("hidden", index, states_BTD)
         if index == self._stop_after:
             raise _LastBlockDoneError
 
@@ -78,9 +78,9 @@ class Recorder:
         causal: bool,
         softcap: float | None,
     ) -> None:
-        """Block `block` is about to attend; queries and keys have their positions rotated in."""
+        """Called before block `block` attends; queries and keys are after rotary embedding."""
         if ("values", block) in self._wanted:
-            self._keep("values", block, value.transpose(1, 2).flatten(2))
+            self._record("values", block, value.transpose(1, 2).flatten(2))
         if ("attention_rows", block) in self._wanted:
             row = attention_row(
                 query,
@@ -91,30 +91,30 @@ class Recorder:
                 causal=causal,
                 softcap=softcap,
             )
-            self._keep("attention_rows", block, row)
+            self._record("attention_rows", block, row)
 
     def require_complete(self, model_type: str) -> None:
-        """Raises: PermafrostError: something wanted did not pass exactly once."""
+        """Raises: PermafrostError: a requested tensor was not seen exactly once."""
         for (what, index), names in self._wanted.items():
             n = self._seen[what, index]
             if n != 1:
                 raise PermafrostError(
-                    f"{what}/{index} of a {quoted(model_type)} backbone passed {n} times in one forward pass "
-                    f"instead of once, so {names[0].text} cannot be trusted; nothing of this batch was kept. "
-                    f"This model does not run as its architecture's description in families.py says"
+                    f"{what}/{index} of a {quoted(model_type)} backbone was seen {n} times in one forward "
+                    f"pass instead of once, so {names[0].text} cannot be trusted; nothing of this batch was "
+                    f"kept. This model does not run as its architecture's description in families.py says"
                 )
 
-    def _keep(self, what: What, index: Index, rows_BTD: Tensor) -> None:
+    def _record(self, what: What, index: Index, rows_BTD: Tensor) -> None:
         self._seen[what, index] += 1
         batch = self._batch
         for name in self._wanted.get((what, index), ()):
             if name.how is None:
-                kept = batch.pack(rows_BTD)
+                rows = batch.pack(rows_BTD)
             elif name.how == "mean":
-                kept = batch.span_mean(rows_BTD)
+                rows = batch.span_mean(rows_BTD)
             else:
-                kept = batch.at(batch.last if name.how == "last" else batch.readout, rows_BTD)
-            self.rows[name.text] = self._kept(name.text, kept)
+                rows = batch.at(batch.last if name.how == "last" else batch.readout, rows_BTD)
+            self.rows[name.text] = self._keep(name.text, rows)
 
 
 _recorder: ContextVar[Recorder | None] = ContextVar("permafrost_recorder", default=None)
@@ -122,7 +122,7 @@ _recorder: ContextVar[Recorder | None] = ContextVar("permafrost_recorder", defau
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
-    """Record the forward pass in the body of the `with`; it may end early, at the recorder's last block."""
+    """Record the forward pass in the `with` body; it may end early, after the recorder's last block."""
     token = _recorder.set(recorder)
     try:
         yield
@@ -133,14 +133,14 @@ def recording(recorder: Recorder) -> Iterator[None]:
 
 
 def current_block(attention_module: nn.Module) -> tuple[Recorder, int] | None:
-    """The active recorder and the block that `attention_module` belongs to; None if nobody records."""
+    """The active recorder and the block that `attention_module` belongs to; None without a recorder."""
     recorder = _recorder.get()
     return None if recorder is None else (recorder, cast(int, getattr(attention_module, _BLOCK)))
 
 
 def watch(model: PreTrainedModel, family: Family) -> None:
-    """Install the hooks. transformers' own `output_hidden_states` is not used: its last entry is already
-    normed where there is a final norm, and it keeps every layer in memory."""
+    """Install the hooks. transformers' own `output_hidden_states` is not used: its last entry has the final
+    norm already applied, and it keeps every layer in memory."""
     blocks = family.block_list(model)
     blocks[0].register_forward_pre_hook(_before_first, with_kwargs=True)
     for k, block in enumerate(blocks, start=1):

@@ -1,13 +1,13 @@
 """Changing a running forward pass: placeholders get an embedding, and states are copied between blocks.
 
-As Hierarchical Token Prepending (HTP, section 4) and Token Prepending (TP) have it: placeholders in the
-input take over, before some of the blocks, the states of later tokens, so that what precedes the later
-tokens can attend to a summary of them. TP and HTP give placeholders an embedding by growing the
-vocabulary; here the model stays as it is and the embedding layer's output is overwritten. Copies are
-made out of place: the residual stream that captures hold is the one before the copies.
+As in Hierarchical Token Prepending (HTP, section 4) and Token Prepending (TP): before some of the blocks,
+placeholders in the input take over the states of later tokens, so that earlier tokens can attend to a
+summary of them. TP and HTP give placeholders an embedding by growing the vocabulary; here the model stays
+as it is and the embedding layer's output is overwritten. Copies are made out of place: captures hold the
+residual stream before the copies.
 
-A model is watched once, when it is loaded; its hooks look for a `Rewired` in a context variable, so
-threads that share a model do not see each other's, and a pass without one runs as usual.
+Hooks are installed once, when a model is loaded; they look for a `Rewired` in a context variable, so
+threads that share a model do not affect each other, and a pass without one runs as usual.
 
 Axes: B texts, T positions, D columns.
 """
@@ -38,7 +38,7 @@ class Rewired:
     """What a rewiring does to one batch."""
 
     def __init__(self, rewiring: Rewiring, batch: Batch) -> None:
-        """Args: rewiring: of the recipe. batch: what runs."""
+        """Args: rewiring: of the recipe. batch: the input."""
         self._rewiring = rewiring
         self._batch = batch
         self._rewired_blocks: list[int] = []
@@ -54,7 +54,7 @@ class Rewired:
         return _replaced(embeddings, placeholders.at, rows_KD[placeholders.kind])
 
     def rewire(self, block: int, states: Float[Tensor, "b t d"]) -> Tensor:
-        """What block `block` (0-based) reads in place of `states`."""
+        """The input of block `block` (0-based), in place of `states`."""
         if not self._rewiring.start <= block < self._rewiring.stop:
             return states
         self._rewired_blocks.append(block)
@@ -67,14 +67,15 @@ class Rewired:
         """Check that the first `n_run` blocks ran as the rewiring says.
 
         Raises:
-            PermafrostError: a block that was to be rewired was not, or the input was not embedded once.
+            PermafrostError: a block that should have been rewired was not, or the input was not embedded
+                exactly once.
         """
-        wanted = list(range(self._rewiring.start, min(self._rewiring.stop, n_run)))
-        if self._rewired_blocks != wanted or self._n_embedded != 1:
+        expected = list(range(self._rewiring.start, min(self._rewiring.stop, n_run)))
+        if self._rewired_blocks != expected or self._n_embedded != 1:
             raise PermafrostError(
                 f"in one forward pass of a {quoted(model_type)} backbone, placeholders were embedded "
                 f"{self._n_embedded} times instead of once and states were copied before the blocks "
-                f"{[b + 1 for b in self._rewired_blocks]} instead of {[b + 1 for b in wanted]}; nothing of "
+                f"{[b + 1 for b in self._rewired_blocks]} instead of {[b + 1 for b in expected]}; nothing of "
                 f"this batch was kept. This model does not run as its architecture's description in "
                 f"families.py says"
             )
@@ -83,9 +84,9 @@ class Rewired:
 def placeholder_rows(module: nn.Module, rewiring: Rewiring) -> Float[Tensor, "2 d"]:
     """Embeddings of local and opening placeholders, as the embedding layer `module` would give them.
 
-    `mean` is what growing the vocabulary amounts to in transformers (the release of HTP does that), up
-    to a jitter of 1e-9 of the embeddings' covariance; `noise` is what the release of TP writes into the
-    embedding matrix, except that here it is drawn on the CPU from a seed of its own.
+    `mean` is what growing the vocabulary amounts to in transformers (HTP's released code does that), up
+    to a jitter of 1e-9 of the embeddings' covariance; `noise` is what TP's released code writes into the
+    embedding matrix, except that here it is drawn on the CPU from its own seed.
     """
     weight = cast(Tensor, module.weight)
     if rewiring.placeholder == "mean":
@@ -100,7 +101,7 @@ def placeholder_rows(module: nn.Module, rewiring: Rewiring) -> Float[Tensor, "2 
 
 
 def _mean_embedding(module: nn.Module) -> Float[Tensor, " d"]:
-    # The weights are frozen, so it is computed once; two threads at a time would find the same.
+    # The weights are frozen, so it is computed once; two threads that race compute the same value.
     if not hasattr(module, _MEAN):
         weight = cast(Tensor, module.weight)
         setattr(module, _MEAN, weight.detach().mean(0, dtype=torch.float32))
@@ -110,7 +111,7 @@ def _mean_embedding(module: nn.Module) -> Float[Tensor, " d"]:
 def _replaced(
     rows: Float[Tensor, "b t d"], at: Tensor, with_rows: Float[Tensor, "n d"]
 ) -> Float[Tensor, "b t d"]:
-    # Out of place: whoever holds the rows, keeps them as they were.
+    # Out of place, so that recorded rows stay as they were.
     return rows.flatten(0, 1).index_copy(0, at, with_rows).view_as(rows)
 
 
@@ -119,7 +120,7 @@ _rewired: ContextVar[Rewired | None] = ContextVar("permafrost_rewired", default=
 
 @contextmanager
 def rewiring(rewired: Rewired | None) -> Iterator[None]:
-    """Rewire the forward pass in the body of the `with`; None for a pass as usual."""
+    """Rewire the forward pass in the `with` body; None leaves it as it is."""
     token = _rewired.set(rewired)
     try:
         yield
@@ -128,7 +129,7 @@ def rewiring(rewired: Rewired | None) -> Iterator[None]:
 
 
 def watch_rewiring(model: PreTrainedModel, family: Family) -> None:
-    """Install the hooks. After those that record, so that a block's input is recorded before the copies."""
+    """Install the hooks, after the recording ones, so that a block's input is recorded before the copies."""
     cast(nn.Module, model.get_input_embeddings()).register_forward_hook(_after_embedding)
     for k, block in enumerate(family.block_list(model)):
         block.register_forward_pre_hook(partial(_before_block, k), with_kwargs=True)

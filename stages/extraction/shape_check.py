@@ -1,4 +1,4 @@
-"""Whether a config describes a model that can be built, and the weights beside it are of that model."""
+"""Checks that a config describes a model that can be built, and that the weights beside it fit."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -16,14 +16,15 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 _WIDEST = 1 << 24
-"""Of anything in a config."""
+"""Largest width accepted in a config."""
 
 
 def require_sizes(config: PreTrainedConfig, folder: Path) -> None:
     """Check the sizes that everything else is computed from.
 
     Raises:
-        InputError: one is no whole number from 1, or far beyond any model; or heads do not divide.
+        InputError: a size is not a positive integer or is implausibly large, or the numbers of heads do not
+            divide.
     """
     where = folder / "config.json"
     bounds = {
@@ -51,7 +52,7 @@ def require_sizes(config: PreTrainedConfig, folder: Path) -> None:
             f"divide it; get the file again"
         )
     padding: Any = config.pad_token_id
-    # Which tokens are allowed is for the model to say: some released configs have -1.
+    # The range is left to the model: some released configs have -1.
     if padding is not None and not isinstance(padding, int):
         raise InputError(
             f"{where} has pad_token_id {quoted(padding)}, expected the number of a token; get the file again"
@@ -59,11 +60,11 @@ def require_sizes(config: PreTrainedConfig, folder: Path) -> None:
 
 
 def require_buildable(config: PreTrainedConfig, family: Family, files: BackboneFiles) -> None:
-    """Build the model without memory for its weights, and compare it with the weights' header.
+    """Build the model on the meta device, and compare its shapes with those in the weight files' headers.
 
     Raises:
-        InputError: an activation, a rope type or another field that transformers cannot use, or a tensor of
-            another shape than the config gives it.
+        InputError: transformers cannot use a field (an activation, a rope type), or a tensor does not have
+            the shape that the config implies.
     """
     refused = (
         f"the weights in {files.folder} cannot be loaded as a {quoted(config.model_type)} model"
@@ -76,19 +77,19 @@ def require_buildable(config: PreTrainedConfig, family: Family, files: BackboneF
         stored_shape = stored.get(name)
         if stored_shape is not None and stored_shape != shape:
             raise InputError(
-                f"{refused}: {quoted(name)} has the shape {list(stored_shape)} there, but config.json makes "
-                f"it {list(shape)}; the two belong to different models, so get both again"
+                f"{refused}: {quoted(name)} has the shape {list(stored_shape)}, but config.json implies "
+                f"{list(shape)}; the two belong to different models, so get both again"
             )
 
 
-_KNOWN: dict[str, dict[str, tuple[int, ...]]] = {}
+_SHAPES: dict[str, dict[str, tuple[int, ...]]] = {}
 
 
 def _shapes(
     config: PreTrainedConfig, family: Family, folder: Path, weights_digest: str
 ) -> dict[str, tuple[int, ...]]:
-    """Shape by name, with and without the prefix that models with a head on top give their names."""
-    if weights_digest not in _KNOWN:
+    """The shape of each tensor, by its name with and without the prefix of models with a head on top."""
+    if weights_digest not in _SHAPES:
         with quiet_loading(), torch.device("meta"):
             try:
                 model = cast(nn.Module, AutoModel.from_config(config, **family.load_options))
@@ -100,5 +101,5 @@ def _shapes(
                 ) from error
         prefix: Any = getattr(model, "base_model_prefix", "")
         plain = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-        _KNOWN[weights_digest] = plain | {f"{prefix}.{n}": shape for n, shape in plain.items()}
-    return _KNOWN[weights_digest]
+        _SHAPES[weights_digest] = plain | {f"{prefix}.{n}": shape for n, shape in plain.items()}
+    return _SHAPES[weights_digest]

@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class BackboneSizes(BaseModel):
-    """What has to be known of a backbone before its weights are loaded."""
+    """Sizes of a backbone that are known before its weights are loaded."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 

@@ -1,4 +1,4 @@
-"""What an extraction is for: names resolved to facts, before anything is loaded."""
+"""The target of an extraction: a config with its names resolved, before any weights are loaded."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -51,10 +51,10 @@ class ExtractRuntime(BaseModel):
 
     device: str = "auto"
     batch_tokens: int = Field(default=8192, ge=1, le=MAX_TEXTS)
-    """Tokens of one padded batch, at most (a single longer text makes a batch of its own). On a CPU never
-    more than 2,048, where larger batches are only slower."""
+    """Maximum tokens of a padded batch (a single longer text is a batch of its own). Capped at 2,048 on a
+    CPU, where larger batches are only slower."""
     buffer_bytes: int = Field(default=512 << 20, ge=1, le=MAX_BYTES)
-    """Captured arrays waiting for the disk, at most; also bounds the batch."""
+    """Maximum bytes of captured arrays waiting for the disk; also bounds the batch."""
     block_texts: int = Field(default=100_000, ge=1, le=MAX_TEXTS)
     """Texts tokenised and packed at a time, so that memory does not grow with the corpus."""
     too_long: Literal["cut", "refuse"] = "cut"
@@ -84,19 +84,19 @@ class ExtractTarget:
         )
 
     def width(self, array: str) -> int:
-        """Of the rows of an array."""
+        """Number of columns of an array."""
         return array_spec(array, self.store_sizes, self.identity.storage_dtype).width or 1
 
     @property
     def projected_blocks(self) -> tuple[int, ...]:
-        """Blocks whose output projection is stored: those whose attention rows are."""
+        """Blocks whose output projection is stored: those whose attention rows are stored."""
         names = [ArrayName.parse(a) for a in self.arrays]
         return tuple(int(n.index) for n in names if n.what == "attention_rows")
 
 
 @dataclass(frozen=True)
 class ResolvedBackbone:
-    """What all recipes of a backbone share: its files, and how their numbers are kept."""
+    """What all recipes of a backbone share: its files, its limits, and the storage format."""
 
     backbone: BackboneConfig
     files: BackboneFiles
@@ -107,7 +107,7 @@ class ResolvedBackbone:
     codec: Codec
 
     def target(self, recipe: Recipe, arrays: tuple[str, ...]) -> ExtractTarget:
-        """What an extraction under `recipe` is for.
+        """The target of an extraction under `recipe`.
 
         Raises:
             InputError: the backbone cannot do what the recipe asks for, or there are no arrays.
@@ -140,10 +140,10 @@ class ResolvedBackbone:
 def resolve_backbone(
     backbone: BackboneConfig, store_dtype: FloatName, codec: Codec
 ) -> ResolvedBackbone:
-    """Resolve the names of a backbone to facts; reads and hashes files, loads no weights.
+    """Find a backbone's files and read its sizes; reads and hashes files, loads no weights.
 
     Raises:
-        InputError: backbone or length cannot be used.
+        InputError: the backbone or the length cannot be used.
     """
     files = find_backbone(backbone)
     sizes = read_sizes(files)
@@ -153,10 +153,10 @@ def resolve_backbone(
 
 
 def resolve_target(config: ExtractConfig) -> ExtractTarget:
-    """Resolve names to facts; reads and hashes files, loads no weights.
+    """Resolve the names in a config; reads and hashes files, loads no weights.
 
     Raises:
-        InputError: backbone, recipe, capture or length do not fit together.
+        InputError: backbone, recipe, capture and length do not fit together.
     """
     base = resolve_backbone(config.backbone, config.store_dtype, config.codec)
     return base.target(config.recipe, config.capture.arrays(base.sizes))
@@ -165,12 +165,12 @@ def resolve_target(config: ExtractConfig) -> ExtractTarget:
 def target_of_store(
     record: StoreRecord, arrays: tuple[str, ...], source: str | None
 ) -> ExtractTarget:
-    """The target that an existing store was made for, so that cells can be computed again.
+    """The target that an existing store was made for, so that its cells can be recomputed.
 
     Args:
         record: content of `store.json`.
         arrays: what to compute.
-        source: where the backbone is now; None for where it was.
+        source: where the backbone is now; None if it has not moved.
 
     Raises:
         IdentityMismatchError: the backbone found there is not the one the store was made with.
@@ -189,19 +189,19 @@ def target_of_identity(
     codec: Codec,
     name: str,
 ) -> ExtractTarget:
-    """The target of a recorded identity, with the backbone that is found at `source`.
+    """The target of a recorded identity, with the backbone found at `source`.
 
     Args:
         identity: of a store.
         arrays: what to compute.
         source: where the backbone is.
-        revision: of a hub backbone.
-        codec: of the store, should it be made again.
-        name: what the store is called in messages.
+        revision: of a backbone on the hub.
+        codec: of the store, if it has to be created again.
+        name: what messages call the store.
 
     Raises:
-        IdentityMismatchError: the backbone found there is another one, or the recipe's plug-in was edited
-            since; names both digests.
+        IdentityMismatchError: the backbone found there is a different one, or the recipe's plug-in was edited
+            since; the message has both digests.
         InputError: there is no such recipe here.
     """
     backbone = BackboneConfig(

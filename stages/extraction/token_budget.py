@@ -10,12 +10,12 @@ from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.storage.features.layout import array_spec
 
 CPU_BATCH_TOKENS = 2048
-"""Padded tokens of a batch on a CPU, at most: larger ones fall out of its caches and are slower, also
-for the bare backbone (benchmarks/extraction.py)."""
+"""Maximum padded tokens of a batch on a CPU: larger ones fall out of its caches and are slower, even
+without captures (benchmarks/extraction.py)."""
 
 
 PORTION_TOKENS = 1 << 13
-"""Tokens of the texts of a segment that are tokenised together."""
+"""Texts of a segment are tokenised together until they have this many tokens."""
 
 
 def batch_tokens(
@@ -26,8 +26,8 @@ def batch_tokens(
     specs = [array_spec(a, target.store_sizes, "float32") for a in captured]
     row_bytes = sum(s.row_bytes for s in specs)
     bound = runtime.buffer_bytes // max(3 * row_bytes, 1)
-    fitting = CPU_BATCH_TOKENS if device.type == "cpu" else runtime.batch_tokens
-    return max(min(runtime.batch_tokens, bound, fitting), 1)
+    limit = CPU_BATCH_TOKENS if device.type == "cpu" else runtime.batch_tokens
+    return max(min(runtime.batch_tokens, bound, limit), 1)
 
 
 def batches(lengths: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int64]]:

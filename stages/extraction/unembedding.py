@@ -1,7 +1,7 @@
 """The unembedding: the matrix whose rows score the vocabulary, read from the weight files alone.
 
-Backbones are loaded without it, as nothing that is stored needs it. It is one tensor of the checkpoint,
-so whoever ranks tokens from stored states reads it without loading the network.
+Backbones are loaded without it, as nothing that is stored needs it. It is one tensor of the checkpoint, so
+tokens can be ranked from stored states without loading the network.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 _NAMES = ("lm_head", "embed_out")
-"""What checkpoints call it; GPT-NeoX's have the second name."""
+"""Its names in checkpoints; GPT-NeoX has the second one."""
 
 
 @dataclass(frozen=True)
@@ -39,37 +39,38 @@ class Unembedding:
         return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
 
     def to(self, device: torch.device) -> "Unembedding":
-        """The same on a device."""
+        """The same unembedding on another device."""
         return Unembedding(self.rows.to(device), self.softcap)
 
 
 def read_unembedding(files: BackboneFiles) -> Unembedding:
     """Read the unembedding of a decoder; nothing else of the weights is loaded.
 
-    As transformers has it: a matrix of its own where the checkpoint holds one, else the input embedding
-    if the config ties the two.
+    As in transformers: a matrix of its own where the checkpoint holds one, else the input embedding if the
+    config ties the two.
 
     Raises:
-        InputError: an encoder, a checkpoint without an unembedding, or states and rows of different width.
+        InputError: the backbone is an encoder, the checkpoint has no unembedding, or its rows do not have the
+            width of the states.
     """
-    config, read = _found(files)
+    config, read = _locate(files)
     return Unembedding(
-        _checked(read(), config.hidden_size, files.source),
+        _require_width(read(), config.hidden_size, files.source),
         getattr(config, "final_logit_softcapping", None),
     )
 
 
 def require_unembedding(files: BackboneFiles) -> None:
-    """Check that a checkpoint holds the unembedding of a decoder; reads the names of its tensors.
+    """Check that a checkpoint holds the unembedding of a decoder; reads only the names of its tensors.
 
     Raises:
-        InputError: an encoder, or a checkpoint without one.
+        InputError: the backbone is an encoder, or the checkpoint has no unembedding.
     """
-    _found(files)
+    _locate(files)
 
 
-def _found(files: BackboneFiles) -> tuple[Any, Callable[[], Tensor]]:
-    """The backbone's config, and how to read its unembedding."""
+def _locate(files: BackboneFiles) -> tuple[Any, Callable[[], Tensor]]:
+    """The backbone's config, and a function that reads its unembedding."""
     family = family_of(str(read_config(files.folder).get("model_type")), str(files.folder))
     if family.embedding is None:
         raise InputError(
@@ -92,7 +93,7 @@ def _found(files: BackboneFiles) -> tuple[Any, Callable[[], Tensor]]:
     )
 
 
-def _checked(rows: Tensor, d_model: int, source: str) -> Float[Tensor, "vocabulary d"]:
+def _require_width(rows: Tensor, d_model: int, source: str) -> Float[Tensor, "vocabulary d"]:
     if rows.shape[1] != d_model:
         raise InputError(
             f"the unembedding of {quoted(source)} reads {rows.shape[1]} columns, its states have "
@@ -102,7 +103,7 @@ def _checked(rows: Tensor, d_model: int, source: str) -> Float[Tensor, "vocabula
 
 
 def _stored_tensors(folder: Path) -> dict[str, Callable[[], Tensor]]:
-    """Names of all tensors of a checkpoint, and how to read each."""
+    """The names of all tensors of a checkpoint, each with a function that reads it."""
     tensors: dict[str, Callable[[], Tensor]] = {}
     for name in weight_files(folder):
         path = folder / name
@@ -125,5 +126,5 @@ def _from_safetensors(path: Path, key: str) -> Callable[[], Tensor]:
 
 
 def _from_mapped(value: Tensor) -> Callable[[], Tensor]:
-    # A copy: the file need not stay open.
+    # A copy, so that the file need not stay open.
     return lambda: value.clone()

@@ -1,4 +1,4 @@
-"""Captured rows on their way to the disk: narrowed into memory that is used again, written by a thread."""
+"""Captured rows on their way to disk: cast to the storage dtype in reused buffers, written by a thread."""
 
 import math
 import mmap
@@ -21,24 +21,24 @@ from permafrost.storage.features.writing import SegmentFill
 Storable = dict[str, tuple[NDArray[Any], Statistics]]
 """Rows in the storage dtype on the host and their statistics, by array."""
 IN_FLIGHT = 3
-"""Batches of captured rows that exist at a time, at most: one is computed, one waits, one is written."""
+"""Maximum batches of captured rows at a time: one is computed, one waits, one is written."""
 
 
 class RowBuffers:
     """The captured rows of one batch on the host.
 
-    Rows are narrowed and copied as soon as a block has computed them, so what is wide lives for one array
-    at a time. The memory stays for the next batch. Nothing that a pass allocates outlives it: what does
-    leaves holes in the heap that later batches, of other shapes, do not fit in.
+    Rows are cast and copied as soon as a block has computed them, so only one array at a time exists in the
+    compute dtype. The next batch reuses the buffers. Nothing that a forward pass allocates outlives it:
+    survivors would leave holes in the heap that later batches, of other shapes, do not fit into.
     """
 
     def __init__(self, dtype: FloatName, n_rows: int, device: torch.device) -> None:
-        """Args: dtype: of the storage. n_rows: of most batches, at most. device: where they come from."""
+        """Args: dtype: of the storage. n_rows: enough for most batches. device: of the backbone."""
         self._dtype, self._n_rows, self._device = dtype, n_rows, device
         self._pinned = device.type == "cuda"
         self._rows: dict[str, Tensor] = {}
         self._moments: dict[str, Tensor] = {}
-        """Smallest, largest, mean and sum of squares of what was computed, on the device."""
+        """Minimum, maximum, mean and sum of squares of the computed rows, on the device."""
         self._kept: dict[str, tuple[int, torch.dtype]] = {}
 
     def clear(self) -> None:
@@ -46,9 +46,9 @@ class RowBuffers:
         self._kept.clear()
 
     def keep(self, name: str, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Take the rows of an array and return them as they are kept; nothing waits for the device here."""
+        """Copy the rows of an array and return the copy; does not wait for the device."""
         flat = rows.reshape(-1).float()
-        # Converted on the device, so that fewer bytes cross the bus.
+        # Cast on the device, so that fewer bytes cross the bus.
         narrow = rows.to(getattr(torch, self._dtype))
         host = self._room(name, narrow).copy_(narrow, non_blocking=self._pinned)
         low, high = torch.aminmax(flat)
@@ -85,10 +85,10 @@ class RowBuffers:
 
 
 class DiskThread:
-    """Does the writing in order, at most one job behind the compute; its first error stops the run.
+    """Runs write jobs in order, at most one job behind the computation; the first error stops the run.
 
-    Commits run here too, so the next segment computes while the last one is flushed. Once a job is
-    accepted, all but the last `IN_FLIGHT - 1` are done, and what they read may be written over.
+    Commits run here too, so the next segment is computed while the last one is flushed. Once a job is
+    accepted, all but the last `IN_FLIGHT - 1` are done, and their buffers may be overwritten.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class DiskThread:
         self._thread = threading.Thread(target=self._run, name="permafrost-disk", daemon=True)
 
     def owns(self, fill: SegmentFill) -> None:
-        """Drop `fill` at the end unless it was committed."""
+        """Take charge of `fill`: it is dropped at the end unless it was committed."""
         self._fills = [f for f in self._fills if f.is_open]
         self._fills.append(fill)
 
@@ -119,7 +119,7 @@ class DiskThread:
                     job()
                 except BaseException as error:
                     self._error = error
-            # Or it, and all it holds, would live until the next one comes.
+            # Otherwise the job, with the buffers it holds, would stay alive until the next one arrives.
             del job
 
     def __enter__(self) -> "DiskThread":
@@ -136,7 +136,7 @@ class DiskThread:
 
 
 def _pages(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> Tensor:
-    """Memory outside the heap, where it would lie between what a pass frees."""
+    """Memory outside the heap, which it would fragment."""
     if pinned:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
     n_values = math.prod(shape)
@@ -154,12 +154,12 @@ def _statistics(
             f"the backbone produced a non-finite activation in {name} (computed in {computed}); nothing "
             f"of this segment was stored. Compute in a wider type: --dtype float32"
         )
-    most = torch.finfo(getattr(torch, dtype)).max
+    limit = torch.finfo(getattr(torch, dtype)).max
     largest = max(abs(low), abs(high))
-    if largest > most:
+    if largest > limit:
         raise OverflowRangeError(
             f"{name} holds the activation {low if -low == largest else high:.6g}, beyond the range of "
-            f"{dtype} (±{most:.6g}); nothing of this segment was stored. Set the storage "
+            f"{dtype} (±{limit:.6g}); nothing of this segment was stored. Set the storage "
             f"dtype to bfloat16 or float32 (--store-dtype bfloat16)"
         )
     variance = max(total / max(count, 1) - mean * mean, 0.0)

@@ -40,8 +40,8 @@ from permafrost.storage.replica import replica_of
 def writing(store: FeatureStore) -> Generator["StoreWriter"]:
     """Hold the store's only write lease; the kernel frees it when the process dies.
 
-    On an object store the lease is an object as well, which another machine takes over once it was not
-    renewed for a few minutes.
+    On an object store the lease is an object too, which another machine takes over if it has not been renewed
+    for a few minutes.
 
     Raises:
         StoreBusyError: another process (or another writer in this one) holds it.
@@ -81,15 +81,15 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
 
 
 def lock_path(store: FeatureStore) -> Path:
-    """The file that a writer locks; what it says of the holder is for people."""
+    """The file that a writer locks; what it says about the holder is for people to read."""
     return store.root / "writer.lock"
 
 
 def _require_right(store: FeatureStore) -> None:
-    """What is written follows the record, so it is compared with the disk and with the arrays first.
+    """Check the record against the disk and the arrays first, since all writes follow it.
 
     Raises:
-        CorruptDataError: the record is damaged, or not what the arrays show.
+        CorruptDataError: the record is damaged, or disagrees with the arrays.
     """
     if read_record(store.root) != store.record:
         raise CorruptDataError(
@@ -100,7 +100,7 @@ def _require_right(store: FeatureStore) -> None:
 
 
 def _remove_drafts(root: Path) -> None:
-    """Drop what killed writers left; only the lease holder may, since no one else can be writing."""
+    """Remove what killed writers left behind; safe for the lease holder, as nobody else is writing."""
     for path in root.rglob(f"{DRAFT_PREFIX}*"):
         remove_any(path)
 
@@ -112,16 +112,16 @@ class StoreWriter:
         self.store, self._lease = store, lease
 
     def add_segment(self, table: pa.Table, number: int) -> Segment:
-        """Publish the layout of a new segment; its cells are all missing until filled."""
+        """Publish the layout of a new segment; all of its cells are missing until they are filled."""
         assert number == self.store.n_slots(), f"segment {number} is not the next one"
         if self._lease is not None:
             self._lease.require()
         return write_segment(self.store.root, number, table)
 
     def declare(self, arrays: Sequence[str]) -> None:
-        """Write or grow the Zarr metadata to cover every segment, of `arrays` and of those already there.
+        """Write the Zarr metadata of `arrays` and of the existing arrays so that it covers every segment.
 
-        All arrays of an axis have one length, or xarray would refuse to open them side by side.
+        All arrays of an axis have the same length, or xarray would refuse to open them together.
         """
         n_segments = self.store.n_slots()
         root = self.store.zarr_path
@@ -138,15 +138,15 @@ class StoreWriter:
     def fill(
         self, segment: int, arrays: Sequence[str], provenance: Mapping[str, str]
     ) -> "SegmentFill":
-        """Begin to write the cells `arrays` of `segment`; use as a context manager."""
-        missing = set(arrays) & self.store.committed(segment)
-        assert not missing, f"{sorted(missing)} of segment {segment} are already committed"
+        """Start writing the cells `arrays` of `segment`; use the result as a context manager."""
+        committed = set(arrays) & self.store.committed(segment)
+        assert not committed, f"{sorted(committed)} of segment {segment} are already committed"
         layout = self.store.segment(segment)
         return SegmentFill(self.store, layout, arrays, provenance, self._lease)
 
 
 class SegmentFill:
-    """Writes some cells of one segment; `commit` makes them real, leaving without it drops them."""
+    """Writes some cells of one segment; `commit` publishes them, leaving the context without it drops all."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class SegmentFill:
         self._statistics = dict.fromkeys(arrays, Statistics())
         self._writers: dict[str, ShardWriter] = {}
         self._unreceipted: list[Path] = []
-        """Shards under their final name that have no receipt yet, in the order of the receipts."""
+        """Shards already under their final names, but without a receipt yet, in the order of the receipts."""
         try:
             for array in arrays:
                 self._writers[array] = self._open(array)
@@ -183,13 +183,13 @@ class SegmentFill:
         )
 
     def append(self, array: str, rows: NDArray[Any], statistics: Statistics | None = None) -> None:
-        """Append the next rows of `array`, in the storage dtype; statistics are measured if not given."""
+        """Append the next rows of `array`, in the storage dtype; computes the statistics if not given."""
         self._writers[array].append(rows)
         logical = self._store.spec(array).dtype
-        # bfloat16 arrives as its bits, whose moments would say nothing.
+        # bfloat16 arrives as uint16 bits, whose moments are meaningless.
         numbers = widen(rows, logical) if logical == "bfloat16" else rows
-        found = measure(numbers) if statistics is None else statistics
-        self._statistics[array] = self._statistics[array].merged(found)
+        measured = measure(numbers) if statistics is None else statistics
+        self._statistics[array] = self._statistics[array].merged(measured)
 
     def note(self, name: str, value: str) -> None:
         """Add to the provenance of the receipts."""

@@ -223,7 +223,7 @@ def test_after_a_repair_every_array_has_the_bytes_that_it_had(
     cli("verify", code=1)
     said = cli("repair", store.store_id[:10])
     assert "2 cell(s) computed again" in said
-    assert "2 of them known to have the bytes that they had" in said
+    assert "2 of them byte for byte as before" in said
     assert {n: content for n, (_, content) in snapshot(store.zarr_path).items()} == before
     assert "every checksum" in cli("verify")
 

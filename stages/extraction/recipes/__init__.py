@@ -1,6 +1,6 @@
 """How a text becomes model input, and how the forward pass is altered.
 
-A recipe is part of a store's identity, with all its fields. The span are the tokens that poolings run
+A recipe is part of a store's identity, with all its fields. The span is the set of tokens that poolings run
 over; `span_start:span_end` is the part of the input that is the text itself.
 """
 

@@ -1,4 +1,4 @@
-"""Contrastive prompting: what a second prompt sees in a text is taken away from what the first one sees."""
+"""Contrastive prompting: attention output under a second prompt is subtracted from that under the first."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,14 +29,14 @@ class ContrastiveRecipe(PromptRecipe):
     kind: Literal["contrastive"] = "contrastive"
     template: str = QUOTED
     auxiliary: str = 'The irrelevant information of this sentence : "{text}" means in one word:"'
-    """Template of the prompt whose attention output is taken away."""
+    """Template of the prompt whose attention output is subtracted."""
     block: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | Literal["auto"] = "auto"
     """1-based block where this happens. `auto`: at the depth of the paper's choice for Llama-2-7B, the 5th
     of 32 blocks."""
     mode: Literal["scaled", "norm"] = "scaled"
-    """The difference times `coefficient`, or scaled to the norm that it had without the other prompt."""
+    """The difference times `coefficient`, or rescaled to the norm of the first prompt's output."""
     coefficient: float = Field(default=0.5, allow_inf_nan=False)
-    """`norm` does not read it."""
+    """Unused by `norm`."""
 
     @field_validator("auxiliary")
     @classmethod
@@ -45,12 +45,12 @@ class ContrastiveRecipe(PromptRecipe):
 
     @property
     def intervention(self) -> Intervention:
-        """Of a resolved recipe."""
+        """The intervention of a resolved recipe."""
         assert self.block != "auto", "a recipe has to be resolved for a backbone before it is used"
         return Intervention(self.block, self.mode, self.coefficient)
 
     def definite(self, sizes: BackboneSizes) -> dict[str, object]:
-        """As every recipe, and the block."""
+        """As for every recipe, and the block."""
         if not sizes.is_decoder:
             raise InputError(
                 f"the recipe contrastive changes what the last token of a decoder attends to, but "
@@ -69,7 +69,7 @@ class ContrastiveRecipe(PromptRecipe):
     def encoded(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
-        """Both prompts see the same text: what is left of it under the one that leaves less room."""
+        """Both prompts get the same text, cut to fit the one that leaves less room."""
         prompts = [words_around(self.instructed(t), TEXT) for t in (self.auxiliary, self.template)]
         kept = list(texts)
         while True:

@@ -1,4 +1,4 @@
-"""Echo embeddings: a text said twice, so that its tokens have seen all of it once."""
+"""Echo embeddings: the text is repeated, so that tokens of the second copy have seen all of it."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -21,7 +21,7 @@ from permafrost.stages.extraction.recipes.recipe import Recipe
 class EchoRecipe(Recipe):
     """Echo: the text twice inside a prompt; the span is the second copy.
 
-    The words around the copies are ours; the paper reports several, which differ little.
+    The words around the copies are ours; the paper tries several, with little difference.
     """
 
     kind: Literal["echo"] = "echo"

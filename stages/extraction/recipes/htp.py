@@ -31,9 +31,9 @@ class HtpRecipe(RewiredRecipe):
     """HTP (section 4, Eq. 3): the end of each block of the text is shown to tokens before it.
 
     Each block of sentences has a local placeholder directly before it and a global one before the whole
-    text; both take over the state of the block's last token. Where we differ: grouping of sentences and
-    tokens is not in the released code; its sentences come from spaCy; and it cuts the text before it
-    counts global placeholders, so that inputs become too long and lose sentences silently.
+    text; both take over the state of the block's last token. Where we differ: the released code does not
+    group sentences or tokens; it splits sentences with spaCy; and it truncates the text before it adds the
+    global placeholders, so that inputs become too long and silently lose sentences.
     """
 
     kind: Literal["htp"] = "htp"
@@ -44,8 +44,8 @@ class HtpRecipe(RewiredRecipe):
     template: str = TEXT
     """Contains {text} exactly once; the words around it are not in the span."""
     last_source: Literal["text_end", "after_text"] = "text_end"
-    """Whose state stands for the last block: its last token, as in the paper, or the token right behind the
-    text, as in the released code (the last token where there is none behind it)."""
+    """Whose state stands for the last block: its last token, as in the paper, or the token right after the
+    text, as in the released code (the last token if there is none after it)."""
     span_placeholders: Literal["exclude", "include"] = "exclude"
     """Whether poolings run over the local placeholders too, as in the released code without global ones."""
 
@@ -57,7 +57,7 @@ class HtpRecipe(RewiredRecipe):
     def encoded(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
-        """Cuts the text with the blocks, so that no placeholder is lost without its block."""
+        """Cuts the text together with its placeholders, so that every block keeps its own."""
         words = words_around(self.instructed(self.template), TEXT)
         filled = fill(words, tokenizer, texts, max_length, self._needed)
         return pack([self._input(x) for x in filled])
@@ -67,7 +67,7 @@ class HtpRecipe(RewiredRecipe):
         return n_kinds * (self._blocks(filled) + 1)
 
     def _blocks(self, filled: Filled) -> NDArray[np.int64]:
-        """Block of each of the text's tokens, from 0."""
+        """The block that each of the text's tokens is in, from 0."""
         if self.block == "tokens":
             return np.arange(filled.n_own) // self.size
         starts = sentence_starts(filled.text) + filled.first_char
@@ -83,16 +83,16 @@ class HtpRecipe(RewiredRecipe):
         region = filled.start + n_openings
         ids = np.asarray(filled.encoding.ids)
         own, firsts = ids[filled.start : filled.end], np.searchsorted(blocks, np.arange(n_blocks))
-        places = region + np.arange(len(own))
+        positions = region + np.arange(len(own))
         locals_ = np.empty(0, dtype=np.int64)
         if self.placement != "global":
             own = np.insert(own, firsts, PLACEHOLDER)
-            places += blocks + 1
-            locals_ = places[firsts] - 1
+            positions += blocks + 1
+            locals_ = positions[firsts] - 1
         openings = np.full(n_openings, OPENING)
         ids = np.concatenate([ids[: filled.start], openings, own, ids[filled.end :]])
         end = region + len(own)
-        span = np.isin(np.arange(len(ids)), places)
+        span = np.isin(np.arange(len(ids)), positions)
         if self.span_placeholders == "include":
             span |= between(region, end, len(ids))
         targets = [filled.start + np.arange(n_openings), locals_]
@@ -102,27 +102,27 @@ class HtpRecipe(RewiredRecipe):
             start=region,
             end=end,
             truncated=filled.truncated,
-            copies=_copies(self._sources(places, firsts, len(ids)), targets),
+            copies=_copies(self._sources(positions, firsts, len(ids)), targets),
         )
 
     def _sources(
-        self, places: NDArray[np.int64], firsts: NDArray[np.int64], n_tokens: int
+        self, positions: NDArray[np.int64], firsts: NDArray[np.int64], n_tokens: int
     ) -> NDArray[np.int64]:
-        """Per block the token whose state stands for it."""
-        sources = places[np.append(firsts[1:], len(places)) - 1]
+        """For each block the position of the token whose state stands for it."""
+        sources = positions[np.append(firsts[1:], len(positions)) - 1]
         if self.last_source == "after_text":
             sources[-1] = min(sources[-1] + 1, n_tokens - 1)
         return sources
 
 
 def _copies(sources: NDArray[np.int64], targets: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Rows of [source, target] for every group of targets that there is."""
+    """Rows of [source, target] for every non-empty group of targets."""
     rows = [np.stack([sources, group], axis=1) for group in targets if len(group)]
     return np.concatenate(rows)
 
 
 def sentence_starts(text: str) -> Int64[np.ndarray, " n_sentences"]:
-    """Characters at which the sentences of a text begin, found by blingfire's rules.
+    """Indices of the characters at which the sentences of a text begin, by blingfire's rules.
 
     HTP's released code uses spaCy's parser, and appends a full stop to a sentence without one; here the
     text stays as it is.

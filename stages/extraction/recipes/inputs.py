@@ -1,5 +1,5 @@
-"""From texts to model input: tokens of a text, a template filled with it and cut until it fits, and which
-tokens are the text's own."""
+"""From texts to model input: tokenising, filling a template and cutting until it fits, and finding the
+tokens that are the text's own."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,25 +37,24 @@ class Encoded:
     truncated: Bool[np.ndarray, " n"]
     """Whether the text was cut to fit."""
     copies: Ragged | None = None
-    """int64, per text rows of [source, target], `[n_copies, 2]`, counted from the input's first token:
-    before a rewired block the state of the source is written over that of the target. None: nothing is
-    rewired."""
+    """int64, for each text `[n_copies, 2]` rows of [source, target], counted from the input's first token:
+    before a rewired block the source's state is written over the target's. None: nothing is rewired."""
     auxiliary: "Encoded | None" = None
     """Contrastive prompting: the same texts under the auxiliary prompt. None: nothing is contrasted."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def take(self, members: NDArray[np.int64]) -> "Encoded":
-        """The texts `members`, in that order."""
+    def take(self, indices: NDArray[np.int64]) -> "Encoded":
+        """The texts at `indices`, in that order."""
         return Encoded(
-            token_ids=self.token_ids.take(members),
-            span=self.span.take(members),
-            span_start=self.span_start[members],
-            span_end=self.span_end[members],
-            truncated=self.truncated[members],
-            copies=None if self.copies is None else self.copies.take(members),
-            auxiliary=None if self.auxiliary is None else self.auxiliary.take(members),
+            token_ids=self.token_ids.take(indices),
+            span=self.span.take(indices),
+            span_start=self.span_start[indices],
+            span_end=self.span_end[indices],
+            truncated=self.truncated[indices],
+            copies=None if self.copies is None else self.copies.take(indices),
+            auxiliary=None if self.auxiliary is None else self.auxiliary.take(indices),
         )
 
 
@@ -72,7 +71,7 @@ class TextInput:
 
 
 def pack(inputs: Sequence[TextInput]) -> Encoded:
-    """Inputs of one recipe: copies in all of them or in none."""
+    """Pack the inputs of several texts under one recipe; copies are in all of them or in none."""
     copies = [x.copies for x in inputs if x.copies is not None]
     return Encoded(
         token_ids=Ragged.from_arrays([np.asarray(x.ids, dtype=np.int32) for x in inputs]),
@@ -85,9 +84,9 @@ def pack(inputs: Sequence[TextInput]) -> Encoded:
 
 
 def between(start: int, end: int, n_tokens: int) -> NDArray[np.bool_]:
-    """Mask `[n_tokens]` of start..end-1."""
-    places = np.arange(n_tokens)
-    return (places >= start) & (places < end)
+    """Boolean mask `[n_tokens]`, True at start..end-1."""
+    positions = np.arange(n_tokens)
+    return (positions >= start) & (positions < end)
 
 
 TEXT = "{text}"
@@ -127,10 +126,10 @@ _AT_A_TIME = 256
 
 
 def require_readable(texts: Sequence[str]) -> None:
-    """Refuse texts that are blank or no valid Unicode.
+    """Refuse texts that are blank or not valid Unicode.
 
     Raises:
-        InputError: names the text by its place, from 0.
+        InputError: there is such a text; the message gives its index.
     """
     for i, text in enumerate(texts):
         if not text.strip():
@@ -148,10 +147,10 @@ def require_readable(texts: Sequence[str]) -> None:
 
 
 def require_own_tokens(i: int, text: str, n_own: int) -> None:
-    """Refuse a text of which no token is left.
+    """Refuse a text that has no token of its own.
 
     Raises:
-        InputError: names the text by its place, from 0.
+        InputError: `n_own` is 0; the message gives the text's index `i`.
     """
     if n_own < 1:
         raise InputError(
@@ -161,9 +160,9 @@ def require_own_tokens(i: int, text: str, n_own: int) -> None:
 
 
 def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Encoding]:
-    """Tokens of texts, special ones exactly as the tokenizer adds them by itself.
+    """Tokenise texts, with special tokens exactly as the tokenizer adds them by itself.
 
-    Some at a time: an encoding holds about 150 bytes for each token.
+    They are encoded in groups, as an encoding takes about 150 bytes per token.
     """
     # The Rust tokenizer itself: the same tokens as tokenizer(texts), without its per-call truncation
     # state, which two threads would change under each other's feet.
@@ -173,9 +172,9 @@ def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterat
 
 
 def overlapping(encoding: Encoding, first_char: int, n_chars: int) -> tuple[int, int]:
-    """First and one past the last token that overlap these characters; (0, 0) for none.
+    """The first token that overlaps these characters and one past the last; (0, 0) if there is none.
 
-    One that the text shares with the prompt counts as the text's own.
+    A token that the text shares with the prompt counts as the text's own.
     """
     own = [
         j
@@ -193,7 +192,7 @@ class Filled:
     """What was kept of the text."""
     whole: str
     first_char: int
-    """Of the text in the last slot, in `whole`."""
+    """Index in `whole` of the first character of the text in the last slot."""
     encoding: Encoding
     start: int
     """First token of the text in the last slot."""
@@ -206,7 +205,7 @@ class Filled:
         return self.end - self.start
 
     def content_starts(self, first: int, end: int) -> NDArray[np.int64]:
-        """Of the tokens first..end-1 the place in `whole` of the first character that is no space.
+        """For each token first..end-1 the index in `whole` of its first non-space character.
 
         A token of spaces alone belongs to what follows it.
         """
@@ -223,7 +222,7 @@ class Filled:
 
 
 Placeholders = Callable[[Filled], NDArray[np.int64]]
-"""Per own token the number of placeholders that the input needs if the text ends with that token."""
+"""For each of the text's tokens, the number of placeholders that the input needs if the text ends there."""
 
 
 def none_needed(filled: Filled) -> NDArray[np.int64]:
@@ -240,14 +239,14 @@ def fill(
 ) -> list[Filled]:
     """Put each text into all slots of a template, and cut its end until everything fits.
 
-    The text is cut, not its tokens, and the template filled again, so that the input is one that a
-    shorter text would have given and the prompt's words stay.
+    The text is cut, not its tokens, and the template filled again, so that the input is what a shorter text
+    would have given, and the prompt's words stay.
 
     Args:
-        words: of the template, from `words_around`; a slot between each two.
+        words: of the template, from `words_around`; a slot lies between each two.
         tokenizer: of the backbone.
         texts: what goes into the slots.
-        max_length: tokens at most, special ones and placeholders included.
+        max_length: maximum tokens, special tokens and placeholders included.
         placeholders: how many a text needs.
 
     Raises:
@@ -281,8 +280,8 @@ def _shorten(
     """The template with the text's first `n_kept` tokens; None if nothing would be left of it."""
     if not n_kept:
         return None
-    # The cut text may tokenise differently at its new end, also into more tokens; every round removes
-    # at least one character, so this ends.
+    # The cut text may tokenise differently at its new end, even into more tokens; every round removes at
+    # least one character, so this ends.
     cut = filled.encoding.offsets[filled.start + n_kept - 1][1] - filled.first_char
     text = filled.text[: min(cut, len(filled.text) - 1)]
     (encoding,) = tokenise(tokenizer, [text.join(words)])

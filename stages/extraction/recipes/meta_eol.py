@@ -73,14 +73,14 @@ class MetaEolRecipe(Recipe):
         return tuple(self.model_copy(update={"prompts": (prompt,)}) for prompt in self.prompts)
 
     def definite(self, sizes: BackboneSizes) -> dict[str, object]:
-        """As every recipe; only of a single prompt."""
+        """As for every recipe; for a single prompt only."""
         self._require_single()
         return super().definite(sizes)
 
     def encoded(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
-        """As a template that is the only prompt."""
+        """Encodes as `template` does, with the only prompt."""
         self._require_single()
         return TemplateRecipe(template=self.instructed(self.prompts[0])).encoded(
             tokenizer, texts, max_length

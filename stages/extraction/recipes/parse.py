@@ -10,13 +10,13 @@ from permafrost.storage.quoting import quoted
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Read `plain`, `htp:size=2,placement=local`, `meta_eol[3]` or `template:template=Topic of {text}:`.
+    """Parse `plain`, `htp:size=2,placement=local`, `meta_eol[3]` or `template:template=Topic of {text}:`.
 
-    A comma ends a value only where `,FIELD=` with a field of this recipe follows, so that prompts may
-    hold commas, colons and equals signs. A number in brackets, from 1, is one member of an ensemble.
+    A comma ends a value only if a field of this recipe follows it, as in `,FIELD=`, so that prompts may
+    contain commas, colons and equals signs. A number in brackets, from 1, selects one member of an ensemble.
 
     Raises:
-        InputError: unknown kind, member, field or value; says what exists.
+        InputError: unknown kind, member, field or value; the message lists those that exist.
     """
     name, _, options = text.partition(":")
     kind, bracket, number = name.partition("[")
@@ -27,7 +27,7 @@ def parse_recipe(text: str) -> Recipe:
     try:
         recipe = kinds[kind].model_validate(values)
     except ValidationError as error:
-        # The place of an error may end inside the field.
+        # The location of an error may go on inside the field.
         reasons = "; ".join(
             f"{e['loc'][0] if e['loc'] else kind}: {e['msg']}" for e in error.errors()
         )
@@ -37,9 +37,9 @@ def parse_recipe(text: str) -> Recipe:
 
 def _values(text: str, kind: type[Recipe], options: str) -> dict[str, str]:
     fields = kind.options()
-    known = "|".join(map(re.escape, fields))
+    names = "|".join(map(re.escape, fields))
     values: dict[str, str] = {}
-    for part in re.split(rf",(?=(?:{known})=)", options) if options else []:
+    for part in re.split(rf",(?=(?:{names})=)", options) if options else []:
         name, equals, value = part.partition("=")
         if not equals or name not in fields or name in values:
             reason = "is given twice" if name in values else "is no option"

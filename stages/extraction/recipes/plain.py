@@ -33,21 +33,20 @@ class PlainRecipe(Recipe):
 
     kind: Literal["plain"] = "plain"
     specials: Literal["include", "exclude"] = "include"
-    """Whether added special tokens are in the span, as sentence-transformers and the papers have it."""
+    """Whether the added special tokens are in the span, as in sentence-transformers and the papers."""
     bos: Literal["tokenizer", "omit"] = "tokenizer"
     """`omit` leaves out the special token that the tokenizer puts first ([CLS] in an encoder): its states
-    are often many times larger than all others and then decide a mean."""
-
+    are often many times larger than all others and then dominate a mean."""
     instruction_words: Literal["exclude", "include"] = "exclude"
-    """Whether the words of an instruction are in the span, as sentence-transformers pools over a prompt.
-    Without them the span begins with the text itself, so that a [CLS] or BOS in front is left out with
-    them, as sentence-transformers does with `include_prompt=False`."""
+    """Whether the words of an instruction are in the span, as when sentence-transformers pools over a
+    prompt. If they are not, the span begins with the text itself, so that a [CLS] or BOS before them is left
+    out too, as in sentence-transformers with `include_prompt=False`."""
 
     def encoded(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
-        """Cuts tokens of a text that is too long, as transformers' own truncation on the right does; those
-        of an instruction stay."""
+        """Truncates the tokens of a text that is too long on the right, as transformers does; the tokens of
+        an instruction stay."""
         words = words_around(self.instruction, TEXT)
         encodings = tokenise(tokenizer, [text.join(words) for text in texts])
         return pack(
@@ -63,8 +62,8 @@ class PlainRecipe(Recipe):
         ids = np.asarray(encoding.ids)
         special = np.asarray(encoding.special_tokens_mask, dtype=np.bool_)
         skipped = int(self.bos == "omit" and bool(special[:1].all()))
-        (said,) = np.nonzero(~special)
-        start, end = (int(said[0]), int(said[-1]) + 1) if len(said) else (0, 0)
+        (ordinary,) = np.nonzero(~special)
+        start, end = (int(ordinary[0]), int(ordinary[-1]) + 1) if len(ordinary) else (0, 0)
         if self.instruction != TEXT:
             start, end = overlapping(encoding, first_char, len(text))
         require_own_tokens(i, text, end - start)
@@ -78,15 +77,15 @@ class PlainRecipe(Recipe):
                 f"{others}, which leaves no room for the text; use a larger max_length"
             )
         kept = np.r_[skipped : end - excess, end : len(ids)]
-        said, start, end = said - skipped, start - skipped, end - excess - skipped
-        words = (int(said[0]), int(said[-1]) + 1 - excess)
+        ordinary, start, end = ordinary - skipped, start - skipped, end - excess - skipped
+        words = (int(ordinary[0]), int(ordinary[-1]) + 1 - excess)
         span = self._span(special[kept], words, (start, end))
         return TextInput(ids[kept], span, start, end, excess > 0)
 
     def _span(
         self, special: NDArray[np.bool_], words: tuple[int, int], text: tuple[int, int]
     ) -> NDArray[np.bool_]:
-        """Of an input where these are the instruction with the text, and the text alone."""
+        """The span of an input, from the ranges of the instruction with the text and of the text alone."""
         n_tokens = len(special)
         if self.instruction == TEXT or self.instruction_words == "include":
             is_all = self.specials == "include"

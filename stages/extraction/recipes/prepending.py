@@ -1,6 +1,6 @@
-"""Token prepending: one placeholder before the text that takes over the state of its end.
+"""Token prepending: a placeholder before the text takes over the state of its last token.
 
-Here, too, is what all recipes with placeholders have in common.
+The base class of all recipes with placeholders is here too.
 """
 
 from collections.abc import Sequence
@@ -41,16 +41,16 @@ class RewiredRecipe(Recipe):
     placeholder: Literal["mean", "noise"] = "mean"
     """A placeholder's embedding: the mean of all tokens', or N(0, 1)."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
-    """Of the noise; `mean` does not read it."""
+    """Seed of the noise; unused by `mean`."""
 
     @property
     def rewiring(self) -> Rewiring:
-        """Of a resolved recipe."""
+        """The rewiring of a resolved recipe."""
         assert self.stop != "auto", "a recipe has to be resolved for a backbone before it is used"
         return Rewiring(self.start, self.stop, self.placeholder, self.seed)
 
     def definite(self, sizes: BackboneSizes) -> dict[str, object]:
-        """As every recipe, and the last rewired block."""
+        """As for every recipe, and the last rewired block."""
         if not sizes.is_decoder:
             raise InputError(
                 f"the recipe {self.name()} copies a later token's state to an earlier placeholder, but "
@@ -69,10 +69,10 @@ class RewiredRecipe(Recipe):
 
 
 class TokenPrependingRecipe(RewiredRecipe):
-    """Token Prepending (TP): a placeholder before the text shows its end to all of its tokens.
+    """Token Prepending (TP): a placeholder before the text lets all of its tokens attend to its end.
 
-    Without copies (start equal to stop) this is the template without the placeholder, plus one token that
-    means nothing. The released code pads on the left and counts the padding as positions; we do neither.
+    Without copies (start equal to stop) this is the template without the placeholder, plus one meaningless
+    token. The released code pads on the left and counts the padding as positions; we do neither.
     """
 
     kind: Literal["token_prepending"] = "token_prepending"
@@ -93,7 +93,7 @@ class TokenPrependingRecipe(RewiredRecipe):
     def encoded(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
-        """The placeholder is put between tokens of the template without it."""
+        """Tokenises the template without the placeholder, which is then inserted between two tokens."""
         words = words_around(self._whole.replace(PLACEHOLDER_SLOT, ""), TEXT)
         filled = fill(words, tokenizer, texts, max_length, _one_needed)
         return pack([self._input(x) for x in filled])
@@ -118,8 +118,8 @@ def _one_needed(filled: Filled) -> NDArray[np.int64]:
 
 
 def _first_token_from(filled: Filled, char: int) -> int:
-    """First token whose content begins at `char` or later, but never one behind the text's first."""
+    """The first token whose content begins at `char` or later; at the latest the text's first."""
     contents = filled.content_starts(0, filled.start)
     special = np.asarray(filled.encoding.special_tokens_mask[: filled.start], dtype=np.bool_)
-    behind = np.flatnonzero((contents >= char) & ~special)
-    return int(behind[0]) if len(behind) else filled.start
+    later = np.flatnonzero((contents >= char) & ~special)
+    return int(later[0]) if len(later) else filled.start

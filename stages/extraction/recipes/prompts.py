@@ -1,7 +1,7 @@
-"""The text inside a prompt: the user's own, or one that asks for it in one word.
+"""The text inside a prompt: the user's own, or one that asks for its meaning in one word.
 
-Under the latter the readout is the token that would say that word. The template of each is a field, so that
-its words are part of a store's identity.
+With the latter the readout is the token that would predict that word. Every template is a field, so that its
+words are part of a store's identity.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class PromptRecipe(Recipe):
     """A prompt around the text; the span is the text's own tokens, never the prompt's words."""
 
     template: str
-    """Contains {text} exactly once. Special tokens are added around it as around any text."""
+    """Contains {text} exactly once. Special tokens are added to the filled template as to any text."""
 
     @field_validator("template")
     @classmethod
@@ -55,21 +55,21 @@ class PromptEolRecipe(PromptRecipe):
 
     kind: Literal["prompt_eol"] = "prompt_eol"
     spelling: Literal["quoted", "plain"] = "quoted"
-    """Which template is meant where none is given: PromptEOL's own, whose open quote asks for the word, or
-    the one without quotes that the Value Aggregation paper prints."""
+    """Which template to use if none is given: PromptEOL's own, whose open quote asks for the word, or the one
+    without quotes that the Value Aggregation paper prints."""
     template: str = QUOTED
 
     @model_validator(mode="before")
     @classmethod
-    def _spelt_out(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and "template" not in given:
-            spelling = given.get("spelling", "quoted")
-            return {**given, "template": SPELLINGS.get(str(spelling), QUOTED)}
-        return given
+    def _fill_in_template(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and "template" not in values:
+            spelling = values.get("spelling", "quoted")
+            return {**values, "template": SPELLINGS.get(str(spelling), QUOTED)}
+        return values
 
 
 class FutureEolRecipe(PromptRecipe):
-    """FutureEOL of Value Aggregation: what comes after a text, in one word."""
+    """FutureEOL, from the Value Aggregation paper: what comes after a text, in one word."""
 
     kind: Literal["future_eol"] = "future_eol"
     template: str = "Forecasting the subsequent tokens {text} in one word:"

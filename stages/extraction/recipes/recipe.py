@@ -1,4 +1,4 @@
-"""What every recipe has and offers, and what is done with it."""
+"""The base class of recipes, and what is done with a recipe."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +26,12 @@ from permafrost.storage.quoting import quoted
 Readout = Literal["auto", "first", "last"]
 
 _CODE = "code"
-"""In an identity: the digest of a plug-in's source."""
+"""Key in an identity: the digest of a plug-in's source."""
 
 
 @dataclass(frozen=True)
 class Rewiring:
-    """States copied to placeholders before some blocks: token prepending, hierarchical or not."""
+    """States are copied to placeholders before some blocks: token prepending, hierarchical or not."""
 
     start: int
     """Copies happen before the blocks with 0-based index start..stop-1."""
@@ -39,10 +39,9 @@ class Rewiring:
     """One past the last of them; equal to `start` for no copies at all."""
     placeholder: Literal["mean", "noise"]
     """A placeholder's embedding: the mean of the input embedding matrix, which is what transformers' own
-    initialisation of an added token amounts to, or N(0, 1), which is what the released code of token
-    prepending writes over it."""
+    initialisation of an added token amounts to, or N(0, 1), with which TP's released code overwrites it."""
     seed: int
-    """Of the noise."""
+    """Seed of the noise."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,9 @@ class Intervention:
     block: int
     """1-based."""
     mode: Literal["scaled", "norm"]
-    """z becomes `coefficient * (z - z_auxiliary)`, or that difference with the norm that z had."""
+    """z becomes `coefficient * (z - z_auxiliary)`, or that difference rescaled to the norm of z."""
     coefficient: float
-    """Of `scaled`."""
+    """Used by `scaled` only."""
 
 
 class Recipe(Kind):
@@ -63,18 +62,18 @@ class Recipe(Kind):
     readout: Readout = "auto"
     """Token whose attention row and state are the readout; `auto` is resolved by `resolve_recipe`."""
     normalise: Literal["none", "sentence"] = "none"
-    """What is done to a text first; `sentence` as in `normalise_sentence`."""
+    """Preprocessing of the text; for `sentence` see `normalise_sentence`."""
     instruction: str = TEXT
-    """What a task says around the input; {text}, once, stands for all that the recipe makes of a text (Echo:
-    both copies). Its words are not in the span, and are never cut."""
+    """A task's instruction around the input; {text}, exactly once, stands for the recipe's whole input (for
+    Echo both copies). Its words are not in the span, and are never cut."""
 
-    # Fields that came after stores had been made with the class: left out of the identity at their
-    # default, so that those stores keep their ids.
+    # Fields added after stores had been made with the class: left out of the identity at their default, so
+    # that those stores keep their ids.
     later_fields: ClassVar[frozenset[str]] = frozenset({"normalise", "instruction"})
     is_ensemble: ClassVar[bool] = False
-    """Whether it may have several members; each is then a recipe of its own, with a store of its own."""
+    """Whether it may have several members, each a recipe with a store of its own."""
     says_text_twice: ClassVar[bool] = False
-    """Whether tokens of the text follow a copy of it, and so have seen what comes after them."""
+    """Whether the text follows a copy of itself, so that its tokens have seen what comes after them."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -111,20 +110,20 @@ class Recipe(Kind):
 
     @property
     def rewiring(self) -> Rewiring | None:
-        """Copies of states between tokens; None without. Of a resolved recipe."""
+        """Copies of states between tokens, of a resolved recipe; None if there are none."""
         return None
 
     @property
     def intervention(self) -> Intervention | None:
-        """Change of the last token's attention output; None without. Of a resolved recipe."""
+        """The change of the last token's attention output, of a resolved recipe; None if there is none."""
         return None
 
     def members(self) -> "tuple[Recipe, ...]":
-        """The recipe itself; of an ensemble its members, in order."""
+        """The recipe itself; for an ensemble its members, in order."""
         return (self,)
 
     def definite(self, sizes: BackboneSizes) -> dict[str, object]:
-        """Values for the automatic fields with this backbone.
+        """Values of the `auto` fields for this backbone.
 
         Raises:
             InputError: the backbone cannot do what the recipe asks for.
@@ -133,14 +132,14 @@ class Recipe(Kind):
         return {"readout": automatic if self.readout == "auto" else self.readout}
 
     def instructed(self, template: str) -> str:
-        """A template with the words of the instruction around it."""
+        """A template with the instruction's words around it."""
         return self.instruction.replace(TEXT, template)
 
     @abstractmethod
     def encoded(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
     ) -> Encoded:
-        """Model input of texts that are readable and normalised already; see `encode`."""
+        """Model input for texts that are already checked and normalised; see `encode`."""
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
@@ -160,7 +159,7 @@ RecipeConfig = Annotated[Recipe, RECIPES.field()]
 
 
 def resolve_recipe(recipe: Recipe, sizes: BackboneSizes) -> Recipe:
-    """Make automatic fields definite: the readout is the first token in an encoder, the last in a decoder.
+    """Resolve `auto` fields: the readout is the first token in an encoder, the last in a decoder.
 
     Raises:
         InputError: the backbone cannot do what the recipe asks for, or the recipe is an ensemble.
@@ -177,14 +176,15 @@ def definite_readout(recipe: Recipe) -> Literal["first", "last"]:
 def recipe_identity(recipe: Recipe) -> dict[str, Any]:
     """JSON form of a recipe, as it goes into a store's identity.
 
-    With `code`, a digest of its source, if it is of a plug-in: edited, it writes another store. Ours have
-    none, so that nothing is extracted again after a refactoring; `verify --recompute` guards them instead.
+    A plug-in's recipe also has `code`, a digest of its source, so that an edited one writes another store.
+    Built-in recipes have none, so that a refactoring does not invalidate stores; `verify --recompute` guards
+    them instead.
     """
     return recipe.model_dump(mode="json") | _code(type(recipe))
 
 
 def recipe_of(identity: Mapping[str, Any]) -> Recipe:
-    """The recipe of a store's identity.
+    """The recipe in a store's identity.
 
     Raises:
         InputError: there is no such recipe here, or it has other fields.
@@ -201,7 +201,7 @@ def recipe_of(identity: Mapping[str, Any]) -> Recipe:
 
 
 def _code(kind: type[Recipe]) -> dict[str, str]:
-    """Of the plug-in and whatever it reaches in plug-ins."""
+    """The digest of a plug-in recipe's source, and of what it reaches in plug-ins."""
     modules = packages()
     is_plugin = any(kind.__module__ == m or kind.__module__.startswith(f"{m}.") for m in modules)
     return {_CODE: fingerprint(kind, modules).digest} if is_plugin else {}
@@ -217,14 +217,14 @@ def encode(
     fill the template again, so that the input is one that a shorter text would have given.
 
     Args:
-        recipe: how texts become input; no ensemble.
+        recipe: how texts become input; not an ensemble.
         tokenizer: of the backbone; a fast one, from `load_tokenizer`.
-        texts: any number from 1.
-        max_length: tokens per input at most, special tokens and placeholders included.
+        texts: at least one.
+        max_length: maximum tokens per input, special tokens and placeholders included.
 
     Raises:
-        InputError: an empty text, a text of which no token is left, a prompt that fills max_length, or an
-            ensemble; names the text by its place in `texts`, from 0.
+        InputError: an empty text, a text without a token of its own, a prompt that fills max_length, or an
+            ensemble; the message gives the text's index in `texts`.
     """
     require_readable(texts)
     if recipe.normalise == "sentence":
@@ -233,10 +233,11 @@ def encode(
 
 
 def normalise_sentence(text: str) -> str:
-    """A text as the PromptEOL family of methods prepares it.
+    """Prepare a text as the PromptEOL family of methods does.
 
-    White space becomes single spaces, a missing final mark becomes a full stop, as does a final question
-    mark, and double quotes become single ones, so that the text cannot close the prompt's quotes.
+    White space becomes single spaces, a full stop is added if the final punctuation is missing and replaces
+    a final question mark, and double quotes become single ones, so that the text cannot close the prompt's
+    quotes.
     """
     words = " ".join(text.split())
     if words and words[-1] not in ".?\"'":

@@ -80,9 +80,9 @@ def test_the_same_tensor_can_be_kept_per_token_and_per_text() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "belongs to nothing"),
-        ("all", "belongs to nothing"),
-        ("hidden=1@tokens,2", "'2' in the capture .* belongs to nothing"),
+        ("", "follows no WHAT="),
+        ("all", "follows no WHAT="),
+        ("hidden=1@tokens,2", "'2' in the capture .* follows no WHAT="),
         ("keys=all", "cannot capture 'keys' .* hidden, values, attention_rows"),
         ("hidden=deep", "'deep' is no layer"),
         ("hidden=", "'' is no layer"),

@@ -89,7 +89,7 @@ def test_sharded_weights_are_all_of_the_shards_and_their_index(folder: Path) -> 
     (folder / "model-1.safetensors").write_bytes(b"other")
     assert resolve(folder).weights_digest != before
     (folder / "model-1.safetensors").unlink()
-    with pytest.raises(InputError, match=r"1 are not there: model-1\.safetensors"):
+    with pytest.raises(InputError, match=r"1 are missing: model-1\.safetensors"):
         resolve(folder)
     (folder / "model.safetensors.index.json").write_text("[]")
     with pytest.raises(InputError, match="is no weight index"):

@@ -304,7 +304,7 @@ def test_attention_that_is_not_routed_is_an_error(
     backbone = load_backbone(tiny_files("llama"), "float32", "cpu")
     backbone.model.set_attn_implementation("eager")
     with pytest.raises(
-        PermafrostError, match=re.escape("values/2 of a 'llama' backbone passed 0 times")
+        PermafrostError, match=re.escape("values/2 of a 'llama' backbone was seen 0 times")
     ):
         run(backbone, "hidden=1,values=2")
 
@@ -313,7 +313,7 @@ def test_a_block_that_runs_twice_is_an_error(tiny_files: Callable[[str], Backbon
     backbone = load_backbone(tiny_files("bert"), "float32", "cpu")
     blocks = block_list(backbone.model)
     blocks[1] = blocks[0]
-    with pytest.raises(PermafrostError, match=r"hidden/0 .* passed 2 times"):
+    with pytest.raises(PermafrostError, match=r"hidden/0 .* was seen 2 times"):
         run(backbone, "hidden=all")
 
 

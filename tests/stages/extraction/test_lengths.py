@@ -83,7 +83,7 @@ def test_refusing_names_the_texts_and_writes_nothing(run: Extraction, block_text
     # 28 bytes of which "the" is one token, and <s>.
     with pytest.raises(
         InputError,
-        match=r"2 of the 5 texts asked for are longer than max_length, which is 12 tokens; the first is "
+        match=r"2 of the 5 texts are longer than max_length, which is 12 tokens; the first is "
         r"text 1 \('the deep lake freezes slowly'\) with 27 tokens .* split or leave out .* 'cut'",
     ):
         run(
