@@ -21,6 +21,13 @@ class Server:
         self.answers, self.asked = threading.Event(), threading.Event()
         self.seen: list[tuple[str, float]] = []
 
+    def answer_all(self) -> None:
+        """Let it go, and wait until nothing is left to be sent: a stage does not wait that long."""
+        self.answers.set()
+        for thread in threading.enumerate():
+            if thread.name == "permafrost-progress":
+                thread.join()
+
     def create(self, progress: float, description: str) -> UUID:
         self.asked.set()
         self.answers.wait()
@@ -39,7 +46,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(prefect.artifacts, "update_progress_artifact", server.update)
     monkeypatch.setattr(prefect.context.TaskRunContext, "get", lambda: object())
     yield server
-    server.answers.set()
+    # While the patches hold: a sender that lives on would call those of the next test.
+    server.answer_all()
 
 
 def test_a_server_that_never_answers_holds_up_no_stage(server: Server) -> None:
@@ -55,6 +63,7 @@ def test_a_description_is_literal_where_prefect_reads_markdown(server: Server) -
     server.answers.set()
     with ProgressArtifacts() as artifacts:
         artifacts.show("a", "fit GLOT [k=2] · *x* <b>", 1.0)
+    server.answer_all()
     assert server.seen == [(r"fit GLOT \[k=2\] · \*x\* \<b>", 1.0)]
 
 
@@ -65,6 +74,7 @@ def test_only_the_latest_figure_waits(server: Server) -> None:
         for percent in (2.0, 3.0, 4.0):
             artifacts.show("a", "fit", percent)
         server.answers.set()
+    server.answer_all()
     assert server.seen == [("fit", 1.0), ("update of UUID", 4.0)]
 
 
@@ -81,4 +91,5 @@ def test_what_the_server_refuses_fails_no_stage(
     with ProgressArtifacts() as artifacts:
         for number in range(5):
             artifacts.show(number, "fit" if number != 2 else "score", float(number))
+    server.answer_all()
     assert server.seen == [("score", 2.0)]
