@@ -58,7 +58,8 @@ class Node(_Data):
     run_facts: dict[str, Any] = {}
     """What running needs and the key must not hold: paths beside hashed facts, devices, names."""
     plugins: dict[str, str] = {}
-    """Sources of the plug-in modules that it runs, by name: another process may not have their files."""
+    """Sources of the plug-in modules that it runs, by name, in a graph also of those that made what it reads:
+    another process may not have their files."""
     after: tuple[str, ...] = ()
     """Nodes that have to be done first although the key does not hold them: the extraction of features."""
     resources: Resources = Resources()
@@ -107,12 +108,23 @@ class Graph:
         for node in nodes:
             known = self._nodes.setdefault(node.id, node)
             if known is not node and (new := set(node.after).difference(known.after)):
-                fields = {name: getattr(known, name) for name in Node.model_fields}
-                # Not model_copy: it would take over what was computed from the old fields.
-                self._nodes[node.id] = Node(**{**fields, "after": (*known.after, *sorted(new))})
+                self._nodes[node.id] = _with(known, after=(*known.after, *sorted(new)))
         for node in self:
             missing = [ref for ref in node.upstream if ref not in self._nodes]
             assert not missing, f"'{node.label}' needs {missing[0]}, which is no node of the graph"
+        if any(node.plugins for node in self):
+            self._hand_plugins_on()
+
+    def _hand_plugins_on(self) -> None:
+        """To read what a plug-in made takes its code, e.g. to build the head of a fit: no part of the key,
+        which has the fit's."""
+        for node in self.ordered():
+            read = [self[i.ref].plugins for i in node.inputs if i.ref in self]
+            plugins = {
+                name: source for one in (*read, node.plugins) for name, source in one.items()
+            }
+            if plugins != node.plugins:
+                self._nodes[node.id] = _with(node, plugins=plugins)
 
     def __iter__(self) -> Iterator[Node]:
         """In the order in which they were given."""
@@ -146,6 +158,11 @@ class Graph:
     def specs(self) -> dict[str, ArtifactSpec]:
         """Every node's spec by id."""
         return {node.id: node.spec for node in self}
+
+
+def _with(node: Node, **fields: Any) -> Node:
+    # Not model_copy: it would take over what was computed from the old fields.
+    return Node(**{**{name: getattr(node, name) for name in Node.model_fields}, **fields})
 
 
 def import_path(entry: Any) -> str:

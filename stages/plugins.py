@@ -48,7 +48,7 @@ class _Plugins:
         self.loaded: dict[str, Plugin] = {}
         """By name of the module."""
         self.in_use: tuple[str, ...] = ()
-        """Files of the experiment that was read last."""
+        """Modules whose kinds count: files of the experiment that was read last, and what came with nodes."""
         self.registered: dict[str, type] = {}
         """Classes given one by one, by import path."""
         self.installed: tuple[ModuleType | type, ...] | None = None
@@ -114,9 +114,11 @@ def use_sources(sources: Mapping[str, str]) -> None:
         InputError: one cannot be run here.
     """
     with _LOCK:
+        # Of a module whose classes were registered here, those count and no others.
+        ready = {*_PLUGINS.in_use, *(cls.__module__ for cls in _PLUGINS.registered.values())}
         for name, source in sources.items():
             _load(name, source, name)
-            if name.startswith(PREFIX) and name not in _PLUGINS.in_use:
+            if name not in ready:
                 _PLUGINS.in_use += (name,)
 
 
@@ -197,9 +199,9 @@ def origin_of(cls: type) -> str:
 
 def generation() -> Sequence[object]:
     """Equal between two calls if no plug-in was loaded, dropped or registered between them."""
-    modules = tuple(id(_PLUGINS.loaded[name].module) for name in _PLUGINS.in_use)
-    others = (*_entry_points(), *_PLUGINS.registered.values())
-    return modules, tuple(map(id, others))
+    modules = (_PLUGINS.loaded[name].module for name in _PLUGINS.in_use)
+    # Not their ids, which another module may have once these are gone.
+    return (*modules, *_entry_points(), *_PLUGINS.registered.values())
 
 
 def packages() -> tuple[str, ...]:

@@ -117,27 +117,32 @@ def test_a_head_in_a_file_is_trained_found_again_and_trained_again_after_an_edit
 
 
 @pytest.mark.deep
-def test_a_worker_without_the_file_runs_its_node(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_worker_without_the_file_runs_its_nodes(tiny_bert: Path, tmp_path: Path) -> None:
     plugin = tmp_path / "my_head.py"
     plugin.write_text(HEAD)
     path, home = write(tmp_path / "e.yaml", content(tiny_bert, plugin)), tmp_path / "home"
     run_serially(path, home)
     plugin.write_text(HEAD.replace("* self.scale", "+ self.scale"))
     edited = look(path, home)
-    (fit,) = [n for n in edited.nodes.graph if n.label.startswith("fit mine")]
     plugin.unlink()
-    (tmp_path / "node.json").write_text(fit.model_dump_json())
-    arguments = [str(home), str(tmp_path / "node.json")]
-    subprocess.run([sys.executable, "-c", WORKER, *arguments], check=True, cwd=Path.cwd())
-    assert edited.artifacts.is_done(fit.ref)
+    for stage in ("fit", "score"):
+        (node,) = [n for n in edited.nodes.graph if n.label.startswith(f"{stage} mine")]
+        (tmp_path / "node.json").write_text(node.model_dump_json())
+        arguments = [str(home), str(tmp_path / "node.json")]
+        subprocess.run([sys.executable, "-c", WORKER, *arguments], check=True, cwd=Path.cwd())
+        assert edited.artifacts.is_done(node.ref)
 
 
-def test_nodes_without_plugins_carry_none(tiny_bert: Path, tmp_path: Path) -> None:
+def test_nodes_carry_the_plugins_of_what_they_read_and_no_others(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
     plugin = tmp_path / "my_head.py"
     plugin.write_text(HEAD)
     path = write(tmp_path / "e.yaml", content(tiny_bert, plugin))
-    carrying = {n.label for n in look(path, tmp_path / "home").nodes.graph if n.plugins}
-    assert {label.split(" · ")[0] for label in carrying} == {"fit mine"}
+    nodes = look(path, tmp_path / "home").nodes
+    carrying = {n.label.split(" · ")[0]: n.plugins for n in nodes.graph if n.plugins}
+    assert carrying.keys() == {"fit mine", "score mine", nodes.report.label}
+    assert all(held == {"permafrost_plugins.my_head": HEAD} for held in carrying.values())
 
 
 def test_a_plugin_that_cannot_be_read_is_a_wrong_field(tmp_path: Path, tiny_bert: Path) -> None:

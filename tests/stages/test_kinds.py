@@ -1,8 +1,10 @@
 """Kinds: what a field of a category takes, keeps and refuses, and where kinds come from."""
 
+import gc
 import importlib.metadata
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,18 @@ def test_an_edited_file_is_loaded_anew(tmp_path: Path) -> None:
     assert HEADS.validate({"kind": "my_head"}).model_dump()["scale"] == 3.0
 
 
+def test_what_tells_generations_apart_stays_while_they_are_compared(tmp_path: Path) -> None:
+    """By the address of a module that is gone, another one at that address would be taken for it."""
+    path = write(tmp_path, "mine", "MyHead", "my_head")
+    plugins.use_files([path])
+    before, module = plugins.generation(), weakref.ref(sys.modules["permafrost_plugins.mine"])
+    path.write_text(path.read_text().replace("scale: float = 1.0", "scale: float = 3.0"))
+    plugins.use_files([path])
+    gc.collect()
+    assert before != plugins.generation()
+    assert module() is not None
+
+
 def test_the_same_source_elsewhere_is_the_same_class(tmp_path: Path) -> None:
     plugins.use_files([write(tmp_path, "mine", "MyHead", "my_head")])
     first = HEADS.kinds()["my_head"]
@@ -198,6 +212,28 @@ def test_a_source_that_came_with_a_node_is_used_without_its_file() -> None:
     assert plugins.sources_of([HEADS.kinds()["my_head"]]) == {
         "permafrost_plugins.elsewhere": source
     }
+
+
+def test_a_module_that_is_no_plugin_file_travels_too() -> None:
+    source = MINE.format(cls="MyHead", kind="my_head")
+    try:
+        plugins.use_sources({"my_travelling_heads": source})
+        assert type(HEADS.validate({"kind": "my_head"})).__module__ == "my_travelling_heads"
+    finally:
+        sys.modules.pop("my_travelling_heads", None)
+
+
+def test_of_a_registered_module_only_the_registered_classes_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source = MINE.format(cls="MyHead", kind="my_head") + MINE.format(cls="Other", kind="other")
+    (tmp_path / "my_two_heads.py").write_text(source)
+    plugins.register(importlib.import_module("my_two_heads").MyHead)
+    before = HEADS.kinds()
+    plugins.use_sources({"my_two_heads": source})
+    assert HEADS.kinds() == before
+    assert "my_head" in before
 
 
 def by_file(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
