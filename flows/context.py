@@ -1,15 +1,16 @@
 """What running a node needs beside the node: the home, the device, and what nodes of one process share."""
 
-import os
 import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.flows.graph import Input, Node, resolve
 from permafrost.flows.home import home_url, open_home
+from permafrost.flows.threads import n_cores, n_free_cores
 from permafrost.stages.bounds import MAX_BYTES, MAX_LAYERS
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.extraction.backbone import Backbone, choose_device, load_backbone
@@ -26,17 +27,18 @@ class RunRuntime(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workers: int = Field(default=0, ge=0, le=MAX_LAYERS)
-    """Stages side by side; 0 means one per CPU core."""
+    """Stages side by side; 0 means as many as cores are free when the run starts."""
+    threads: int = Field(default=0, ge=0, le=MAX_LAYERS)
+    """Of each stage; 0 means one, and all cores for a stage that runs the backbone on the CPU."""
     memory_bytes: int = Field(default=1 << 30, ge=1, le=MAX_BYTES)
     """Features of one reader held in memory, at most; beyond, windows of segments are streamed."""
     device: str = "auto"
     """Where heads are trained and scored: auto, cpu, cuda, cuda:1, ..."""
     extract: ExtractRuntime = ExtractRuntime()
 
-    @property
-    def n_workers(self) -> int:
-        """Stages side by side."""
-        return self.workers or len(os.sched_getaffinity(0))
+    def choose_workers(self) -> int:
+        """Stages side by side; looks at what other programs do now, if it is not set."""
+        return self.workers or max(1, n_free_cores() // max(1, self.threads))
 
 
 class SharedBackbone:
@@ -107,6 +109,16 @@ class RunContext:
     def wants_the_machine(self, node: Node) -> bool:
         """Whether a node uses all processors by itself: whatever runs the backbone without a GPU."""
         return node.resources.backbone and choose_device(self.runtime.extract.device).type == "cpu"
+
+    def threads_of(self, node: Node) -> int:
+        """torch's threads in a node: they depend on its kind, the machine and the settings, not on what runs
+        beside it, as they can change the last digits of results."""
+        return self.runtime.threads or (self.all_threads if self.wants_the_machine(node) else 1)
+
+    @property
+    def all_threads(self) -> int:
+        """One for each core, unless torch was told to use fewer (`OMP_NUM_THREADS`)."""
+        return min(n_cores(), torch.get_num_threads())
 
     def open(self, source: Input) -> Path:
         """The verified folder of an artifact.

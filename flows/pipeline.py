@@ -100,7 +100,7 @@ def pipeline(
         remove_drafts_of_dead_processes(folder)
         source = Path(experiment) if isinstance(experiment, str) else experiment
         nodes = build_graph(load_experiment(source, overrides or []))
-        engine = PrefectEngine(nodes.experiment.runtime.n_workers)
+        engine = PrefectEngine(nodes.experiment.runtime.choose_workers())
         result = run_graph(nodes, folder, engine, console)
         _show_in_prefect(nodes.experiment.name, result)
         return result
@@ -165,6 +165,8 @@ def run_graph(
         finished=_now(),
         artifacts=tuple(node.id for node in nodes.graph),
         stores=tuple(t.identity.store_id for s in nodes.stores.values() for t in s.targets),
+        workers=engine.n_workers,
+        threads=tuple(sorted({context.threads_of(node) for node in nodes.graph})),
     )
     begin_run(home, record)
     with Display(console) as display:

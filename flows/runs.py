@@ -26,6 +26,11 @@ class RunRecord(BaseModel):
     finished: str
     artifacts: tuple[str, ...]
     stores: tuple[str, ...]
+    workers: int | None = None
+    """Stages side by side; None in records of earlier versions."""
+    threads: tuple[int, ...] = ()
+    """torch's threads in a stage: one number for all, or that of most and that of those that have the machine
+    for themselves. Each artifact has its own in `provenance`."""
 
 
 def run_path(home: Path, experiment: str) -> Path:

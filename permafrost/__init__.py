@@ -204,10 +204,13 @@ def register(kind: type[K]) -> type[K]:
 
 
 def _front():
-    """What does the work, imported once its libraries have been told to be quiet and private."""
+    """What does the work, imported once its libraries have been told to be quiet and private, and how their
+    threads wait."""
     from permafrost.flows.quiet import set_quiet_defaults
+    from permafrost.flows.threads import let_waiting_threads_sleep
 
     set_quiet_defaults()
+    let_waiting_threads_sleep()
     from permafrost.flows import front
 
     return front

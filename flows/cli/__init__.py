@@ -1,10 +1,12 @@
 """The command line."""
 
 from permafrost.flows.stopping import STOP
+from permafrost.flows.threads import let_waiting_threads_sleep
 
 
 def main() -> None:
     """Entry point of the console script; its exit codes are in `flows.cli.app`."""
+    let_waiting_threads_sleep()
     with STOP.listening():
         # Imported here: it takes a while, in which Ctrl-C must be heard.
         from permafrost.flows.cli import app

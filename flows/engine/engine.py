@@ -21,8 +21,11 @@ class Engine(Protocol):
     """Runs every node of a graph whose dependencies succeed.
 
     Whatever the engine: the same nodes with the same keys, and the same payloads at the same number of
-    threads. A node whose artifact exists is reused.
+    threads, which `RunContext.threads_of` tells. A node whose artifact exists is reused.
     """
+
+    n_workers: int
+    """Nodes side by side, at most."""
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
         """Run the graph; returns how each node ended, by id.
@@ -44,8 +47,13 @@ def reuse_or_make(node: Node, context: RunContext, display: Display, threads: in
     STOP.check()
     if stage_of(node).is_done(node, context):
         return True
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    make(node, context, NodeProgress(display, node.label))
+    try:
+        make(node, context, NodeProgress(display, node.label))
+    finally:
+        # In the serial engine it is the user's own thread.
+        torch.set_num_threads(before)
     return False
 
 
@@ -68,10 +76,11 @@ def end(
 
 
 def provenance() -> dict[str, Any]:
-    """Library versions, host and process."""
+    """Library versions, host, process, and torch's threads in this thread of it."""
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
+        "threads": torch.get_num_threads(),
     }

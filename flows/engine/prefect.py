@@ -69,17 +69,17 @@ class PrefectEngine:
     """
 
     def __init__(self, n_workers: int) -> None:
-        self._n_workers = n_workers
+        self.n_workers = n_workers
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
         """Run the graph; returns how each node ended, by id."""
-        schedule, n_threads = Schedule(graph, context.wants_the_machine), torch.get_num_threads()
+        schedule = Schedule(graph, context.wants_the_machine)
         futures: dict[str, PrefectFuture[Any]] = {}
         ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
         display.begin(len(graph))
-        with ThreadPoolTaskRunner(max_workers=self._n_workers) as runner:
+        with ThreadPoolTaskRunner(max_workers=self.n_workers) as runner:
             while not schedule.finished:
-                while schedule.n_running < self._n_workers and (node := schedule.next()):
+                while schedule.n_running < self.n_workers and (node := schedule.next()):
                     schedule.start(node)
                     futures[node.id] = runner.submit(
                         run_node,
@@ -89,7 +89,7 @@ class PrefectEngine:
                             "node": quote(node),
                             "context": quote(context),
                             "display": quote(display),
-                            "threads": max(1, n_threads // self._side_by_side(schedule)),
+                            "threads": context.threads_of(node),
                         },
                         wait_for=[futures[ref] for ref in node.upstream],
                     )
@@ -104,11 +104,6 @@ class PrefectEngine:
                     error = state.result(raise_on_failure=False)
                     end(schedule, node, "failed", error, context, display)
         return schedule.outcomes
-
-    def _side_by_side(self, schedule: Schedule) -> int:
-        """Nodes that run, or could run, at the same time: they share the processor's threads."""
-        n_running = schedule.n_running
-        return n_running + schedule.n_startable(self._n_workers - n_running)
 
 
 def _wait(ended: "queue.SimpleQueue[Node]") -> Node:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 from permafrost.flows.graph import Graph, Node
@@ -63,10 +62,6 @@ class Schedule:
     def next(self) -> Node | None:
         """The first node of the graph that could be started now."""
         return next(self._ready(), None)
-
-    def n_startable(self, at_most: int) -> int:
-        """How many nodes could be started now, taken one by one; counted up to `at_most`."""
-        return sum(1 for _ in islice(self._ready(), at_most))
 
     def _ready(self) -> Iterator[Node]:
         for node in self._waiting.values():

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-import torch
-
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine.engine import end, reuse_or_make
 from permafrost.flows.engine.progress import Display
@@ -14,14 +12,16 @@ from permafrost.flows.graph import Graph
 class SerialEngine:
     """Needs no server and no threads."""
 
+    n_workers = 1
+
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
         """Run the graph; returns how each node ended, by id."""
-        schedule, threads = Schedule(graph, context.wants_the_machine), torch.get_num_threads()
+        schedule = Schedule(graph, context.wants_the_machine)
         display.begin(len(graph))
         while (node := schedule.next()) is not None:
             schedule.start(node)
             try:
-                reused = reuse_or_make(node, context, display, threads)
+                reused = reuse_or_make(node, context, display, context.threads_of(node))
             except Exception as error:
                 end(schedule, node, "failed", error, context, display)
             else:

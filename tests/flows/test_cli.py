@@ -249,6 +249,8 @@ def test_damaged_artifact_is_found_and_dropped(finished: Cli, experiment_file: P
 def test_gc_says_and_then_removes(finished: Cli) -> None:
     assert finished.json("gc", "--dry-run")["removed"] == {}
     record = read_run(run_path(finished.home, "tiny"))
+    assert record.workers == 1, "a serial run"
+    assert record.threads[0] == 1
     kept = tuple(a for a in record.artifacts if not a.startswith(("report/", "score/")))
     write_run(finished.home, record.model_copy(update={"artifacts": kept}))
     listed = finished.json("gc", "--dry-run")

@@ -26,6 +26,11 @@ class Sum(Stage):
         write_json(draft.folder / "sum.json", node.config["number"] + found)
 
 
+def backbone_total(label: str, number: int) -> Node:
+    """A node that says that it runs the backbone."""
+    return Sum.node(label, {"number": number}, [], resources=Resources(backbone=True))
+
+
 def total(
     label: str, number: int, *upstream: Node, after: tuple[Node, ...] = (), stores=()
 ) -> Node:

@@ -2,10 +2,11 @@
 
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import torch
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
@@ -21,7 +22,7 @@ from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.graph import Graph
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
-from tests.flows.engine.sums import total
+from tests.flows.engine.sums import backbone_total, total
 
 Run = Callable[[Graph, Path], Mapping[str, Outcome]]
 
@@ -29,8 +30,9 @@ pytestmark = pytest.mark.usefixtures("prefect_server")
 
 
 def run_with(engine: Engine, graph: Graph, home: Path) -> Mapping[str, Outcome]:
+    runtime = RunRuntime.model_validate({"extract": {"device": "cpu"}})
     with Display(Console(file=io.StringIO())) as display:
-        return engine.run(graph, RunContext(home, RunRuntime()), display)
+        return engine.run(graph, RunContext(home, runtime), display)
 
 
 @flow(name="sums")
@@ -46,6 +48,15 @@ def run(request: pytest.FixtureRequest) -> Run:
     if request.param == "serial":
         return lambda graph, home: run_with(SerialEngine(), graph, home)
     return lambda graph, home: in_a_flow(graph, home)[0]
+
+
+@pytest.fixture
+def three_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    monkeypatch.setattr("permafrost.flows.context.n_cores", lambda: 8)
+    yield
+    torch.set_num_threads(before)
 
 
 class TestEveryEngine:
@@ -85,6 +96,17 @@ class TestEveryEngine:
         assert outcomes["below"].because is graph[bad.id]
         again = {o.node.label: o.state for o in run(graph, tmp_path).values()}
         assert again["good"] == again["other"] == "reused"
+
+    def test_threads_of_a_node_do_not_depend_on_what_runs_beside_it(
+        self, run: Run, tmp_path: Path, three_cores: None
+    ) -> None:
+        first, second = total("first", 1), total("second", 2)
+        graph = Graph([first, second, total("last", 4, first, second), backbone_total("all", 8)])
+        run(graph, tmp_path)
+        artifacts = RunContext(tmp_path, RunRuntime()).artifacts
+        threads = {n.label: artifacts.manifest(n.ref).provenance["threads"] for n in graph}
+        assert threads == {"first": 1, "second": 1, "last": 1, "all": 3}
+        assert torch.get_num_threads() == 3, "the user's own stay"
 
 
 def test_prefect_shows_every_node_by_its_label_with_what_it_needs(tmp_path: Path) -> None:
