@@ -17,22 +17,22 @@ Grid = Mapping[str, Sequence[JsonValue]]
 
 
 def candidates(config: FitConfig, grid: Grid) -> dict[str, FitConfig]:
-    """Every combination of a grid by what tells it from the others; `config` itself, under "", without one.
+    """Every combination of a grid, by a label of its values; without a grid `config` alone, labelled "".
 
-    Combinations come with the fields in alphabetical order, the last one fastest, so that two spellings of
-    one grid agree on which candidate comes first. `grid_patience` means nothing to the first one.
+    Fields vary in alphabetical order, the last one fastest, so that two spellings of the same grid agree on
+    which candidate comes first. `grid_patience` does not apply to the first candidate.
 
     Raises:
-        InputError: a field that does not exist, no values, or a value the field refuses.
+        InputError: a field does not exist, has no values to try, or refuses one.
     """
     plain = config.model_dump(mode="json")
     fields = sorted(grid)
     for field in fields:
         if not grid[field]:
             raise InputError(f"grid.{field} has no values; give at least one or remove it")
-    found: dict[str, FitConfig] = {}
+    configs: dict[str, FitConfig] = {}
     for values in itertools.product(*(grid[field] for field in fields)):
-        changed: dict[str, Any] = plain if found else plain | {"grid_patience": None}
+        changed: dict[str, Any] = plain if configs else plain | {"grid_patience": None}
         for field, value in zip(fields, values, strict=True):
             changed = replaced(changed, field, value)
         try:
@@ -44,9 +44,9 @@ def candidates(config: FitConfig, grid: Grid) -> dict[str, FitConfig]:
             raise InputError(
                 f"the grid's candidate {tried} is not valid at {where}: {first['msg']}"
             ) from error
-        name = ", ".join(f"{f} {_written(v)}" for f, v in zip(fields, values, strict=True))
-        found.setdefault(name, candidate)
-    return found
+        name = ", ".join(f"{f} {_as_text(v)}" for f, v in zip(fields, values, strict=True))
+        configs.setdefault(name, candidate)
+    return configs
 
 
 def arrays(candidates: Mapping[str, FitConfig]) -> tuple[str, ...]:
@@ -54,5 +54,5 @@ def arrays(candidates: Mapping[str, FitConfig]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(candidate.layer for candidate in candidates.values()))
 
 
-def _written(value: JsonValue) -> str:
+def _as_text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value)

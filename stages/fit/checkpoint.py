@@ -1,4 +1,4 @@
-"""A fit that was killed goes on where it was: what it knows after an epoch, in one file."""
+"""Checkpoints: a fit that was killed resumes after its last saved epoch."""
 
 import hashlib
 import io
@@ -17,21 +17,21 @@ from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import digest
 
 _CHECKSUM = hashlib.sha256().digest_size
-"""Bytes before the content."""
+"""Bytes of the checksum before the content."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The file of one fit. It is known by config and data, not by code: let its name depend on that."""
+    """The checkpoint file of one fit. `identity` covers config and data, not the code: the name should."""
 
     path: Path
     identity: str
 
     def save(self, content: Mapping[str, Any]) -> None:
-        """Replace the file by tensors and plain values, at once and durably.
+        """Replace the file with tensors and plain values, atomically and durably.
 
         Raises:
-            DiskFullError: no room; the file is as it was.
+            DiskFullError: there is no room; the file is unchanged.
         """
         file = io.BytesIO()
         torch.save({"identity": self.identity, **content}, file)
@@ -39,10 +39,10 @@ class Checkpoint:
         write_durably(self.path, hashlib.sha256(whole).digest() + whole)
 
     def load(self) -> dict[str, Any] | None:
-        """What was saved; None if nothing was, or by a fit of another config or other data.
+        """What was saved; None if there is no file, or it belongs to a fit with another config or other data.
 
         Raises:
-            CorruptDataError: the file is not as it was written.
+            CorruptDataError: the file is damaged.
         """
         if not self.path.exists():
             return None
@@ -50,14 +50,14 @@ class Checkpoint:
         checksum, whole = written[:_CHECKSUM], written[_CHECKSUM:]
         if hashlib.sha256(whole).digest() != checksum:
             raise CorruptDataError(
-                f"the checkpoint {self.path} is damaged: its {len(written)} bytes do not have the checksum "
-                "they begin with; delete it, and the fit begins anew"
+                f"the checkpoint {self.path} is damaged: its {len(written)} bytes do not match the checksum "
+                "at its start; delete it, and the fit starts again"
             )
         content = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
         return content if content["identity"] == self.identity else None
 
     def remove(self) -> None:
-        """The fit is over."""
+        """Delete the file, when the fit is over."""
         remove(self.path)
 
 

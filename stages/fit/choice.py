@@ -1,4 +1,4 @@
-"""Which of several fits is kept: the one with the highest metric on dev, the first of equal ones."""
+"""Choosing among fits: the highest metric on dev wins, the first of equal ones."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from permafrost.stages.fit.trained import read_record
 from permafrost.stages.metrics.records import CANDIDATE_EPOCHS, HISTORY
 
 STAGE = "choose"
-"""Of artifacts that hold a choice."""
+"""Stage of artifacts that hold a choice."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Choice:
     dev_metric: float
 
     def save(self, folder: Path) -> None:
-        """Write what a fit writes: the head that was chosen, and the history and log of all, with a column
-        that says which candidate a row is about."""
+        """Write the same files as a fit: the chosen head, and the history and log of all candidates, with a
+        column for the candidate."""
         chosen = self.fits[self.candidate]
         shutil.copyfile(chosen / "head.safetensors", folder / "head.safetensors")
         record = read_record(chosen) | {"candidate": self.candidate}
@@ -53,7 +53,7 @@ class Choice:
 
 
 def choose(fits: Sequence[Path]) -> Choice:
-    """Choose among fits, of which each folder holds one.
+    """Choose among the fits in these folders.
 
     Raises:
         NotFoundError: a folder holds no trained head.
@@ -67,15 +67,15 @@ def choose(fits: Sequence[Path]) -> Choice:
 
 
 def bar_after(fit: Path) -> float:
-    """What the next candidate of a grid with patience has to beat on dev: the best of this fit and of those
-    before it."""
+    """The dev metric that the next candidate of a grid with patience has to beat: the best of this fit and of
+    those before it."""
     record: dict[str, Any] = read_record(fit)
     before = record["to_beat"]
     return record["dev_metric"] if before is None else max(record["dev_metric"], before)
 
 
 def _numbered(fit: Path, number: int) -> pa.Table:
-    """The history of a fit with the columns that tell it from the others."""
+    """The history of a fit, with columns that identify the candidate."""
     table = pq.read_table(fit / HISTORY)
     config = json.dumps(read_record(fit)["chosen"])
     columns = {

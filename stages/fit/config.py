@@ -1,4 +1,4 @@
-"""What a fit is: a head, its data and how it is trained."""
+"""The config of a fit: a head, the array it reads, and its training."""
 
 from typing import Literal
 
@@ -22,19 +22,19 @@ class FitConfig(BaseModel):
     """The stored array that the head reads."""
     optim: OptimConfig = OptimConfig()
     loss: LossConfig = Field(default_factory=lambda: default_loss("classification"))
-    """Goes with the kind of the corpus: `cross_entropy` for classes, `cosine_mse` for graded pairs,
+    """Depends on the kind of the corpus: `cross_entropy` for classes, `cosine_mse` for graded pairs,
     `contrastive` for pairs without labels."""
     seed: int = Field(ge=0, le=MAX_SEED)
-    """Initial weights, order of the batches, and the permutation of `labels="shuffled"`."""
+    """Seeds the initial weights, the order of the batches, and the permutation of `labels="shuffled"`."""
     labels: Literal["true", "shuffled"] = "true"
-    """`shuffled` is the control: the labels of train and of dev are permuted (of pairs without labels,
-    the second texts with their negatives), test is untouched."""
+    """`shuffled` is a control: the labels of train and dev are permuted (for pairs without labels, the
+    second texts with their negatives), test is untouched."""
     metric: Metric = "accuracy"
-    """What is compared on dev and reported. `f1` is that of class 1 of two, `spearman_pearson` the mean
-    of both (GLOT's choice), `mrr` the mean reciprocal rank of the partner of a pair."""
+    """Compared on dev and reported. `f1` is that of class 1 of two, `spearman_pearson` the mean of both
+    correlations (as in GLOT), `mrr` the mean reciprocal rank of a pair's partner."""
     grid_patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """One candidate of a grid ends after this many epochs if none of them beats, on dev, every epoch of the
-    candidates before it; None never. It may miss a candidate that is slow to start."""
+    """A candidate of a grid is stopped after this many epochs if none of them beats, on dev, every epoch of
+    the candidates before it; None for never. May miss a candidate that is slow to start."""
 
     def choice(self) -> dict[str, JsonValue]:
         """Layer and settings of head, training and loss by dotted name, for tables."""

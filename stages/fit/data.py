@@ -1,4 +1,4 @@
-"""What a fit and a score read: stored features by array, and the examples that refer to them."""
+"""The input of a fit and of a score: stored features by array, and the examples that refer to them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from permafrost.storage.readers import FeatureReader
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of one split: texts `[n]` int64 of each side, one or two, and labels `[n]`."""
+    """The examples of one split: the texts `[n]` int64 of one or two sides, and labels `[n]`."""
 
     split: str
     sides: tuple[NDArray[np.int64], ...]
     labels: NDArray[Any]
-    """Class indices int64, graded scores float64, or, for pairs without labels, int64 ones: the rank
-    that the second text should have among all second texts, seen from the first."""
+    """Class indices int64, graded scores float64, or, for pairs without labels, int64 ones: the rank that
+    the second text should have among all second texts by similarity to the first."""
     negatives: Ragged | None = None
-    """Texts `[n_negatives]` int64, any number for each example; None where the corpus has none."""
+    """Texts `[n_negatives]` int64, any number per example; None if the corpus has none."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -41,9 +41,9 @@ class Examples:
 class FitData:
     """Features and examples of one corpus.
 
-    `readers[array]` counts texts as the corpus does; `examples` has the columns split, text,
-    text_pair, label and perhaps negatives; `label_names[c]` names class c and is empty where labels are
-    no classes; `digests[i]` identifies text i; `task` is the kind of the corpus.
+    `readers[array]` numbers texts as the corpus does; `examples` has the columns split, text, text_pair,
+    label and possibly negatives; `label_names[c]` names class c and is empty if labels are not classes;
+    `digests[i]` identifies text i; `task` is the kind of the corpus.
     """
 
     readers: Mapping[str, FeatureReader]
@@ -56,12 +56,12 @@ class FitData:
         """The features of one array.
 
         Raises:
-            NotFoundError: this array was not opened.
+            NotFoundError: there is no reader for this array.
             InputError: a text has no tokens.
         """
         if array not in self.readers:
             have = ", ".join(sorted(self.readers)) or "nothing"
-            raise NotFoundError(f"there are no features {array}; the fit was given {have}")
+            raise NotFoundError(f"there are no features {array}; the fit has {have}")
         reader = self.readers[array]
         if reader.n_texts != len(self.digests):
             raise InputError(
@@ -80,8 +80,8 @@ class FitData:
         """The examples of a split.
 
         Raises:
-            InputError: none, single texts instead of pairs or the reverse, a label that is no class or
-                no score.
+            InputError: there are none, they are single texts instead of pairs or the reverse, or a label is
+                not a class or not a score.
         """
         rows = self.examples.filter(pc.field("split") == name)
         if not rows.num_rows:
@@ -153,7 +153,7 @@ def _classes(split: str, column: pa.ChunkedArray, n_classes: int) -> NDArray[np.
     wrong = np.flatnonzero((labels != values) | (labels < 0) | (labels >= n_classes))
     if len(wrong):
         raise InputError(
-            f"{len(wrong)} {split} examples have a label that is no class index (the first is "
+            f"{len(wrong)} {split} examples have a label that is not a class index (the first is "
             f"{values[wrong[0]]}); the {n_classes} classes are 0 to {n_classes - 1}"
         )
     return labels

@@ -1,4 +1,4 @@
-"""Dotted names of the fields of a nested config, and changing one of them."""
+"""Dotted names for the fields of a nested config, and replacing one of them."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a fit has found: losses, rates and dev metrics, and the files of them."""
+"""The history of a fit: losses, rates and dev metrics, and their files."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from permafrost.stages.metrics.records import EPOCHS
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """After one epoch."""
+    """One epoch; `train_loss` is the mean over its examples."""
 
     epoch: int
     train_loss: float
@@ -32,7 +32,7 @@ class StepRecord:
 
 
 def records_of(trainer: Trainer[Any, Any]) -> tuple[list[EpochRecord], list[StepRecord]]:
-    """What a trainer has recorded."""
+    """The epochs and steps that a trainer has recorded."""
     history = [EpochRecord(e.epoch, e.losses[0], e.dev[0]) for e in trainer.history if e.dev]
     log = [StepRecord(s.epoch, s.step, s.loss, s.lr) for s in trainer.log]
     return history, log
@@ -51,7 +51,7 @@ def history_table(history: Sequence[EpochRecord]) -> pa.Table:
 
 
 def log_csv(log: Sequence[StepRecord], history: Sequence[EpochRecord]) -> str:
-    """One line per step; the dev metric stands in the last line of each epoch."""
+    """One line per step; the dev metric is in the last line of each epoch."""
     metrics = {r.epoch: r.dev_metric for r in history}
     last = {r.epoch: r.step for r in log}
     text = io.StringIO()
@@ -64,12 +64,12 @@ def log_csv(log: Sequence[StepRecord], history: Sequence[EpochRecord]) -> str:
 
 
 def step_csv(log: Sequence[Step], loss_name: str, dev_name: str, dev: Mapping[int, float]) -> str:
-    """One line per step; what was found on dev after an epoch stands in the epoch's last line."""
+    """One line per step; the value on dev after an epoch is in the epoch's last line."""
     last = {step.epoch: step.step for step in log}
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["epoch", "step", loss_name, dev_name])
     for s in log:
-        found = dev.get(s.epoch) if last[s.epoch] == s.step else None
-        lines.writerow([s.epoch, s.step, repr(s.loss), "" if found is None else repr(found)])
+        value = dev.get(s.epoch) if last[s.epoch] == s.step else None
+        lines.writerow([s.epoch, s.step, repr(s.loss), "" if value is None else repr(value)])
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""The one logistic regression: fitted on train, its strength of regularisation chosen on dev."""
+"""Logistic regression: fitted on train, its regularisation strength chosen on dev."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,28 +10,30 @@ MAX_ITER = 5000
 
 
 class Chosen(NamedTuple):
-    """The regression that dev chose."""
+    """The regression chosen on dev."""
 
     model: Any
-    """A `LogisticRegression` of scikit-learn, which types little of it."""
+    """A `LogisticRegression` of scikit-learn, which has few type annotations."""
     c: float
+    """Inverse regularisation strength."""
     dev: float
+    """Its score on dev."""
 
 
 def logistic_regression(
     rows: Any, labels: Int[ndarray, " n"], c: float, max_iter: int = MAX_ITER
 ) -> Any:
-    """A (multinomial) `LogisticRegression` of scikit-learn with an L2 penalty, by L-BFGS; nothing is drawn.
+    """Fit scikit-learn's (multinomial) `LogisticRegression` with an L2 penalty by L-BFGS; deterministic.
 
-    Warns, as scikit-learn does, where it does not converge.
+    Warns, as scikit-learn does, if it does not converge.
 
     Args:
         rows: `[n, f]`, dense or sparse.
         labels: class indices.
-        c: inverse strength of the regularisation.
-        max_iter: steps of the solver, at most.
+        c: inverse regularisation strength.
+        max_iter: maximum iterations of the solver.
     """
-    # Imported here: scikit-learn takes a second, which `plan` and a run of cached stages should not pay.
+    # Imported here: it takes a second, which `plan` and a run of cached stages should not pay.
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=c, max_iter=max_iter).fit(rows, labels)
@@ -43,9 +45,9 @@ def best_regression(
     strengths: Sequence[float],
     dev: Callable[[Any], float],
 ) -> Chosen:
-    """The regression that scores best on dev; of equal ones that with the smallest c."""
-    found: list[Chosen] = []
+    """The regression that scores best on dev; of equal ones the one with the smallest c."""
+    fitted: list[Chosen] = []
     for c in sorted(strengths):
         model = logistic_regression(rows, labels, c)
-        found.append(Chosen(model, c, dev(model)))
-    return max(found, key=lambda chosen: chosen.dev)
+        fitted.append(Chosen(model, c, dev(model)))
+    return max(fitted, key=lambda chosen: chosen.dev)

@@ -19,7 +19,7 @@ METRICS: dict[TaskKind, tuple[Metric, ...]] = {
     "similarity": ("spearman", "pearson", "spearman_pearson"),
     "unlabelled": ("mrr",),
 }
-"""Kind of task to the metrics that mean something for it."""
+"""The metrics that are defined for each kind of task."""
 
 DEFAULT_METRIC: dict[TaskKind, Metric] = {
     "classification": "accuracy",
@@ -27,24 +27,24 @@ DEFAULT_METRIC: dict[TaskKind, Metric] = {
     "similarity": "spearman_pearson",
     "unlabelled": "mrr",
 }
-"""Kind of task to what is compared where nothing is said; GLOT chooses STS-B's epoch by the mean of both."""
+"""The default metric of each kind of task; GLOT chooses the epoch for STS-B by the mean of both."""
 
 
 def evaluate(metric: Metric, labels: NDArray[Any], predictions: NDArray[Any]) -> float:
-    """A metric, 1 at best.
+    """Compute a metric; 1 is best.
 
-    `mcc` is Matthews' correlation for any number of classes, 0 where a side is constant (as in
-    scikit-learn), as are the correlations `spearman` and `pearson`; `f1` is that of class 1 of two, 0
-    where it is neither predicted nor present; `mrr` is the mean of 1 / prediction, a prediction being
-    the rank of the right answer.
+    `mcc` is Matthews' correlation for any number of classes; like the correlations `spearman` and `pearson`
+    it is 0 if either side is constant (as in scikit-learn). `f1` is that of class 1 of two, 0 if it is
+    neither predicted nor present. `mrr` is the mean of 1 / prediction, where a prediction is the rank of the
+    correct answer.
 
     Args:
-        metric: which.
-        labels: class indices, or graded scores; `mrr` does not look at them.
+        metric: name of the metric.
+        labels: class indices, or graded scores; unused by `mrr`.
         predictions: class indices, scores or ranks, one per label.
 
     Raises:
-        InputError: f1 of more than two classes.
+        InputError: `f1` with more than two classes.
     """
     match metric:
         case "accuracy":
@@ -74,8 +74,8 @@ def _from_counts(
             raise InputError(
                 f"f1 is that of class 1 of two, but there are {n_classes} classes; use accuracy or mcc"
             )
-        found = counts[1].sum() + counts[:, 1].sum()
-        return float(2 * counts[1, 1] / found) if found else 0.0
+        total = counts[1].sum() + counts[:, 1].sum()
+        return float(2 * counts[1, 1] / total) if total else 0.0
     truth, guess, total = counts.sum(axis=1), counts.sum(axis=0), counts.sum()
     covariance = np.trace(counts) * total - truth @ guess
     spread = (total**2 - truth @ truth) * (total**2 - guess @ guess)
@@ -83,7 +83,7 @@ def _from_counts(
 
 
 def majority_rate(labels: NDArray[np.int64]) -> float:
-    """Share of the most frequent class: what a constant answer scores."""
+    """Share of the most frequent class: the accuracy of a constant answer."""
     return float(np.bincount(labels).max() / len(labels))
 
 

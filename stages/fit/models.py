@@ -1,12 +1,12 @@
-"""A pooling and what stands on it: one model per kind of task.
+"""A pooling with the layers that its kind of task adds: one model per kind of task.
 
-Source: GLOT, section 4.1 and appendix B.3, as its released code runs them: Linear(D, C) on a vector for
-single texts, Linear(2 D, C) on two side by side for pairs with classes, and for graded pairs the cosine
-behind a Linear(D, D), which every pooling gets, those without parameters too. Nothing is normalised, and
-nothing stands on the pooling of pairs without labels.
+Source: GLOT, section 4.1 and appendix B.3, as in its released code: Linear(D, C) on the vector of a single
+text, Linear(2 D, C) on the concatenated vectors of a pair with classes, and for graded pairs the cosine
+after a Linear(D, D), which every pooling gets, those without parameters too. Nothing is normalised, and
+pairs without labels add no layer.
 
-We differ in that both sides of a batch, and its hard negatives, are pooled together, which makes a
-difference only to a head with batch normalisation: its statistics are those of all of them.
+We differ in that both sides of a batch, and its hard negatives, are pooled together, which matters only to a
+head with batch normalisation: its statistics are taken over all of them.
 Axes: t tokens of all texts, n texts, e width of an encoding, u distinct texts, p examples of s sides.
 """
 
@@ -32,22 +32,22 @@ _PAIRS_AT_A_TIME = 1024
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What a model has to know of its corpus."""
+    """What a model needs to know about its corpus."""
 
     task: TaskKind
     label_names: tuple[str, ...] = ()
-    """Of the classes; empty where labels are none."""
+    """Names of the classes; empty if labels are not classes."""
     label_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest score of train, which become 0 and 1; for graded pairs only."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """One answer per example, comparable with its label: a class, a cosine, or the rank of the partner."""
+    """One answer per example, to compare with its label: a class, a cosine, or the rank of the partner."""
 
     values: NDArray[Any]
     scores: NDArray[np.float64] | None
-    """Probability of class 1 of two, or similarity to the partner; None where there is neither."""
+    """Probability of class 1 of two, or similarity to the partner; else None."""
 
 
 class TaskModel(nn.Module, ABC):
@@ -60,31 +60,31 @@ class TaskModel(nn.Module, ABC):
     def forward(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, "n e"]:
-        """The encoding of each text: all that losses and predictions need of it."""
+        """The encoding of each text: all that the loss and the predictions need."""
         return self.vectors(tokens, offsets)
 
     def vectors(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, "n d_out"]:
-        """One vector per text, as other tools should use it."""
+        """One vector per text, for use outside the task."""
         return self.pooling(tokens, offsets)
 
     @abstractmethod
     def loss(
         self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"] | Float[Tensor, " p"]
     ) -> Float[Tensor, ""]:
-        """Loss of a batch; of pairs, `encoded` holds the first texts, then the second ones, and of pairs
-        without labels then any number of hard negatives."""
+        """Loss of a batch. For pairs, `encoded` holds the first texts, then the second ones; for pairs
+        without labels any number of hard negatives follow."""
 
     @abstractmethod
     def predict(
         self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "s p"]
     ) -> Predictions:
-        """Answers to examples whose texts are these rows of `encoded`, which lies on the CPU."""
+        """Answers to the examples whose texts are the rows `sides` of `encoded`, which is on the CPU."""
 
 
 class SingleClasses(TaskModel):
-    """Classes of single texts; an encoding is the logits."""
+    """Classes of single texts; encodings are logits."""
 
     def __init__(
         self, pooling: Pooling, criterion: ClassLoss, n_classes: int, draw: torch.Generator
@@ -100,7 +100,7 @@ class SingleClasses(TaskModel):
         return self.classifier(self.pooling(tokens, offsets))
 
     def loss(self, encoded: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Of the logits."""
+        """Loss of the logits."""
         return self.criterion.of(encoded, labels)
 
     def predict(
@@ -111,7 +111,7 @@ class SingleClasses(TaskModel):
 
 
 class PairClasses(TaskModel):
-    """Classes of pairs: the classifier sees both vectors side by side."""
+    """Classes of pairs: the classifier reads both vectors, concatenated."""
 
     def __init__(
         self, pooling: Pooling, criterion: ClassLoss, n_classes: int, draw: torch.Generator
@@ -121,7 +121,7 @@ class PairClasses(TaskModel):
         self.classifier = Classifier(2 * pooling.d_out, n_classes, draw)
 
     def loss(self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"]) -> Float[Tensor, ""]:
-        """Of the logits of the pairs."""
+        """Loss of the pairs' logits."""
         return self.criterion.of(self.classifier(torch.cat(encoded.chunk(2), 1)), labels)
 
     @torch.no_grad()
@@ -157,11 +157,11 @@ class GradedPairs(TaskModel):
     def vectors(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, "n d_out"]:
-        """Projected vectors, whose cosine is the prediction."""
+        """Projected vectors; their cosine is the prediction."""
         return self.projection(self.pooling(tokens, offsets))
 
     def loss(self, encoded: Float[Tensor, "n e"], labels: Float[Tensor, " p"]) -> Float[Tensor, ""]:
-        """Of both sides and the scaled labels."""
+        """Loss of both sides and the scaled labels."""
         low, high = self.label_range
         wanted = ((labels - low) / (high - low)).to(encoded.dtype)
         first, second = encoded.chunk(2)
@@ -170,7 +170,7 @@ class GradedPairs(TaskModel):
     def predict(
         self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]
     ) -> Predictions:
-        """Cosines, 0 with a vector of zeros; of equal texts exactly 1."""
+        """Cosines; 0 with a zero vector, exactly 1 for equal texts."""
         vectors_UE = encoded.double().numpy()
         parts: list[NDArray[np.float64]] = []
         for at in range(0, sides.shape[1], _PAIRS_AT_A_TIME):
@@ -178,21 +178,21 @@ class GradedPairs(TaskModel):
             aa, bb, ab = (
                 np.einsum("pe,pe->p", x, y) for x, y in ((a_PE, a_PE), (b_PE, b_PE), (a_PE, b_PE))
             )
-            # One root of the product, so that a text with itself has exactly 1.
+            # One square root of the product, so that a text with itself gives exactly 1.
             lengths = np.sqrt(aa * bb)
             parts.append(ab / np.where(lengths > 0, lengths, 1))
         return Predictions(np.concatenate(parts), None)
 
 
 class InBatchContrastive(TaskModel):
-    """Pairs without labels: the second text is to be found from the first."""
+    """Pairs without labels: given the first text, identify the second among the candidates."""
 
     def __init__(self, pooling: Pooling, criterion: PartnerLoss) -> None:
         super().__init__(pooling)
         self.criterion = criterion
 
     def loss(self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"]) -> Float[Tensor, ""]:
-        """Of both sides and the hard negatives."""
+        """Loss of both sides and the hard negatives."""
         p = len(labels)
         return self.criterion.of(encoded[:p], encoded[p : 2 * p], encoded[2 * p :])
 
@@ -200,8 +200,10 @@ class InBatchContrastive(TaskModel):
         self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]
     ) -> Predictions:
         """Ranks of the partners among all second texts."""
-        found = partner_ranks(encoded.double().numpy(), sides, self.criterion.compared_by)
-        return Predictions(*found)
+        ranks, similarities = partner_ranks(
+            encoded.double().numpy(), sides, self.criterion.compared_by
+        )
+        return Predictions(ranks, similarities)
 
 
 def _most_probable(logits: Tensor) -> Predictions:
@@ -210,10 +212,10 @@ def _most_probable(logits: Tensor) -> Predictions:
 
 
 def build_model(config: FitConfig, facts: TaskFacts, d_in: int) -> TaskModel:
-    """A fresh model on the CPU; the same seed gives the same weights.
+    """A new model on the CPU; the same seed gives the same weights.
 
     Raises:
-        InputError: widths that do not go together.
+        InputError: the head's widths do not fit together.
     """
     draw = torch.Generator().manual_seed(config.seed)
     pooling = config.head.build(d_in, draw)

@@ -1,4 +1,4 @@
-"""How a head is trained: the optimiser, its rate over the steps, and when training ends early."""
+"""How a head is trained: the optimiser, its learning-rate schedule, and early stopping."""
 
 import math
 from collections.abc import Iterable
@@ -10,54 +10,54 @@ from pydantic import BaseModel, ConfigDict, Field
 from permafrost.stages.bounds import MAX_STEPS
 
 LEAST_EPOCHS, LEAST_PATIENCE = 2, 5
-"""Epochs, however many steps they have, where `max_epochs` and `patience` do not give them."""
+"""Lower bounds in epochs if `max_epochs` and `patience` are not given."""
 
 
 class Limits(NamedTuple):
     """When training ends."""
 
     n_epochs: int
-    """At most."""
+    """Maximum number of epochs."""
     patience: int | None
-    """Epochs in a row that are no better on dev; None where they do not end it."""
+    """Epochs without improvement on dev before training stops; None for never."""
 
 
 class OptimConfig(BaseModel):
-    """How a head is trained. The defaults train small data until dev gets no better.
+    """How a head is trained. The defaults train on small data until dev stops improving.
 
-    We differ from GLOT (section 4.1: Adam at 2e-4, batches of 32, two epochs), which has tens of thousands of
-    texts in mind: on a few hundred, two epochs end before anything is learnt. Its setting is `lr: 2.0e-4,
-    max_epochs: 2, patience: null`.
+    We differ from GLOT (section 4.1: Adam at 2e-4, batches of 32, two epochs), which is meant for tens of
+    thousands of texts: on a few hundred, two epochs end before anything is learnt. Its setting is `lr:
+    2.0e-4, max_epochs: 2, patience: null`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimizer: Literal["adam", "adamw"] = "adam"
     lr: float = Field(default=2e-3, gt=0, allow_inf_nan=False)
-    """Learning rate: the highest one where `schedule` or `warmup` change it."""
+    """Learning rate; the peak if `schedule` or `warmup` change it."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     batch_size: int = Field(default=32, ge=1, le=MAX_STEPS)
     """Examples per step: texts, or pairs of texts."""
     max_epochs: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """Passes over train, at most; the epoch that is kept is chosen on dev. None: as many as begin within
-    `max_steps`, but two at least."""
+    """Maximum passes over train; which epoch is kept is chosen on dev. None: as many as begin within
+    `max_steps`, but at least two."""
     max_steps: int = Field(default=3000, ge=1, le=MAX_STEPS)
-    """Steps of the optimiser by which epochs are counted where `max_epochs` is not given."""
+    """Optimiser steps from which the number of epochs is derived if `max_epochs` is not given."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the rate falls after the warm-up, over the steps of all epochs that there may be."""
+    """How the rate decays after the warm-up, over the steps of the maximum number of epochs."""
     warmup: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the steps in which the rate rises to `lr`, in equal parts."""
+    """Share of the steps over which the rate rises linearly to `lr`."""
     max_grad_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The gradient of a step is scaled down to this norm if it is longer; None leaves it."""
+    """A larger gradient norm is clipped to this; None for no clipping."""
     patience: Annotated[int, Field(ge=1, le=MAX_STEPS)] | Literal["auto"] | None = "auto"
-    """Training ends after this many epochs in a row that are no better on dev; None never. `auto` is as many
-    as make a tenth of `max_steps`, but five at least."""
+    """Training stops after this many epochs in a row without improvement on dev; None for never. `auto`: as
+    many as make up a tenth of `max_steps`, but at least five."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of tokens, token graph and activations in training. Parameters, their gradients, the loss and
-    every evaluation are float32."""
+    """Precision of tokens, token graph and activations in training. Parameters, their gradients, the loss
+    and every evaluation are float32."""
 
     def limits(self, n_examples: int) -> Limits:
-        """When training on so many examples ends."""
+        """The limits for this number of examples."""
         per_epoch = math.ceil(n_examples / self.batch_size)
         n_epochs, patience = self.max_epochs, self.patience
         if n_epochs is None:
@@ -67,7 +67,7 @@ class OptimConfig(BaseModel):
         return Limits(n_epochs, patience)
 
     def for_examples(self, n_examples: int) -> "OptimConfig":
-        """The same training with its limits written out."""
+        """The same config with its limits filled in."""
         n_epochs, patience = self.limits(n_examples)
         return self.model_copy(update={"max_epochs": n_epochs, "patience": patience})
 
@@ -75,9 +75,9 @@ class OptimConfig(BaseModel):
 def make_optimizer(
     config: OptimConfig, parameters: Iterable[torch.nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """The optimiser of a fit."""
+    """Create the optimiser of a fit."""
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    # Fused: one pass over each parameter instead of a dozen small operations per step.
+    # Fused: one kernel per parameter instead of a dozen small operations per step.
     return kinds[config.optimizer](
         parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True
     )
@@ -87,16 +87,16 @@ def rate(config: OptimConfig, step: int, n_steps: int) -> float:
     """Learning rate of step `step`, from 0, of `n_steps`.
 
     No step is wasted on a rate of 0: the first of W warm-up steps has lr / W, and the last step of a
-    linear fall over F steps lr / F.
+    linear decay over F steps lr / F.
     """
     warm = round(config.warmup * n_steps)
     if step < warm:
         return config.lr * (step + 1) / warm
-    fallen = (step - warm) / (n_steps - warm)
+    progress = (step - warm) / (n_steps - warm)
     match config.schedule:
         case "constant":
             return config.lr
         case "linear":
-            return config.lr * (1 - fallen)
+            return config.lr * (1 - progress)
         case "cosine":
-            return config.lr * (1 + math.cos(math.pi * fallen)) / 2
+            return config.lr * (1 + math.cos(math.pi * progress)) / 2

@@ -1,4 +1,4 @@
-"""Where the partner of a pair stands among all partners.
+"""The rank of a pair's partner among all partners.
 
 Axes: u distinct texts, d width, p pairs, m distinct second texts.
 """
@@ -12,7 +12,7 @@ from permafrost.storage.ragged import ranges
 
 _PAIRS_AT_A_TIME = 256
 _ROUNDING = 1e-12
-"""Similarities that differ by less, relative to the lengths of the vectors, differ by rounding only."""
+"""Similarities that differ by less, relative to the norms of the vectors, count as equal."""
 
 
 def partner_ranks(
@@ -20,15 +20,14 @@ def partner_ranks(
     sides: Int64[np.ndarray, "2 p"],
     similarity: VectorSimilarity,
 ) -> tuple[Int64[np.ndarray, " p"], Float64[np.ndarray, " p"]]:
-    """Rank (from 1) of every pair's second text among all second texts, as near to the first.
+    """Rank (from 1) of every pair's second text among all second texts, by similarity to the first.
 
-    A text that is as near as the partner stands before it. The first text itself and its partners in
-    other pairs are no rivals.
+    Ties count against the partner. The first text itself and its partners in other pairs are not ranked.
 
     Args:
         vectors: one per distinct text.
         sides: first and second text of each pair, as rows of `vectors`.
-        similarity: what near means; under `cosine` a vector of zeros is near to nothing.
+        similarity: under `cosine` a zero vector has similarity 0 to everything.
 
     Returns:
         The ranks, and the similarity of each pair.
@@ -37,25 +36,25 @@ def partner_ranks(
         norms_U1 = np.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = vectors / np.where(norms_U1 > 0, norms_U1, 1)
     first_P, second_P = sides
-    rivals_M, own_P = np.unique(second_P, return_inverse=True)
-    rivals_MD = vectors[rivals_M]
-    slack = _ROUNDING * np.linalg.norm(rivals_MD, axis=1).max()
+    candidates_M, own_P = np.unique(second_P, return_inverse=True)
+    candidates_MD = vectors[candidates_M]
+    slack = _ROUNDING * np.linalg.norm(candidates_MD, axis=1).max()
     by_first = np.argsort(first_P, kind="stable")
     starts_P = np.searchsorted(first_P[by_first], first_P, side="left")
     counts_P = np.searchsorted(first_P[by_first], first_P, side="right") - starts_P
     ranks_P = np.empty(len(first_P), np.int64)
-    near_P = np.empty(len(first_P), np.float64)
+    similarities_P = np.empty(len(first_P), np.float64)
     for at in range(0, len(first_P), _PAIRS_AT_A_TIME):
-        mine = slice(at, at + _PAIRS_AT_A_TIME)
-        asked_PD = vectors[first_P[mine]]
-        found_PM = asked_PD @ rivals_MD.T
-        near_P[mine] = found_PM[np.arange(len(asked_PD)), own_P[mine]]
-        least_P = near_P[mine] - slack * np.linalg.norm(asked_PD, axis=1)
-        before_PM = found_PM >= least_P[:, None]
-        before_PM[_partners(starts_P[mine], counts_P[mine], own_P[by_first])] = False
-        before_PM[first_P[mine, None] == rivals_M] = False
-        ranks_P[mine] = 1 + before_PM.sum(axis=1)
-    return ranks_P, near_P
+        pairs = slice(at, at + _PAIRS_AT_A_TIME)
+        queries_PD = vectors[first_P[pairs]]
+        scores_PM = queries_PD @ candidates_MD.T
+        similarities_P[pairs] = scores_PM[np.arange(len(queries_PD)), own_P[pairs]]
+        threshold_P = similarities_P[pairs] - slack * np.linalg.norm(queries_PD, axis=1)
+        ahead_PM = scores_PM >= threshold_P[:, None]
+        ahead_PM[_partners(starts_P[pairs], counts_P[pairs], own_P[by_first])] = False
+        ahead_PM[first_P[pairs, None] == candidates_M] = False
+        ranks_P[pairs] = 1 + ahead_PM.sum(axis=1)
+    return ranks_P, similarities_P
 
 
 def _partners(

@@ -1,4 +1,4 @@
-"""A head in training: its model, what a batch of it makes smaller, and its answers on dev."""
+"""A head in training: its model, the loss of a batch, and its predictions on dev."""
 
 from typing import Any
 
@@ -18,17 +18,17 @@ from permafrost.storage.readers import Batch
 
 
 class HeadTrainee(Trainee[TaskModel, Batch]):
-    """A head and what its task adds; the same seed gives the same initial weights on every device.
+    """A head with the layers its task adds; the same seed gives the same initial weights on every device.
 
     Args:
-        config: the fit, its limits written out.
-        facts: what its model has to know of the corpus.
-        train: what it is trained on.
-        dev: what it is scored on; None where it never is.
+        config: of the fit, with its limits filled in.
+        facts: what the model needs to know about the corpus.
+        train: training examples.
+        dev: examples it is scored on; None if it never is.
         device: where to compute.
 
     Raises:
-        InputError: it has nothing to train.
+        InputError: there is nothing to train.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class HeadTrainee(Trainee[TaskModel, Batch]):
         self.config, self.train, self._dev, self.device = config, train, dev, device
         self.model = build_model(config, facts, train.reader.width).to(device)
         if not any(p.requires_grad for p in self.model.parameters()):
-            # Of fixed heads, the splits have said so.
+            # For heads without parameters, `require_fitting` has reported this.
             raise InputError(
                 f"head {config.head.kind} has no parameters with these settings and loss {config.loss.kind} "
                 "adds none, so there is nothing to train; use another head"
@@ -51,7 +51,7 @@ class HeadTrainee(Trainee[TaskModel, Batch]):
 
     @property
     def plan(self) -> Plan:
-        """As its config says for so many examples."""
+        """The config's training plan for the number of train examples."""
         optim, n_examples = self.config.optim, len(self.train.labels)
         limits = optim.limits(n_examples)
         per_epoch = -(-n_examples // optim.batch_size)
@@ -65,24 +65,24 @@ class HeadTrainee(Trainee[TaskModel, Batch]):
         )
 
     def batches(self, epoch: int) -> Any:
-        """Examples with the rows of their texts."""
+        """Indices of examples, with the rows of their texts."""
         return self.train.shuffled(self.config.optim.batch_size, self.config.seed, epoch)
 
     def loss(self, batch: Batch) -> tuple[Tensor, int]:
-        """That of the task."""
+        """The loss of the task."""
         picked, rows = batch
         encoded = encode(self.model, self.config.optim.precision, *to_tensors(rows, self.device))
         labels = torch.from_numpy(self.train.labels[picked]).to(self.device)
         return self.model.loss(encoded, labels), len(picked)
 
     def dev(self) -> tuple[float]:
-        """The metric of the config."""
-        assert self._dev is not None, "it is scored only where it has dev"
+        """The config's metric on dev."""
+        assert self._dev is not None, "a trainee without dev is never scored"
         answers = predict(self.model, self._dev, self.config.optim.batch_size, self.device)
         return (evaluate(self.config.metric, self._dev.labels, answers.values),)
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
-        """Names the fit and its rate."""
+        """An error that names the fit and its learning rate."""
         return PermafrostError(
             f"the loss is {value} {what} of the fit "
             f"{self.config.model_dump_json()} with optim.lr {self.config.optim.lr}; lower "
@@ -93,10 +93,10 @@ class HeadTrainee(Trainee[TaskModel, Batch]):
 def encode(
     model: TaskModel, precision: str, tokens: Tensor, offsets: Tensor
 ) -> Float[Tensor, "n e"]:
-    """Encodings of texts in float32, computed in the precision of training."""
+    """Encodings of texts in float32, computed in the training precision."""
     if precision == "float32":
         return model(tokens, offsets)
-    # Casts instead of autocast, which does not reach into the backward passes that heads write out.
+    # Casts instead of autocast, which does not apply inside the heads' hand-written backward passes.
     # Gradients arrive at the float32 parameters; batch normalisation keeps its own in float32.
     kept = {id(p) for m in model.modules() if isinstance(m, nn.BatchNorm1d) for p in m.parameters()}
     low = {n: p if id(p) in kept else p.bfloat16() for n, p in model.named_parameters()}
@@ -105,7 +105,7 @@ def encode(
 
 
 def predict(model: TaskModel, source: Source, batch_size: int, device: torch.device) -> Predictions:
-    """Answers to every example of a split, every distinct text of pairs encoded once.
+    """Predictions for every example of a split; each distinct text of pairs is encoded once.
 
     Raises:
         PermafrostError: an encoding is not finite.

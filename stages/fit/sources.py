@@ -1,4 +1,4 @@
-"""One split as a fit sees it: features of its texts, and batches of its examples.
+"""A split as a fit reads it: features of its texts, and batches of its examples.
 
 Axes: n examples of s sides.
 """
@@ -23,16 +23,16 @@ class Singles:
     """Examples of one text each."""
 
     reader: FeatureReader
-    """Text i is that of example i."""
+    """Text i belongs to example i."""
     labels: np.ndarray
 
     @property
     def sides(self) -> Int64[np.ndarray, "1 n"]:
-        """Texts of each example, as the reader counts them."""
+        """Texts of each example, as the reader numbers them."""
         return np.arange(len(self.labels))[None]
 
     def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Every example once: their numbers `[b]` and the rows of their texts."""
+        """Every example once: batches of indices `[b]` and the rows of their texts."""
         return self.reader.shuffled(batch_size, seed, epoch)
 
 
@@ -43,17 +43,17 @@ class Pairs:
     reader: FeatureReader
     """The distinct texts of both sides, and the negatives."""
     sides: Int64[np.ndarray, "2 n"]
-    """Texts of each example, as the reader counts them."""
+    """Texts of each example, as the reader numbers them."""
     labels: np.ndarray
     negatives: Ragged | None = None
-    """Hard negatives of each example, as the reader counts them."""
+    """Hard negatives of each example, as the reader numbers them."""
 
     def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Every example once: their numbers `[b]` and the rows of b first texts, then of b second ones,
+        """Every example once: batches of indices `[b]` and the rows of b first texts, then of b second ones,
         then of the negatives of all b.
 
-        The order does not depend on the kind of the reader. A reader that reads windows loads the texts
-        of as many batches at a time as its budget allows, at least one; with negatives, one.
+        The order does not depend on the kind of reader. A reader of windows loads the texts of as many
+        batches at a time as its budget allows, but at least one; with negatives, exactly one.
         """
         batches = shuffled_batches(len(self.labels), batch_size, seed, epoch)
         if self.negatives is not None:
@@ -72,7 +72,7 @@ Source = Singles | Pairs
 
 
 def source_of(examples: Examples, reader: FeatureReader) -> Source:
-    """Examples with the features of their texts; `reader` counts texts as the corpus does."""
+    """Examples with the features of their texts; `reader` numbers texts as the corpus does."""
     if len(examples.sides) == 1:
         return Singles(reader.subset(examples.texts), examples.labels)
     texts, sides = np.unique(np.stack(examples.sides), return_inverse=True)
@@ -80,16 +80,16 @@ def source_of(examples: Examples, reader: FeatureReader) -> Source:
 
 
 def source_with_negatives(examples: Examples, reader: FeatureReader) -> Pairs:
-    """As `source_of`, for pairs that are told from their hard negatives too."""
-    given = examples.negatives
-    assert given is not None, "checked with the splits"
-    texts, numbers = np.unique(np.concatenate([*examples.sides, given.data]), return_inverse=True)
+    """As `source_of`, for pairs with hard negatives."""
+    ragged = examples.negatives
+    assert ragged is not None, "`require_negatives` checks this"
+    texts, numbers = np.unique(np.concatenate([*examples.sides, ragged.data]), return_inverse=True)
     sides, negatives = np.split(numbers, [2 * len(examples)])
     return Pairs(
         reader.subset(texts),
         sides.reshape(2, -1),
         examples.labels,
-        Ragged(negatives, given.offsets),
+        Ragged(negatives, ragged.offsets),
     )
 
 
@@ -111,7 +111,7 @@ def with_reader(source: Source, reader: FeatureReader) -> Source:
 def to_tensors(
     features: Ragged, device: torch.device
 ) -> tuple[Float[Tensor, "t d"], Int[Tensor, " n_plus_1"]]:
-    """Packed tokens and offsets on a device; no copy on the CPU when the memory is writable float32."""
+    """Packed tokens and offsets on a device; not copied on the CPU if they are writable float32."""
     data = np.require(features.data, dtype=np.float32, requirements=["C", "W"])
     return torch.from_numpy(data).to(device), torch.from_numpy(features.offsets).to(device)
 

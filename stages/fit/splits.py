@@ -1,4 +1,4 @@
-"""The examples that a fit learns from and chooses on: checked, and shuffled for the control."""
+"""The train and dev examples of a fit: checked, and shuffled for the control."""
 
 from dataclasses import replace
 from typing import Literal
@@ -20,12 +20,12 @@ def require_fitting(config: FitConfig, data: FitData) -> None:
     """Check that a head can be trained on a corpus of this kind.
 
     Raises:
-        InputError: a loss or metric that does not go with it, or nothing to train.
+        InputError: the loss or metric is not for this kind of corpus, or there is nothing to train.
     """
     loss = config.loss
     if data.task not in loss.task_kinds:
         raise InputError(
-            f"loss {loss.kind} does not go with a corpus of kind {quoted(data.task)}; set loss to "
+            f"loss {loss.kind} is not for a corpus of kind {quoted(data.task)}; set loss to "
             f"{{kind: {default_loss(data.task).kind}}}"
         )
     require_metric(config.metric, data)
@@ -42,7 +42,7 @@ def require_fitting(config: FitConfig, data: FitData) -> None:
 
 
 def require_trainable(config: FitConfig, data: FitData) -> None:
-    """Check everything about a fit that a corpus tells without its features.
+    """Check everything about a fit that can be checked without features.
 
     Raises:
         InputError: see `require_fitting`, `splits` and `require_negatives`.
@@ -53,14 +53,14 @@ def require_trainable(config: FitConfig, data: FitData) -> None:
 
 
 def require_metric(metric: Metric, data: FitData) -> None:
-    """Check that a metric means something for a corpus.
+    """Check that a metric is defined for a corpus.
 
     Raises:
         InputError: it does not.
     """
     if metric not in METRICS[data.task]:
         raise InputError(
-            f"metric {metric} means nothing for a corpus of kind {quoted(data.task)}; use one of "
+            f"metric {metric} is not defined for a corpus of kind {quoted(data.task)}; use one of "
             f"{', '.join(METRICS[data.task])}"
         )
     if metric == "f1" and len(data.label_names) != 2:
@@ -71,10 +71,10 @@ def require_metric(metric: Metric, data: FitData) -> None:
 
 
 def splits(seed: int, labels: Literal["true", "shuffled"], data: FitData) -> Splits:
-    """Train and dev of a fit with this seed and these labels.
+    """The train and dev examples of a fit with this seed and these labels.
 
     Raises:
-        InputError: no train or dev examples, or nothing that could be learnt.
+        InputError: there are no train or dev examples, or nothing can be learnt from them.
     """
     train, dev = data.split("train"), data.split("dev")
     match data.task:
@@ -89,7 +89,7 @@ def splits(seed: int, labels: Literal["true", "shuffled"], data: FitData) -> Spl
     if labels == "true":
         return train, dev
     shuffled = _other_partners if data.task == "unlabelled" else _other_labels
-    # Streams of their own, so that no permutation is the one that orders the batches.
+    # Separate random streams, so that neither permutation is the one that orders the batches.
     return (
         shuffled(train, np.random.default_rng([seed, 1 << 32, 0])),
         shuffled(dev, np.random.default_rng([seed, 1 << 32, 1])),
@@ -110,15 +110,15 @@ def require_spread(examples: Examples) -> None:
 
 
 def require_rivals(examples: Examples) -> None:
-    """Check that a partner can be told from another.
+    """Check that there are different partners to rank.
 
     Raises:
-        InputError: all second texts are one.
+        InputError: all pairs have the same second text.
     """
     if len(np.unique(examples.sides[1])) < 2:
         raise InputError(
-            f"the {len(examples)} {examples.split} pairs have one second text, so every rank is 1; give "
-            "pairs with at least two different second texts"
+            f"the {len(examples)} {examples.split} pairs all have the same second text, so every rank is 1; "
+            "give pairs with at least two different second texts"
         )
 
 
@@ -151,6 +151,6 @@ def _other_labels(split: Examples, rng: np.random.Generator) -> Examples:
 def _other_partners(split: Examples, rng: np.random.Generator) -> Examples:
     first, second = split.sides
     moved = rng.permutation(len(split))
-    # With the text that they are told from.
+    # Negatives move with the partner that they are contrasted with.
     negatives = None if split.negatives is None else split.negatives.take(moved)
     return replace(split, sides=(first, second[moved]), negatives=negatives)

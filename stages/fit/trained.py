@@ -1,4 +1,4 @@
-"""A trained head: what a fit returns, its files, and using it."""
+"""A trained head: the result of a fit, its files, and how to use it."""
 
 import json
 from collections.abc import Generator, Mapping
@@ -35,9 +35,9 @@ FORMAT = 4
 
 
 class LoadedHead(torch.nn.Module):
-    """A head with what its task adds, on the CPU until moved, without gradients.
+    """A head with the layers its task adds, on the CPU until moved, without gradients.
 
-    Tokens are packed float32 `[n_tokens, d_in]`, text i is `offsets[i]:offsets[i + 1]`.
+    Tokens are packed float32 `[n_tokens, d_in]`; text i is `offsets[i]:offsets[i + 1]`.
     """
 
     def __init__(
@@ -45,21 +45,21 @@ class LoadedHead(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        """As it was trained, its limits written out."""
+        """As it was trained, with its limits filled in."""
         self.d_in = d_in
         self.facts = facts
-        """What it knows of the corpus it was trained on."""
+        """What it knows about the corpus it was trained on."""
         self.epoch = epoch
         """The chosen epoch, from 1."""
         self.dev = dev
-        """Its metric on dev, with the labels that the fit saw."""
+        """Its metric on dev, with the labels that the fit used (shuffled for the control)."""
         self.model = build_model(config, facts, d_in)
         self.requires_grad_(False)
         self.eval()
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Names of the classes; empty where it knows none."""
+        """Names of the classes; empty if it was not trained on classes."""
         return self.facts.label_names
 
     @property
@@ -74,12 +74,12 @@ class LoadedHead(torch.nn.Module):
 
     @property
     def n_parameters(self) -> int:
-        """Trained numbers, the pooling's and those that the task adds."""
+        """Number of parameters, of the pooling and of the layers its task adds."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
     def choice(self) -> dict[str, JsonValue]:
-        """What was chosen on dev, by dotted name, for tables."""
+        """The settings chosen on dev, by dotted name, for tables."""
         return self.config.choice() | {"epoch": self.epoch}
 
     @torch.no_grad()
@@ -111,8 +111,8 @@ class LoadedHead(torch.nn.Module):
     ) -> Float[Tensor, " t"] | None:
         """Share of each token in its text's vector.
 
-        None for a head without weights, and where a row is a text that extraction has pooled already, so that
-        no token of it is left to weigh.
+        None for a head without token weights, and for arrays that extraction has pooled, which have no tokens
+        to weigh.
         """
         if ArrayName.parse(self.layer).axis == "text":
             return None
@@ -121,13 +121,13 @@ class LoadedHead(torch.nn.Module):
 
 @dataclass(frozen=True)
 class FitResult:
-    """The best epoch of a fit and how it was found."""
+    """The best epoch of a fit, and its history."""
 
     config: FitConfig
     trained: FitConfig
-    """The same with its limits written out."""
+    """The same with its limits filled in."""
     to_beat: float | None
-    """The best on dev of the candidates before it, where they could end it early."""
+    """The best dev metric of the candidates before it, if those could end it early."""
     best: EpochRecord
     history: tuple[EpochRecord, ...]
     log: tuple[StepRecord, ...]
@@ -146,11 +146,11 @@ class FitResult:
         d_in: int,
         facts: TaskFacts,
     ) -> "FitResult":
-        """What a trainer found that has ended."""
+        """The result of a trainer that has finished."""
         history, log = records_of(trainer)
         best = next(r for r in history if r.epoch == trainer.best[0].epoch)
-        found = tuple(history), tuple(log)
-        return cls(config, trained, to_beat, best, *found, d_in, facts, dict(trainer.kept))
+        records = tuple(history), tuple(log)
+        return cls(config, trained, to_beat, best, *records, d_in, facts, dict(trainer.kept))
 
     def head(self) -> LoadedHead:
         """The trained head."""
@@ -184,25 +184,25 @@ class FitResult:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What `head.json` says of a trained head.
+    """The content of a trained head's `head.json`.
 
     Raises:
         NotFoundError: the folder holds no head.
-        CorruptDataError: it is no JSON.
+        CorruptDataError: the file is not JSON.
     """
-    with _named(folder):
+    with _read_errors(folder):
         return json.loads((folder / "head.json").read_text(encoding="utf-8"))
 
 
 def load_head(folder: Path) -> LoadedHead:
-    """Read a head that `FitResult.save` wrote.
+    """Load a head that `FitResult.save` wrote.
 
     Raises:
         NotFoundError: the folder holds no head.
         CorruptDataError: its files do not describe one.
     """
     record = read_record(folder)
-    with _named(folder):
+    with _read_errors(folder):
         head = LoadedHead(
             _chosen(record),
             record["d_in"],
@@ -215,8 +215,8 @@ def load_head(folder: Path) -> LoadedHead:
 
 
 @contextmanager
-def _named(folder: Path) -> Generator[None]:
-    """Failures to read a head, in words."""
+def _read_errors(folder: Path) -> Generator[None]:
+    """Turn failures to read a head into errors that name its folder."""
     try:
         yield
     except FileNotFoundError as error:
@@ -233,20 +233,20 @@ def _named(folder: Path) -> Generator[None]:
 def _chosen(record: Mapping[str, Any]) -> FitConfig:
     plain, head = record["chosen"], record["chosen"]["head"]
     if record["format"] < 3:
-        # What is 'gin' now, with batch normalisation, did not exist; AdaPool was scaled by attention head.
+        # The present 'gin', with batch normalisation, did not exist; AdaPool was scaled per attention head.
         if head.get("conv") == "gin":
             head = head | {"conv": "gin_plain"}
         if head["kind"] == "adapool":
             head = {"scale": "head"} | head
-    # Before there was early stopping, nothing was said of it.
+    # Older records do not mention early stopping, which did not exist.
     optim = {"patience": None} | plain["optim"]
-    # Before each candidate was a fit of its own, it named the grid that it was of.
-    kept = {name: value for name, value in plain.items() if name != "grid"}
-    return FitConfig.model_validate(kept | {"head": head, "optim": optim})
+    # Before every candidate was a fit of its own, a fit had the field `grid`.
+    fields = {name: value for name, value in plain.items() if name != "grid"}
+    return FitConfig.model_validate(fields | {"head": head, "optim": optim})
 
 
 def _facts(record: Mapping[str, Any]) -> TaskFacts:
-    if record["format"] == 1:  # knew single texts with classes only
+    if record["format"] == 1:  # single texts with classes only
         return TaskFacts("classification", tuple(record["label_names"]))
     low, high = record["label_range"]
     return TaskFacts(record["task"], tuple(record["label_names"]), (low, high))

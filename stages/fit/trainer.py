@@ -1,8 +1,8 @@
-"""The one training loop: epochs, rates, clipping, early stopping, the best epoch on dev, records, resuming.
+"""The training loop: epochs, learning rates, clipping, early stopping, the best epoch on dev, resuming.
 
-What is trained is a `Trainee`: a model with its optimiser, its batches in the order of its seed, its loss
-and its score on dev. The loop draws nothing itself, and nothing may come from torch's global generator, so
-trainers run side by side in threads.
+It trains a `Trainee`: a model with its optimiser, its batches in an order given by its seed, its loss and its
+score on dev. The loop draws no random numbers, and no trainee may use torch's global generator, so trainers
+can run in parallel threads.
 Axes: p parts of a model.
 """
 
@@ -32,13 +32,13 @@ class Step(NamedTuple):
     step: int
     """From 1, over all epochs."""
     losses: tuple[float, ...]
-    """Of each part of the model."""
+    """The loss of each part of the model."""
     n_examples: int
     lr: float
 
     @property
     def loss(self) -> float:
-        """The mean of the parts."""
+        """The mean loss of the parts."""
         return sum(self.losses) / len(self.losses)
 
 
@@ -48,9 +48,9 @@ class Epoch(NamedTuple):
     epoch: int
     """From 1."""
     losses: tuple[float, ...]
-    """Of each part, the mean over the examples of the pass."""
+    """The loss of each part, the mean over the examples of the pass."""
     dev: tuple[float, ...] | None
-    """The score of each part; None where dev was not looked at, or told nothing."""
+    """The score of each part; None if dev was not evaluated, or gave no score."""
 
 
 class Best(NamedTuple):
@@ -62,53 +62,53 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How long is trained, and how."""
+    """How long to train, and how."""
 
     n_epochs: int
-    """At most."""
+    """Maximum number of epochs."""
     n_steps: int
-    """Of an epoch."""
+    """Steps per epoch."""
     patience: int | None = None
-    """Epochs in a row that are no better on dev, after which training ends; None never."""
+    """Training stops after this many epochs in a row without improvement on dev; None for never."""
     evaluate_every: int = 1
-    """Epochs between two scores on dev; the last epoch always has one."""
+    """Epochs between evaluations on dev; the last epoch is always evaluated."""
     max_grad_norm: float | None = None
-    """The gradient of a step is scaled down to this norm if it is longer."""
+    """A larger gradient norm is clipped to this."""
     rate: Callable[[int], float] | None = None
-    """Learning rate of a step, from 0; None leaves those that the optimiser has."""
+    """Learning rate of a step, from 0; None keeps the optimiser's own."""
 
 
 class Trainee(ABC, Generic[M, B]):
-    """What is trained.
+    """A model that can be trained.
 
-    A model may have parts that share nothing, such as the autoencoders of the layers: each then has its own
-    loss, score and best epoch. Most have one part.
+    It may have parts that share no parameters, such as the autoencoders of the layers: each then has its own
+    loss, score and best epoch. Most models have one part.
     """
 
     model: M
     optimizer: torch.optim.Optimizer
     noun: ClassVar[str] = "loss"
-    """What is made smaller, for the display."""
+    """Name of the loss, for the display."""
 
     @abstractmethod
     def batches(self, epoch: int) -> Iterable[B]:
-        """The batches of an epoch, from 1; the same ones for the same epoch."""
+        """The batches of an epoch, from 1; always the same for the same epoch."""
 
     @abstractmethod
     def loss(self, batch: B) -> tuple[Tensor, int]:
-        """What the step makes smaller, a number or `[p]`, and of how many examples it is the mean."""
+        """The loss of a batch, a scalar or `[p]`, and the number of examples it is the mean of."""
 
     @abstractmethod
     def dev(self) -> Sequence[float] | None:
-        """How good the model is now, `[p]`, higher being better; None if dev tells nothing."""
+        """The present scores on dev, `[p]`, higher is better; None if dev gives no score."""
 
     @abstractmethod
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
-        """The error for a loss, or a score on dev, that is not finite; `what` says which and when."""
+        """The error to raise for a loss or dev score that is not finite; `what` says which and when."""
 
     def keep(self, kept: dict[str, Tensor], parts: Sequence[int]) -> None:
-        """Replace these parts in a copy of the parameters and buffers on the CPU, which is empty at first."""
-        # Cloned, since on the CPU the model goes on changing the same memory.
+        """Copy these parts into `kept`, parameters and buffers on the CPU; it is empty at first."""
+        # Cloned, since on the CPU training goes on changing the same memory.
         kept |= {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
 
     def shown(self, dev: Sequence[float]) -> str:
@@ -127,29 +127,30 @@ class Trainer(Generic[M, B]):
     trainee: Trainee[M, B]
     plan: Plan
     is_hopeless: Callable[[Sequence[float]], bool] = _never
-    """Whether to end, from the scores of the first part so far."""
+    """Whether to stop, given the first part's scores so far."""
     history: list[Epoch] = field(default_factory=list[Epoch])
     log: list[Step] = field(default_factory=list[Step])
     best: list[Best] = field(default_factory=list[Best])
-    """Of each part; empty before dev told anything."""
+    """The best epoch of each part; empty before the first score on dev."""
     kept: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Parameters and buffers of the best epoch, each part's of its own, on the CPU."""
+    """Parameters and buffers of each part's best epoch, on the CPU."""
 
     def run(
         self, progress: Progress, after_epoch: Callable[[], None] = lambda: None
     ) -> "Trainer[M, B]":
-        """Train to the end, from wherever it is; steps that were done before, or are spared, count as done.
+        """Train to the end from the present state; steps done earlier or saved by early stopping count as
+        done.
 
         Raises:
             PermafrostError: a loss, or a score on dev, is not finite.
         """
         progress.advance(self.plan.n_steps * len(self.history))
         while not self.is_over:
-            said = next((self.trainee.shown(e.dev) for e in self.history[::-1] if e.dev), "")
+            note = next((self.trainee.shown(e.dev) for e in self.history[::-1] if e.dev), "")
             steps: list[Step] = []
             for step in self.steps(len(self.history) + 1):
                 steps.append(step)
-                progress.advance(1, f"{self.trainee.noun} {step.loss:.4f}{said}")
+                progress.advance(1, f"{self.trainee.noun} {step.loss:.4f}{note}")
             self._end(steps)
             after_epoch()
         progress.advance(self.plan.n_steps * (self.plan.n_epochs - len(self.history)))
@@ -157,7 +158,7 @@ class Trainer(Generic[M, B]):
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no further epoch."""
+        """Whether training is finished."""
         plan, n = self.plan, len(self.history)
         best = max((b.epoch for b in self.best), default=0)
         scores = [e.dev[0] for e in self.history if e.dev is not None]
@@ -168,7 +169,7 @@ class Trainer(Generic[M, B]):
         )
 
     def steps(self, epoch: int) -> Iterator[Step]:
-        """One pass over train; nothing of it is recorded."""
+        """One pass over train; does not record anything."""
         trainee, plan, optimizer = self.trainee, self.plan, self.trainee.optimizer
         trainee.model.train()
         before = (epoch - 1) * plan.n_steps
@@ -188,7 +189,7 @@ class Trainer(Generic[M, B]):
             yield Step(epoch, before + i + 1, tuple(losses), n_examples, lr)
 
     def _end(self, steps: Sequence[Step]) -> None:
-        """Look at dev after an epoch, record, keep what is better."""
+        """After an epoch: evaluate dev, record, and keep the parts that improved."""
         epoch = len(self.history) + 1
         means = np.zeros(len(steps[0].losses))
         for step in steps:
@@ -218,7 +219,7 @@ class Trainer(Generic[M, B]):
                 raise self.trainee.broken(what, part, value)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs after an epoch: tensors and plain values."""
+        """The state after an epoch, for `load_state_dict`: tensors and plain values."""
         return {
             "history": [tuple(epoch) for epoch in self.history],
             "log": [tuple(step) for step in self.log],
@@ -229,7 +230,7 @@ class Trainer(Generic[M, B]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Bring a fresh trainer of the same trainee to where another was."""
+        """Restore the state of another trainer of the same trainee."""
         self.history = [Epoch(*epoch) for epoch in state["history"]]
         self.log = [Step(*step) for step in state["log"]]
         self.best = [Best(*best) for best in state["best"]]
@@ -241,7 +242,8 @@ class Trainer(Generic[M, B]):
 def shuffled_batches(
     n: int, batch_size: int, seed: int, epoch: int, least: int = 1
 ) -> list[NDArray[np.int64]]:
-    """Every example once, in an order of (seed, epoch); a last batch below `least` joins its neighbour."""
+    """Every example once, in an order given by (seed, epoch); a last batch smaller than `least` is merged
+    into the one before it."""
     order = np.random.default_rng([seed, epoch]).permutation(n)
     stops = list(range(batch_size, n, batch_size))
     if stops and n - stops[-1] < least:

@@ -1,8 +1,8 @@
 """Train a head on stored features and keep the best epoch on dev.
 
-Source: GLOT, section 4.1 (Adam, constant rate, argmax; the losses are those of `models`). We differ in
-how long is trained (`optim`), and in the selection: the released code reports the best epoch of the very set
-it selects on; here dev selects and test is never read.
+Source: GLOT, section 4.1 (Adam, constant rate, argmax; for the losses see `losses`). We differ in the length
+of training (`optim`) and in model selection: the released code reports the best epoch on the same set it
+selects on; here dev selects and test is never read.
 
 A fit depends on its config and data alone.
 """
@@ -41,64 +41,65 @@ def fit(
     checkpoint_every_s: float = 0.0,
     to_beat: float | None = None,
 ) -> FitResult:
-    """Train a head, evaluate dev after every epoch, keep the best epoch, the earliest of equal ones.
+    """Train a head, evaluate on dev after every epoch, and keep the best epoch, the earliest of equal ones.
 
-    A pooling without parameters is applied once and what stands on it is trained on the vectors, which gives
-    the same result.
+    A pooling without parameters is applied once, and the layers on top are trained on its vectors, which
+    gives the same result.
 
     Args:
         config: the head and its training.
         data: features and examples; test is not read.
-        progress: told about every step; the steps that an early end spares count as done.
+        progress: receives every step; steps saved by early stopping count as done.
         device: where to compute, for example "cuda"; not part of the config because it may not
             change the result beyond rounding.
-        checkpoint: file that is written after an epoch and removed at the end. If it is there, from a
-            killed fit of the same config and data, that one is continued, with the result it would
-            have had. Another fit needs another file, and so does other code.
-        checkpoint_every_s: seconds between two writes, at least.
-        to_beat: for `config.grid_patience`: the best on dev of the candidates before.
+        checkpoint: file that is written after an epoch and removed at the end. If it exists, from a killed
+            fit of the same config and data, that fit is resumed, with the result it would have had. Use one
+            file per fit and version of the code.
+        checkpoint_every_s: minimum seconds between two writes.
+        to_beat: for `config.grid_patience`: the best dev metric of the candidates before.
 
     Raises:
-        InputError: no train or dev examples, nothing to learn, a loss or metric of another task, array not
-            given.
+        InputError: there are no train or dev examples, nothing to learn, or a loss or metric of another kind
+            of task.
+        NotFoundError: `data` has no reader for the config's array.
         PermafrostError: the loss or an answer is not finite.
         CorruptDataError: the checkpoint is damaged.
     """
     reader = data.reader(config.layer)
     require_fitting(config, data)
-    found = splits(config.seed, config.labels, data)
-    require_negatives(config, found[0])
-    optim = config.optim.for_examples(len(found[0]))
-    written_out = config.model_copy(update={"optim": optim})
-    facts = _facts(data, found[0])
+    train, dev = splits(config.seed, config.labels, data)
+    require_negatives(config, train)
+    optim = config.optim.for_examples(len(train))
+    trained = config.model_copy(update={"optim": optim})
+    facts = _facts(data, train)
     file = None if checkpoint is None else checkpoint_of(checkpoint, config, data, to_beat)
     saved = None if file is None else file.load()
-    written = time.monotonic()
+    last_saved = time.monotonic()
 
-    def keep() -> None:
-        nonlocal written
-        if file is not None and time.monotonic() - written >= checkpoint_every_s:
+    def save() -> None:
+        nonlocal last_saved
+        if file is not None and time.monotonic() - last_saved >= checkpoint_every_s:
             file.save(trainer.state_dict())
-            written = time.monotonic()
+            last_saved = time.monotonic()
 
-    n_steps = -(-len(found[0]) // optim.batch_size) * optim.limits(len(found[0])).n_epochs
+    n_steps = -(-len(train) // optim.batch_size) * optim.limits(len(train)).n_epochs
     progress.start(f"fit {config.head.kind}", n_steps, "steps")
     try:
-        trainee = _trainee(written_out, data, found, facts, torch.device(device))
+        trainee = _trainee(trained, data, (train, dev), facts, torch.device(device))
         is_hopeless = partial(ends_early, config.grid_patience, to_beat)
         trainer = Trainer(trainee, trainee.plan, is_hopeless)
         if saved is not None:
             trainer.load_state_dict(saved)
-        trainer.run(progress, keep)
+        trainer.run(progress, save)
     finally:
         progress.finish()
     if file is not None:
         file.remove()
-    return FitResult.of(config, written_out, to_beat, trainer, reader.width, facts)
+    return FitResult.of(config, trained, to_beat, trainer, reader.width, facts)
 
 
 def ends_early(patience: int | None, to_beat: float | None, scores: Sequence[float]) -> bool:
-    """Whether a candidate with these scores on dev, one per epoch, has not beaten those before it."""
+    """Whether a candidate should stop: after `patience` epochs none of its dev scores is above `to_beat`."""
     return (
         patience is not None
         and to_beat is not None
@@ -114,12 +115,12 @@ def _facts(data: FitData, train: Examples) -> TaskFacts:
 
 
 def _trainee(
-    config: FitConfig, data: FitData, found: Splits, facts: TaskFacts, device: torch.device
+    config: FitConfig, data: FitData, examples: Splits, facts: TaskFacts, device: torch.device
 ) -> HeadTrainee:
-    examples, dev_examples = found
+    train_examples, dev_examples = examples
     reader = data.reader(config.layer)
     source = source_with_negatives if config.loss.adds_negatives else source_of
-    train, dev = source(examples, reader), source_of(dev_examples, reader)
+    train, dev = source(train_examples, reader), source_of(dev_examples, reader)
     if not config.head.trains:
         train, dev = (
             with_reader(s, pooled(config.head, s.reader, config.optim.batch_size, device))

@@ -1,4 +1,4 @@
-"""The encoders of layer autoencoders, compared layer by layer.
+"""The encoders of layer autoencoders, with codes compared layer by layer.
 
 Source: FREEZE!, 4.2.3.
 """
@@ -16,14 +16,14 @@ from permafrost.stages.heads.initialise import linear
 
 
 class AutoencoderSiameseHead(AutoencodedHead):
-    """The encoders of layer autoencoders, then a deeper network on the cosines (FREEZE!, 4.2.3)."""
+    """The encoders of layer autoencoders, then a deeper MLP on the layers' cosines (FREEZE!, 4.2.3)."""
 
     kind: Literal["autoencoder_siamese"] = "autoencoder_siamese"
     hidden: int = Field(default=512, ge=1, le=MAX_WIDTH)
     n_hidden: int = Field(default=3, ge=1, le=MAX_LAYERS)
-    """Hidden layers of the network on the cosines."""
+    """Hidden layers of the MLP on the cosines."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """In the network on the cosines."""
+    """Dropout rate of the MLP on the cosines."""
 
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `LayerwiseSiamese`."""

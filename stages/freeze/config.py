@@ -1,6 +1,6 @@
-"""How heads on all layers and the autoencoders under them are trained.
+"""How heads on all layers, and the autoencoders that pretrain their encoders, are trained.
 
-The defaults are the final model's of the released notebooks.
+The defaults are those of the final model in the released notebooks.
 """
 
 from typing import Literal
@@ -18,18 +18,18 @@ class _Config(BaseModel):
 
 
 class AutoencoderConfig(_Config):
-    """How layer autoencoders are pretrained on generic texts. Latents are taken as they are."""
+    """How layer autoencoders are pretrained on generic texts. Latents are not normalised."""
 
     encoders: EncoderSizes = EncoderSizes()
     lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
-    """Rate of the first layer; layer i of L, from 0, has lr * (1 + i / L)."""
+    """Learning rate of the first layer; layer i of L, from 0, has lr * (1 + i / L)."""
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     batch_size: int = Field(default=64, ge=1, le=MAX_STEPS)
     max_epochs: int = Field(default=250, ge=1, le=MAX_STEPS)
     dev_share: float = Field(default=0.05, gt=0, lt=1)
-    """Part of the texts that is held out to choose each layer's epoch."""
+    """Share of the texts that is held out to choose each layer's epoch."""
     seed: int = Field(ge=0, le=MAX_SEED)
-    """Initial weights, dropout, the held-out texts and the order of the batches."""
+    """Seeds the initial weights, dropout, the held-out texts and the order of the batches."""
 
 
 class PairFitConfig(_Config):
@@ -45,7 +45,7 @@ class PairFitConfig(_Config):
     max_epochs: int = Field(default=150, ge=1, le=MAX_STEPS)
     loss: PairLossConfig = Field(default="log_variance", validate_default=True)
     seed: int = Field(ge=0, le=MAX_SEED)
-    """Initial weights, dropout and the order of the batches."""
+    """Seeds the initial weights, dropout and the order of the batches."""
     metric: Literal["pearson", "spearman"] = "pearson"
     """Which correlation on dev chooses the epoch."""
     evaluate_every: int = Field(default=10, ge=1, le=MAX_STEPS)

@@ -1,4 +1,4 @@
-"""Pair heads on a corpus: its graded pairs in, scores on dev and test out."""
+"""Pair heads on a corpus: training on its graded pairs, scoring on dev and test."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,16 +27,16 @@ from permafrost.storage.progress import Progress
 
 
 def graded_pairs(corpus: Corpus, split: str, label_range: tuple[float, float]) -> GradedPairs:
-    """The pairs of a split, their labels carried from `label_range` to 0..1.
+    """The pairs of a split, with labels rescaled from `label_range` to 0..1.
 
     Raises:
         InputError: not a similarity corpus.
-        NotFoundError: no such split.
+        NotFoundError: there is no such split.
     """
     if corpus.task != "similarity":
         raise InputError(
-            f"pair heads are trained on graded pairs, the corpus is of kind {corpus.task}; name one of kind "
-            f"similarity"
+            f"pair heads are trained on graded pairs, but the corpus is of kind {corpus.task}; use one of "
+            f"kind similarity"
         )
     rows = corpus.split(split)
     low, high = label_range
@@ -54,7 +54,7 @@ def fit_corpus(
     progress: Progress,
     device: str = "cpu",
 ) -> PairFitResult:
-    """Train a pair head on train, its epoch chosen on dev; test is not read.
+    """Train a pair head on train, with its epoch chosen on dev; test is not read.
 
     Raises:
         InputError: no graded pairs; see also `fit_pairs`.
@@ -64,7 +64,7 @@ def fit_corpus(
 
 
 def require_pairs(corpus: Corpus, label_range: tuple[float, float]) -> None:
-    """Check everything about a pair head that a corpus tells without its latents.
+    """Check everything about a pair head's corpus that can be checked without latents.
 
     Raises:
         InputError: no graded pairs, a split that is missing, labels outside their range or all equal.
@@ -90,28 +90,28 @@ def require_pairs(corpus: Corpus, label_range: tuple[float, float]) -> None:
 
 
 def require_encoders(
-    head: LayersHead, n_layers: int, given: EncoderSizes, n_given_layers: int
+    head: LayersHead, n_layers: int, pretrained: EncoderSizes, n_pretrained_layers: int
 ) -> None:
-    """Check that a head can start from the encoders of a pretraining.
+    """Check that a head can start from pretrained encoders.
 
     Args:
-        head: what is trained.
-        n_layers: whose latents the head reads.
-        given: sizes of the pretrained encoders.
-        n_given_layers: of which there is an encoder.
+        head: to be trained.
+        n_layers: number of layers whose latents the head reads.
+        pretrained: sizes of the pretrained encoders.
+        n_pretrained_layers: number of layers that have a pretrained encoder.
 
     Raises:
-        InputError: a head whose encoders are none of autoencoders, other sizes, or another number of layers.
+        InputError: the head has no autoencoder encoders, or sizes or numbers of layers differ.
     """
     if (sizes := head.encoder_sizes) is None:
         others = [n for n, k in LAYERS_HEADS.kinds().items() if issubclass(k, AutoencodedHead)]
         raise InputError(
-            f"the head {head.kind} starts from no pretrained encoders; leave 'encoders' out, or use "
+            f"the head {head.kind} cannot start from pretrained encoders; leave 'encoders' out, or use "
             f"{', '.join(others[:-1])} or {others[-1]}"
         )
-    if (*_widths(sizes), n_layers) != (*_widths(given), n_given_layers):
+    if (*_widths(sizes), n_layers) != (*_widths(pretrained), n_pretrained_layers):
         raise InputError(
-            f"the pretrained encoders ({n_given_layers} layers, {given}) do not fit the head's "
+            f"the pretrained encoders ({n_pretrained_layers} layers, {pretrained}) do not fit the head's "
             f"({n_layers} layers, {sizes}); pretrain with the head's sizes, on the same layers"
         )
 
@@ -128,11 +128,11 @@ def score_corpus(
 ) -> Scores:
     """Correlate the predictions of the head in `folder` with the labels of dev and test.
 
-    `metrics` also holds the score on the test pairs of which neither text occurs in train, their number
-    and the share of the others: STS-B shares texts between its splits.
+    `metrics` also has the score on the test pairs with neither text in train, their number, and the share of
+    the others: STS-B's splits share texts.
 
     Raises:
-        InputError: predictions that are all equal.
+        InputError: all predictions are equal.
     """
     result = load_pair_fit(folder)
     head = result.head()
@@ -146,8 +146,8 @@ def score_corpus(
         predicted = predict(head, latents, pairs.astype(np.int64)).astype(np.float64)
         if np.ptp(predicted) == 0:
             raise InputError(
-                f"the head predicts {predicted[0]:.6g} for all {len(predicted)} {split} pairs, which "
-                f"correlates with nothing; train it with a lower rate or longer"
+                f"the head predicts {predicted[0]:.6g} for all {len(predicted)} {split} pairs, so there is "
+                f"nothing to correlate; train it with a lower rate or longer"
             )
         metrics[split] = correlate(predicted, labels)
         metrics[f"n_{split}"] = len(labels)

@@ -1,4 +1,4 @@
-"""A small network on the cosine of each layer's latents.
+"""An MLP on the cosines of the layers' latents.
 
 Source: FREEZE!, 4.2.1. Axes: n pairs, l layers, d width of a latent.
 """
@@ -18,7 +18,7 @@ from permafrost.storage.errors import InputError
 
 
 class CosineMlpHead(LayersHead):
-    """A small network on the cosine of each layer's latents (FREEZE!, 4.2.1)."""
+    """An MLP on the cosines of the layers' latents (FREEZE!, 4.2.1)."""
 
     kind: Literal["cosine_mlp"] = "cosine_mlp"
     hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
@@ -29,10 +29,10 @@ class CosineMlpHead(LayersHead):
 
 
 class CosineMlp(PairHead):
-    """Standardised cosines of the raw latents, ReLU, sigmoid.
+    """Standardised cosines of the raw latents, an MLP with ReLU, sigmoid.
 
-    One mean and one deviation for all layers together. We differ: the notebook takes those of the very
-    split that is scored, we take those of train.
+    A single mean and standard deviation serve all layers. We differ: the notebook computes them on the very
+    split that is scored, we on train.
     """
 
     mean: Tensor
@@ -49,14 +49,14 @@ class CosineMlp(PairHead):
     def prepare(
         self, pairs: Iterable[tuple[Float[Tensor, "n l d"], Float[Tensor, "n l d"]]]
     ) -> None:
-        """Standardise by the cosines of the train pairs."""
+        """Compute mean and standard deviation from the cosines of the train pairs."""
         self.standardise_by(torch.cat([cosines(a, b) for a, b in pairs]))
 
     def standardise_by(self, cosines_NL: Float[Tensor, "n l"]) -> None:
-        """Take the mean and the deviation of these cosines.
+        """Set mean and standard deviation to those of these cosines.
 
         Raises:
-            InputError: they are all equal.
+            InputError: all cosines are equal.
         """
         deviation = cosines_NL.double().std()
         if not deviation > 0:

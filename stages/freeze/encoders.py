@@ -1,6 +1,7 @@
 """Encoders of pooled latents, one per layer, and the autoencoders that pretrain them.
 
-The same small network stands once per layer of the backbone, and all layers are computed in one product.
+Each layer of the backbone has its own copy of a small network; all layers are computed in one batched matrix
+product.
 
 Source: FREEZE!, 4.2.2 and 4.2.3, widths and activations as in the released notebooks. The notebooks of
 one experiment add a tenth of the input to the reconstruction; like the final model we do not.
@@ -24,17 +25,17 @@ class EncoderSizes(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     early: int = Field(default=256, ge=1, le=MAX_WIDTH)
-    """Width of a code in the first half of the layers."""
+    """Code width in the first half of the layers."""
     late: int = Field(default=512, ge=1, le=MAX_WIDTH)
-    """Width of a code in the deep half, to which an odd middle layer belongs."""
+    """Code width in the second half, which includes the middle layer of an odd number."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
 
 class StackedLinear(nn.Module):
     """One linear map per layer.
 
-    Biases have torch's default distribution, uniform within 1 / sqrt(d_in); weights are uniform within
-    `bound`, where that is None within 1 / sqrt(d_in) too.
+    Biases have torch's default initialisation, uniform in ±1 / sqrt(d_in); weights are uniform in ±`bound`,
+    by default the same.
     """
 
     def __init__(
@@ -48,21 +49,21 @@ class StackedLinear(nn.Module):
         super().__init__()
         default = 1 / math.sqrt(d_in)
         weight_LIO, bias_L1O = torch.empty(n_layers, d_in, d_out), torch.empty(n_layers, 1, d_out)
-        within = default if bound is None else bound
-        nn.init.uniform_(weight_LIO, -within, within, generator=generator)
+        limit = default if bound is None else bound
+        nn.init.uniform_(weight_LIO, -limit, limit, generator=generator)
         nn.init.uniform_(bias_L1O, -default, default, generator=generator)
         self.weight = nn.Parameter(weight_LIO)
         self.bias = nn.Parameter(bias_L1O)
 
     def forward(self, x: Float[Tensor, "l n i"]) -> Float[Tensor, "l n o"]:
-        """Each layer through its own map."""
+        """Apply each layer's own map."""
         return torch.baddbmm(self.bias, x, self.weight)
 
 
 def xavier_linear(
     n_layers: int, d_in: int, d_out: int, generator: torch.Generator
 ) -> StackedLinear:
-    """Weights Xavier uniform with gain 0.5, biases torch's default, as the FREEZE! autoencoders."""
+    """Xavier uniform weights with gain 0.5, torch's default biases, as in the FREEZE! autoencoders."""
     return StackedLinear(n_layers, d_in, d_out, generator, 0.5 * math.sqrt(6 / (d_in + d_out)))
 
 
@@ -75,14 +76,14 @@ class StackedNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(n_layers, 1, width))
 
     def forward(self, x: Float[Tensor, "l n i"]) -> Float[Tensor, "l n i"]:
-        """Each text's vector standardised, then scaled and shifted by its layer's own numbers."""
+        """Normalise each text's vector, then apply its layer's own scale and shift."""
         return torch.addcmul(self.bias, nn.functional.layer_norm(x, x.shape[-1:]), self.weight)
 
 
 class Dropout(nn.Module):
-    """Dropout that draws from a generator of its own, so that a fit depends on its seed alone.
+    """Dropout with its own generator, so that a fit depends on its seed alone.
 
-    The masks of a seed differ between kinds of device.
+    The same seed gives different masks on different kinds of device.
     """
 
     def __init__(self, share: float, generator: torch.Generator) -> None:
@@ -92,7 +93,7 @@ class Dropout(nn.Module):
         self._draw: torch.Generator | None = None
 
     def forward(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n i"]:
-        """While training, a `share` of the numbers set to 0 and the others scaled up."""
+        """In training, set a `share` of the elements to 0 and scale up the others."""
         if not self.training or not self.share:
             return x
         if self._draw is None or self._draw.device != x.device:
@@ -102,7 +103,7 @@ class Dropout(nn.Module):
 
 
 class LayerGroups(nn.Module):
-    """Layers whose networks have the same widths are computed together, one group after the other."""
+    """Computes layers whose networks have the same widths together, group by group."""
 
     def __init__(self, sizes: Sequence[int], networks: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -110,11 +111,11 @@ class LayerGroups(nn.Module):
         self.networks = nn.ModuleList(networks)
 
     def forward(self, parts: Sequence[Float[Tensor, "_ n _"]]) -> list[Float[Tensor, "_ n _"]]:
-        """Each group's network on its part."""
+        """Apply each group's network to its part."""
         return [network(part) for network, part in zip(self.networks, parts, strict=True)]
 
     def split(self, x: Float[Tensor, "n l d"]) -> tuple[Float[Tensor, "_ n d"], ...]:
-        """The layers of each group, layers first."""
+        """The layers of each group, with the layer axis first."""
         return x.transpose(0, 1).split(self.sizes)
 
 
@@ -130,22 +131,22 @@ class LayerEncoders(nn.Module):
 
     @property
     def n_layers(self) -> int:
-        """Layers of the backbone."""
+        """Number of layers."""
         return sum(self.groups.sizes)
 
     def forward(self, x: Float[Tensor, "n l d"]) -> list[Float[Tensor, "_ n _"]]:
-        """The codes of each group of layers, layers first."""
+        """The codes of each group of layers, with the layer axis first."""
         return self.groups(self.groups.split(x))
 
     def describe(self) -> str:
-        """The sizes in words, for messages."""
+        """The sizes as text, for messages."""
         groups = zip(self.groups.sizes, self.widths, strict=True)
         codes = " and ".join(f"{n} layers of {width}" for n, width in groups)
         return f"{self.d_model}-wide latents, codes of {codes}"
 
 
 def _groups(sizes: EncoderSizes, n_layers: int) -> list[tuple[int, int]]:
-    """How many layers have codes of which width, in order."""
+    """Number of layers and code width of each group, in order."""
     early = n_layers // 2
     if sizes.early == sizes.late or not early:
         return [(n_layers, sizes.late)]
@@ -164,7 +165,7 @@ def _block(n: int, d_in: int, d_out: int, dropout: float, draw: torch.Generator)
 def autoencoder_encoders(
     sizes: EncoderSizes, n_layers: int, d_model: int, generator: torch.Generator
 ) -> LayerEncoders:
-    """The encoding half: d_model to the middle of d_model and the code, then to the code."""
+    """The encoding half: from d_model to the mean of d_model and the code width, then to the code."""
 
     def network(n: int, width: int) -> nn.Module:
         middle = (d_model + width) // 2
@@ -188,7 +189,7 @@ def _networks(
 
 
 class LayerAutoencoders(nn.Module):
-    """One autoencoder per layer; no layer sees another's numbers."""
+    """One autoencoder per layer; they share nothing."""
 
     def __init__(
         self, sizes: EncoderSizes, n_layers: int, d_model: int, generator: torch.Generator
@@ -212,15 +213,15 @@ class LayerAutoencoders(nn.Module):
     def errors(self, x: Float[Tensor, "n l d"]) -> Float[Tensor, " l"]:
         """Mean squared error of the reconstruction, per layer."""
         parts = zip(self.decoders(self.encoders(x)), self.encoders.groups.split(x), strict=True)
-        return torch.cat([(made - given).square().mean(dim=(1, 2)) for made, given in parts])
+        return torch.cat([(output - x).square().mean(dim=(1, 2)) for output, x in parts])
 
     @property
     def n_parameters(self) -> int:
-        """Trained numbers."""
+        """Number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def by_layer(self) -> list[tuple[list[nn.Parameter], int]]:
-        """For each layer, the parameters that hold it and its row in them."""
+        """For each layer the parameters that it is part of, and its row in them."""
         pairs = zip(self.encoders.groups.networks, self.decoders.networks, strict=True)
         return [
             ([*encoder.parameters(), *decoder.parameters()], row)

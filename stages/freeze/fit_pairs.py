@@ -1,6 +1,6 @@
 """Train a pair head on graded pairs and keep its best epoch on dev.
 
-Source: FREEZE!, 4.1 and 4.2. We differ in the selection: the notebooks keep the best epoch on test, here
+Source: FREEZE!, 4.1 and 4.2. We differ in model selection: the notebooks keep the best epoch on test; here
 dev selects and test is never read.
 
 A fit depends on its config, its latents and its pairs alone.
@@ -39,21 +39,22 @@ def fit_pairs(
     progress: Progress,
     device: str = "cpu",
 ) -> PairFitResult:
-    """Train, evaluate dev every few epochs, keep the best evaluated epoch, the earliest of equal ones.
+    """Train, evaluate on dev every few epochs, and keep the best evaluated epoch, the earliest of equal ones.
 
     Args:
         config: the head and its training.
-        latents: one row per text and layer, as `read_latents` gives them; they get no gradient.
-        train: the pairs that are learnt.
-        dev: the pairs that choose the epoch.
-        autoencoders: where the head's encoders start from; None for random initial weights.
-        progress: told about every step.
+        latents: one row per text and layer, from `read_latents`; they get no gradient.
+        train: pairs to train on.
+        dev: pairs to choose the epoch on.
+        autoencoders: initial weights of the head's encoders; None for random ones.
+        progress: receives every step.
         device: where to compute; not part of the config because it may not change the result beyond
             rounding and the masks of dropout.
 
     Raises:
-        InputError: pairs or labels that are not usable, or autoencoders that do not fit the head.
-        PermafrostError: the loss is not finite, or no evaluated epoch tells any two dev pairs apart.
+        InputError: pairs or labels cannot be used, or the autoencoders do not fit the head.
+        PermafrostError: the loss is not finite, or every evaluated epoch gives all dev pairs the same
+            similarity.
     """
     train.require("train", len(latents))
     dev.require("dev", len(latents))
@@ -81,7 +82,7 @@ def fit_pairs(
 
 
 class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
-    """A pair head; the same seed gives the same initial weights on every device."""
+    """A pair head in training; the same seed gives the same initial weights on every device."""
 
     def __init__(
         self,
@@ -101,18 +102,18 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
 
     @property
     def plan(self) -> Plan:
-        """As its config says."""
+        """The config's training plan."""
         config = self.config
         n_steps = len(self.batches(1))
         return Plan(config.max_epochs, n_steps, evaluate_every=config.evaluate_every)
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Numbers of pairs."""
+        """Indices of pairs."""
         config = self.config
         return shuffled_batches(len(self.train), config.batch_size, config.seed, epoch, LEAST)
 
     def loss(self, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
-        """Of the similarities that the head predicts."""
+        """The loss of the predicted similarities."""
         first, second = self.train.pairs[batch].T
         device = self.device
         predicted = self.model(
@@ -122,7 +123,7 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
         return self.config.loss.of(predicted, gold), len(batch)
 
     def dev(self) -> tuple[float] | None:
-        """The correlation of similarities and labels; None where all similarities are equal."""
+        """The correlation of similarities with labels; None if all similarities are equal."""
         predicted = predict(self.model, self.latents, self._dev.pairs)
         if np.ptp(predicted) == 0:
             return None
@@ -130,7 +131,7 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
         return (correlate(predicted.astype(np.float64), self._dev.labels),)
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
-        """Names the head and its rate."""
+        """An error that names the head and its learning rate."""
         config = self.config
         return PermafrostError(
             f"the loss {config.loss.kind} is {value} {what} of the head "
@@ -143,7 +144,7 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
 def predict(
     head: PairHead, latents: Float32[np.ndarray, "n l d"], pairs: Int64[np.ndarray, "p 2"]
 ) -> Float32[np.ndarray, " p"]:
-    """The similarity of each pair, in [0, 1], dropout off, on the device of the head.
+    """The similarity of each pair, in [0, 1], computed on the head's device with dropout off.
 
     Raises:
         PermafrostError: a similarity is not a number.
@@ -177,7 +178,7 @@ def _start(
     autoencoders: LayerAutoencoders | None,
     device: torch.device,
 ) -> PairHead:
-    """A fresh head on its device; the same seed gives the same weights on every device."""
+    """A new head on its device; the same seed gives the same weights on every device."""
     draw = torch.Generator().manual_seed(config.seed)
     head = config.head.build(latents.shape[1], latents.shape[2], draw)
     if autoencoders is not None:

@@ -1,4 +1,4 @@
-"""Pooled rows of several layers, from stored arrays to one block of numbers, and batches of them.
+"""Latents: the pooled rows of several layers, read from stored arrays into one array, and batches of them.
 
 Axes: n texts, m texts of a batch, l layers, d d_model.
 """
@@ -14,8 +14,8 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.readers import FeatureReader
 
 LEAST = 2
-"""Texts or pairs of a batch: one has no variance. (The notebooks drop the last partial batch, so that some
-examples are never seen.)"""
+"""Minimum texts or pairs in a batch, as one has no variance. (The notebooks drop the last partial batch, so
+some examples are never seen.)"""
 _TEXTS_AT_A_TIME = 1024
 
 
@@ -23,7 +23,7 @@ def read_latents(readers: Sequence[FeatureReader]) -> Float32[np.ndarray, "n l d
     """One row per text and layer, in the order of the readers: `pooled/hidden_last/1` and so on.
 
     Raises:
-        InputError: no readers, different texts or widths, or an array with other than one row per text.
+        InputError: there are no readers, texts or widths differ, or an array does not have one row per text.
     """
     if not readers:
         raise InputError("there are no layers to read; name at least one pooled array")

@@ -1,4 +1,4 @@
-"""What every head on the latents of all layers is: a config that makes a similarity of two texts.
+"""The base classes of heads on the latents of all layers, which give two texts a similarity.
 
 Source: FREEZE!, 4.2. Axes: n pairs, l layers, d width of a latent, c width of a code, e of an embedding.
 """
@@ -17,13 +17,13 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 _LEAST = 1e-24
-"""Squared norms multiplied are not taken smaller, so that a vector of zeros has the cosine 0."""
+"""Lower bound of the product of squared norms, so that a zero vector has cosine 0."""
 
 
 def cosines(a: Float[Tensor, "*n c"], b: Float[Tensor, "*n c"]) -> Float[Tensor, "*n"]:
     """Cosine along the last axis; a vector with itself gives exactly 1.
 
-    One root of the product, since the root of a rounded square is exact.
+    This takes one square root of the product, as the root of a rounded square is exact.
     """
     squares = a.square().sum(dim=-1) * b.square().sum(dim=-1)
     return (a * b).sum(dim=-1) / squares.clamp_min(_LEAST).sqrt()
@@ -38,25 +38,25 @@ class PairHead(nn.Module, ABC):
 
     @abstractmethod
     def codes(self, x: Float[Tensor, "n l d"]) -> list[Float[Tensor, "n _"]]:
-        """What is compared of each layer, in order."""
+        """The vectors that are compared, one per layer, in order."""
 
     def prepare(
         self, pairs: Iterable[tuple[Float[Tensor, "n l d"], Float[Tensor, "n l d"]]]
     ) -> None:
-        """Look at the latents of the train pairs before training; most heads need not."""
+        """Called with the latents of the train pairs before training; most heads do not need it."""
         return
 
     def load_encoders(self, autoencoders: LayerAutoencoders) -> None:
-        """Start from pretrained encoders: copies, which training then changes.
+        """Start from copies of pretrained encoders.
 
         Raises:
-            InputError: this head has no encoders, or others.
+            InputError: this head has no encoders, or they have other shapes.
         """
         raise InputError("pretrained encoders were given to a head that has none; leave them out")
 
     @property
     def n_parameters(self) -> int:
-        """Trainable numbers."""
+        """Number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
@@ -70,15 +70,15 @@ class EncodedHead(PairHead):
         return [code for group in self.encoders(x) for code in group.unbind()]
 
     def load_encoders(self, autoencoders: LayerAutoencoders) -> None:
-        """Start from pretrained encoders: copies, which training then changes.
+        """Start from copies of pretrained encoders.
 
         Raises:
-            InputError: they have other sizes, or this head's encoders are none of autoencoders.
+            InputError: they have other sizes, or this head's encoders are not those of autoencoders.
         """
-        given = autoencoders.encoders.state_dict()
+        pretrained = autoencoders.encoders.state_dict()
         shapes = [
             {name: value.shape for name, value in state.items()}
-            for state in (given, self.encoders.state_dict())
+            for state in (pretrained, self.encoders.state_dict())
         ]
         if shapes[0] != shapes[1]:
             raise InputError(
@@ -86,11 +86,11 @@ class EncodedHead(PairHead):
                 f"({self.encoders.describe()}); pretrain with the head's sizes, and only for heads whose "
                 "encoders are those of autoencoders"
             )
-        self.encoders.load_state_dict(given)
+        self.encoders.load_state_dict(pretrained)
 
 
 class LayerwiseSiamese(EncodedHead):
-    """The cosine of the two codes of each layer, a network on the cosines, Hardsigmoid."""
+    """The cosine of the two codes of each layer, an MLP on the cosines, Hardsigmoid."""
 
     def __init__(self, encoders: LayerEncoders, mlp: nn.Module) -> None:
         super().__init__()
@@ -99,15 +99,15 @@ class LayerwiseSiamese(EncodedHead):
 
     def forward(self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]) -> Float[Tensor, " n"]:
         """Similarity of each pair, in [0, 1]."""
-        # Apart rather than in one batch: a row's rounding depends on its place in a batch, and this
-        # way a pair has the same similarity in either order.
+        # Separately rather than in one batch: a row's rounding depends on its place in a batch, and this way
+        # a pair has the same similarity in either order.
         groups = zip(self.encoders(a), self.encoders(b), strict=True)
         cosines_LN = torch.cat([cosines(one, other) for one, other in groups])
         return nn.functional.hardsigmoid(self.mlp(cosines_LN.t()).squeeze(-1))
 
 
 class Unified(EncodedHead):
-    """One embedding per text; the similarity is (1 + cosine) / 2, which orders pairs as the cosine."""
+    """One embedding per text; the similarity is (1 + cosine) / 2, which ranks pairs like the cosine."""
 
     def __init__(self, encoders: LayerEncoders, join: nn.Module) -> None:
         super().__init__()
@@ -120,19 +120,19 @@ class Unified(EncodedHead):
 
     def forward(self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]) -> Float[Tensor, " n"]:
         """Similarity of each pair, in [0, 1]."""
-        # Rounding may carry a cosine past 1.
+        # Rounding may push a cosine past 1.
         return ((1 + cosines(self.embed(a), self.embed(b))) / 2).clamp(0, 1)
 
 
 class LayersHead(Kind, ABC):
-    """One entry `head` of a method of kind `layers`; the defaults are the final model's of the notebooks."""
+    """The field `head` of a method of kind `layers`; the defaults are the notebooks' final model's."""
 
     has_vector: ClassVar[bool] = False
     """Whether it gives a text a vector: it then builds a `Unified`."""
 
     @property
     def encoder_sizes(self) -> EncoderSizes | None:
-        """Of the pretrained encoders that it may start from; None if it starts from none."""
+        """Sizes of the pretrained encoders that it may start from; None if it cannot."""
         return None
 
     @abstractmethod
@@ -152,7 +152,7 @@ class AutoencodedHead(LayersHead):
 
     @property
     def encoder_sizes(self) -> EncoderSizes:
-        """Its own."""
+        """The sizes of its own encoders."""
         return self.encoders
 
 

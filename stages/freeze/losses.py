@@ -1,4 +1,4 @@
-"""What training on graded pairs makes small.
+"""Losses for graded pairs.
 
 Source: FREEZE!, 4.1.1. Axes: n pairs of a batch.
 """
@@ -13,15 +13,15 @@ from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.errors import InputError
 
 VARIANCE_FLOOR = 1e-8
-"""A variance counts as at least this: residuals of a ten-thousandth, far below what labels resolve."""
+"""Smallest variance that counts: residuals of 1e-4, far below the resolution of labels."""
 
 
 class PairLoss(Kind, ABC):
-    """One entry `loss` of a method of kind `layers`."""
+    """The field `loss` of a method of kind `layers`."""
 
     @abstractmethod
     def of(self, predicted: Float[Tensor, " n"], gold: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-        """The loss of similarities between 0 and 1, and what they should be."""
+        """The loss of predicted similarities, given the gold ones, both in 0..1."""
 
 
 PAIR_LOSSES = Category("loss of a head on all layers", PairLoss, "permafrost.stages.freeze")
@@ -35,24 +35,24 @@ class Mse(PairLoss):
     kind: Literal["mse"] = "mse"
 
     def of(self, predicted: Float[Tensor, " n"], gold: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Of a batch."""
+        """The loss of a batch."""
         return (predicted - gold).square().mean()
 
 
 class LogVariance(PairLoss):
-    """Logarithm of the residuals' unbiased variance, blind to a constant added to every prediction.
+    """Logarithm of the residuals' unbiased variance; a constant added to every prediction does not change it.
 
-    We differ: the variance has a floor (`VARIANCE_FLOOR`), below which there is no gradient, so that a
-    perfect fit is a small number instead of minus infinity.
+    We differ: the variance is clamped at `VARIANCE_FLOOR`, below which there is no gradient, so that a
+    perfect fit gives a finite number instead of minus infinity.
     """
 
     kind: Literal["log_variance"] = "log_variance"
 
     def of(self, predicted: Float[Tensor, " n"], gold: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Of a batch.
+        """The loss of a batch.
 
         Raises:
-            InputError: fewer than two pairs, which have no variance.
+            InputError: there are fewer than two pairs, so no variance.
         """
         if len(predicted) < 2:
             raise InputError(

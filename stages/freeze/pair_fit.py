@@ -1,4 +1,4 @@
-"""A trained pair head: the pairs it learns from, what a fit returns, and its files."""
+"""A trained pair head: the pairs it learns from, the result of a fit, and its files."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class GradedPairs:
-    """Pairs of texts, by their rows in the latents, and how similar they are."""
+    """Pairs of texts, as row indices into the latents, with their similarities."""
 
     pairs: Int64[np.ndarray, "n 2"]
     labels: Float64[np.ndarray, " n"]
@@ -39,8 +39,8 @@ class GradedPairs:
         """Check the pairs of a split against the number of texts.
 
         Raises:
-            InputError: fewer than two pairs, a label outside 0 to 1, labels that are all equal, or a text
-                that is not there.
+            InputError: there are fewer than two pairs, a label is outside 0..1, all labels are equal, or a
+                text does not exist.
         """
         if len(self) < 2:
             raise InputError(
@@ -51,7 +51,7 @@ class GradedPairs:
         if len(wrong):
             raise InputError(
                 f"{len(wrong)} of {len(self)} {split} labels lie outside 0 to 1 (the first is "
-                f"{self.labels[wrong[0]]:.6g}); divide them by the top of their scale"
+                f"{self.labels[wrong[0]]:.6g}); divide them by the highest grade of their scale"
             )
         if np.ptp(self.labels) == 0:
             raise InputError(
@@ -78,14 +78,14 @@ class PairEpoch:
 
 @dataclass(frozen=True)
 class PairFitResult:
-    """The best head of a fit and how it was found."""
+    """The best head of a fit, and its history."""
 
     config: PairFitConfig
     n_layers: int
     d_model: int
     best: PairEpoch
     history: tuple[PairEpoch, ...]
-    """Every epoch; the last one is what a fit without a choice on dev would give."""
+    """Every epoch; the last one is the result without a choice on dev."""
     state: Mapping[str, Tensor]
     """Parameters and buffers of the best epoch by name."""
     log: tuple[Step, ...] = ()
@@ -120,7 +120,7 @@ class PairFitResult:
 
 
 def load_pair_fit(folder: Path) -> PairFitResult:
-    """Read a fit that `PairFitResult.save` wrote.
+    """Load a fit that `PairFitResult.save` wrote.
 
     Raises:
         NotFoundError: the folder holds no pair head.

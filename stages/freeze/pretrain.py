@@ -1,8 +1,8 @@
 """Pretrain one autoencoder per layer on the latents of generic texts.
 
-Source: FREEZE!, 4.2.3. The autoencoders share nothing: their losses are summed only so that one pass
-computes all gradients, each layer has its own learning rate, and each keeps its own best epoch. We
-differ: the notebooks keep the last epoch, take the texts in their order and drop the last partial batch.
+Source: FREEZE!, 4.2.3. The autoencoders share nothing: their losses are summed only so that one backward pass
+computes all gradients, each layer has its own learning rate, and each keeps its own best epoch. We differ:
+the notebooks keep the last epoch, do not shuffle the texts, and drop the last partial batch.
 Axes: n texts, l layers, d d_model.
 """
 
@@ -29,18 +29,18 @@ def pretrain(
     progress: Progress,
     device: str = "cpu",
 ) -> AutoencoderResult:
-    """Train every layer's autoencoder and keep its epoch with the least error on held-out texts.
+    """Train every layer's autoencoder, and keep its epoch with the lowest error on held-out texts.
 
     Args:
         config: sizes and training.
-        latents: one row per text and layer, as `read_latents` gives them; a memory-mapped array does too.
-        progress: told about every step.
+        latents: one row per text and layer, from `read_latents`; may be memory-mapped.
+        progress: receives every step.
         device: where to compute; not part of the config because it may not change the result beyond
             rounding and the masks of dropout.
 
     Raises:
-        InputError: fewer than two texts.
-        PermafrostError: an error of reconstruction is not finite.
+        InputError: there are fewer than two texts.
+        PermafrostError: a reconstruction error is not finite.
     """
     train, dev = _held_out(config, len(latents))
     n_layers, d_model = latents.shape[1:]
@@ -64,7 +64,7 @@ def pretrain(
 
 
 class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
-    """The autoencoders of all layers, each a part with a rate of its own."""
+    """The autoencoders of all layers, each a part with its own learning rate."""
 
     noun = "mse"
 
@@ -85,18 +85,18 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
         self.optimizer = LayerwiseAdamW(self.model, rates, config.weight_decay)
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Places in the texts that are trained on."""
+        """Indices into the texts held for training."""
         config = self.config
         return shuffled_batches(len(self.train), config.batch_size, config.seed, epoch, LEAST)
 
     def loss(self, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
-        """Each layer's error of reconstruction."""
+        """Each layer's reconstruction error."""
         errors_L = self.model.errors(gather(self.latents, self.train[batch], self.device))
         return errors_L, len(batch)
 
     @torch.no_grad()
     def dev(self) -> list[float]:
-        """Less each layer's error on the texts held out."""
+        """Minus each layer's reconstruction error on the held-out texts."""
         total_L = torch.zeros(self.latents.shape[1], dtype=torch.float64, device=self.device)
         for start in range(0, len(self._dev), self.config.batch_size):
             batch = self._dev[start : start + self.config.batch_size]
@@ -116,11 +116,11 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
                 kept[names[id(parameter)]][row].copy_(parameter[row])
 
     def shown(self, dev: Sequence[float]) -> str:
-        """Nothing: the layers are too many."""
+        """Nothing, as there are too many layers to show."""
         return ""
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
-        """Names the layer and the rate."""
+        """An error that names the layer and the learning rate."""
         return PermafrostError(
             f"the reconstruction error of layer {part} (from 0) is {abs(value)} {what} "
             f"with lr {self.config.lr}; lower lr, or check the features with 'permafrost verify'"
@@ -128,10 +128,10 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
 
 
 class LayerwiseAdamW(torch.optim.AdamW):
-    """The update that one AdamW per autoencoder would make.
+    """AdamW with the updates that a separate AdamW per autoencoder would make.
 
-    A torch optimiser has one rate per parameter, so it is given each layer's row as a parameter of its
-    own, which shares memory with the whole in value and in gradient.
+    A torch optimiser has one learning rate per parameter, so it gets each layer's row as a parameter, which
+    shares the memory of value and gradient with the whole.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class LayerwiseAdamW(torch.optim.AdamW):
         return part
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients where they lie, whatever is asked for: the rows share their memory."""
+        """Zero the gradients in place, even with `set_to_none`: the rows share their memory."""
         for gradient in self._gradients.values():
             gradient.zero_()
 
@@ -175,9 +175,9 @@ def require_texts(n_texts: int) -> None:
 def _held_out(
     config: AutoencoderConfig, n_texts: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Texts to train on and texts held out, both in order."""
+    """Indices of the texts to train on and of those held out, both sorted."""
     require_texts(n_texts)
     n_dev = min(max(1, round(config.dev_share * n_texts)), n_texts - 1)
-    # A stream of its own, so that the split is not the permutation that orders the batches.
+    # A separate random stream, so that the split is not the permutation that orders the batches.
     order = np.random.default_rng([config.seed, 1 << 32]).permutation(n_texts)
     return np.sort(order[n_dev:]), np.sort(order[:n_dev])

@@ -1,4 +1,4 @@
-"""Pretrained layer autoencoders: what `pretrain` returns, and its files."""
+"""Pretrained layer autoencoders: the result of `pretrain`, and its files."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class LayerEpoch:
-    """One layer after one epoch. Layers count from 0 in the order of the latents, epochs from 1."""
+    """One layer after one epoch. Layers are numbered from 0 in the order of the latents, epochs from 1."""
 
     epoch: int
     layer: int
@@ -36,18 +36,18 @@ class LayerEpoch:
 
 @dataclass(frozen=True)
 class AutoencoderResult:
-    """The autoencoders of a run, each layer at its own best epoch, and how they were found."""
+    """The pretrained autoencoders, each layer at its own best epoch, and their history."""
 
     config: AutoencoderConfig
     n_layers: int
     d_model: int
     best: tuple[LayerEpoch, ...]
-    """The epoch kept of each layer."""
+    """The best epoch of each layer."""
     history: tuple[LayerEpoch, ...]
     state: Mapping[str, Tensor]
     """Parameters by name."""
     log: tuple[Step, ...] = ()
-    """Every step, the mean of all layers."""
+    """Every step; its loss is the mean over all layers."""
 
     def autoencoders(self) -> LayerAutoencoders:
         """The pretrained autoencoders on the CPU, dropout off, without gradients."""
@@ -80,15 +80,15 @@ class AutoencoderResult:
 def _restored(
     config: AutoencoderConfig, n_layers: int, d_model: int, state: Mapping[str, Tensor]
 ) -> LayerAutoencoders:
-    made = LayerAutoencoders(
+    autoencoders = LayerAutoencoders(
         config.encoders, n_layers, d_model, torch.Generator().manual_seed(config.seed)
     )
-    made.load_state_dict(dict(state))
-    return made.requires_grad_(False).eval()
+    autoencoders.load_state_dict(dict(state))
+    return autoencoders.requires_grad_(False).eval()
 
 
 def load_autoencoders(folder: Path) -> LayerAutoencoders:
-    """Read autoencoders that `AutoencoderResult.save` wrote, dropout off, without gradients.
+    """Load autoencoders that `AutoencoderResult.save` wrote, dropout off, without gradients.
 
     Raises:
         NotFoundError: the folder holds none.

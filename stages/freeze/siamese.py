@@ -21,13 +21,13 @@ from permafrost.stages.heads.initialise import linear
 
 
 class SiameseHead(LayersHead):
-    """One encoder per layer, trained from scratch, then a network on the cosines (FREEZE!, 4.2.2)."""
+    """One encoder per layer, trained from scratch, then an MLP on the layers' cosines (FREEZE!, 4.2.2)."""
 
     kind: Literal["siamese"] = "siamese"
     d_code: int = Field(default=512, ge=1, le=MAX_WIDTH)
-    """Width of every layer of an encoder."""
+    """Width of every linear layer of an encoder."""
     hidden: int = Field(default=512, ge=1, le=MAX_WIDTH)
-    """Width of the network on the cosines."""
+    """Hidden width of the MLP on the cosines."""
 
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `LayerwiseSiamese`."""
@@ -44,7 +44,7 @@ class SiameseHead(LayersHead):
 def siamese_encoders(
     n_layers: int, d_model: int, d_code: int, generator: torch.Generator
 ) -> LayerEncoders:
-    """Three linear layers per encoder, the first with a layer norm, none after the last."""
+    """Three linear layers per encoder with GELU in between; a layer norm after the first."""
     network = nn.Sequential(
         StackedLinear(n_layers, d_model, d_code, generator),
         StackedNorm(n_layers, d_code),

@@ -1,4 +1,4 @@
-"""One embedding per text from the codes of all layers, side by side or averaged."""
+"""One embedding per text from the codes of all layers, concatenated or averaged."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -13,9 +13,9 @@ from permafrost.stages.freeze.layers_head import AutoencodedHead, PairHead, Unif
 
 
 class UnifiedHead(AutoencodedHead):
-    """One embedding per text from the codes of all layers; similarity is the cosine of two.
+    """One embedding per text from the codes of all layers; the similarity is their cosine.
 
-    A reading of ours, next to `unified_projection`: codes side by side, or their mean.
+    Our own variant, beside `unified_projection`: the codes are concatenated or averaged.
     """
 
     has_vector: ClassVar[bool] = True
@@ -28,8 +28,8 @@ class UnifiedHead(AutoencodedHead):
         early, late = self.encoders.early, self.encoders.late
         if self.join == "average" and early != late:
             raise ValueError(
-                f"codes of {early} and of {late} numbers have no mean; set encoders.early and "
-                "encoders.late to one width, or join to 'concatenate'"
+                f"codes of width {early} and {late} cannot be averaged; set encoders.early and encoders.late "
+                "to the same width, or join to 'concatenate'"
             )
         return self
 
@@ -40,7 +40,7 @@ class UnifiedHead(AutoencodedHead):
 
 
 class Concatenate(nn.Module):
-    """Codes side by side."""
+    """Concatenated codes."""
 
     def forward(self, codes: Sequence[Float[Tensor, "n _"]]) -> Float[Tensor, "n e"]:
         """The embedding of each text."""

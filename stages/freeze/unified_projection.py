@@ -18,11 +18,11 @@ from permafrost.stages.heads.initialise import linear
 
 
 class UnifiedProjectionHead(AutoencodedHead):
-    """One embedding per text: the sum over layers of each code's up-projection; similarity is a cosine.
+    """One embedding per text: the sum over layers of each code's up-projection; the similarity is a cosine.
 
-    FREEZE!'s unified embedding (4.3, "Pooling and attention mechanisms"), which tells neither the width
-    nor the training on pairs. We differ: there the autoencoders reconstruct from the sum, here they are
-    pretrained layer by layer and the projections are learnt on the pairs.
+    FREEZE!'s unified embedding (4.3, "Pooling and attention mechanisms"); the paper gives neither its width
+    nor its training on pairs. We differ: there the autoencoders reconstruct from the sum, here they are
+    pretrained layer by layer, and the projections are learnt on the pairs.
     """
 
     has_vector: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class UnifiedProjectionHead(AutoencodedHead):
 
 
 class SumOfProjections(nn.Module):
-    """Each code projected up, then their sum: one linear map of the codes side by side."""
+    """The sum of each code's up-projection, computed as one linear map of the concatenated codes."""
 
     def __init__(self, d_codes: int, d_embed: int, generator: torch.Generator) -> None:
         super().__init__()

@@ -255,7 +255,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "encoders for a head without": (
         pretrained({"kind": "cosine_mlp"}),
-        "the head cosine_mlp starts from no pretrained encoders",
+        "the head cosine_mlp cannot start from pretrained encoders",
     ),
     "encoders of another size": (
         pretrained({"kind": "autoencoder_siamese"}, early=7),

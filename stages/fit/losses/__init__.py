@@ -1,4 +1,4 @@
-"""What is made smaller in training: one file per loss."""
+"""Training losses, one file each."""
 
 from permafrost.stages.fit.losses.contrastive import Contrastive
 from permafrost.stages.fit.losses.cosine_mse import CosineMse

@@ -1,4 +1,4 @@
-"""Finding the partner among those of the batch."""
+"""InfoNCE with in-batch negatives."""
 
 from typing import ClassVar, Literal
 
@@ -13,10 +13,10 @@ from permafrost.stages.fit.losses.loss import PartnerLoss, VectorSimilarity
 
 
 class Contrastive(PartnerLoss):
-    """Pairs without labels: each side finds its partner among those of the batch, in both directions.
+    """Pairs without labels: each side identifies its partner among those of the batch, in both directions.
 
-    As GLOT trains for retrieval (appendix B.3), raw dot products included. The last pair of an epoch,
-    where it is alone in its batch and has no negatives, has nobody to be told from and a loss of 0.
+    As in GLOT's training for retrieval (appendix B.3), raw dot products included. If the last pair of an
+    epoch is alone in its batch and has no negatives, there is nothing to tell it from and its loss is 0.
     """
 
     default_of: ClassVar[tuple[TaskKind, ...]] = ("unlabelled",)
@@ -25,20 +25,20 @@ class Contrastive(PartnerLoss):
     kind: Literal["contrastive"] = "contrastive"
     temperature: float = Field(default=0.07, gt=0, allow_inf_nan=False)
     similarity: VectorSimilarity = "dot"
-    """Also what partners are ranked by on dev and test."""
+    """Also ranks the partners on dev and test."""
     hard_negatives: Literal["ignore", "add"] = "ignore"
-    """`add`: from the first text, the partner is to be found among the hard negatives of all pairs of the
-    batch as well, as in the multiple negatives ranking loss of sentence-transformers; nothing changes
-    from the second text, nor on dev and test. GLOT's released code ignores the negatives of its data."""
+    """`add`: seen from the first text, the hard negatives of all pairs of the batch are candidates too, as
+    in sentence-transformers' MultipleNegativesRankingLoss; nothing changes for the other direction, nor on
+    dev and test. GLOT's released code ignores the negatives of its data."""
 
     @property
     def compared_by(self) -> VectorSimilarity:
-        """As in training."""
+        """The same as in training."""
         return self.similarity
 
     @property
     def adds_negatives(self) -> bool:
-        """As given."""
+        """Whether `hard_negatives` is `add`."""
         return self.hard_negatives == "add"
 
     def of(
@@ -47,7 +47,7 @@ class Contrastive(PartnerLoss):
         second: Float[Tensor, "p d"],
         negatives: Float[Tensor, "m d"],
     ) -> Float[Tensor, ""]:
-        """Cross-entropy of finding the partner, the mean of both directions."""
+        """Cross-entropy of identifying the partner, averaged over both directions."""
         candidates = torch.cat([second, negatives])
         if self.similarity == "cosine":
             first = functional.normalize(first, dim=1)

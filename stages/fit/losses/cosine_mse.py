@@ -1,4 +1,4 @@
-"""Squared distance of cosines to grades."""
+"""Squared error between cosines and grades."""
 
 from typing import ClassVar, Literal
 
@@ -11,9 +11,9 @@ from permafrost.stages.fit.losses.loss import GradedLoss
 
 
 class CosineMse(GradedLoss):
-    """Graded pairs: the squared distance of the cosine to the label, scaled to between 0 and 1.
+    """Graded pairs: the squared error between the cosine and the label, which is scaled to 0..1.
 
-    GLOT divides STS-B's labels by 5; here the lowest label of train becomes 0 and the highest 1.
+    GLOT divides STS-B's labels by 5; here the lowest label in train becomes 0 and the highest 1.
     """
 
     default_of: ClassVar[tuple[TaskKind, ...]] = ("similarity",)

@@ -1,7 +1,7 @@
-"""What every loss is: a number to be made smaller, from what a model of its kinds of task puts out.
+"""The base classes of losses, by the kinds of task they are made for.
 
-A new loss is a class below `ClassLoss`, `GradedLoss` or `PartnerLoss`.
-Axes: n examples of a batch, c classes, p pairs, m hard negatives of all of them, d width of a vector.
+A new loss is a subclass of `ClassLoss`, `GradedLoss` or `PartnerLoss`.
+Axes: n examples of a batch, c classes, p pairs, m hard negatives of all pairs, d width of a vector.
 """
 
 from abc import ABC, abstractmethod
@@ -20,20 +20,21 @@ class Loss(Kind, ABC):
     """One entry `loss` of an experiment."""
 
     task_kinds: ClassVar[tuple[TaskKind, ...]]
-    """Those that it is made for."""
+    """Kinds of task that it is made for."""
     default_of: ClassVar[tuple[TaskKind, ...]] = ()
-    """Kinds of task that are trained with it where no loss is named."""
+    """Kinds of task that use it if no loss is named."""
     least_batch: ClassVar[int] = 1
-    """Examples that a batch has to have."""
+    """Minimum number of examples in a batch."""
 
     @property
     def compared_by(self) -> VectorSimilarity:
-        """What trained vectors are compared by: on dev and test where partners are ranked, and by users."""
+        """The similarity for which vectors are trained: it ranks partners on dev and test, and is what users
+        should compare vectors by."""
         return "cosine"
 
     @property
     def adds_negatives(self) -> bool:
-        """Whether hard negatives of the corpus take part."""
+        """Whether it uses the hard negatives of the corpus."""
         return False
 
 
@@ -43,13 +44,13 @@ LossConfig = Annotated[Loss, LOSSES.field()]
 
 
 def default_loss(task: TaskKind) -> Loss:
-    """The loss of a kind of task where none is named."""
+    """The loss of a kind of task if none is named."""
     name = next(name for name, kind in LOSSES.kinds().items() if task in kind.default_of)
     return LOSSES.validate({"kind": name})
 
 
 class ClassLoss(Loss):
-    """Of classes of single texts or of pairs."""
+    """A loss for classes, of single texts or of pairs."""
 
     task_kinds: ClassVar[tuple[TaskKind, ...]] = ("classification", "pair_classification")
 
@@ -59,7 +60,7 @@ class ClassLoss(Loss):
 
 
 class GradedLoss(Loss):
-    """Of pairs with grades: what the cosine of two projected vectors predicts."""
+    """A loss for graded pairs, whose grade the cosine of two projected vectors predicts."""
 
     task_kinds: ClassVar[tuple[TaskKind, ...]] = ("similarity",)
 
@@ -70,11 +71,11 @@ class GradedLoss(Loss):
         second: Float[Tensor, "p d"],
         wanted: Float[Tensor, " p"],
     ) -> Float[Tensor, ""]:
-        """The loss of a batch; `wanted` are the grades, 0 the lowest of train and 1 the highest."""
+        """The loss of a batch; `wanted` has the grades, scaled so that train's are in 0..1."""
 
 
 class PartnerLoss(Loss):
-    """Of pairs without labels: the second text is to be found from the first."""
+    """A loss for pairs without labels: given the first text, identify the second."""
 
     task_kinds: ClassVar[tuple[TaskKind, ...]] = ("unlabelled",)
 

@@ -244,7 +244,7 @@ def test_a_corpus_of_pairs_that_cannot_be_fitted_is_refused(task):
     says = "all 64 train.*'both'" if task == "pair_classification" else "all 64 train labels are 2"
     if task == "unlabelled":
         one = {"text_pair": pa.array([0] * n, pa.int64())}
-        says = "64 train pairs have one second text"
+        says = "64 train pairs all have the same second text"
     cases = [
         (_all_dev(data), "no dev examples.*test, train"),
         (with_column(data, text_pair=pa.nulls(n, pa.int64())), "64 of 64 train.*no second text"),

@@ -235,5 +235,5 @@ def test_kinds_tell_the_configs_apart():
 
 
 def test_codes_of_different_widths_have_no_average():
-    with pytest.raises(ValidationError, match="codes of 256 and of 512 numbers have no mean"):
+    with pytest.raises(ValidationError, match="codes of width 256 and 512 cannot be averaged"):
         UnifiedHead(join="average")

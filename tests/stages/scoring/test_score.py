@@ -327,7 +327,7 @@ def test_a_corpus_of_another_kind_or_without_spread_is_refused():
     pairs = make_pairs("unlabelled")
     seconds = pairs.examples["text_pair"].to_numpy().copy()
     seconds[96:] = seconds[96]
-    with pytest.raises(InputError, match="32 test pairs have one second text"):
+    with pytest.raises(InputError, match="32 test pairs all have the same second text"):
         score(
             ScoreConfig(),
             _trained_pairs("unlabelled", pairs).head(),
