@@ -100,7 +100,9 @@ def test_texts_already_cut_in_the_store_are_refused_too(run: Extraction) -> None
     before, loads = contents(run.home), run.loads
     with pytest.raises(InputError, match=r"1 of the 2 texts are longer .* text 1 \('a warm wind"):
         run([SHORT[1], LONG[1]], too_long="refuse")
-    with pytest.raises(InputError, match=r"2 of the 3 texts are longer .* text 0 \('thin blue grey"):
+    with pytest.raises(
+        InputError, match=r"2 of the 3 texts are longer .* text 0 \('thin blue grey"
+    ):
         run(["thin blue grey ice", SHORT[0], LONG[0]], too_long="refuse")
     assert contents(run.home) == before
     assert run.loads == loads
