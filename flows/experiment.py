@@ -33,8 +33,8 @@ from permafrost.stages.extraction.capture import Capture
 from permafrost.stages.extraction.recipes import PlainRecipe, Recipe
 from permafrost.stages.fit import Metric
 from permafrost.stages.fit.metrics import METRICS
+from permafrost.stages.kinds import use_plugins
 from permafrost.stages.mteb_evaluation import NoInstructions
-from permafrost.stages.plugins import use_files
 from permafrost.stages.report.config import ReportConfig
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName
@@ -56,7 +56,7 @@ class GridCell:
 
 
 def _loaded(paths: tuple[str, ...]) -> tuple[str, ...]:
-    use_files(paths)
+    use_plugins(paths)
     return paths
 
 

@@ -5,15 +5,24 @@ Whatever works with it knows its base class only, so that adding a kind changes 
 changes the keys of its own nodes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Any, ForwardRef, Generic, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from permafrost.stages.plugins import classes, defined_in, generation, origin_of
+from permafrost.stages.plugins import (
+    Plugin,
+    classes,
+    defined_in,
+    generation,
+    in_use,
+    origin_of,
+    use_files,
+)
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -50,7 +59,8 @@ class Category(Generic[K]):
         """Every kind by name: ours, those of installed packages, of plug-in files, and registered ones.
 
         Raises:
-            InputError: two have the same name; says where each comes from.
+            InputError: one is not written to its end, or two have the same name; says where each comes
+                from.
         """
         if self._all is not None and self._all[0] == generation():
             return self._all[1]
@@ -59,7 +69,8 @@ class Category(Generic[K]):
             if found.setdefault(name, cls) is not cls:
                 raise InputError(
                     f"there are two kinds of {self.noun} with the name {quoted(name)}: "
-                    f"{origin_of(found[name])} and {origin_of(cls)}; rename one"
+                    f"{origin_of(found[name])} and {origin_of(cls)}; give one another name in its "
+                    "field 'kind'"
                 )
         self._all = generation(), found
         return found
@@ -76,6 +87,12 @@ class Category(Generic[K]):
     def _named(self, found: Iterable[type]) -> Iterator[tuple[str, type[K]]]:
         for cls in found:
             if issubclass(cls, self.base) and (name := kind_name(cls)) is not None:
+                if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+                    raise InputError(
+                        f"the kind {quoted(name)}, {origin_of(cls)}, lacks {', '.join(missing)}; write "
+                        f"{'it' if len(missing) == 1 else 'them'}, as the base class {self.base.__module__}."
+                        f"{self.base.__qualname__} describes"
+                    )
                 yield name, cls
 
     def validate(self, value: object) -> K:
@@ -148,12 +165,78 @@ class _FieldOrName:
 
 
 def kind_name(cls: type) -> str | None:
-    """The value of `kind` that chooses a class; None for a base, which none chooses."""
+    """The value of `kind` that chooses a class; None for one that nobody chooses, such as a base.
+
+    Raises:
+        InputError: it has several names, or another default than its name.
+    """
     field = getattr(cls, "model_fields", {}).get("kind")
     if field is None or get_origin(field.annotation) is not Literal:
         return None
-    (name,) = get_args(field.annotation)
-    return name
+    names = get_args(field.annotation)
+    if len(names) != 1 or not isinstance(names[0], str) or field.default != names[0]:
+        raise _misnamed(cls)
+    return names[0]
+
+
+def _misnamed(cls: type[BaseModel]) -> InputError:
+    field = cls.model_fields["kind"]
+    annotation = field.annotation
+    if isinstance(annotation, ForwardRef):
+        written = quoted(f"kind: {annotation.__forward_arg__}")
+        return InputError(
+            f"{origin_of(cls)} has the field {written}, with a name that "
+            "its file does not know; import it there, for example: from typing import Literal"
+        )
+    written = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    default = "" if field.is_required() else f" = {field.default!r}"
+    name = next((n for n in get_args(annotation) if isinstance(n, str)), "my_name")
+    return InputError(
+        f"{origin_of(cls)} has the field {quoted(f'kind: {written}{default}')}; a kind has one name, which "
+        f'is its default too: kind: Literal["{name}"] = "{name}"'
+    )
+
+
+def use_plugins(paths: Sequence[str | Path]) -> None:
+    """Load plug-in files, in place of those loaded before; if one is wrong, none is in use.
+
+    Whoever calls this has imported every category.
+
+    Raises:
+        InputError: see `use_files`; or a file defines no kind, or one that cannot be used.
+    """
+    try:
+        use_files(paths)
+        for plugin in in_use():
+            _require_kinds(plugin)
+        for category in CATEGORIES if paths else ():
+            category.kinds()
+    except InputError:
+        use_files([])
+        raise
+
+
+def _require_kinds(plugin: Plugin) -> None:
+    own = defined_in(plugin.module)
+    derived = [cls for cls in own if issubclass(cls, Kind)]
+    named = [cls for cls in derived if kind_name(cls) is not None]
+    for cls in derived:
+        if cls not in named and cls.model_fields["kind"].annotation is not Any:
+            raise _misnamed(cls)
+    bases = tuple(category.base for category in CATEGORIES)
+    if named and all(issubclass(cls, bases) for cls in named):
+        return
+    example = 'kind: Literal["my_head"] = "my_head"'
+    if unnamed := [cls.__name__ for cls in derived if cls not in named and issubclass(cls, bases)]:
+        reason = f"{', '.join(unnamed)} has no name; give it one: {example}"
+    else:
+        found = ", ".join(cls.__name__ for cls in named or own)
+        wrong = f"{found} derives from no base class of kinds" if found else "it has no class"
+        reason = (
+            f"{wrong}; derive one from what it is, such as permafrost.stages.heads.head.Head, and give it a "
+            f"name: {example}"
+        )
+    raise InputError(f"the plug-in {quoted(plugin.origin)} defines no kind: {reason}")
 
 
 def kinds_in(value: object) -> Iterator[type[Kind]]:

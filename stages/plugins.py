@@ -15,6 +15,7 @@ from importlib.util import spec_from_loader
 from inspect import getsource
 from linecache import checkcache
 from pathlib import Path
+from traceback import extract_tb
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -107,6 +108,11 @@ def use_files(paths: Sequence[str | Path]) -> None:
         _PLUGINS.in_use = tuple(seen)
 
 
+def in_use() -> list[Plugin]:
+    """Those whose kinds count, in the order in which they were given."""
+    return [_PLUGINS.loaded[name] for name in _PLUGINS.in_use]
+
+
 def use_sources(sources: Mapping[str, str]) -> None:
     """Load plug-in modules that came with a node, unless this process has the very same.
 
@@ -137,14 +143,21 @@ def _load(name: str, source: str, origin: str) -> None:
     sys.modules[name] = module
     try:
         exec(compile(source, origin, "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if before is None:
             del sys.modules[name]
         else:
             sys.modules[name] = before
+        lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == origin]
+        where = f" in line {lines[-1]}" if lines else ""
+        advice = (
+            "a plug-in is one file that imports installed packages only"
+            if isinstance(error, ImportError)
+            else "mend the file"
+        )
         raise InputError(
-            f"the plug-in {quoted(origin)} cannot be loaded: {type(error).__name__}: {quoted(str(error))}; a "
-            "plug-in is one file that imports installed packages only"
+            f"the plug-in {quoted(origin)} cannot be loaded: {type(error).__name__}{where}: "
+            f"{quoted(str(error))}; {advice}"
         ) from error
     use_source(name, source)
     _PLUGINS.loaded[name] = Plugin(name, source, origin, module)
@@ -175,7 +188,7 @@ def register(cls: type) -> None:
 def classes() -> list[type]:
     """The classes of installed packages, of plug-in files in use, and registered ones."""
     found: dict[str, type] = {}
-    for given in (*_entry_points(), *(_PLUGINS.loaded[n].module for n in _PLUGINS.in_use)):
+    for given in (*_entry_points(), *(plugin.module for plugin in in_use())):
         for cls in defined_in(given) if isinstance(given, ModuleType) else [given]:
             found[f"{cls.__module__}:{cls.__qualname__}"] = cls
     found |= _PLUGINS.registered
@@ -199,7 +212,7 @@ def origin_of(cls: type) -> str:
 
 def generation() -> Sequence[object]:
     """Equal between two calls if no plug-in was loaded, dropped or registered between them."""
-    modules = (_PLUGINS.loaded[name].module for name in _PLUGINS.in_use)
+    modules = (plugin.module for plugin in in_use())
     # Not their ids, which another module may have once these are gone.
     return (*modules, *_entry_points(), *_PLUGINS.registered.values())
 
@@ -239,6 +252,11 @@ def _read(path: Path) -> str:
                 f"the plug-in {quoted(str(path))} has {path.stat().st_size:,} bytes; a plug-in has at most "
                 f"{MAX_FILE_BYTES:,}"
             )
-        return path.read_text(encoding="utf-8")
+        # Some editors begin a file with a byte order mark, which Python reads over and `compile` does not.
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the plug-in {quoted(str(path))} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise InputError(
+            f"the plug-in {quoted(str(path))} cannot be read: {reason}; give the path of a Python file, "
+            f"relative to the working folder {Path.cwd()}"
+        ) from error

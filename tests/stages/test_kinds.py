@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from permafrost.flows import experiment  # noqa: F401 # imports every category
 from permafrost.stages import plugins
 from permafrost.stages.heads import HEADS, GlotHead, HeadConfig, MeanHead, ScorerHead
-from permafrost.stages.kinds import CATEGORIES, Category, kind_name, kinds_in
+from permafrost.stages.kinds import CATEGORIES, Category, kind_name, kinds_in, use_plugins
 from permafrost.storage.errors import InputError
 
 MINE = """
@@ -166,6 +166,82 @@ def test_a_file_that_cannot_be_loaded_is_told(
         plugins.use_files([path])
     assert "broken.py" in str(caught.value)
     assert "permafrost_plugins.broken" not in sys.modules
+
+
+_KIND = "from typing import Literal\nfrom permafrost.stages.heads.head import Head\nclass MyHead(Head):\n"
+_BUILD = "    def build(self, d_in, generator): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("", "defines no kind: it has no class; derive one from"),
+        (
+            "class MyHead:\n    kind: str\n",
+            "MyHead derives from no base class of kinds; derive one from",
+        ),
+        (
+            "from permafrost.stages.kinds import Kind\nfrom typing import Literal\n"
+            "class Mine(Kind):\n    kind: Literal['a'] = 'a'\n",
+            "Mine derives from no base class of kinds; derive one from",
+        ),
+        (_KIND + _BUILD, r"MyHead has no name; give it one: kind: Literal\["),
+        (
+            _KIND + "    kind: Literal['a', 'b'] = 'a'\n" + _BUILD,
+            r"Literal\['a', 'b'\] = 'a'\"; a kind has one",
+        ),
+        (
+            _KIND + "    kind: Literal['a']\n" + _BUILD,
+            r"kind: typing.Literal\['a'\]\"; a kind has one name",
+        ),
+        (
+            _KIND + "    kind: Literal['a'] = 'b'\n" + _BUILD,
+            r"\['a'\] = 'b'.*: kind: Literal\[\"a\"\] = \"a\"",
+        ),
+        (_KIND + "    kind: str = 'a'\n" + _BUILD, "kind: str = 'a'.*; a kind has one name"),
+        (
+            "from __future__ import annotations\n"
+            + _KIND.partition("\n")[2]
+            + "    kind: Literal['a'] = 'a'\n",
+            "a name that its file does not know; import it there",
+        ),
+        (
+            _KIND + "    kind: Literal['a'] = 'a'\n",
+            r"the kind 'a', .*broken.MyHead .*, lacks build; write it",
+        ),
+        (
+            _KIND + "    kind: Literal['glot'] = 'glot'\n" + _BUILD,
+            "GlotHead and .*MyHead.* another name",
+        ),
+        (
+            "import sys\n\nsys.exit(3)\n",
+            "cannot be loaded: SystemExit in line 3: '3'; mend the file",
+        ),
+        ("\n1 / 0", "ZeroDivisionError in line 2: .*; mend the file"),
+        (
+            "import my_helpers",
+            "ModuleNotFoundError in line 1: .*; a plug-in is one file that imports installed",
+        ),
+    ],
+)
+def test_a_file_without_a_kind_that_can_be_used_is_told(
+    tmp_path: Path, source: str, told: str
+) -> None:
+    good, broken = write(tmp_path, "good", "Good", "good"), tmp_path / "broken.py"
+    use_plugins([good])
+    assert "good" in HEADS.kinds()
+    broken.write_text(source)
+    with pytest.raises(InputError, match=told) as caught:
+        use_plugins([good, broken])
+    assert "broken.py" in str(caught.value)
+    assert plugins.in_use() == []
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = write(tmp_path, "mine", "MyHead", "my_head")
+    path.write_text("\ufeff" + path.read_text(), encoding="utf-8")
+    use_plugins([path])
+    assert "my_head" in HEADS.kinds()
 
 
 def test_a_name_that_no_module_can_have_is_refused(tmp_path: Path) -> None:
