@@ -35,6 +35,7 @@ from benchmarks.measuring import (
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.features.layout import StoreSizes
 from permafrost.storage.features.receipts import measure
+from permafrost.storage.features.segment_drafts import SegmentDraft
 from permafrost.storage.features.segments import build_table, pack
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.writing import writing
@@ -110,15 +111,16 @@ def write_case(folder: Path, n_bytes: int, width: int) -> tuple[Case, Times]:
             table = build_table(number, axes, names, mine, zeros, mine, np.zeros(len(mine), bool))
             writer.add_segment(table, number)
             rows = np.roll(base, number, axis=0)[: mine.sum()]
-            with writer.fill(number, ["token_ids", "span"], {}) as fill:
-                fill.append("token_ids", np.zeros(len(rows), np.int32))
-                fill.append("span", np.ones(len(rows), bool))
-                fill.commit()
+            cells = writer.assign(number, ["token_ids", "span"])
+            with SegmentDraft(store, cells, {}) as draft:
+                draft.append("token_ids", np.zeros(len(rows), np.int32))
+                draft.append("span", np.ones(len(rows), bool))
+                writer.commit(draft.seal())
 
             def ours(number: int = number, rows: NDArray[np.float16] = rows) -> None:
-                with writer.fill(number, [ARRAY], {}) as fill:
-                    fill.append(ARRAY, rows, statistics)
-                    fill.commit()
+                with SegmentDraft(store, writer.assign(number, [ARRAY]), {}) as draft:
+                    draft.append(ARRAY, rows, statistics)
+                    writer.commit(draft.seal())
 
             def plain(rows: NDArray[np.float16] = rows) -> None:
                 view = memoryview(rows).cast("B")

@@ -14,6 +14,7 @@ from permafrost.flows.threads import n_cores, n_free_cores
 from permafrost.stages.bounds import MAX_BYTES, MAX_LAYERS
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.extraction.backbone import Backbone, choose_device, load_backbone
+from permafrost.stages.extraction.segment_pool import SegmentPool
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_identity
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.features.identity import FloatName, StoreIdentity
@@ -91,6 +92,8 @@ class RunContext:
         """`home` is its folder here; of a home on an object store the one that mirrors it."""
         self.artifacts = ArtifactStore(self.home)
         self.backbone = SharedBackbone()
+        self.segments: SegmentPool | None = None
+        """Who computes segments of features; None: this process. An engine sets it."""
         self.built: dict[str, Corpus] = {}
         """Corpora that were built before they were published, by node."""
         self._corpora: dict[str, Corpus] = {}

@@ -85,9 +85,11 @@ def _refuses_more(folder: Path) -> bool:
 def _is_in_the_way(error: OSError, path: Path) -> bool:
     """Whether an error is of `path`, a draft beside it or a folder above it, and not of a file that was read
     while it was made."""
-    if error.errno not in _IN_THE_WAY or not isinstance(error.filename, str):
+    # A rename has two names, and what is in the way is at the second.
+    name: object = error.filename if error.filename2 is None else error.filename2
+    if error.errno not in _IN_THE_WAY or not isinstance(name, str | os.PathLike):
         return False
-    found, path = Path(error.filename).absolute(), path.absolute()
+    found, path = Path(name).absolute(), path.absolute()
     is_draft = found.parent == path.parent and found.name.startswith(DRAFT_PREFIX)
     return is_draft or found in (path, *path.parents)
 

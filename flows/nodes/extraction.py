@@ -53,7 +53,14 @@ class Extract(Stage):
         runtime = context.runtime.extract
         load = partial(context.backbone.load, target, runtime.device)
         report = extract(
-            target, context.home, corpus.texts, corpus.digests, runtime, progress, load=load
+            target,
+            context.home,
+            corpus.texts,
+            corpus.digests,
+            runtime,
+            progress,
+            load=load,
+            pool=context.segments,
         )
         draft.summary = {
             "store_id": report.store.store_id,

@@ -1,42 +1,42 @@
 """Fill the feature store: run the frozen backbone for exactly the cells that are missing.
 
-Compute and disk overlap: the backbone runs in the calling thread, one writer thread checksums and writes.
+The caller of `extract` holds the store's lease: it lays texts out in segments, gives their cells to a pool
+and commits the drafts that come back. Who computes them is the pool's matter: this process, where the next
+segment is computed while the last one is flushed, or others.
+
 Memory: the weights, one padded batch and at most `buffer_bytes` of captured rows waiting for the disk,
 however many texts there are. A batch that does not fit in memory is split, and the run goes on.
 """
 
-import platform
+import contextlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-import torch
-import transformers
-import zarr
 
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
+from permafrost.stages.extraction.computing import SPLIT_FROM
 from permafrost.stages.extraction.families import output_projection
-from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.lengths import measure, refuse_too_long
-from permafrost.stages.extraction.memory import Heap, Splitter
 from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
-from permafrost.stages.extraction.recipes import Encoded, encode
+from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.segment_pool import InProcess, SegmentPool, SegmentTask, task_of
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
-from permafrost.stages.extraction.token_budget import batch_tokens, portions
-from permafrost.stages.extraction.writing import IN_FLIGHT, DiskThread, RowBuffers, Storable
-from permafrost.storage.errors import CorruptDataError, DiskFullError, InputError
-from permafrost.storage.features.layout import SPAN, TOKEN_IDS, Axes
+from permafrost.stages.extraction.writing import DiskThread
+from permafrost.storage.errors import DiskFullError, InputError
+from permafrost.storage.features.layout import Axes
 from permafrost.storage.features.projections import has_projection, write_projection
 from permafrost.storage.features.record import has_record
-from permafrost.storage.features.segments import Segment, build_table, pack
-from permafrost.storage.features.store import ALWAYS, FeatureStore, store_folder
-from permafrost.storage.features.writing import SegmentFill, StoreWriter, writing
+from permafrost.storage.features.segment_drafts import SealedSegment
+from permafrost.storage.features.segments import build_table, pack
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.writing import StoreWriter, writing
 from permafrost.storage.paths import require_writable
 from permafrost.storage.progress import Progress
-from permafrost.storage.readers import read_rows
+from permafrost.storage.replica import replica_of
 
 LoadBackbone = Callable[[], Backbone]
 
@@ -70,6 +70,7 @@ def extract(
     *,
     axes: Axes | None = None,
     load: LoadBackbone | None = None,
+    pool: SegmentPool | None = None,
 ) -> ExtractReport:
     """Ensure that the store has every array of `target` for every text; computes only what is missing.
 
@@ -81,7 +82,10 @@ def extract(
         runtime: device and memory bounds.
         progress: receives the number of tokens done.
         axes: segment sizes of a new store; chosen from the width if not given.
-        load: how to load the backbone; it is called only if something is missing.
+        load: how to load the backbone; it is called only if something is missing; with a pool, only
+            for output projections.
+        pool: computes the segments. Without one this process does, as it always does where the home mirrors
+            an object store: drafts are files, which other machines would not see.
 
     Raises:
         InputError: a text is longer than max_length and `runtime` refuses such texts, or the home is not
@@ -103,8 +107,8 @@ def extract(
         if all(has_projection(store, k) for k in target.projected_blocks):
             n_truncated = _n_truncated(store, digests, runtime.block_texts)
             return ExtractReport(store, 0, 0, 0, n_truncated)
-    # Loaded before anything is written, so that a bad device or bad weights are reported first.
-    backbone = (load or _loader(target, runtime))()
+    load = cache(load or _loader(target, runtime))
+    pool = _pool(target, root, runtime, pool, load)
     store = FeatureStore.create_or_open(
         home,
         target.identity,
@@ -113,33 +117,20 @@ def extract(
         codec=target.codec,
         axes=axes,
     )
-    n_segments = n_cells = n_tokens = 0
-    splitter = Splitter(backbone.device)
     progress.start("extract", plan.n_tokens, "tokens")
     try:
-        with writing(store) as writer, DiskThread() as disk:
-            work = _Computation(target, backbone, writer, disk, runtime, splitter, progress)
-            for at in range(0, len(texts), runtime.block_texts):
-                block = slice(at, at + runtime.block_texts)
-                try:
-                    _add_missing_texts(writer, target, texts[block], digests[block])
-                except InputError:
-                    # Encode all texts, so that the message numbers them as the caller does.
-                    encode(target.recipe, target.tokenizer, texts, target.max_length)
-                    raise
-                where = store.locate(digests[block])
-                cells = store.missing_cells(sorted(set(where.segment.tolist())), target.arrays)
-                writer.declare(target.arrays)
-                n_tokens += work.run(cells)
-                n_cells += sum(map(len, cells.values()))
-                n_segments += len(cells)
+        with writing(store) as writer:
+            cells = _laid_out(writer, target, texts, digests, runtime.block_texts)
+            done = _compute(writer, target, cells, runtime, pool, progress)
             for k in target.projected_blocks:
                 if not has_projection(store, k):
-                    write_projection(store, k, *output_projection(backbone, k))
+                    write_projection(store, k, *output_projection(load(), k))
     finally:
         progress.finish()
     n_truncated = _n_truncated(store, digests, runtime.block_texts)
-    return ExtractReport(store, n_segments, n_cells, n_tokens, n_truncated, splitter.too_large)
+    return ExtractReport(
+        store, done.n_segments, done.n_cells, done.n_tokens, n_truncated, done.split_from
+    )
 
 
 def recompute_cells(
@@ -150,23 +141,93 @@ def recompute_cells(
     progress: Progress,
     *,
     load: LoadBackbone | None = None,
+    pool: SegmentPool | None = None,
 ) -> int:
     """Compute the missing `cells` of existing segments, for repair; returns the number of tokens computed.
 
     Raises:
         StoreBusyError: another process is writing to this store.
     """
-    backbone = (load or _loader(target, runtime))()
+    pool = _pool(target, store.root, runtime, pool, load or _loader(target, runtime))
     total = sum(store.segment(s).n_tokens for s in cells)
     progress.start("repair", total, "tokens")
     try:
-        with writing(store) as writer, DiskThread() as disk:
-            splitter = Splitter(backbone.device)
-            return _Computation(target, backbone, writer, disk, runtime, splitter, progress).run(
-                cells
-            )
+        with writing(store) as writer:
+            return _compute(writer, target, cells.items(), runtime, pool, progress).n_tokens
     finally:
         progress.finish()
+
+
+class _Done:
+    """What came back from a pool; a segment that came twice counts once."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, tuple[int, int]] = {}
+        """Cells and tokens by segment."""
+        self.split_from: int | None = None
+        """Padded tokens from which on batches were split, as they ran out of memory."""
+
+    def add(self, sealed: SealedSegment) -> None:
+        self._segments[sealed.segment] = len(sealed.cells), sealed.n_tokens
+        if (split := sealed.provenance.get(SPLIT_FROM)) is not None:
+            self.split_from = min(int(split), self.split_from or int(split))
+
+    def __contains__(self, segment: int) -> bool:
+        return segment in self._segments
+
+    @property
+    def n_segments(self) -> int:
+        return len(self._segments)
+
+    @property
+    def n_cells(self) -> int:
+        return sum(n_cells for n_cells, _ in self._segments.values())
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(n_tokens for _, n_tokens in self._segments.values())
+
+
+def _compute(
+    writer: StoreWriter,
+    target: ExtractTarget,
+    cells: Iterable[tuple[int, tuple[str, ...]]],
+    runtime: ExtractRuntime,
+    pool: SegmentPool,
+    progress: Progress,
+) -> _Done:
+    """Have the cells of each segment computed, and commit them as they come back."""
+    given: list[int] = []
+    done = _Done()
+
+    def tasks() -> Iterator[SegmentTask]:
+        for number, arrays in cells:
+            given.append(number)
+            yield task_of(writer.assign(number, arrays), target, runtime)
+
+    # Commits wait for the disk, so they have a thread of their own.
+    with (
+        DiskThread() as commits,
+        contextlib.closing(pool.compute(tasks(), progress)) as sealed_segments,
+    ):
+        for sealed in sealed_segments:
+            commits.submit(partial(writer.commit, sealed))
+            done.add(sealed)
+    assert all(number in done for number in given), "the pool lost a segment"
+    return done
+
+
+def _pool(
+    target: ExtractTarget,
+    root: Path,
+    runtime: ExtractRuntime,
+    pool: SegmentPool | None,
+    load: LoadBackbone,
+) -> SegmentPool:
+    if pool is not None and replica_of(root) is None:
+        return pool
+    # Loaded before anything is written, so that a bad device or bad weights are reported first.
+    return InProcess(target, load(), runtime)
 
 
 def require_room(plan: ExtractionPlan, home: Path) -> None:
@@ -192,6 +253,34 @@ def _n_truncated(store: FeatureStore, digests: Sequence[str], block_texts: int) 
     return sum(int(store.locate(digests[at : at + block_texts]).truncated.sum()) for at in blocks)
 
 
+def _laid_out(
+    writer: StoreWriter,
+    target: ExtractTarget,
+    texts: Sequence[str],
+    digests: Sequence[str],
+    block_texts: int,
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The missing cells of each segment of these texts, laid out a block of texts at a time, when the blocks
+    before are given out."""
+    store = writer.store
+    given: set[int] = set()
+    for at in range(0, len(texts), block_texts):
+        block = slice(at, at + block_texts)
+        try:
+            _add_missing_texts(writer, target, texts[block], digests[block])
+        except InputError:
+            # Encode all texts, so that the message numbers them as the caller does.
+            encode(target.recipe, target.tokenizer, texts, target.max_length)
+            raise
+        where = store.locate(digests[block])
+        # What was given out for an earlier block may not be committed yet.
+        segments = sorted(set(where.segment.tolist()) - given)
+        given.update(segments)
+        cells = store.missing_cells(segments, target.arrays)
+        writer.declare(target.arrays)
+        yield from cells.items()
+
+
 def _add_missing_texts(
     writer: StoreWriter, target: ExtractTarget, texts: Sequence[str], digests: Sequence[str]
 ) -> None:
@@ -213,114 +302,3 @@ def _add_missing_texts(
             measured.truncated[indices],
         )
         writer.add_segment(table, number)
-
-
-class _Computation:
-    """Computes missing cells, segment after segment."""
-
-    def __init__(
-        self,
-        target: ExtractTarget,
-        backbone: Backbone,
-        writer: StoreWriter,
-        disk: DiskThread,
-        runtime: ExtractRuntime,
-        splitter: Splitter,
-        progress: Progress,
-    ) -> None:
-        self._target, self._backbone, self._writer, self._disk = target, backbone, writer, disk
-        self._runtime, self._splitter, self._progress = runtime, splitter, progress
-        self._heap = Heap()
-        self._captured: list[str] = []
-        self._buffers: list[RowBuffers] = []
-        """The first one may be overwritten."""
-
-    def run(self, cells: Mapping[int, tuple[str, ...]]) -> int:
-        """Compute these cells and queue their writes and commits; returns the number of tokens computed."""
-        n_tokens = 0
-        for number, arrays in cells.items():
-            segment = self._writer.store.segment(number)
-            self._segment(segment, arrays)
-            n_tokens += segment.n_tokens
-        return n_tokens
-
-    def _segment(self, segment: Segment, arrays: Sequence[str]) -> None:
-        target, device = self._target, self._backbone.device
-        captured = [a for a in arrays if a not in ALWAYS]
-        fill = self._writer.fill(segment.number, arrays, _provenance(self._backbone))
-        self._disk.owns(fill)
-        budget = batch_tokens(target, captured, self._runtime, device)
-        if captured != self._captured:
-            dtype = target.identity.storage_dtype
-            self._buffers = [RowBuffers(dtype, budget, device) for _ in range(IN_FLIGHT)]
-            self._captured = captured
-        for first, portion in portions(segment.lengths, budget):
-            stop = int(portion[-1][-1]) + 1
-            encoded = _encode_part(self._writer.store, target, segment, first, stop)
-            for spec, values in ((TOKEN_IDS, encoded.token_ids), (SPAN, encoded.span)):
-                if spec.name in arrays:
-                    fill.append(spec.name, values.data.astype(spec.storage))
-            for indices in portion:
-                self._heap.release_if_grown()
-                self._batch(fill, encoded.take(indices - first))
-        if self._splitter.too_large is not None:
-            fill.note("split_from_padded_tokens", str(self._splitter.too_large))
-        self._disk.submit(fill.commit)
-
-    def _batch(self, fill: SegmentFill, batch: Encoded) -> None:
-        if self._captured:
-            for ready in self._splitter.results(batch, self._rows):
-                self._disk.submit(partial(_append_all, fill, ready))
-                # The batch queued three batches ago is on disk by now, so its buffers can be reused.
-                self._buffers.append(self._buffers.pop(0))
-        split = self._splitter.too_large
-        note = "" if split is None else f"batches from {split:,} tokens on are split: out of memory"
-        self._progress.advance(len(batch.token_ids.data), note)
-
-    def _rows(self, batch: Encoded) -> Storable:
-        buffers = self._buffers[0]
-        buffers.clear()
-        forward(self._backbone, batch, self._captured, self._target.recipe, buffers.keep)
-        return buffers.storable()
-
-
-def _append_all(fill: SegmentFill, ready: Storable) -> None:
-    for name, (rows, statistics) in ready.items():
-        fill.append(name, rows, statistics)
-
-
-def _encode_part(
-    store: FeatureStore, target: ExtractTarget, segment: Segment, first: int, stop: int
-) -> Encoded:
-    """Tokenise texts of a segment again, and check that the tokens are those of its layout.
-
-    Raises:
-        CorruptDataError: the tokenizer now produces different tokens.
-    """
-    texts = segment.table.column("text").slice(first, stop - first).to_pylist()
-    encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
-    same = np.array_equal(encoded.token_ids.lengths, segment.lengths[first:stop])
-    if same and TOKEN_IDS.name in store.committed(segment.number):
-        at = int(segment.lengths[:first].sum())
-        end = at + len(encoded.token_ids.data)
-        stored = read_rows(store, segment.number, TOKEN_IDS.name, at, end)
-        same = np.array_equal(stored, encoded.token_ids.data)
-    if not same:
-        raise CorruptDataError(
-            f"segment {segment.number} of the store {store.store_id[:12]} holds different tokens from those "
-            f"its tokenizer now produces (its files are the same, so the tokenizers library changed); use a "
-            f"fresh --home, or the library version in the segment's receipts"
-        )
-    return encoded
-
-
-def _provenance(backbone: Backbone) -> dict[str, str]:
-    return {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "zarr": zarr.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "device": str(backbone.device),
-        "attention": str(backbone.model.config._attn_implementation),
-    }

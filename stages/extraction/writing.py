@@ -16,7 +16,7 @@ from torch import Tensor
 from permafrost.storage.errors import OverflowRangeError, PermafrostError
 from permafrost.storage.features.identity import FloatName
 from permafrost.storage.features.receipts import Statistics
-from permafrost.storage.features.writing import SegmentFill
+from permafrost.storage.features.segment_drafts import SegmentDraft
 
 Storable = dict[str, tuple[NDArray[Any], Statistics]]
 """Rows in the storage dtype on the host and their statistics, by array."""
@@ -87,20 +87,19 @@ class RowBuffers:
 class DiskThread:
     """Runs write jobs in order, at most one job behind the computation; the first error stops the run.
 
-    Commits run here too, so the next segment is computed while the last one is flushed. Once a job is
-    accepted, all but the last `IN_FLIGHT - 1` are done, and their buffers may be overwritten.
+    Once a job is accepted, all but the last `IN_FLIGHT - 1` are done, and their buffers may be overwritten.
     """
 
     def __init__(self) -> None:
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=IN_FLIGHT - 2)
-        self._fills: list[SegmentFill] = []
+        self._drafts: list[SegmentDraft] = []
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="permafrost-disk", daemon=True)
 
-    def owns(self, fill: SegmentFill) -> None:
-        """Take charge of `fill`: it is dropped at the end unless it was committed."""
-        self._fills = [f for f in self._fills if f.is_open]
-        self._fills.append(fill)
+    def owns(self, draft: SegmentDraft) -> None:
+        """Take charge of `draft`: it is dropped at the end unless it was sealed."""
+        self._drafts = [d for d in self._drafts if d.is_open]
+        self._drafts.append(draft)
 
     def submit(self, job: Callable[[], None]) -> None:
         """Queue a job; waits while the disk is behind.
@@ -129,8 +128,8 @@ class DiskThread:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._jobs.put(None)
         self._thread.join()
-        for fill in self._fills:
-            fill.abandon()
+        for draft in self._drafts:
+            draft.abandon()
         if self._error is not None and error is None:
             raise self._error
 

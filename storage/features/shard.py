@@ -19,7 +19,7 @@ from crc32c import crc32c
 from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
-from permafrost.storage.durable import disk_errors_named, draft_path, publish
+from permafrost.storage.durable import disk_errors_named
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.features.layout import Codec
 
@@ -45,17 +45,18 @@ class ShardSeal:
 
 
 class ShardWriter:
-    """Writes one shard front to back under a draft name; `seal` publishes it.
+    """Writes one shard front to back into `draft`, which has to be renamed to `path` when it is sealed.
 
     Memory: one inner chunk. Rows arrive in order, in any portions; full chunks that are contiguous
     in the given rows are written without a copy.
 
     Raises:
-        DiskFullError: from any call; the draft is removed and nothing is published.
+        DiskFullError: from any call, naming `path`; the draft is removed.
     """
 
     def __init__(
         self,
+        draft: Path,
         path: Path,
         *,
         n_rows: int,
@@ -66,7 +67,7 @@ class ShardWriter:
         codec: Codec,
     ) -> None:
         assert 0 < n_rows <= shard_rows, f"{n_rows} rows for a shard of {shard_rows}"
-        self._path, self._codec = path, codec
+        self.draft, self._path, self._codec = draft, path, codec
         self._n_rows, self._received = n_rows, 0
         self._index = np.full((shard_rows // chunk_rows, 2), _ABSENT, dtype="<u8")
         self._chunk_rows, self._row_shape, self._dtype = chunk_rows, row_shape, dtype
@@ -75,10 +76,8 @@ class ShardWriter:
         self._buffered = 0
         self._crcs: list[int] = []
         self._file_crc, self._offset = 0, 0
-        self._draft = draft_path(path)
         with disk_errors_named(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self._draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            self._fd = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
             if codec == "none":
                 n_chunks = -(-n_rows // chunk_rows)
                 chunk_bytes = chunk_rows * dtype.itemsize * math.prod(row_shape)
@@ -120,7 +119,7 @@ class ShardWriter:
                     self._buffered = 0
 
     def seal(self) -> ShardSeal:
-        """Write the last chunk and the index, fsync, and rename to the final name."""
+        """Write the last chunk and the index, and fsync."""
         assert self._received == self._n_rows, f"{self._received} of {self._n_rows} rows arrived"
         with self._closing_on_error():
             if self._buffered:
@@ -134,7 +133,6 @@ class ShardWriter:
             os.fsync(self._fd)
             os.close(self._fd)
             self._fd = -1
-            publish(self._draft, self._path)
         return ShardSeal(self._offset, self._file_crc, tuple(self._crcs))
 
     def abandon(self) -> None:
@@ -142,7 +140,7 @@ class ShardWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self._draft.unlink(missing_ok=True)
+        self.draft.unlink(missing_ok=True)
 
     def _write_chunk(self, chunk: NDArray[Any]) -> None:
         encoded = Zstd(level=1).encode(chunk) if self._codec == "zstd" else chunk.data.cast("B")
@@ -311,6 +309,31 @@ class _FileBytes:
             found.flags.writeable = False
             held = self._held = (slice(start, stop), found)
         return held[1]
+
+
+def unlike(path: Path, seal: ShardSeal, n_chunks: int) -> str | None:
+    """How a shard of `n_chunks` slots differs from its seal, in words; None if it does not.
+
+    Reads the index and the checksum behind each chunk. The chunks themselves are not read: on a network file
+    system that would bring the whole shard here.
+    """
+    try:
+        with path.open("rb") as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            if n_bytes != seal.n_bytes:
+                return f"it has {n_bytes:,} bytes, its seal says {seal.n_bytes:,}"
+            tail = index_bytes(n_chunks)
+            index = chunk_index(path, os.pread(file.fileno(), tail, n_bytes - tail))
+            for i, crc in enumerate(seal.chunk_crc32c):
+                end = int(index[i].sum())
+                stored = os.pread(file.fileno(), CRC_BYTES, end - CRC_BYTES)
+                if stored != crc.to_bytes(CRC_BYTES, "little"):
+                    return f"the checksum of chunk {i} is not that of its seal"
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    except CorruptDataError:
+        return "the checksum of its chunk index does not match"
+    return None
 
 
 def index_bytes(n_chunks: int) -> int:

@@ -1,35 +1,41 @@
-"""The write side of a feature store: one writer at a time, layout first, receipt last."""
+"""The write side of a feature store: one writer at a time, layout first, receipt last.
+
+Any process may compute cells and write them to drafts (`segment_drafts`); the writer gives the cells out and
+commits the drafts.
+"""
 
 import contextlib
 import datetime
 import fcntl
 import json
 import os
+import shutil
 import socket
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from permafrost.storage.durable import (
     DRAFT_PREFIX,
     disk_errors_named,
+    draft_path,
     holds,
     json_bytes,
+    publish,
     remove_any,
     rewrite,
+    set_aside,
 )
 from permafrost.storage.errors import CorruptDataError, StoreBusyError
 from permafrost.storage.features.copies import keep_copies
-from permafrost.storage.features.layout import ZARR_GROUP, Axes, widen
+from permafrost.storage.features.layout import ZARR_GROUP
 from permafrost.storage.features.rebuilding import require_agreement
-from permafrost.storage.features.receipts import Receipt, Statistics, measure, write_receipt
+from permafrost.storage.features.receipts import Receipt, write_receipt
 from permafrost.storage.features.record import read_record, record_path
-from permafrost.storage.features.segments import Segment, write_segment
-from permafrost.storage.features.shard import ShardSeal, ShardWriter
+from permafrost.storage.features.segment_drafts import Assignment, SealedCell, SealedSegment
+from permafrost.storage.features.segments import Segment, read_segment, write_segment
+from permafrost.storage.features.shard import unlike
 from permafrost.storage.features.store import ALWAYS, FeatureStore
 from permafrost.storage.lease import Lease
 from permafrost.storage.progress import SilentProgress
@@ -68,14 +74,16 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
         _remove_drafts(store.root)
         if (replica := replica_of(store.root)) is None:
             _require_right(store)
-            yield StoreWriter(store, None)
+            with contextlib.closing(StoreWriter(store, None)) as writer:
+                yield writer
             return
         with replica.lease(store.root / "writer.lease") as lease:
             # Another machine may have written since this home was attached.
             replica.pull(store.root, SilentProgress())
             store.forget()
             _require_right(store)
-            yield StoreWriter(store, lease)
+            with contextlib.closing(StoreWriter(store, lease)) as writer:
+                yield writer
     finally:
         os.close(fd)
 
@@ -100,9 +108,19 @@ def _require_right(store: FeatureStore) -> None:
 
 
 def _remove_drafts(root: Path) -> None:
-    """Remove what killed writers left behind; safe for the lease holder, as nobody else is writing."""
-    for path in root.rglob(f"{DRAFT_PREFIX}*"):
-        remove_any(path)
+    """Remove what killed writers left behind; safe for the lease holder, as nothing that is still computed
+    for one of them can be committed."""
+    for path in sorted(root.rglob(f"{DRAFT_PREFIX}*")):
+        if path.is_dir() and not path.is_symlink():
+            _set_aside(path)
+        else:
+            remove_any(path)
+
+
+def _set_aside(folder: Path) -> None:
+    """Remove a folder of drafts; it is renamed first, so that no other process adds files meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        set_aside(folder)
 
 
 class StoreWriter:
@@ -110,6 +128,8 @@ class StoreWriter:
 
     def __init__(self, store: FeatureStore, lease: Lease | None) -> None:
         self.store, self._lease = store, lease
+        self._drafts: Path | None = None
+        """Folder of the drafts; created when the first cells are assigned."""
 
     def add_segment(self, table: pa.Table, number: int) -> Segment:
         """Publish the layout of a new segment; all of its cells are missing until they are filled."""
@@ -135,121 +155,130 @@ class StoreWriter:
             if not holds(path, wanted):
                 rewrite(path, wanted)
 
-    def fill(
-        self, segment: int, arrays: Sequence[str], provenance: Mapping[str, str]
-    ) -> "SegmentFill":
-        """Start writing the cells `arrays` of `segment`; use the result as a context manager."""
+    def assign(self, segment: int, arrays: Sequence[str]) -> Assignment:
+        """Assign missing cells of a segment to whoever computes them, in this or in another process.
+
+        Raises:
+            CorruptDataError: something else is in the place of a shard.
+        """
         committed = set(arrays) & self.store.committed(segment)
         assert not committed, f"{sorted(committed)} of segment {segment} are already committed"
         layout = self.store.segment(segment)
-        return SegmentFill(self.store, layout, arrays, provenance, self._lease)
-
-
-class SegmentFill:
-    """Writes some cells of one segment; `commit` publishes them, leaving the context without it drops all."""
-
-    def __init__(
-        self,
-        store: FeatureStore,
-        segment: Segment,
-        arrays: Sequence[str],
-        provenance: Mapping[str, str],
-        lease: Lease | None,
-    ) -> None:
-        self._store, self._segment, self._provenance = store, segment, dict(provenance)
-        self._lease = lease
-        self._axes: Axes = store.record.axes
-        self._statistics = dict.fromkeys(arrays, Statistics())
-        self._writers: dict[str, ShardWriter] = {}
-        self._unreceipted: list[Path] = []
-        """Shards already under their final names, but without a receipt yet, in the order of the receipts."""
-        try:
-            for array in arrays:
-                self._writers[array] = self._open(array)
-        except BaseException:
-            self.abandon()
-            raise
-
-    def _open(self, array: str) -> ShardWriter:
-        spec = self._store.spec(array)
-        return ShardWriter(
-            self._store.shard_path(self._segment.number, array),
-            n_rows=self._segment.rows(spec.axis),
-            row_shape=() if spec.width is None else (spec.width,),
-            dtype=spec.storage,
-            chunk_rows=spec.chunk_rows(self._axes),
-            shard_rows=spec.segment_rows(self._axes),
-            codec=self._store.record.codec,
+        for array in arrays:
+            path = self.store.shard_path(segment, array)
+            with disk_errors_named(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+        if self._drafts is None:
+            with disk_errors_named(self.store.root):
+                self._drafts = draft_path(self.store.root.absolute() / "segments")
+                self._drafts.mkdir()
+        return Assignment(
+            root=self.store.root.absolute(),
+            drafts=self._drafts,
+            segment=segment,
+            segment_sha256=layout.sha256,
+            n_tokens=layout.n_tokens,
+            arrays=tuple(arrays),
         )
 
-    def append(self, array: str, rows: NDArray[Any], statistics: Statistics | None = None) -> None:
-        """Append the next rows of `array`, in the storage dtype; computes the statistics if not given."""
-        self._writers[array].append(rows)
-        logical = self._store.spec(array).dtype
-        # bfloat16 arrives as uint16 bits, whose moments are meaningless.
-        numbers = widen(rows, logical) if logical == "bfloat16" else rows
-        measured = measure(numbers) if statistics is None else statistics
-        self._statistics[array] = self._statistics[array].merged(measured)
+    def commit(self, sealed: SealedSegment) -> None:
+        """Publish every shard of a sealed draft, then every receipt.
 
-    def note(self, name: str, value: str) -> None:
-        """Add to the provenance of the receipts."""
-        self._provenance[name] = value
+        A cell that has been committed since (computed twice) stays as it is. May run in another thread than
+        the other methods.
 
-    def commit(self) -> None:
-        """Publish every shard, then every receipt."""
+        Raises:
+            CorruptDataError: the draft is not there, not whole, or not one for this store, this segment or
+                this writer; nothing was changed.
+        """
         if self._lease is not None:
             self._lease.require()
+        root, number = self.store.root, sealed.segment
+        # Read from disk: the store's cache of segments belongs to the other thread.
+        segment = read_segment(root, number, ["n_tokens"])
+        committed = self.store.committed(number)
+        due = {a: cell for a, cell in sealed.cells.items() if a not in committed}
+        self._require_fitting(sealed, due, segment)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        seals: dict[str, ShardSeal] = {}
-        for array, writer in self._writers.items():
-            self._unreceipted.append(self._store.shard_path(self._segment.number, array))
-            seals[array] = writer.seal()
-        for array, seal in seals.items():
-            spec = self._store.spec(array)
-            write_receipt(
-                self._store.root,
-                Receipt(
-                    store_id=self._store.store_id,
-                    segment=self._segment.number,
-                    segment_sha256=self._segment.sha256,
-                    array=array,
-                    n_texts=self._segment.n_texts,
-                    n_rows=self._segment.rows(spec.axis),
-                    shard=self._store.shard_path(self._segment.number, array)
-                    .relative_to(self._store.root)
-                    .as_posix(),
-                    shard_bytes=seal.n_bytes,
-                    shard_crc32c=seal.crc32c,
-                    chunk_rows=spec.chunk_rows(self._axes),
-                    chunk_crc32c=seal.chunk_crc32c,
-                    statistics=self._statistics[array],
-                    provenance={**self._provenance, "committed": now},
-                ),
-            )
-            self._unreceipted.pop(0)
-        self._writers.clear()
+        unreceipted: list[Path] = []
+        """Shards already under their final names, but without a receipt yet, in the order of the receipts."""
+        try:
+            for array, cell in due.items():
+                path = self.store.shard_path(number, array)
+                unreceipted.append(path)
+                with disk_errors_named(path):
+                    publish(self._draft(cell), path)
+            for array, cell in due.items():
+                write_receipt(root, self._receipt(segment, array, cell, sealed.provenance, now))
+                unreceipted.pop(0)
+        except BaseException:
+            for path in unreceipted:
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+            raise
+        for cell in sealed.cells.values():
+            shutil.rmtree(self._draft(cell).parent, ignore_errors=True)
 
-    @property
-    def is_open(self) -> bool:
-        """Neither committed nor abandoned."""
-        return bool(self._writers)
-
-    def abandon(self) -> None:
-        """Drop everything that was not committed; does nothing after `commit`."""
-        for writer in self._writers.values():
-            writer.abandon()
-        for path in self._unreceipted:
-            path.unlink(missing_ok=True)
-        self._writers.clear()
-        self._unreceipted.clear()
-
-    def __enter__(self) -> "SegmentFill":
-        return self
-
-    def __exit__(
+    def _receipt(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        segment: Segment,
+        array: str,
+        cell: SealedCell,
+        provenance: Mapping[str, str],
+        now: str,
+    ) -> Receipt:
+        spec, path = self.store.spec(array), self.store.shard_path(segment.number, array)
+        return Receipt(
+            store_id=self.store.store_id,
+            segment=segment.number,
+            segment_sha256=segment.sha256,
+            array=array,
+            n_texts=segment.n_texts,
+            n_rows=segment.rows(spec.axis),
+            shard=path.relative_to(self.store.root).as_posix(),
+            shard_bytes=cell.seal.n_bytes,
+            shard_crc32c=cell.seal.crc32c,
+            chunk_rows=spec.chunk_rows(self.store.record.axes),
+            chunk_crc32c=cell.seal.chunk_crc32c,
+            statistics=cell.statistics,
+            provenance={**provenance, "committed": now},
+        )
+
+    def _draft(self, cell: SealedCell) -> Path:
+        assert self._drafts is not None, "no cells were assigned"
+        return self._drafts / cell.draft
+
+    def _require_fitting(
+        self, sealed: SealedSegment, due: Mapping[str, SealedCell], segment: Segment
     ) -> None:
-        self.abandon()
+        what = f"the draft of segment {sealed.segment} for the store {self.store.store_id[:12]}"
+        end = "nothing of it was committed. Run the same command again"
+        found, expected = (
+            (sealed.store_id, sealed.segment_sha256),
+            (self.store.store_id, segment.sha256),
+        )
+        if found != expected:
+            raise CorruptDataError(
+                f"{what} was written for the store {found[0][:12]} and the table {found[1][:12]}, but this "
+                f"is the store {expected[0][:12]} with the table {expected[1][:12]}; {end}"
+            )
+        for array, cell in due.items():
+            spec, axes = self.store.spec(array), self.store.record.axes
+            chunk_rows = spec.chunk_rows(axes)
+            n_chunks, slots = len(cell.seal.chunk_crc32c), spec.segment_rows(axes) // chunk_rows
+            if n_chunks != -(-segment.rows(spec.axis) // chunk_rows):
+                problem = f"it has {n_chunks} chunks for {segment.rows(spec.axis)} rows"
+            elif self._drafts is None:
+                problem = "this writer has assigned no cells"
+            else:
+                problem = unlike(self._drafts / cell.draft, cell.seal, slots)
+            if problem is not None:
+                raise CorruptDataError(
+                    f"{what} is not whole: {array} ({cell.draft}): {problem}; {end}"
+                )
+
+    def close(self) -> None:
+        """Remove the drafts that were not committed, and their folder: a process that still computes for this
+        writer has nowhere to write."""
+        if self._drafts is not None:
+            _set_aside(self._drafts)

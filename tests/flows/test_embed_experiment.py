@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from permafrost.flows import context
 from permafrost.flows.pipeline import PipelineResult, run_serially
-from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.extraction import computing
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import pairs, run_in, write
@@ -137,7 +137,7 @@ def test_one_load_one_forward_per_text_and_recipe_and_then_nothing(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads, seen = 0, list[int]()
-    load, forward = context.load_backbone, extract_module.forward
+    load, forward = context.load_backbone, computing.forward
 
     def counted_load(*args: Any, **kwargs: Any) -> Any:
         nonlocal loads
@@ -149,7 +149,7 @@ def test_one_load_one_forward_per_text_and_recipe_and_then_nothing(
         return forward(backbone, encoded, *rest)
 
     monkeypatch.setattr(context, "load_backbone", counted_load)
-    monkeypatch.setattr(extract_module, "forward", counted_forward)
+    monkeypatch.setattr(computing, "forward", counted_forward)
     path = write(tmp_path / "experiment.yaml", experiment(files))
     home = tmp_path / "home"
     run_serially(path, home)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from permafrost.flows.pipeline import run_serially
-from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.extraction import computing
 from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import pairs, write
 from tests.flows.looked import Looked, look
@@ -107,14 +107,14 @@ def test_stored_texts_are_read_and_new_ones_are_added_to_the_same_store(
     folder: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n_computed = 0
-    forward = extract_module.forward
+    forward = computing.forward
 
     def counted(backbone: Any, encoded: Any, *rest: Any) -> Any:
         nonlocal n_computed
         n_computed += len(encoded)
         return forward(backbone, encoded, *rest)
 
-    monkeypatch.setattr(extract_module, "forward", counted)
+    monkeypatch.setattr(computing, "forward", counted)
     content = experiment(folder, tiny_bert)
     content["methods"] = {"mean": {"kind": "embed", "layers": "2"}}
     content["tasks"], content["capture"], content["recipes"] = {}, None, {}

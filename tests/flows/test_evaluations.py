@@ -13,7 +13,7 @@ from permafrost.flows.experiment import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.rebuild_report import rebuild_report
 from permafrost.flows.runs import gaps_folder
-from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.extraction import computing
 from permafrost.stages.mteb_evaluation import texts as texts_module
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError, NotFoundError
@@ -266,7 +266,7 @@ def test_texts_of_the_hub_that_no_plan_knows_are_extracted_once_by_a_node_of_the
 
     rows = pq.read_table(folder / "sts" / "test.parquet")
     n_texts = 0
-    forward = extract_module.forward
+    forward = computing.forward
 
     def counted(backbone: Any, encoded: Any, *rest: Any) -> Any:
         nonlocal n_texts
@@ -277,7 +277,7 @@ def test_texts_of_the_hub_that_no_plan_knows_are_extracted_once_by_a_node_of_the
         self.dataset = DatasetDict({"test": Dataset.from_dict(rows.to_pydict())})
         self.data_loaded = True
 
-    monkeypatch.setattr(extract_module, "forward", counted)
+    monkeypatch.setattr(computing, "forward", counted)
     monkeypatch.setattr(AbsTaskSTS, "load_data", from_files)
     content = experiment(folder, tiny_bert)
     content["methods"] = {

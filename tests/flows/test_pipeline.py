@@ -16,7 +16,7 @@ from permafrost.flows.garbage import collect
 from permafrost.flows.pipeline import pipeline
 from permafrost.flows.plan import why_stage
 from permafrost.flows.rebuild_report import rebuild_report
-from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.extraction import computing
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.features.store import all_stores
@@ -30,7 +30,7 @@ class Backbones:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loads = self.forwards = 0
-        load, forward = context.load_backbone, extract_module.forward
+        load, forward = context.load_backbone, computing.forward
 
         def counted_load(*args: object, **kwargs: object) -> object:
             self.loads += 1
@@ -41,7 +41,7 @@ class Backbones:
             return forward(*args, **kwargs)
 
         monkeypatch.setattr(context, "load_backbone", counted_load)
-        monkeypatch.setattr(extract_module, "forward", counted_forward)
+        monkeypatch.setattr(computing, "forward", counted_forward)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.extraction import computing
 from permafrost.stages.extraction.backbone import BackboneConfig, BackboneFiles
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import ExtractReport, extract
@@ -152,7 +152,7 @@ def test_too_little_memory_splits_the_batch_and_the_run_goes_on(
     whole, least = reserved("whole", 1024)
     _, most = reserved("large", 1 << 20)
     assert most - least > 32 << 20, "the large batch needs no more, so no limit lies in between"
-    monkeypatch.setattr(extract_module, "forward", counted)
+    monkeypatch.setattr(computing, "forward", counted)
     total = torch.cuda.get_device_properties(index).total_memory
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((least + (most - least) // 3) / total, index)

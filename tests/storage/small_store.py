@@ -1,6 +1,6 @@
 """A feature store small enough to build in milliseconds, together with what every read must give."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.features.layout import SPAN, Axes, Codec, StoreSizes
+from permafrost.storage.features.segment_drafts import SegmentDraft
 from permafrost.storage.features.segments import build_table, pack
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.writing import StoreWriter, writing
@@ -117,7 +118,7 @@ class SmallStore:
     ) -> None:
         """Write cells of one segment, with fresh random rows for texts that have none yet."""
         segment = self.store.segment(number)
-        with writer.fill(number, arrays, {"library": "1.0"}) as fill:
+        with draft_of(writer, number, arrays, {"library": "1.0"}) as draft:
             for array in arrays:
                 spec = self.store.spec(array)
                 known = self.rows.setdefault(array, {})
@@ -130,8 +131,15 @@ class SmallStore:
                         if array == SPAN.name and whole_span:
                             known[text][:] = True
                     rows = known[text]
-                    fill.append(array, rows[None] if spec.axis == "text" else rows)
-            fill.commit()
+                    draft.append(array, rows[None] if spec.axis == "text" else rows)
+            writer.commit(draft.seal())
+
+
+def draft_of(
+    writer: StoreWriter, number: int, arrays: Sequence[str], provenance: Mapping[str, str]
+) -> SegmentDraft:
+    """A draft of some cells of a segment in this process."""
+    return SegmentDraft(writer.store, writer.assign(number, arrays), provenance)
 
 
 def new_store(

@@ -27,7 +27,14 @@ from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import open_reader
 from permafrost.storage.replica import attach, detach
 from tests.storage.object_server import ObjectServer, object_server
-from tests.storage.small_store import ARRAYS, IDENTITY, SIZES, SmallStore, filled_store
+from tests.storage.small_store import (
+    ARRAYS,
+    IDENTITY,
+    SIZES,
+    SmallStore,
+    draft_of,
+    filled_store,
+)
 
 URL = "s3://bucket/lab"
 
@@ -213,9 +220,9 @@ def test_a_writer_that_lost_its_lease_commits_nothing_more(
         table = small.store.segment(0).table
         with pytest.raises(StoreBusyError, match="lost"):
             writer.add_segment(table, small.store.n_slots())
-        fill = writer.fill(0, [], {})
+        sealed = draft_of(writer, 0, [], {}).seal()
         with pytest.raises(StoreBusyError, match="lost"):
-            fill.commit()
+            writer.commit(sealed)
     assert len([k for k in keys(server) if "/segments/" in k]) == n_before
     assert key in server.objects, "the other's lease is not ours to delete"
 

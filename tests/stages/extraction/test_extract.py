@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.extraction import computing
 from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
@@ -171,7 +171,7 @@ def test_more_layers_fill_only_the_new_cells(
         asked.append(tuple(arrays))
         return forward(backbone, encoded, arrays, recipe, keep)
 
-    monkeypatch.setattr(extract_module, "forward", counting)
+    monkeypatch.setattr(computing, "forward", counting)
     report = run(list(TEXTS), run.target("hidden=1-2,values=3"))
     assert set(asked) == {("hidden/2", "values/3")}
     assert report.n_cells == 2
@@ -272,7 +272,7 @@ def test_unstorable_activation_is_an_error_and_commits_nothing(
     run = extraction("bert")
     target = run.target("hidden=1")
     with monkeypatch.context() as patch:
-        patch.setattr(extract_module, "forward", wild)
+        patch.setattr(computing, "forward", wild)
         with pytest.raises(error, match=says):
             run(list(TEXTS), target)
     store = FeatureStore.open(store_folder(run.home, target.identity.store_id))

@@ -19,8 +19,8 @@ from permafrost.stages.extraction.recipes import plain
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
 from permafrost.storage.features.places import Locations
 from permafrost.storage.features.receipts import Statistics
+from permafrost.storage.features.segment_drafts import SegmentDraft
 from permafrost.storage.features.store import FeatureStore
-from permafrost.storage.features.writing import SegmentFill
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.tiny_models import WORDS
@@ -101,16 +101,16 @@ def test_rows_of_every_batch_lie_in_the_same_memory(
     tiny_files: Callable[[str], BackboneFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places: list[int] = []
-    append = SegmentFill.append
+    append = SegmentDraft.append
 
     def watched(
-        fill: SegmentFill, array: str, rows: NDArray[Any], statistics: Statistics | None = None
+        draft: SegmentDraft, array: str, rows: NDArray[Any], statistics: Statistics | None = None
     ) -> None:
         if array == "hidden/0":
             places.append(rows.ctypes.data)
-        append(fill, array, rows, statistics)
+        append(draft, array, rows, statistics)
 
-    monkeypatch.setattr(SegmentFill, "append", watched)
+    monkeypatch.setattr(SegmentDraft, "append", watched)
     run(tiny_files("bert"), tmp_path)
     assert len(places) > 6
     assert len(np.unique(places)) <= 3, "one batch is computed, one waits, one is written"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from permafrost.stages.extraction import extract as extract_module
+from permafrost.stages.extraction import computing
 from permafrost.stages.extraction.backbone import Backbone, BackboneFiles
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.memory import is_out_of_memory
@@ -72,7 +72,7 @@ def test_rows_are_those_of_an_undisturbed_run(
     assert whole.split_from is None
     run.home = tmp_path / "small"
     device = SmallDevice(60, error)
-    monkeypatch.setattr(extract_module, "forward", device)
+    monkeypatch.setattr(computing, "forward", device)
     split = run(ALL, target, WHOLE)
     assert device.failed, "nothing ran out of memory, so nothing was tested"
     assert split.n_tokens == whole.n_tokens
@@ -91,7 +91,7 @@ def test_a_size_that_failed_is_not_tried_again(
     run: Extraction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = SmallDevice(40, _on_device)
-    monkeypatch.setattr(extract_module, "forward", device)
+    monkeypatch.setattr(computing, "forward", device)
     report = run(ALL, run.target("hidden=1"), WHOLE)
     assert report.n_segments > 2, "one segment would have nothing to remember for"
     failed = [size for size in device.sizes if size > device.room]
@@ -107,7 +107,7 @@ def test_a_text_that_does_not_fit_alone_ends_the_run(
 ) -> None:
     target = run.target("hidden=1")
     with monkeypatch.context() as patch:
-        patch.setattr(extract_module, "forward", SmallDevice(15, _on_device))
+        patch.setattr(computing, "forward", SmallDevice(15, _on_device))
         with pytest.raises(PermafrostError, match=r"text of 2\d tokens alone.*--dtype") as error:
             run(ALL, target, WHOLE)
     assert "2.00 GiB" in str(error.value)
@@ -121,7 +121,7 @@ def test_other_errors_are_not_taken_for_missing_memory(
     run: Extraction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = SmallDevice(15, lambda: RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    monkeypatch.setattr(extract_module, "forward", device)
+    monkeypatch.setattr(computing, "forward", device)
     with pytest.raises(RuntimeError, match="mat1"):
         run(ALL, run.target("hidden=1"), WHOLE)
     assert device.failed == 1

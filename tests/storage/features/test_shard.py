@@ -26,7 +26,7 @@ from permafrost.storage.features.layout import (
     shard_key,
     zarr_metadata,
 )
-from permafrost.storage.features.shard import ShardRows, ShardSeal, ShardWriter
+from permafrost.storage.features.shard import ShardRows, ShardSeal, ShardWriter, unlike
 from tests.storage.small_store import flip, make_rows
 
 SPECS = [
@@ -57,7 +57,8 @@ def _written(
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         path = root / shard_key(spec, 0)
-        writer = ShardWriter(path, n_rows=sum(map(len, portions)), **shape)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writer = ShardWriter(path, path, n_rows=sum(map(len, portions)), **shape)
         for rows in portions:
             writer.append(rows)
         seal = writer.seal()
@@ -197,6 +198,7 @@ def test_a_shard_that_is_not_there_is_corrupt() -> None:
 
 def _writer(folder: Path) -> ShardWriter:
     return ShardWriter(
+        folder / "draft",
         folder / "c" / "0",
         n_rows=3,
         row_shape=(2,),
@@ -224,12 +226,12 @@ def test_too_many_or_too_few_rows_are_our_own_bug(tmp_path: Path) -> None:
     writer.abandon()
 
 
-def test_nothing_is_visible_before_the_seal(tmp_path: Path) -> None:
+def test_a_writer_makes_a_draft_and_nothing_else(tmp_path: Path) -> None:
     writer = _writer(tmp_path)
     writer.append(np.zeros((3, 2), np.float16))
-    assert not (tmp_path / "c" / "0").exists()
-    writer.seal()
-    assert [p.name for p in (tmp_path / "c").iterdir()] == ["0"]
+    seal = writer.seal()
+    assert [p.name for p in tmp_path.iterdir()] == ["draft"]
+    assert unlike(tmp_path / "draft", seal, 2) is None
 
 
 @given(

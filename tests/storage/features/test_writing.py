@@ -18,6 +18,7 @@ from tests.storage.small_store import (
     IDENTITY,
     SmallStore,
     as_float32,
+    draft_of,
     new_store,
     snapshot,
 )
@@ -102,17 +103,17 @@ def test_the_next_lease_removes_what_a_killed_writer_left(small: SmallStore) -> 
 def test_a_fill_left_without_commit_leaves_nothing(small: SmallStore) -> None:
     with writing(small.store) as writer:
         before = snapshot(small.store.root)
-        with writer.fill(0, ["hidden/2", "values/1"], {}) as fill:
-            fill.append("hidden/2", np.ones((3, 8), np.float16))
-            assert fill.is_open
-        assert not fill.is_open
+        with draft_of(writer, 0, ["hidden/2", "values/1"], {}) as draft:
+            draft.append("hidden/2", np.ones((3, 8), np.float16))
+            assert draft.is_open
+        assert not draft.is_open
         assert snapshot(small.store.root) == before
     assert small.store.missing_cells([0], ["hidden/2"]) == {0: ("hidden/2",)}
 
 
 def test_what_is_committed_is_not_written_again(small: SmallStore) -> None:
     with writing(small.store) as writer, pytest.raises(AssertionError, match="already committed"):
-        writer.fill(0, ["hidden/1", "hidden/2"], {})
+        writer.assign(0, ["hidden/1", "hidden/2"])
 
 
 def test_widening_touches_no_committed_file(small: SmallStore) -> None:
@@ -167,9 +168,9 @@ def test_statistics_given_by_the_caller_are_kept(small: SmallStore) -> None:
     n_texts = small.store.segment(0).n_texts
     given = measure(np.array([5.0, 7.0]))
     array = "pooled/hidden_last/1"
-    with writing(small.store) as writer, writer.fill(0, [array], {}) as fill:
-        fill.append(array, np.zeros((n_texts, 8), np.float16), given)
-        fill.commit()
+    with writing(small.store) as writer, draft_of(writer, 0, [array], {}) as draft:
+        draft.append(array, np.zeros((n_texts, 8), np.float16), given)
+        writer.commit(draft.seal())
     assert read_receipt(small.store.root, 0, array).statistics == given
 
 
@@ -186,10 +187,10 @@ def test_a_full_disk_while_writing_a_shard_leaves_committed_data_intact(
     segment = small.store.segment(0)
 
     def fill() -> None:
-        with writer.fill(0, ["hidden/2", "values/1"], {}) as begun:
+        with draft_of(writer, 0, ["hidden/2", "values/1"], {}) as begun:
             begun.append("hidden/2", np.ones((segment.n_tokens, 8), np.float16))
             begun.append("values/1", np.ones((segment.n_tokens, 4), np.float16))
-            begun.commit()
+            writer.commit(begun.seal())
 
     with writing(small.store) as writer:
         writer.declare(["hidden/2", "values/1"])
@@ -218,13 +219,13 @@ def test_a_disk_that_fills_up_during_a_commit_keeps_only_cells_with_a_receipt(
                 _full()
             unpatched(fd)
 
-        with writer.fill(0, arrays, {}) as begun:
+        with draft_of(writer, 0, arrays, {}) as begun:
             for array in arrays:
                 width = 8 if array == "hidden/2" else 4
                 begun.append(array, np.ones((segment.n_tokens, width), np.float16))
             with monkeypatch.context() as patch:
                 patch.setattr(os, "fsync", fsync)
-                begun.commit()
+                writer.commit(begun.seal())
 
     with writing(small.store) as writer:
         writer.declare(arrays)
@@ -248,14 +249,16 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from permafrost.storage.errors import DiskFullError
+from permafrost.storage.features.segment_drafts import SegmentDraft
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.writing import writing
 
 store = FeatureStore.open(Path(sys.argv[1]))
 with writing(store) as writer:
+    cells = writer.assign(0, ["hidden/2"])
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
     try:
-        with writer.fill(0, ["hidden/2"], {}):
+        with SegmentDraft(store, cells, {}):
             pass
     except DiskFullError as error:
         sys.exit(str(error))
