@@ -48,7 +48,7 @@ def require_writable(home: Path) -> None:
     existing = next(p for p in (home, *home.absolute().parents) if os.path.lexists(p))
     if not existing.is_dir():
         raise InputError(
-            f"the home {home} cannot be made: {existing} is no folder; give another one with --home"
+            f"the home {home} cannot be made: {existing} is not a folder; give another one with --home"
         )
     paths.require_writable(home, "the home")
 

@@ -262,7 +262,7 @@ def _text(path: Path) -> str:
         raise InputError(f"there is no experiment file {path}")
     if not path.is_file():
         # A device or a pipe may have no end, and the file is read twice.
-        raise InputError(f"{path} is not a readable YAML file: it is no regular file")
+        raise InputError(f"{path} is not a readable YAML file: it is not a regular file")
     if (n_bytes := path.stat().st_size) > MAX_FILE_BYTES:
         raise InputError(
             f"{path} has {n_bytes:,} bytes; an experiment file has at most {MAX_FILE_BYTES:,}"

@@ -111,7 +111,9 @@ class Graph:
                 self._nodes[node.id] = _with(known, after=(*known.after, *sorted(new)))
         for node in self:
             missing = [ref for ref in node.upstream if ref not in self._nodes]
-            assert not missing, f"'{node.label}' needs {missing[0]}, which is no node of the graph"
+            assert not missing, (
+                f"'{node.label}' needs {missing[0]}, which is not a node of the graph"
+            )
         if any(node.plugins for node in self):
             self._hand_plugins_on()
 

@@ -95,8 +95,8 @@ def stage_of(node: Node) -> type[Stage]:
     """What runs a node; its plug-ins are loaded, if this process has not."""
     use_sources(node.plugins)
     stage = resolve(node.kind)
-    assert isinstance(stage, type), f"{node.kind} is no class"
-    assert issubclass(stage, Stage), f"{node.kind} is no stage"
+    assert isinstance(stage, type), f"{node.kind} is not a class"
+    assert issubclass(stage, Stage), f"{node.kind} is not a stage"
     return stage
 
 

@@ -148,7 +148,7 @@ def _constructed_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     base = {"0o": 8, "0x": 16}.get(text[:2], 10)
     if not _INT.fullmatch(text) or len(text) > 20 or abs(value := int(text, base)) >= 1 << 63:
         raise ConstructorError(
-            None, None, f"{quoted(text)} is no integer of 64 bits", node.start_mark
+            None, None, f"{quoted(text)} is not a 64-bit integer", node.start_mark
         )
     return value if not text.startswith("-") else -abs(value)
 
@@ -160,7 +160,7 @@ def _constructed_float(loader: _Loader, node: yaml.ScalarNode) -> float:
     if text.lower() == ".nan":
         return float("nan")
     if not _FLOAT.fullmatch(text):
-        raise ConstructorError(None, None, f"{quoted(text)} is no number", node.start_mark)
+        raise ConstructorError(None, None, f"{quoted(text)} is not a number", node.start_mark)
     return float(text)
 
 

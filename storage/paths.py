@@ -79,7 +79,7 @@ def _require_reachable(path: Path, what: str) -> None:
         absolute = path.absolute()
         file = next((p for p in reversed(absolute.parents) if p.is_file()), absolute.parent)
         raise InputError(
-            f"{what} {quoted(str(path))} lies below {file}, which is no folder; choose another place"
+            f"{what} {quoted(str(path))} lies below {file}, which is not a folder; choose another place"
         ) from error
     except OSError as error:
         raise InputError(

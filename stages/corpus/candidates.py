@@ -1,4 +1,4 @@
-"""Queries with labelled candidates: a row for each, or lists of those that answer and of the others."""
+"""Queries with labelled candidates: one row per candidate, or lists of positive and negative ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ from permafrost.storage.quoting import quoted
 
 
 class CandidateColumns(BaseModel):
-    """Names of columns; those that are not given may have other usual names, too."""
+    """Names of columns; a column whose name is not given may also have another usual name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     query_id: str = "query_id"
-    """Equal queries are one where a file has no such column."""
+    """Without such a column, equal queries count as one."""
     query: str = "query"
     document: str = "document"
     label: str = "label"
-    """1 for a document that answers, else 0."""
+    """1 for a document that answers the query, else 0."""
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,29 @@ class Candidates:
     """One row per candidate. Texts may be blank."""
 
     where: str
-    """Names the rows in messages."""
+    """What messages call the rows."""
     document: str
-    """What the column of the documents is called."""
+    """Name of the document column."""
     keys: list[str]
     """Ids of the queries."""
     texts: pa.Table
-    """The columns `query` and the documents', as read."""
+    """The query and document columns, as read."""
     labels: list[int]
 
     def queries_and_documents(self) -> tuple[list[str], list[str]]:
-        """Both texts of every row; raises InputError where one is missing, or no text."""
+        """Both texts of every row; raises InputError if a value is missing or is not text."""
         first, second = (texts_of(self.texts, n, self.where) for n in self.texts.column_names)
         return first, second
 
 
 def read_candidates(config: CandidateColumns, path: Path) -> Candidates:
-    """The candidates of a file, in its order; of a row with lists those that answer are the first.
+    """The candidates of a file, in its order; in a row with lists the positive ones come first.
 
-    With lists (`positive`, `negative`) every row is a query of its own, unless the file has ids.
+    With lists (`positive`, `negative`) every row is a separate query, unless the file has ids.
 
     Raises:
-        InputError: no such file or column, several that could be meant, no rows, a value that is missing or
-            of another kind.
+        InputError: there is no such file or column, or several that could be meant, no rows, or a value is
+            missing or of another type.
     """
     names, where = column_names(path), str(path)
     query = find_column("query", config.query, ASKED, names, where)
@@ -71,7 +71,8 @@ def read_candidates(config: CandidateColumns, path: Path) -> Candidates:
     if lists is not None:
         return _of_lists(path, names, query, lists)
     has_ids = config.query_id != QUERY_ID[0] or any(n.casefold() in QUERY_ID for n in names)
-    # A query without an id column is its own: `id` alone may number the rows, and is not taken for one.
+    # Without an id column the query's text is its id; a column `id` may just number the rows, so it is not
+    # used.
     key = find_column("query_id", config.query_id, QUERY_ID, names, where) if has_ids else query
     document = find_column("document", config.document, ANSWER, names, where)
     label = find_column("label", config.label, BINARY, names, where)
@@ -83,7 +84,7 @@ def read_candidates(config: CandidateColumns, path: Path) -> Candidates:
 def _list_columns(
     config: CandidateColumns, names: Sequence[str], where: str
 ) -> tuple[str, str] | None:
-    """The columns of answers and other candidates, where there are both and none of single ones."""
+    """The columns with lists of positives and negatives, if there are both and no column of documents."""
     lower = [name.casefold() for name in names]
     has_document = config.document in names or any(n in ANSWER for n in lower)
     if has_document or not all(any(n in usual for n in lower) for usual in (POSITIVES, NEGATIVES)):
@@ -96,15 +97,15 @@ def _list_columns(
 
 def _of_lists(path: Path, names: Sequence[str], query: str, lists: tuple[str, str]) -> Candidates:
     ids = [n for n in names if n.casefold() in (*QUERY_ID, *OWN_ID)][:1]
-    table, found = list_rows(path, lists, ids=ids, single=[query])
+    table, values = list_rows(path, lists, ids=ids, single=[query])
     table, where = _filled(table, path), str(path)
     keys = ids_of(table, ids[0], where) if ids else [str(i) for i in range(table.num_rows)]
-    asked = texts_of(table, query, where)
+    queries = texts_of(table, query, where)
     rows = [
         (row, document, label)
         for row in range(table.num_rows)
         for name, label in zip(lists, (1, 0), strict=True)
-        for document in found[name][row]
+        for document in values[name][row]
     ]
     for row, document, _ in rows:
         if not isinstance(document, str):
@@ -113,7 +114,7 @@ def _of_lists(path: Path, names: Sequence[str], query: str, lists: tuple[str, st
                 f"{' or '.join(map(quoted, lists))}, expected text; repair the row"
             )
     texts = {
-        "query": pa.array([asked[row] for row, _, _ in rows], pa.large_string()),
+        "query": pa.array([queries[row] for row, _, _ in rows], pa.large_string()),
         "document": pa.array([document for _, document, _ in rows], pa.large_string()),
     }
     return Candidates(

@@ -1,4 +1,4 @@
-"""What a corpus is for, and which columns hold it: one config per kind of task."""
+"""The kinds of task, and which columns hold their texts and labels: one config per kind."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from permafrost.storage.quoting import quoted
 TaskKind = Literal["classification", "pair_classification", "similarity", "unlabelled"]
 
 LabelValues = tuple[list[NDArray[np.float64] | None], tuple[str, ...]]
-"""Labels of every split as float64 `[n_rows]`, None without; and the names of the classes, if they are."""
+"""Labels of every split as float64 `[n_rows]`, None if there are none; and the names of classes, if any."""
 
 
 class TaskColumns(BaseModel, ABC):
-    """What every task answers."""
+    """The base class of tasks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,7 +29,7 @@ class TaskColumns(BaseModel, ABC):
     any_split: ClassVar[bool] = False
     """Whether splits may have any name."""
     usual_labels: ClassVar[tuple[str, ...]] = CLASS
-    """The default of `label`, then other names that it usually has."""
+    """The default of `label`, then other usual names of that column."""
 
     @model_validator(mode="after")
     def _one_role_per_column(self) -> "TaskColumns":
@@ -41,7 +41,7 @@ class TaskColumns(BaseModel, ABC):
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Columns that must hold text: one, of pairs two."""
+        """Columns that must hold text: one, or two for pairs."""
         return (self.text,)
 
     @property
@@ -55,23 +55,23 @@ class TaskColumns(BaseModel, ABC):
         return ()
 
     def named(self, available: Sequence[str], where: str) -> "TaskColumns":
-        """The task with the columns of a file: as given, or under other usual names where not given.
+        """The task with the actual columns of a file: as given, or by another usual name if not given.
 
         Raises:
             InputError: a column is missing, or several could be meant.
         """
-        found: dict[str, str] = {}
+        columns: dict[str, str] = {}
         if len(self.text_columns) == 1:
-            found["text"] = find_column("text", self.text, TEXT, available, where)
+            columns["text"] = find_column("text", self.text, TEXT, available, where)
         else:
-            given = (self.text_columns[0], self.text_columns[1])
-            pair = find_pair(given, ("text", "text_pair"), available, where)
-            found["text"], found["text_pair"] = pair
+            names = (self.text_columns[0], self.text_columns[1])
+            pair = find_pair(names, ("text", "text_pair"), available, where)
+            columns["text"], columns["text_pair"] = pair
         for label in self.label_columns:
-            found["label"] = find_column("label", label, self.usual_labels, available, where)
+            columns["label"] = find_column("label", label, self.usual_labels, available, where)
         for negative in self.negative_columns:
-            found["negative"] = find_column("negative", negative, (negative,), available, where)
-        return self.model_copy(update=found)
+            columns["negative"] = find_column("negative", negative, (negative,), available, where)
+        return self.model_copy(update=columns)
 
     def rows(
         self,
@@ -86,10 +86,10 @@ class TaskColumns(BaseModel, ABC):
 
     @abstractmethod
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
-        """Labels as read, made into class indices or scores.
+        """Convert labels as read into class indices or scores.
 
         Raises:
-            InputError: labels that are no classes (or no scores), of different types, or unknown in train.
+            InputError: labels are not classes (or scores), have different types, or do not occur in train.
         """
 
 
@@ -104,11 +104,11 @@ class Classification(TaskColumns):
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        """One."""
+        """The label column."""
         return (self.label,)
 
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
-        """Classes."""
+        """Class indices."""
         return class_indices(splits, self.label)
 
 
@@ -125,16 +125,16 @@ class PairClassification(TaskColumns):
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Two."""
+        """Both text columns."""
         return (self.text, self.text_pair)
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        """One."""
+        """The label column."""
         return (self.label,)
 
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
-        """Classes."""
+        """Class indices."""
         return class_indices(splits, self.label)
 
 
@@ -152,16 +152,16 @@ class Similarity(TaskColumns):
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Two."""
+        """Both text columns."""
         return (self.text, self.text_pair)
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        """One."""
+        """The label column."""
         return (self.label,)
 
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
-        """Scores, as they are."""
+        """Scores, unchanged."""
         return [scores(split, self.label) for split in splits], ()
 
 
@@ -170,12 +170,12 @@ class Unlabelled(TaskColumns):
 
     kind: Literal["unlabelled"] = "unlabelled"
     text: str = "text"
-    """Column with the text, of pairs the first (a query)."""
+    """Column with the text; for pairs with the first one (a query)."""
     text_pair: str | None = None
-    """Column with the text that belongs to it (a document); None for single texts."""
+    """Column with the matching text (a document); None for single texts."""
     negative: str | None = None
-    """Column with hard negatives, texts that do not belong to the first one though they look it: one text or
-    a list of texts for each row. A row may have none."""
+    """Column with hard negatives, texts that look like a match for the first one but are not: one text or a
+    list of texts per row. A row may have none."""
     any_split: ClassVar[bool] = True
 
     @model_validator(mode="after")
@@ -183,22 +183,22 @@ class Unlabelled(TaskColumns):
         if self.negative is not None and self.text_pair is None:
             raise ValueError(
                 f"negative is the column {quoted(self.negative)}, but text_pair is not given; negatives "
-                "are told from the text that belongs to the first one, so name its column as text_pair"
+                "are contrasted with the text that matches the first one, so name its column as text_pair"
             )
         return self
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """One or two."""
+        """One column, or two for pairs."""
         return (self.text,) if self.text_pair is None else (self.text, self.text_pair)
 
     @property
     def negative_columns(self) -> tuple[str, ...]:
-        """One or none."""
+        """The column of hard negatives, if there is one."""
         return () if self.negative is None else (self.negative,)
 
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
-        """None."""
+        """No labels."""
         return [None] * len(splits), ()
 
 
@@ -208,14 +208,14 @@ Task = Annotated[
 
 LABELLED_SPLITS = ("train", "dev", "test")
 _SHARES = {"dev": 0.1, "test": 0.2}
-"""Shares of train that are usual, for messages."""
+"""Usual shares of train, for messages."""
 
 
 def advice_on_splits(missing: Sequence[str]) -> str:
-    """What to do about splits that are not there, for messages."""
+    """What to do about missing splits, for messages."""
     shares = {split: _SHARES[split] for split in missing if split in _SHARES}
     carved = [
         f"{split}: {{kind: from_train, fraction: {share}}}" for split, share in shares.items()
     ]
-    found = f"Name a file or split for {' and '.join(missing)}"
-    return f"{found}, or take it out of train ({', '.join(carved)})" if carved else found
+    advice = f"Name a file or split for {' and '.join(missing)}"
+    return f"{advice}, or take it out of train ({', '.join(carved)})" if carved else advice

@@ -25,7 +25,7 @@ EXAMPLES = pa.schema(
 """`text` and `text_pair` index into the texts; `label` is a class index or a graded score."""
 
 WITH_NEGATIVES = EXAMPLES.append(pa.field("negatives", pa.list_(pa.int64()), nullable=False))
-"""Of a corpus whose task names a column of hard negatives: none or more texts for each example."""
+"""Schema if the task names a column of hard negatives: any number of texts per example."""
 
 _FORMAT = 1
 
@@ -43,7 +43,7 @@ class Corpus:
     label_names: tuple[str, ...]
     """Names of the classes; empty unless the labels are classes."""
     digests: Sequence[str]
-    """SHA-256 of each text, what the feature store knows it by."""
+    """SHA-256 of each text, which identifies it in feature stores."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Corpus:
 
     @classmethod
     def load(cls, folder: Path) -> "Corpus":
-        """Read what `save` wrote.
+        """Load what `save` wrote.
 
         Raises:
             CorruptDataError: a file is missing or broken, or of another format.

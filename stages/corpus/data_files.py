@@ -1,4 +1,4 @@
-"""Which files are meant: by a name in a folder, by a pattern, or by the series of their shards."""
+"""Resolving paths to files: by a name in a folder, by a pattern, or as a series of shards."""
 
 import glob
 import re
@@ -22,12 +22,12 @@ _NUMBERED = re.compile(r"\d*$")
 def data_files(path: Path) -> list[Path]:
     """The files that a path stands for, in the order of their names.
 
-    A path is one file, a folder whose files are one series (`train-00000-of-00002`, `part-0`), or a pattern
-    with `*`, `?` or `[...]`, which takes whatever it fits.
+    A path is one file, a folder whose files form one series (`train-00000-of-00002`, `part-0`), or a pattern
+    with `*`, `?` or `[...]`.
 
     Raises:
-        InputError: a folder or a pattern without files, files of several formats, a folder with several
-            series, or a shard that is missing from one.
+        InputError: a folder or pattern has no files, files of several formats, or (a folder) several series,
+            or a shard is missing.
     """
     if path.is_dir():
         found = [p for p in _sorted(path.iterdir()) if p.suffix.lower() in FORMATS]
@@ -54,17 +54,17 @@ def data_files(path: Path) -> list[Path]:
 
 
 def files_of_pattern(pattern: Path) -> list[Path]:
-    """The files that a pattern fits, in the order of their names; folders in it may be patterns, too."""
+    """The files that match a pattern, in the order of their names; folders in it may be patterns too."""
     if "\0" in str(pattern):
         return []
     return _sorted(map(Path, glob.glob(str(pattern))))  # noqa: PTH207 (Path.glob takes relative patterns only)
 
 
 def shards_of(base: Path, extension: str) -> Path | None:
-    """The pattern of the shards `BASE-00000-of-00002` and so on, all there; None if there are none.
+    """A pattern for the shards `BASE-00000-of-00002` and so on; None if there are none.
 
     Raises:
-        InputError: one is missing.
+        InputError: a shard is missing.
     """
     found = files_of_pattern(Path(f"{glob.escape(str(base))}-*-of-*{extension}"))
     shards = [p for p in found if (m := _SHARD.fullmatch(p.stem)) and m["series"] == base.name]
@@ -89,7 +89,7 @@ def _require_one_series(found: Sequence[Path], folder: Path) -> None:
 
 
 def _require_all(shards: Sequence[Path], folder: Path) -> None:
-    """Check that shards of one series are there from the first to the last."""
+    """Check that no shard of a series is missing."""
     numbers = [tuple(map(int, p.stem.split("-")[-3::2])) for p in shards]
     for total in {total for _, total in numbers}:
         missing = sorted(set(range(total)) - {n for n, of in numbers if of == total})
@@ -118,18 +118,18 @@ _LAYOUTS = (
     "data/{0}-00000-of-00001",
     "{0}/{0}-00000-of-00001",
 )
-"""Where a folder keeps a file of a name: by itself, or as datasets of the hub have it."""
+"""Where a folder may keep a file of this name: by itself, or laid out like a dataset on the hub."""
 _SHARDED = ("{0}", "data/{0}", "{0}/{0}")
-"""Where it keeps one in shards, `NAME-00000-of-00002` and so on."""
+"""Where it may keep one in shards, `NAME-00000-of-00002` and so on."""
 
 
 def find_file(
     folder: Path, names: Sequence[str], field: str, extensions: Sequence[str] = TABLES
 ) -> Path:
-    """As `look_for`.
+    """As `look_for`, but the file must exist.
 
     Raises:
-        InputError: no such file, or several of one name.
+        InputError: there is no such file, or there are several.
     """
     if (found := look_for(folder, names, field, extensions)) is not None:
         return found
@@ -143,13 +143,13 @@ def find_file(
 def look_for(
     folder: Path, names: Sequence[str], field: str, extensions: Sequence[str] = TABLES
 ) -> Path | None:
-    """The file of a folder that has one of these names: with its extension, or without; None without one.
+    """The file in a folder with one of these names, given with or without extension; None if there is none.
 
-    The first name of which there is a file counts. A name may be a pattern (`data/test-*.parquet`); what lies
-    in several shards is the pattern of these.
+    The first name with a file wins. A name may be a pattern (`data/test-*.parquet`); for a sharded file the
+    result is a pattern too.
 
     Raises:
-        InputError: several of one name, or a shard is missing.
+        InputError: several files have the same name, or a shard is missing.
     """
     for name in names:
         given = folder / name
@@ -189,14 +189,14 @@ def _is_file(path: Path) -> bool:
 
 
 def _fits_files(pattern: Path) -> bool:
-    """Whether a pattern in a folder, however that is called, fits any file."""
+    """Whether a pattern in a folder matches any file, whatever the folder's name."""
     return glob.has_magic(pattern.name) and bool(files_of_pattern(pattern))
 
 
 def _listing(folder: Path) -> str:
     if not folder.is_dir():
-        return f"{folder} is no folder"
-    # Two levels: judgements lie in a folder of their own.
+        return f"{folder} is not a folder"
+    # Two levels, as judgements are often in a subfolder.
     names = sorted(
         str(p.relative_to(folder)) for p in (*folder.glob("*"), *folder.glob("*/*")) if p.is_file()
     )

@@ -1,4 +1,4 @@
-"""Labels as read, made into class indices or scores. No guessing: what is odd is refused with its row."""
+"""Converting labels as read into class indices or scores. No guessing: odd labels are refused by row."""
 
 from collections.abc import Sequence
 
@@ -20,11 +20,11 @@ def class_indices(
     alphabetically, and the class index is the position.
 
     Args:
-        splits: with labels.
-        name: of their column, for messages.
+        splits: every split, with labels.
+        name: of the label column, for messages.
 
     Raises:
-        InputError: labels that are no classes, of different types, or unknown in train.
+        InputError: labels are not classes, have different types, or do not occur in train.
     """
     declared = {s.class_names for s in splits}
     if len(declared) > 1:
@@ -51,26 +51,26 @@ def _value(column: pa.ChunkedArray, row: int) -> object:
 
 
 def scores(split: SplitRows, name: str) -> NDArray[np.float64]:
-    """Graded labels as they are, float64 `[n_rows]`.
+    """Graded labels, unchanged, float64 `[n_rows]`.
 
     Args:
         split: with labels.
-        name: of their column, for messages.
+        name: of the label column, for messages.
 
     Raises:
-        InputError: a label that is no finite number.
+        InputError: a label is not a finite number.
     """
     column = _column(split)
     if not _is_number(column.type):
         raise InputError(
             f"column {quoted(name)} of {split.where} holds {column.type} (first: "
             f"{quoted(_value(column, 0))}), "
-            "expected numbers: a similarity is graded; remove or repair the rows that are no "
-            "number"
+            "expected numbers: a similarity is graded; remove or repair the rows that are not "
+            "numbers"
         )
-    found = column.cast(pa.float64()).to_numpy()
-    _refuse_first(~np.isfinite(found), split, name, "is not a finite score; remove or repair it")
-    return found
+    values = column.cast(pa.float64()).to_numpy()
+    _refuse_first(~np.isfinite(values), split, name, "is not a finite score; remove or repair it")
+    return values
 
 
 def _classes(split: SplitRows, name: str) -> NDArray[np.int64] | NDArray[np.object_]:
@@ -138,9 +138,9 @@ def _indices(
             "everywhere"
         )
     train = [v for v, s in zip(values, splits, strict=True) if s.split == "train"]
-    found: list[str] | list[int] = np.unique(np.concatenate(train or values)).tolist()
+    classes: list[str] | list[int] = np.unique(np.concatenate(train or values)).tolist()
     for value, split in zip(values, splits, strict=True):
-        if found != [-1, 1] and value.dtype != object:
+        if classes != [-1, 1] and value.dtype != object:
             _refuse_first(
                 np.asarray(value < 0),
                 split,
@@ -149,19 +149,19 @@ def _indices(
                 "classes from 0",
             )
         _refuse_first(
-            ~np.isin(value, np.array(found, dtype=value.dtype)),
+            ~np.isin(value, np.array(classes, dtype=value.dtype)),
             split,
             name,
-            f"never occurs in train, which has {', '.join(map(quoted, found[:20]))}; correct it or "
+            f"never occurs in train, which has {', '.join(map(quoted, classes[:20]))}; correct it or "
             "add it there",
         )
-    if len(found) < 2:
+    if len(classes) < 2:
         raise InputError(
-            f"column {quoted(name)} of {splits[0].where} holds only the class {quoted(found[0])}; a "
+            f"column {quoted(name)} of {splits[0].where} holds only the class {quoted(classes[0])}; a "
             "classification needs two or more"
         )
-    order = np.array(found, dtype=values[0].dtype)
+    order = np.array(classes, dtype=values[0].dtype)
     if all(pa.types.is_boolean(_column(s).type) for s in splits):
         return [np.searchsorted(order, v).astype(np.float64) for v in values], ("false", "true")
-    names = tuple(str(v) for v in found)
+    names = tuple(str(v) for v in classes)
     return [np.searchsorted(order, v).astype(np.float64) for v in values], names

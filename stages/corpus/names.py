@@ -1,4 +1,4 @@
-"""The names that columns usually have, for those that an experiment does not name."""
+"""Usual names of columns, for columns that an experiment does not name."""
 
 from collections.abc import Sequence
 
@@ -13,65 +13,65 @@ FIRST, SECOND = (
     ("text", "sentence1", "text1", "premise", "question1", "sentence_a", "text_a", "sent1"),
     ("text_pair", "sentence2", "text2", "hypothesis", "question2", "sentence_b", "text_b", "sent2"),
 )
-"""Two texts of a pair, names in the same place belonging together."""
+"""The two texts of a pair; names at the same position belong together."""
 
 QUERY_ID = ("query_id", "query-id", "qid", "topic")
 DOCUMENT_ID = ("doc_id", "corpus-id", "corpus_id", "document_id", "docid", "docno", "did", "pid")
 OWN_ID = ("_id", "id")
-"""What an id is called in the file of the texts that have it."""
+"""Names of the id in the file of the texts it identifies."""
 QUERY = ("text", "query", "question")
 DOCUMENT = ("text", "document", "passage", "contents", "content", "body")
 RELEVANCE = ("score", "relevance", "relevancy", "label", "rel")
 ASKED = ("query", "question", "text")
 ANSWER = ("document", "passage", "sentence", "answer", "doc")
-"""Queries and documents where both stand in one row."""
+"""Queries and documents that share a row."""
 POSITIVES, NEGATIVES = ("positive", "positives", "pos"), ("negative", "negatives", "neg")
-"""A query's answers and other candidates, where a row holds lists of them."""
+"""Lists of a query's answers and of its other candidates."""
 DOCUMENT_IDS = ("corpus-ids", "corpus_ids", "doc_ids", "document_ids", "docids")
-"""The documents of a query, where a row holds a list of them."""
+"""Lists of a query's documents."""
 RELEVANCES = (*RELEVANCE, "scores", "labels")
 
 REFERENCES = ("references", "human_summaries", "reference", "human_summary")
 SUMMARY = ("summary", "machine_summary", "text")
 SUMMARIES = ("machine_summaries", "summaries", "machine_summary")
-"""The summaries of a document, where a row holds a list of them."""
+"""Lists of a document's summaries."""
 RATING = ("relevance", "score", "grade", "rating")
 
 
 def find_column(
     field: str, given: str, usual: Sequence[str], available: Sequence[str], where: str
 ) -> str:
-    """The column that a field means: of the name given, or with another usual name if that is the default.
+    """The column that a field refers to: the one given, or, for the default, one with another usual name.
 
     Args:
         field: of the config, for messages.
         given: the field's value.
-        usual: its default, then other names, in small letters.
+        usual: its default, then other names, in lower case.
         available: columns of the file.
         where: names the file, for messages.
 
     Raises:
-        InputError: no such column, or several.
+        InputError: there is no such column, or there are several.
     """
-    found = [given] if given in available else []
-    if not found and given == usual[0]:
-        found = [name for name in available if name.casefold() in usual]
-    if len(found) == 1 and available.count(found[0]) == 1:
-        return found[0]
+    matches = [given] if given in available else []
+    if not matches and given == usual[0]:
+        matches = [name for name in available if name.casefold() in usual]
+    if len(matches) == 1 and available.count(matches[0]) == 1:
+        return matches[0]
     columns = f"its columns are {', '.join(map(quoted, available))}"
-    if not found:
+    if not matches:
         also = f" (nor {', '.join(usual[1:])})" if given == usual[0] and len(usual) > 1 else ""
         raise InputError(
             f"{where} has no column {quoted(given)}{also}; {columns}. Write '{field}: NAME' with the one "
             "that is meant"
         )
-    if len(found) == 1:
+    if len(matches) == 1:
         raise InputError(
             f"{where} has more than one column {quoted(given)}; {columns}. Rename all but one"
         )
     raise InputError(
-        f"{where} has {len(found)} columns that could be meant by '{field}': "
-        f"{', '.join(map(quoted, found))}; {columns}. Write '{field}: NAME' with the one that is meant"
+        f"{where} has {len(matches)} columns that could be meant by '{field}': "
+        f"{', '.join(map(quoted, matches))}; {columns}. Write '{field}: NAME' with the one that is meant"
     )
 
 
@@ -82,7 +82,7 @@ def find_pair(
     where: str,
     fields: tuple[str, str] = ("text", "text_pair"),
 ) -> tuple[str, str]:
-    """The columns of the two texts of a pair; names that are not given must belong together.
+    """The columns of the two texts of a pair; if no names are given, the usual names must belong together.
 
     Raises:
         InputError: see `find_column`.
@@ -91,17 +91,17 @@ def find_pair(
         first = _one_side(fields[0], given[0], default[0], FIRST, available, where)
         return first, _one_side(fields[1], given[1], default[1], SECOND, available, where)
     lower = {name.casefold(): name for name in available}
-    found = [
+    matches = [
         (lower[a], lower[b])
         for a, b in zip(FIRST, SECOND, strict=True)
         if a in lower and b in lower
     ]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise InputError(
-            f"{where} has {len(found)} pairs of columns that could be meant: "
-            f"{'; '.join(', '.join(map(quoted, pair)) for pair in found)}. Write '{fields[0]}: NAME' and "
+            f"{where} has {len(matches)} pairs of columns that could be meant: "
+            f"{'; '.join(', '.join(map(quoted, pair)) for pair in matches)}. Write '{fields[0]}: NAME' and "
             f"'{fields[1]}: NAME' with those that are meant"
         )
     first = _one_side(fields[0], given[0], default[0], (), available, where)

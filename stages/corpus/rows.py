@@ -1,6 +1,6 @@
-"""The rows of one split, checked: whatever the source, this is what a corpus is made from.
+"""The checked rows of one split, from which a corpus is built whatever its source.
 
-Rows are numbered from 1 in messages, headers and blank lines not counted.
+Messages number rows from 1, without headers and blank lines.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ from permafrost.storage.ragged import offsets_of
 
 @dataclass(frozen=True)
 class Negatives:
-    """Texts of one split, row after row."""
+    """The hard negatives of one split, row after row."""
 
     column: str
     texts: pa.ChunkedArray
     """`large_string`, without nulls and blank texts."""
     rows: NDArray[np.int64]
-    """Row of each text, from 0, ascending."""
+    """The row of each text, from 0, ascending."""
 
     def numbered(
         self, numbers: pa.Array, sides: tuple[pa.Array, pa.Array], where: str
     ) -> pa.ListArray:
-        """The numbers of the texts as one list per row.
+        """The texts' numbers as one list per row.
 
         Args:
             numbers: of the texts, int64.
@@ -54,13 +54,13 @@ class Negatives:
 
 
 def checked_negatives(column: pa.ChunkedArray, name: str, where: str) -> Negatives:
-    """Take a column apart that holds one text or a list of texts in each row.
+    """Read a column with one text or a list of texts per row.
 
-    A row has none where the value is missing, an empty list or, in a column of single texts, an empty
-    text (a csv file has no other way to say so).
+    A row has no negatives if its value is missing, an empty list or, in a column of single texts, an empty
+    text (all that a csv file can hold).
 
     Raises:
-        InputError: a column of something else, or a text that is missing in a list, blank or not UTF-8.
+        InputError: the column holds something else, or a text is missing in a list, blank or not UTF-8.
     """
     texts, rows = _flat(column, name, where)
     if not len(rows):
@@ -79,8 +79,8 @@ def _flat(
         return _chunked(pa.array([], pa.large_binary())), np.empty(0, np.int64)
     if holds_text(kind):
         raw = column.cast(pa.large_binary())
-        given = pc.fill_null(pc.greater(pc.binary_length(raw), 0), False)
-        return raw.filter(given), np.flatnonzero(given.to_numpy())
+        is_filled = pc.fill_null(pc.greater(pc.binary_length(raw), 0), False)
+        return raw.filter(is_filled), np.flatnonzero(is_filled.to_numpy())
     if not _is_list(kind) or not (holds_text(kind.value_type) or pa.types.is_null(kind.value_type)):
         raise InputError(
             f"column {quoted(name)} of {where} holds {kind}, expected a text or a list of texts in each "
@@ -93,10 +93,10 @@ def _flat(
 
 
 def require_some_negatives(splits: Sequence[Negatives]) -> None:
-    """Check that a column of negatives, if there is one, holds any in some split.
+    """Check that a column of negatives, if there is one, is not empty in every split.
 
     Raises:
-        InputError: it does not.
+        InputError: it is.
     """
     if splits and not any(len(s.rows) for s in splits):
         raise InputError(
@@ -117,7 +117,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class SplitRows:
-    """One split. Columns are equally long, without nulls, texts not blank; labels are as read."""
+    """One split. Columns have equal lengths and no nulls, texts are not blank; labels are as read."""
 
     split: str
     where: str
@@ -126,9 +126,9 @@ class SplitRows:
     text_pair: pa.ChunkedArray | None
     label: pa.ChunkedArray | None
     class_names: tuple[str, ...] | None
-    """Names of classes 0, 1, ... where the source declares them."""
+    """Names of classes 0, 1, ... if the source declares them."""
     negatives: Negatives | None = None
-    """Hard negatives; None where the task names no column of them."""
+    """Hard negatives; None if the task names no column of them."""
 
 
 def checked_rows(
@@ -145,10 +145,10 @@ def checked_rows(
         columns: with texts (one or two), with labels and with hard negatives (one or none).
         split: its name.
         where: names the source, for messages.
-        class_names: of classes 0, 1, ... where the source declares them.
+        class_names: of classes 0, 1, ... if the source declares them.
 
     Raises:
-        InputError: no rows, a missing column, a text that is missing, blank or not text, a missing label.
+        InputError: there are no rows, a column or label is missing, or a text is missing, blank or not text.
     """
     require_columns(table.column_names, [name for names in columns for name in names], where)
     texts = [checked_texts(table.column(name), name, where) for name in columns[0]]

@@ -1,6 +1,6 @@
-"""The files of a search: queries, documents, and judgements of which document answers which query.
+"""The files of a retrieval data set: queries, documents, and relevance judgements.
 
-Read as BEIR, TREC and mteb write them: parquet, jsonl, csv or tsv, judgements with a header or without.
+Read as BEIR, TREC and mteb write them: parquet, jsonl, csv or tsv, judgements with or without a header.
 """
 
 import csv
@@ -40,19 +40,19 @@ from permafrost.storage.quoting import quoted
 
 QRELS = (*TABLES, ".txt", ".qrels", ".trec")
 _POSITIONS = {3: (0, 1, 2), 4: (0, 2, 3)}
-"""Query, document and grade in rows without a header, by their number of columns: four are TREC's, whose
-second says nothing."""
+"""Positions of query, document and grade in rows without a header, by number of columns: four are TREC's,
+whose second one is unused."""
 
 
 class SearchColumns(BaseModel):
-    """Names of files and columns; those that are not given may have other usual names, too."""
+    """Names of files and columns; one whose name is not given may also have another usual name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str
     """Folder of the files."""
     corpus: str = "corpus"
-    """File of the documents; as all files with its extension or without."""
+    """File of the documents; like all files with or without its extension."""
     queries: str = "queries"
     """File of the queries of all splits."""
     query_id: str = "query_id"
@@ -60,30 +60,30 @@ class SearchColumns(BaseModel):
     document_id: str = "doc_id"
     """Column of the documents and of the judgements."""
     qrels_query_id: str | None = None
-    """Column of the judgements where it is called otherwise there."""
+    """Column in the judgements, if its name differs there."""
     qrels_document_id: str | None = None
-    """Column of the judgements where it is called otherwise there."""
+    """Column in the judgements, if its name differs there."""
     query: str = "text"
     document: str = "text"
     title: str | None = "title"
-    """Column whose text stands before the document's, with a space between, if the file has one; null for
+    """Column whose text is put before the document's, separated by a space, if the file has it; null for
     none."""
     relevance: str = "score"
     """Column of the judgements; whole numbers, 0 and below are not relevant."""
 
     @property
     def corpus_file(self) -> Path:
-        """Of the documents; raises InputError where it is not there, or there are several."""
+        """File of the documents; raises InputError if it is missing or there are several."""
         return find_file(Path(self.path), [self.corpus], "corpus")
 
     @property
     def queries_file(self) -> Path:
-        """Of the queries; raises InputError where it is not there, or there are several."""
+        """File of the queries; raises InputError if it is missing or there are several."""
         return find_file(Path(self.path), [self.queries], "queries")
 
 
 def qrels_names(name: str) -> list[str]:
-    """What a file of judgements may be called: `qrels_test` is BEIR's `qrels/test`, too."""
+    """Possible names of a file of judgements: `qrels_test` may also be BEIR's `qrels/test`."""
     split = name.removeprefix("qrels_")
     if split == name:
         return [name]
@@ -95,16 +95,16 @@ def qrels_file(folder: str, name: str) -> Path:
     """A file of judgements.
 
     Raises:
-        InputError: it is not there, or there are several.
+        InputError: it is missing, or there are several.
     """
     return find_file(Path(folder), qrels_names(name), "qrels", QRELS)
 
 
 def read_queries(config: SearchColumns) -> tuple[dict[str, str], str]:
-    """Id to text of all queries, which may be blank, and the file they are from.
+    """The text of every query by its id, possibly blank, and the file they are from.
 
     Raises:
-        InputError: no such file or column, no rows, an id that occurs twice.
+        InputError: there is no such file or column, there are no rows, or an id occurs twice.
     """
     path = config.queries_file
     names = column_names(path)
@@ -116,17 +116,17 @@ def read_queries(config: SearchColumns) -> tuple[dict[str, str], str]:
 
 
 def read_documents(config: SearchColumns) -> tuple[dict[str, tuple[str, str]], str]:
-    """Id to title and text of all documents, which may be blank, and the file they are from.
+    """Title and text of every document by its id, possibly blank, and the file they are from.
 
     Raises:
-        InputError: no such file or column, no rows, an id that occurs twice.
+        InputError: there is no such file or column, there are no rows, or an id occurs twice.
     """
     path = config.corpus_file
     names, where = column_names(path), str(path)
     key = _id_column("document_id", config.document_id, DOCUMENT_ID, names, where)
     text = find_column("document", config.document, DOCUMENT, names, where)
     title, optional = config.title, ["title"]
-    # Many collections have no titles, so only a name that somebody gave must be there.
+    # Many collections have no titles, so the column is required only if the user names it.
     if title is None or title == "title":
         wanted = [text]
     else:
@@ -135,20 +135,20 @@ def read_documents(config: SearchColumns) -> tuple[dict[str, tuple[str, str]], s
     table = read_rows(path, wanted, [key], optional=[] if title is None else optional)
     texts, titles = texts_of(table, text, where), [""] * table.num_rows
     if title is not None and title in table.column_names:
-        given = decoded(table.column(title), title, where).to_pylist()
-        titles = [value or "" for value in given]
+        values = decoded(table.column(title), title, where).to_pylist()
+        titles = [value or "" for value in values]
     ids = unique_ids_of(table, key, where)
     return dict(zip(ids, zip(titles, texts, strict=True), strict=True)), where
 
 
 def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[str, str, str]]:
-    """A file of judgements, and its columns of query, document and relevance.
+    """Read a file of judgements; returns the table and its columns of query, document and relevance.
 
     A text file without a header has the columns query, document, relevance, or TREC's four. A row may hold a
-    list of documents (`corpus-ids`), with a list of relevances or without: they then are all relevant.
+    list of documents (`corpus-ids`), with or without a list of relevances; without, all are relevant.
 
     Raises:
-        InputError: no such column, no rows, or rows of different length.
+        InputError: a column is missing, there are no rows, or rows have different lengths.
     """
     if path.suffix.lower() in (".parquet", ".jsonl"):
         if (listed := _of_lists(config, path)) is not None:
@@ -159,7 +159,7 @@ def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[
     has_lists = len(rows) > 1 and any(cell.startswith("[") for cell in rows[1])
     if has_lists and (listed := _of_lists(config, path)) is not None:
         return listed
-    known = {
+    usual = {
         *QUERY_ID,
         *DOCUMENT_ID,
         *RELEVANCE,
@@ -167,10 +167,10 @@ def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[
         config.document_id,
         config.relevance,
     }
-    known |= {
+    usual |= {
         name for name in (config.qrels_query_id, config.qrels_document_id) if name is not None
     }
-    if any(cell in known or cell.casefold() in known for cell in rows[0]):
+    if any(cell in usual or cell.casefold() in usual for cell in rows[0]):
         names = _judged(config, rows[0], str(path))
         at, rows = tuple(rows[0].index(name) for name in names), rows[1:]
     else:
@@ -184,7 +184,7 @@ def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[
 
 
 def _of_lists(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[str, str, str]] | None:
-    """The judgements of a file whose rows hold lists of documents, one a row; None of another file."""
+    """The judgements of a file whose rows hold lists of documents, one row each; None for other files."""
     names, where = column_names(path), str(path)
     usual = {*DOCUMENT_IDS, *DOCUMENT_ID, config.document_id, config.qrels_document_id}
     documents = [
@@ -201,13 +201,13 @@ def _of_lists(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[str, s
     grades = [n for n in names if n == config.relevance or n.casefold() in RELEVANCES][:1]
     table, lists = list_rows(path, [], [*documents, *grades], ids=[query])
     require_equal_lengths(lists, where)
-    asked = ids_of(table, query, where)
-    found = [key for key, row in zip(asked, lists[documents[0]], strict=True) for _ in row]
+    query_ids = ids_of(table, query, where)
+    queries = [key for key, row in zip(query_ids, lists[documents[0]], strict=True) for _ in row]
     judged = sum_of(lists[documents[0]])
     columns = (query, documents[0], "relevance")
     try:
         grade = pa.array(sum_of(lists[grades[0]]) if grades else [1] * len(judged))
-        return pa.table(dict(zip(columns, [found, judged, grade], strict=True))), columns
+        return pa.table(dict(zip(columns, [queries, judged, grade], strict=True))), columns
     except pa.ArrowException as error:
         raise InputError(
             f"the lists of {where} hold values of different types: {error}; give those of a column one type"
@@ -236,29 +236,30 @@ def read_rows(
 def _id_column(
     field: str, given: str, usual: Sequence[str], names: Sequence[str], where: str
 ) -> str:
-    """In the file of the texts themselves, where an id is mostly called just that."""
+    """The id column in the file of the texts themselves, where it is often called just `id`."""
     if given in names:
         return given
     return find_column(field, usual[0], (*usual, *OWN_ID), names, where)
 
 
 def _judged(config: SearchColumns, names: Sequence[str], where: str) -> tuple[str, str, str]:
-    found: list[str] = []
+    columns: list[str] = []
     for field, own, given, usual in (
         ("query_id", config.qrels_query_id, config.query_id, QUERY_ID),
         ("document_id", config.qrels_document_id, config.document_id, DOCUMENT_ID),
     ):
         if own is not None:
-            found.append(find_column(f"qrels_{field}", own, [own], names, where))
+            columns.append(find_column(f"qrels_{field}", own, [own], names, where))
         elif given in names:
-            found.append(given)
+            columns.append(given)
         else:
-            found.append(find_column(f"qrels_{field}", usual[0], usual, names, where))
-    return found[0], found[1], find_column("relevance", config.relevance, RELEVANCE, names, where)
+            columns.append(find_column(f"qrels_{field}", usual[0], usual, names, where))
+    relevance = find_column("relevance", config.relevance, RELEVANCE, names, where)
+    return columns[0], columns[1], relevance
 
 
 def _text_rows(path: Path) -> list[list[str]]:
-    """Rows of cells as text; blank lines are left out."""
+    """Rows of cells as text, without blank lines."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             if path.suffix.lower() == ".csv":
@@ -294,8 +295,8 @@ def _positions(rows: Sequence[Sequence[str]], path: Path) -> tuple[int, ...]:
         )
     if n == 4 and (odd := next((r for r in rows if r[1] not in ("0", "Q0")), None)) is not None:
         raise InputError(
-            f"{path} has four columns and no header, of which TREC's second is 0, but here {quoted(odd[1])} "
-            "stands in one; give a first line with the names query-id, corpus-id, score"
+            f"{path} has four columns and no header, but not TREC's, as its second column has "
+            f"{quoted(odd[1])} instead of 0; give a first line with the names query-id, corpus-id, score"
         )
     return _POSITIONS[n]
 
@@ -311,11 +312,11 @@ def _grade(cell: str, row: int, path: Path) -> float:
 
 @dataclass(frozen=True)
 class Judgeable:
-    """Queries, or documents, that judgements may name."""
+    """The queries, or documents, that judgements may refer to."""
 
     ids: Collection[str]
     where: str
-    """Names their file in messages."""
+    """What messages call their file."""
 
 
 @dataclass(frozen=True)
@@ -341,23 +342,24 @@ def judgements_of(
 
     Args:
         table: one row per judgement.
-        columns: those with the id of the query, the id of the document, and the grade.
-        where: names the table's file in messages.
-        queries: which may be judged.
-        documents: which may be judged.
+        columns: names of the columns with query id, document id and grade.
+        where: what messages call the table's file.
+        queries: that may be judged.
+        documents: that may be judged.
 
     Raises:
-        InputError: an id that is not known, a pair that is judged twice, a grade that is no whole number,
-            or none above 0.
+        InputError: an id is unknown, a pair is judged twice, a grade is not a whole number, or none is
+            above 0.
     """
-    asked, found = (ids_of(table, name, where) for name in columns[:2])
+    query_ids, document_ids = (ids_of(table, name, where) for name in columns[:2])
     grades = numbers_of(table, columns[2], where)
     seen, judged = set[tuple[str, str]](), list[Judgement]()
-    for row, (query, document, grade) in enumerate(zip(asked, found, grades, strict=True), start=1):
-        for name, key, known in (("query", query, queries), ("document", document, documents)):
-            if key not in known.ids:
+    rows = zip(query_ids, document_ids, grades, strict=True)
+    for row, (query, document, grade) in enumerate(rows, start=1):
+        for name, key, allowed in (("query", query, queries), ("document", document, documents)):
+            if key not in allowed.ids:
                 raise InputError(
-                    f"row {row} of {where} judges the {name} {quoted(key)}, which is not in {known.where}; "
+                    f"row {row} of {where} judges the {name} {quoted(key)}, which is not in {allowed.where}; "
                     f"remove the row or add the {name}"
                 )
         if (query, document) in seen:
@@ -379,7 +381,7 @@ def judgements_of(
 
 
 def queries_of(ids: Sequence[str], texts: Sequence[str], where: str) -> dict[str, str]:
-    """Id to text of queries with a row per candidate.
+    """The text of every query by its id, from rows per candidate.
 
     Raises:
         InputError: an id has two texts.
@@ -396,5 +398,5 @@ def queries_of(ids: Sequence[str], texts: Sequence[str], where: str) -> dict[str
 
 
 def document_text(title: str, text: str) -> str:
-    """Title and text with a space between, as mteb joins them."""
+    """Title and text joined by a space, as in mteb."""
     return f"{title} {text}".strip() if title else text.strip()

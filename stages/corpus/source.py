@@ -1,4 +1,4 @@
-"""What every source of a corpus answers, and how a corpus is built from it."""
+"""The base class of corpus sources, and how a corpus is built from one."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ class CorpusSource(Kind):
     """Where the texts and examples of a task come from: files, a dataset, or a generator."""
 
     surface_at_chance: ClassVar[bool] = False
-    """Whether a task is made so that neither the words of a text nor its length tell its label."""
+    """Whether neither the words of a text nor its length say anything about its label, by construction."""
 
     @abstractmethod
     def columns(self) -> Task:
-        """What the corpus is for, and what its columns are called; known before it is read."""
+        """The corpus' task and the names of its columns, known before it is read."""
 
     def held_out(self) -> tuple[Dev, Test]:
         """Where dev and test come from."""
@@ -34,12 +34,12 @@ class CorpusSource(Kind):
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What goes into the key of a corpus: names of files and branches replaced by what they stand for.
+        """What enters the key of a corpus: names of files and branches are replaced by digests and commits.
 
         Reads bytes but parses nothing. Plain JSON types.
 
         Raises:
-            InputError: a file or dataset that does not exist, cannot be read or cannot be resolved.
+            InputError: a file or dataset does not exist, cannot be read or cannot be resolved.
         """
 
     @abstractmethod
@@ -47,19 +47,20 @@ class CorpusSource(Kind):
         """Read or generate every split, in order.
 
         Raises:
-            InputError: whatever is wrong with the data: what, in which row of which file, what to do.
+            InputError: the data are faulty; the message says what is wrong, in which row of which file, and
+                what to do.
         """
 
     @property
     def task_kind(self) -> TaskKind:
-        """What the corpus is for."""
+        """The kind of task of the corpus."""
         return self.columns().kind
 
     def build(self) -> Corpus:
-        """Read or generate, check, and number the texts.
+        """Read or generate the texts, check them and number them.
 
         Raises:
-            InputError: see `rows`, or labels that do not go with the task, or a split that would be empty.
+            InputError: see `rows`; or labels do not fit the task, or a split would be empty.
         """
         rows, task = self.rows(), self.columns()
         dev, test = self.held_out()
@@ -79,10 +80,10 @@ CorpusConfig = Annotated[CorpusSource, CORPUS_SOURCES.field()]
 
 
 class ColumnsSource(CorpusSource):
-    """A source of tables, whose task says which columns hold what."""
+    """A source with tables; its task says which columns to read."""
 
     task: Task
-    """What the corpus is for, and which columns hold it."""
+    """The kind of task, and which columns hold its texts and labels."""
     dev: Dev = DevAsGiven()
     """Where the development split comes from."""
     test: Test = TestAsGiven()
@@ -98,17 +99,17 @@ class ColumnsSource(CorpusSource):
         return self
 
     def columns(self) -> Task:
-        """As given."""
+        """As configured."""
         return self.task
 
     def held_out(self) -> tuple[Dev, Test]:
-        """As given."""
+        """As configured."""
         return self.dev, self.test
 
 
 COLUMNS_SOURCES = Category("source", ColumnsSource, "permafrost.stages.corpus.sources")
 ColumnsConfig = Annotated[ColumnsSource, COLUMNS_SOURCES.field()]
-"""A source that others are made from."""
+"""A source that another source may build on."""
 
 
 def _number_texts(
@@ -133,15 +134,15 @@ def _number_texts(
         if split.text_pair is not None:
             pair = numbers.slice(start, n_rows)
             start += n_rows
-        found = {
+        examples = {
             "split": pa.array([split.split] * n_rows, pa.string()),
             "text": text,
             "text_pair": pair,
             "label": pa.nulls(n_rows, pa.float64()) if label is None else pa.array(label),
         }
         if split.negatives is not None:
-            theirs = numbers.slice(start, len(split.negatives.rows))
-            start += len(theirs)
-            found["negatives"] = split.negatives.numbered(theirs, (text, pair), split.where)
-        tables.append(pa.table(found))
+            negatives = numbers.slice(start, len(split.negatives.rows))
+            start += len(negatives)
+            examples["negatives"] = split.negatives.numbered(negatives, (text, pair), split.where)
+        tables.append(pa.table(examples))
     return Texts(encoded.dictionary), pa.concat_tables(tables).combine_chunks()

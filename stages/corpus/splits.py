@@ -1,4 +1,4 @@
-"""Where dev and test come from: as given, or taken out of the training examples."""
+"""Where dev and test come from: as given, or carved from the training examples."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 N_BINS = 10
-"""Strata of graded pairs, equally full."""
+"""Strata of graded pairs, of equal size."""
 
 
 class _Config(BaseModel):
@@ -31,7 +31,7 @@ class DevAsGiven(_Config):
 
     kind: Literal["given"] = "given"
     is_carved: ClassVar[bool] = False
-    """Whether it is taken out of train."""
+    """Whether it is carved from train."""
 
     def carve(
         self, examples: pa.Table, digests: Sequence[str], label_names: Sequence[str]
@@ -44,25 +44,25 @@ class _CarvedDev(_Config, ABC):
     fraction: float
     seed: int
     is_carved: ClassVar[bool] = True
-    """Whether it is taken out of train."""
+    """Whether it is carved from train."""
 
     @abstractmethod
     def unit(self, first: str, second: str) -> str:
-        """Name of what stays on one side, from the digests of both texts of an example; "" for no second."""
+        """Name of the unit that must not be split, from the digests of an example's texts ("" if single)."""
 
     def carve(
         self, examples: pa.Table, digests: Sequence[str], label_names: Sequence[str]
     ) -> pa.Table:
-        """Rename the split of some training examples to `dev`; the order of the rows stays.
+        """Rename the split of some training examples to `dev`, without changing the order of the rows.
 
-        The distinct texts (or pairs, or first texts of pairs) with the lowest seeded hash are chosen, so that
-        neither the order of the rows nor their number of repetitions matters, and equal ones stay together.
-        The last one of a class stays in train, which needs it more.
+        The distinct texts (or pairs, or first texts of pairs) with the lowest seeded hashes are chosen, so
+        that neither the order of the rows nor repetitions matter, and equal ones stay together. The last one
+        of a class stays in train.
 
         Args:
             examples: of a corpus.
             digests: of its texts.
-            label_names: of the classes; none where labels are no classes.
+            label_names: of the classes; empty if labels are not classes.
 
         Raises:
             InputError: one of the two splits would be empty.
@@ -97,7 +97,7 @@ class _CarvedDev(_Config, ABC):
 class DevFromTrain(_CarvedDev):
     """A share of the training examples becomes the development split.
 
-    Chosen by a seeded hash of the texts, so the order of the rows plays no role and equal texts
+    Chosen by a seeded hash of the texts, so the order of the rows does not matter and equal texts
     stay on one side.
     """
 
@@ -105,10 +105,10 @@ class DevFromTrain(_CarvedDev):
     fraction: float = Field(gt=0, lt=1)
     """Share of the distinct training texts (or pairs), rounded to the nearest count."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
+    """A different seed gives a different choice."""
 
     def unit(self, first: str, second: str) -> str:
-        """The example."""
+        """The whole example."""
         return f"{first}:{second}"
 
 
@@ -116,14 +116,14 @@ class DevFromTrainQueries(_CarvedDev):
     """A share of the first texts of the training examples becomes the development split, with all their
     examples.
 
-    As `from_train`, but no first text (a query, of pairs) is on both sides; second texts may be.
+    As `from_train`, but no first text (a pair's query) is on both sides; second texts may be.
     """
 
     kind: Literal["from_train_queries"] = "from_train_queries"
     fraction: float = Field(gt=0, lt=1)
     """Share of the distinct first texts of train, rounded to the nearest count."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
+    """A different seed gives a different choice."""
 
     def unit(self, first: str, second: str) -> str:
         """The first text."""
@@ -132,7 +132,7 @@ class DevFromTrainQueries(_CarvedDev):
 
 Dev = Annotated[DevAsGiven | DevFromTrain | DevFromTrainQueries, Field(discriminator="kind")]
 DevOfQueries = Annotated[DevAsGiven | DevFromTrainQueries, Field(discriminator="kind")]
-"""Where one query has several examples."""
+"""For corpora where a query may have several examples."""
 
 
 class TestAsGiven(_Config):
@@ -140,7 +140,7 @@ class TestAsGiven(_Config):
 
     kind: Literal["given"] = "given"
     is_carved: ClassVar[bool] = False
-    """Whether it is taken out of train."""
+    """Whether it is carved from train."""
 
     def carve(self, examples: pa.Table, digests: Sequence[str], task: TaskKind) -> pa.Table:
         """The examples as they are."""
@@ -151,18 +151,18 @@ class _CarvedTest(_Config):
     fraction: float
     seed: int
     is_carved: ClassVar[bool] = True
-    """Whether it is taken out of train."""
+    """Whether it is carved from train."""
     keeps_second_texts: ClassVar[bool] = True
-    """Whether the second text of a pair is on one side, too."""
+    """Whether the second text of a pair must be on one side too."""
 
     def carve(self, examples: pa.Table, digests: Sequence[str], task: TaskKind) -> pa.Table:
-        """Rename the split of some training examples to `test`; the order of the rows stays.
+        """Rename the split of some training examples to `test`, without changing the order of the rows.
 
-        Examples that share a text (a first text, for `from_train_queries`) are one group. Every class, or
-        every tenth of the graded pairs by grade, gives its share, by largest remainder; within one, groups
-        with a low seeded hash come first, so that the order of the rows plays no role. A group that is larger
-        than what is left to take stays in train, and so does the last group of a class; test may then be
-        smaller than its share.
+        Examples that share a text (a first text, for `from_train_queries`) form one group. Every class, or
+        every decile of graded pairs, contributes its share, by largest remainder; within each, groups with
+        low seeded hashes come first, so that the order of the rows does not matter. A group larger than what
+        is still needed stays in train, and so does the last group of a class; test may then be smaller than
+        its share.
 
         Args:
             examples: of a corpus.
@@ -176,7 +176,7 @@ class _CarvedTest(_Config):
         strata = _strata(groups, task)
         n_rows = sum(len(g.rows) for g in groups)
         chosen: list[int] = []
-        # Exact, so that 0.1 of 30 is 3 on every machine.
+        # A fraction, so that 0.1 of 30 is exactly 3 on every machine.
         share = Fraction(str(self.fraction))
         for stratum, n_wanted in zip(strata, _quotas(strata, share), strict=True):
             for group in sorted(stratum, key=lambda g: g.order)[: len(stratum) - 1]:
@@ -196,7 +196,7 @@ class _CarvedTest(_Config):
         return examples.set_column(0, "split", pa.array(names, pa.string()))
 
     def _groups(self, examples: pa.Table, digests: Sequence[str], task: TaskKind) -> "list[_Group]":
-        # Imported here: only a corpus that is split so needs it.
+        # Imported here, as only this kind of split needs it.
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
@@ -220,49 +220,49 @@ class _CarvedTest(_Config):
         labels = examples.column("label").take(pa.array(train)).to_pylist()
         return [
             _Group(
-                tuple(int(train[at]) for at in found),
+                tuple(int(train[at]) for at in rows),
                 hashlib.sha256(f"test:{self.seed}:{lowest[name]}".encode()).hexdigest(),
-                _label([labels[at] for at in found], task),
+                _label([labels[at] for at in rows], task),
             )
-            for name, found in members.items()
+            for name, rows in members.items()
         ]
 
 
 class TestFromTrain(_CarvedTest):
-    """A share of the training examples becomes the test split, before dev is taken from the others.
+    """A share of the training examples becomes the test split, before dev is carved from the rest.
 
-    Stratified by class, or by deciles of graded labels. No text is on both sides: examples that share one,
-    of pairs on either side, stay together. A class with one distinct text stays in train.
+    Stratified by class, or by deciles of graded labels. No text is on both sides: examples that share one, in
+    pairs as the first or the second text, stay together. A class with one distinct text stays in train.
     """
 
     kind: Literal["from_train"] = "from_train"
     fraction: float = Field(gt=0, lt=1)
-    """Share of the training examples, rounded; less where texts that stay together are too many for it."""
+    """Share of the training examples, rounded; fewer if groups of texts that stay together are too large."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
+    """A different seed gives a different choice."""
 
 
 class TestFromTrainQueries(_CarvedTest):
-    """As `from_train`, but of pairs only first texts (queries) stay on one side; second texts need not."""
+    """As `from_train`, but only the first texts of pairs (queries) must be on one side."""
 
     kind: Literal["from_train_queries"] = "from_train_queries"
     fraction: float = Field(gt=0, lt=1)
     """See `from_train`."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
+    """A different seed gives a different choice."""
     keeps_second_texts: ClassVar[bool] = False
 
 
 Test = Annotated[TestAsGiven | TestFromTrain | TestFromTrainQueries, Field(discriminator="kind")]
 TestOfQueries = Annotated[TestAsGiven | TestFromTrainQueries, Field(discriminator="kind")]
-"""Where one query has several examples."""
+"""For corpora where a query may have several examples."""
 
 
 def check_splits(task: Task, dev: Dev, test: Test, splits: list[str]) -> None:
-    """Check that the names of the splits go with the task.
+    """Check that the names of the splits fit the task.
 
     Raises:
-        ValueError: a name that is not known, or a dev or test split that is both given and carved.
+        ValueError: a name is unknown, or a dev or test split is both given and carved.
     """
     for split in splits:
         if not task.any_split and split not in LABELLED_SPLITS:
@@ -282,11 +282,11 @@ def check_splits(task: Task, dev: Dev, test: Test, splits: list[str]) -> None:
 def _spared(
     rows: Mapping[str, Sequence[int]], examples: pa.Table, label_names: Sequence[str], n_dev: int
 ) -> list[str]:
-    """The `n_dev` lowest keys without which every class is still in train; fewer if there are not so many."""
+    """The `n_dev` lowest keys, or fewer, that can be removed without emptying a class of train."""
     if not label_names:
         return sorted(rows)[:n_dev]
     labels = examples.column("label").to_pylist()
-    left = Counter(labels[i] for found in rows.values() for i in found)
+    left = Counter(labels[i] for indices in rows.values() for i in indices)
     chosen: list[str] = []
     for key in sorted(rows):
         taken = Counter(labels[i] for i in rows[key])
@@ -301,20 +301,20 @@ class _Group:
     """Training examples that must stay together."""
 
     rows: tuple[int, ...]
-    """Of the examples."""
+    """Indices of the examples."""
     order: str
-    """A seeded hash of its texts."""
+    """A seeded hash of their texts."""
     label: float
     """The most frequent class, or the mean grade; 0 without labels."""
 
 
 def _label(labels: Sequence[float | None], task: TaskKind) -> float:
-    known = sorted(label for label in labels if label is not None)
-    if not known:
+    present = sorted(label for label in labels if label is not None)
+    if not present:
         return 0.0
     if task == "similarity":
-        return float(np.mean(known))
-    return Counter(known).most_common(1)[0][0]  # of equally frequent ones the lowest
+        return float(np.mean(present))
+    return Counter(present).most_common(1)[0][0]  # the lowest of equally frequent ones
 
 
 def _strata(groups: Sequence[_Group], task: TaskKind) -> list[list[_Group]]:
@@ -322,16 +322,16 @@ def _strata(groups: Sequence[_Group], task: TaskKind) -> list[list[_Group]]:
         graded = sorted(groups, key=lambda g: (g.label, g.order))
         bounds = np.linspace(0, len(graded), N_BINS + 1).round().astype(int).tolist()
         bins = [graded[a:b] for a, b in pairwise(bounds)]
-        # A bin of one could give nothing, as one group of each stays.
+        # A bin with one group contributes nothing, as one group of each stays in train.
         return bins if len(graded) >= 2 * N_BINS else [graded]
-    found: dict[float, list[_Group]] = {}
+    by_label: dict[float, list[_Group]] = {}
     for group in groups:
-        found.setdefault(group.label, []).append(group)
-    return [found[label] for label in sorted(found)]
+        by_label.setdefault(group.label, []).append(group)
+    return [by_label[label] for label in sorted(by_label)]
 
 
 def _quotas(strata: Sequence[Sequence[_Group]], share: Fraction) -> list[int]:
-    """Examples that every stratum gives, at most; a remainder that it cannot give goes to the next."""
+    """Maximum examples taken from every stratum; a remainder that one cannot give passes to the next."""
     sizes = [sum(len(g.rows) for g in stratum) for stratum in strata]
     exact = [share * size for size in sizes]
     quotas = [int(e) if len(s) > 1 else 0 for e, s in zip(exact, strata, strict=True)]

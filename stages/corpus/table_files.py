@@ -18,11 +18,11 @@ from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
 
 _BLOCK_BYTES = 1 << 24
-"""Read at a time. A row must fit into one block; the default of 1 MiB is less than some documents."""
+"""Block size for reading. A row must fit into one block; some documents exceed the default of 1 MiB."""
 
 
 def file_format(path: Path) -> str:
-    """The format by extension, of one file or of several of one format.
+    """The format by extension, of one file or of several files of the same format.
 
     Raises:
         InputError: no such file, an empty one, an unknown extension; see also `data_files`.
@@ -49,12 +49,12 @@ def _format_of_one(path: Path) -> str:
 
 
 def file_identity(path: Path) -> dict[str, str]:
-    """What decides what is read from a file: its extension and its bytes."""
+    """All that determines what is read from a file: its extension and a digest of its bytes."""
     return {"format": data_files(path)[0].suffix.lower(), "sha256": file_sha256(path)}
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of the bytes of a file, 64 hex digits; of several files that of theirs, one a line."""
+    """SHA-256 of the bytes of a file, 64 hex digits; for several files that of their digests' lines."""
     parts = data_files(path)
     if parts != [path]:
         lines = "\n".join(map(file_sha256, parts))
@@ -67,7 +67,7 @@ def file_sha256(path: Path) -> str:
 
 
 def column_names(path: Path) -> list[str]:
-    """The columns of a file, of several the first one's; of jsonl the fields of the first row.
+    """The columns of a file, or of the first of several; for jsonl the fields of the first row.
 
     Raises:
         InputError: the file is missing, empty, unreadable or broken.
@@ -90,7 +90,7 @@ def column_names(path: Path) -> list[str]:
 
 
 def first_row(path: Path) -> dict[str, Any]:
-    """The values of the first row by column, of several files of the first one's; empty without rows.
+    """The values of the first row by column, of the first file if there are several; empty without rows.
 
     Raises:
         InputError: the file is missing, empty, unreadable or broken.
@@ -123,15 +123,15 @@ def read_columns(
     optional: Sequence[str] = (),
     lists: Sequence[str] = (),
 ) -> pa.Table:
-    """Read some columns of a file, or of several one after the other.
+    """Read some columns of a file, or of several files in order.
 
-    `texts` come as strings whatever they look like ("2020-01-01"), `negatives` too, and may be lists of them.
-    `ids` keep their digits: as text of csv, else as they are. `optional` are texts that the file, or a row of
-    it, need not have; `lists` are of numbers or texts, in csv as text.
+    `texts` are read as strings whatever they look like ("2020-01-01"), as are `negatives`, which may be
+    lists. `ids` keep their digits: they are read as text from csv, else unchanged. `optional` are texts that
+    the file, or a row of it, may lack; `lists` are of numbers or texts, in csv as text.
 
     Raises:
-        InputError: a file is missing, empty, unreadable or broken, has no such column, or one of another
-            type than the first file's.
+        InputError: a file is missing, empty, unreadable or broken, lacks a column, or has one of another type
+            than the first file.
     """
     kind = file_format(path)
     parts = [
@@ -182,7 +182,7 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 
 
 def _parquet(path: Path, wanted: Sequence[str]) -> pa.Table:
-    # memory_map and a plain file: no surprise from folder names such as year=2020 becoming columns.
+    # A plain file rather than a dataset, which would turn folder names such as year=2020 into columns.
     with pa.parquet.ParquetFile(path, memory_map=True) as file:
         require_columns(file.schema_arrow.names, wanted, str(path))
         return file.read(columns=list(dict.fromkeys(wanted)))
@@ -203,7 +203,7 @@ def _csv(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
     converting = pa.csv.ConvertOptions(column_types=as_bytes)
     with pa.csv.open_csv(path, *options, converting) as head:
         require_columns(head.schema.names, wanted, str(path))
-    # Bytes, not strings: the check for UTF-8 that follows can then name the row.
+    # Bytes, not strings, so that the later check for UTF-8 can name the row.
     converting = pa.csv.ConvertOptions(
         column_types=as_bytes, include_columns=list(dict.fromkeys(wanted))
     )
@@ -227,7 +227,7 @@ def _jsonl(
     types |= {name: _json_id_type(first[name], name, path) for name in ids}
     types |= {name: _json_list_type(first[name], name, path) for name in lists}
     fields = list(types.items())
-    # An explicit schema keeps columns that are not asked for from being parsed, and from failing.
+    # With an explicit schema, other columns are not parsed and cannot fail.
     parsing = pa.json.ParseOptions(
         explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
     )
@@ -285,14 +285,14 @@ def _json_id_type(value: object, name: str, path: Path) -> pa.DataType:
 
 
 def _json_text_type(path: Path, name: str) -> pa.DataType:
-    """Texts or lists of them, after the first value that is not null."""
+    """Text or lists of text, judging by the first value that is not null."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         values = (json.loads(line).get(name) for line in file if line.strip())
         try:
             first = next((value for value in values if value is not None), None)
         except (ValueError, RecursionError, AttributeError) as error:
             raise InputError(
-                f"{path} has a line that is no readable JSON object ({error}); jsonl is one object per line"
+                f"{path} has a line that is not a JSON object ({error}); jsonl is one object per line"
             ) from error
     if first is None:
         return pa.null()

@@ -1,4 +1,4 @@
-"""A few texts of a corpus, the same ones whatever their order."""
+"""A sample of the texts of a corpus that does not depend on their order."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from permafrost.storage.errors import InputError
 
 
 class TextSample(BaseModel):
-    """Which texts of a corpus are looked at."""
+    """Which texts of a corpus to sample."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_texts: int = Field(default=100, ge=1, le=MAX_TEXTS)
-    """At most this many; a hash of seed and text chooses, so the order of the rows plays no role."""
+    """Maximum number; chosen by a hash of seed and text, so that the order of the rows does not matter."""
     min_words: int = Field(default=16, ge=1, le=MAX_TEXTS)
-    """Shorter texts are left out; words are what stands between spaces."""
+    """Shorter texts are left out; words are separated by white space."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
+    """A different seed gives a different choice."""
 
 
 def choose_texts(texts: Sequence[str], sample: TextSample) -> list[str]:

@@ -1,4 +1,4 @@
-"""A plain list of texts, from the one argument that the command line takes."""
+"""A plain list of texts, read from a single command-line argument."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from permafrost.storage.texts import Texts
 _HUB = "hf:"
 _DEFAULT_COLUMN = "text"
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,2}")
-"""An id of the hub, a config behind it or not."""
+"""An id on the hub, with or without a config."""
 
 
 def read_texts(spec: str) -> Texts:
@@ -23,7 +23,7 @@ def read_texts(spec: str) -> Texts:
     Args:
         spec: a parquet, csv, jsonl or txt file, with `::COLUMN` for another column than `text`; or
             `hf:DATASET[/CONFIG]:SPLIT[:COLUMN]`, where DATASET is a hub id or a folder. As ids contain a
-            slash too, the longest prefix that is a folder, or an id of the hub, is the dataset.
+            slash too, the dataset is the longest prefix that is a folder or an id on the hub.
 
     Raises:
         InputError: the texts cannot be read, or one is missing or blank.
@@ -63,7 +63,7 @@ def _dataset(name: str) -> tuple[str, str, str]:
     checked_path(name, "the dataset")
     if Path(name).is_dir():
         return name, "default", "main"
-    # A folder has several configs only if its card lists them; others would be searched through for nothing.
+    # A folder has several configs only if its dataset card lists them; otherwise the search is in vain.
     if len(candidates) > 1 and (Path(parent) / "README.md").is_file() and not _is_dots(parent):
         return parent, config, "main"
     if not _ID.fullmatch(name):

@@ -1,7 +1,7 @@
-"""What the columns of a table hold, checked: texts, numbers, ids, and lists of them.
+"""Checked values of the columns of a table: texts, numbers, ids, and lists of them.
 
-Lists, as mteb's older datasets have them, are those of parquet and jsonl, or JSON in the cells of csv and
-tsv. Rows are numbered from 1 in messages.
+Lists, as in mteb's older datasets, are native in parquet and jsonl, and JSON in the cells of csv and tsv.
+Messages number rows from 1.
 """
 
 import json
@@ -29,10 +29,11 @@ def checked_texts(
         column: one value per row of the source, or as `rows` says.
         name: of the column, for messages.
         where: names the source, for messages.
-        rows: row of each value, from 0, where rows hold any number of them.
+        rows: row of each value, from 0, if a row may hold several.
 
     Raises:
-        InputError: no rows, not text, invalid UTF-8, or a missing or blank text; with its row number.
+        InputError: there are no rows, the column is not text, or a text is invalid UTF-8, missing or blank;
+            the message has its row number.
     """
     if column.length() == 0:
         raise InputError(f"{where} has no rows; give at least one text")
@@ -60,10 +61,10 @@ def checked_texts(
 def decoded(
     column: pa.ChunkedArray, name: str, where: str, rows: NDArray[np.int64] | None = None
 ) -> pa.ChunkedArray:
-    """Text or bytes as `large_string`, missing ones kept; for the arguments see `checked_texts`.
+    """Text or bytes as `large_string`, keeping nulls; for the arguments see `checked_texts`.
 
     Raises:
-        InputError: invalid UTF-8; with its row number.
+        InputError: a text is invalid UTF-8; the message has its row number.
     """
     try:
         texts = column.cast(pa.large_string())
@@ -89,12 +90,12 @@ def _first_undecodable(column: pa.ChunkedArray) -> tuple[int, bytes]:
 
 
 def _row(at: int, rows: NDArray[np.int64] | None) -> int:
-    """Number of the row of a value, from 1."""
+    """The row number of a value, from 1."""
     return 1 + (at if rows is None else int(rows[at]))
 
 
 def holds_text(kind: pa.DataType) -> bool:
-    """Whether values of this type are text, or bytes that may be."""
+    """Whether values of this type are text, or bytes that may be text."""
     return (
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
@@ -105,7 +106,7 @@ def holds_text(kind: pa.DataType) -> bool:
 
 
 def values_of(table: pa.Table, name: str, where: str) -> list[Any]:
-    """The column; none is missing."""
+    """The values of a column; raises InputError if one is missing."""
     values = table.column(name).to_pylist()
     if None in values:
         raise InputError(
@@ -153,7 +154,7 @@ def zeros_and_ones(table: pa.Table, name: str, where: str) -> list[int]:
 
 
 def ids_of(table: pa.Table, name: str, where: str) -> list[str]:
-    """Ids, also those written as numbers."""
+    """The column as ids; numbers are allowed."""
     if pa.types.is_large_binary(table.column(name).type):
         return texts_of(table, name, where)
     values = values_of(table, name, where)
@@ -162,14 +163,14 @@ def ids_of(table: pa.Table, name: str, where: str) -> list[str]:
 
 
 def unique_ids_of(table: pa.Table, name: str, where: str) -> list[str]:
-    """Ids of which none occurs twice."""
+    """The column as ids; raises InputError if one occurs twice."""
     ids = ids_of(table, name, where)
     (first, n), *_ = Counter(ids).most_common(1)
     if n > 1:
         at = ids.index(first)
         again = ids.index(first, at + 1)
         raise InputError(
-            f"the id {quoted(first)} stands in rows {at + 1} and {again + 1} of {where} (column "
+            f"the id {quoted(first)} is in rows {at + 1} and {again + 1} of {where} (column "
             f"{quoted(name)}); give every row an id of its own"
         )
     return ids
@@ -193,27 +194,27 @@ def list_rows(
     single: Sequence[str] = (),
     ids: Sequence[str] = (),
 ) -> tuple[pa.Table, dict[str, list[list[Any]]]]:
-    """The rows of a file as a table, and the columns that hold lists; a missing list is an empty one.
+    """The rows of a file as a table, and its columns that hold lists; a missing list counts as empty.
 
     Args:
         path: of the file.
-        texts: columns with lists of texts; a text alone is a list of one.
+        texts: columns with lists of texts; a single text counts as a list of one.
         others: columns with lists of numbers or texts.
-        single: columns with one text in each row.
-        ids: columns with one id in each row.
+        single: columns with one text per row.
+        ids: columns with one id per row.
 
     Raises:
-        InputError: a value that is no list; see also `read_columns`.
+        InputError: a value is not a list; see also `read_columns`.
     """
     table = read_columns(path, single, [], texts, ids=ids, lists=others)
     return table, {name: _lists(table, name, str(path)) for name in (*texts, *others)}
 
 
 def unnested(path: Path, texts: Sequence[str], others: Sequence[str]) -> pa.Table:
-    """The columns with one row per element of their lists, which are equally long in every row.
+    """The columns with one row per element of their lists, which have equal lengths in every row.
 
     Raises:
-        InputError: see `list_rows`, lists of different lengths, or elements of different types.
+        InputError: see `list_rows`; or lists have different lengths, or elements different types.
     """
     _, lists = list_rows(path, texts, others)
     require_equal_lengths(lists, str(path))
@@ -226,10 +227,10 @@ def unnested(path: Path, texts: Sequence[str], others: Sequence[str]) -> pa.Tabl
 
 
 def require_equal_lengths(lists: Mapping[str, Sequence[Sequence[Any]]], where: str) -> None:
-    """Check that the lists of a row are equally long.
+    """Check that the lists of each row have equal lengths.
 
     Raises:
-        InputError: not so; with the row.
+        InputError: they do not; the message names the row.
     """
     (first, rows), *others = lists.items()
     for name, other in others:
@@ -249,7 +250,7 @@ def sum_of(rows: Sequence[Sequence[Any]]) -> list[Any]:
 def _lists(table: pa.Table, name: str, where: str) -> list[list[Any]]:
     column = table.column(name)
     if holds_text(column.type):
-        # Nothing in a cell of csv is nothing at all.
+        # An empty cell in csv is an empty list.
         filled = table.set_column(
             table.column_names.index(name), name, column.fill_null(b"" if _is_bytes(column) else "")
         )
@@ -269,7 +270,7 @@ def _is_bytes(column: pa.ChunkedArray) -> bool:
 
 
 def _listed(value: Any) -> Any:
-    """A list that is written as JSON; else the value."""
+    """The list that a JSON text holds; any other value unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return value
     try:

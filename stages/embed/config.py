@@ -68,7 +68,7 @@ class EmbedConfig(BaseModel):
         for part in parts:
             if not _LAYER.fullmatch(part):
                 raise ValueError(
-                    f"{quoted(part)} is no layer; write all, half, last, final, an index such as 4 or a "
+                    f"{quoted(part)} is not a layer; write all, half, last, final, an index such as 4 or a "
                     f"range such as 4-6, separated by commas, or one of {' and '.join(_ALONE)} alone"
                 )
         return ",".join(parts)

@@ -31,7 +31,7 @@ def require_place(path: Path) -> None:
     checked_path(draft_path(path), "the draft of the output")
     existing = next(p for p in path.absolute().parents if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        why = "may not be written to" if existing.is_dir() else "is no folder"
+        why = "may not be written to" if existing.is_dir() else "is not a folder"
         raise InputError(
             f"the embeddings cannot be written to {path}: {existing} {why}; choose another file"
         )

@@ -142,7 +142,7 @@ def _require_free(output: Path) -> None:
         )
     existing = next(p for p in output.absolute().parents if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        why = "may not be written to" if existing.is_dir() else "is no folder"
+        why = "may not be written to" if existing.is_dir() else "is not a folder"
         raise InputError(
             f"the export cannot be written to {output}: {existing} {why}; choose another folder"
         )

@@ -57,7 +57,7 @@ class ArrayName:
         )
         if match is None or (match[4] == "final" and "hidden" not in (match[1], match[2])):
             raise InputError(
-                f"{quoted(text)} is no captured array; names are hidden/K, hidden/final, values/K, "
+                f"{quoted(text)} is not a captured array; names are hidden/K, hidden/final, values/K, "
                 f"attention_rows/K and pooled/WHAT_HOW/K with WHAT hidden or values and HOW readout, mean "
                 f"or last"
             )
@@ -109,7 +109,7 @@ class CaptureItem(BaseModel):
         for part in parts:
             if not _LAYER.fullmatch(part):
                 raise ValueError(
-                    f"{quoted(part)} is no layer; write all, half, final, an index such as 4 or a range "
+                    f"{quoted(part)} is not a layer; write all, half, final, an index such as 4 or a range "
                     "such as 4-6"
                 )
         return ",".join(parts)

@@ -48,11 +48,11 @@ def weight_map(index: Path) -> dict[str, str]:
     try:
         weights: Any = read_object(index).get("weight_map")
     except InputError as error:
-        raise InputError(f"{index} is no weight index: {error}") from error
+        raise InputError(f"{index} is not a valid weight index: {error}") from error
     if not isinstance(weights, dict) or not weights:
         raise InputError(
-            f"{index} is no weight index: its weight_map is {quoted(weights)}, expected tensors and their "
-            f"files; get the file again"
+            f"{index} is not a valid weight index: its weight_map is {quoted(weights)}, expected tensors and "
+            f"their files; get the file again"
         )
     table = cast(dict[str, Any], weights)
     for tensor, name in table.items():
@@ -100,6 +100,6 @@ def _shapes(
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(
-            f"{path} is no whole safetensors file of {size_bytes:,} bytes ({reason(error)}); "
+            f"{path} is not a complete safetensors file of {size_bytes:,} bytes ({reason(error)}); "
             f"get the file again"
         ) from error

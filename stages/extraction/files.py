@@ -126,7 +126,7 @@ def require_config(folder: Path) -> None:
     """Raises: InputError: the folder has no config.json."""
     if not (folder / CONFIG).is_file():
         raise InputError(
-            f"{folder} has no {CONFIG}, so it is no transformers model; it holds {_listing(folder)}"
+            f"{folder} has no {CONFIG}, so it is not a transformers model; it holds {_listing(folder)}"
         )
 
 
@@ -187,7 +187,7 @@ def _locate(config: BackboneConfig) -> tuple[Path, str | None]:
         what = "is not a folder" if path.exists() else "does not exist"
         raise InputError(
             f"the backbone {quoted(source)} {what}"
-            + ("" if is_id else " and is no Hugging Face id either")
+            + ("" if is_id else " and is not a Hugging Face id either")
             + f"; give a folder, a hub id such as org/name, or one of: {', '.join(ALIASES)}"
         )
     return _download(source, config.revision)
@@ -228,9 +228,8 @@ def _download(repo: str, revision: str) -> tuple[Path, str]:
         ConnectionError,
     ) as error:
         raise InputError(
-            f"the backbone {quoted(repo)} is no folder here, its revision {quoted(revision)} is not in the "
-            "Hugging Face "
-            f"cache, and the hub cannot be reached ({type(error).__name__}); download it where there is a "
+            f"the backbone {quoted(repo)} is not a folder here, its revision {quoted(revision)} is not in "
+            f"the Hugging Face cache, and the hub cannot be reached ({type(error).__name__}); download it where there is a "
             f"network and give its folder, or use one of: {', '.join(ALIASES)}"
         ) from error
     # Snapshots lie in a folder named by their commit.

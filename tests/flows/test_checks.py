@@ -403,7 +403,7 @@ def test_a_home_that_cannot_be_written_is_refused(
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     for home in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "link" / "below"):
-        with pytest.raises(InputError, match="is no folder"):
+        with pytest.raises(InputError, match="is not a folder"):
             require_writable(home)
     with pytest.raises(
         InputError, match="cannot be written to '/proc/home': /proc may not be written to"

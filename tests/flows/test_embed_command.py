@@ -210,7 +210,7 @@ def test_an_ensemble_has_one_store_per_prompt(
         (("--layers", "2", "--dev", "dev.csv"), "--dev dev.csv is for --layers auto only"),
         (("--layers", "auto", "--dev", "nothing.csv"), "nothing.csv"),
         (("--layers", "9"), "hidden 0 to 3"),
-        (("--layers", "deep"), "'deep' is no layer"),
+        (("--layers", "deep"), "'deep' is not a layer"),
         (("--method", "va", "--layers", "0"), "values 1 to 3"),
         (("--method", "wva", "--of", "keys"), "--of"),
         (("--method", "hs", "--of", "values"), "use method va"),
@@ -239,7 +239,10 @@ def test_wrong_flags_are_told(
 
 @pytest.mark.parametrize(
     ("output", "says"),
-    [("folder", "which is a folder"), ("texts.txt/out.parquet", "texts.txt, which is no folder")],
+    [
+        ("folder", "which is a folder"),
+        ("texts.txt/out.parquet", "texts.txt, which is not a folder"),
+    ],
 )
 def test_a_place_that_no_file_can_have_is_told_before_anything_runs(
     permafrost: Callable[..., str], tiny_bert: Path, tmp_path: Path, output: str, says: str

@@ -377,7 +377,7 @@ def test_an_evaluation_writes_no_store(
         ({"tasks": {"pairs": {"kind": "local", "type": "sts", "path": "y"}}}, "name of a task of"),
         (
             {"tasks": {"x": {"kind": "local", "type": "sts", "path": "nowhere"}}},
-            "no file nowhere/test.parquet .nor with .jsonl, .csv, .tsv.; nowhere is no folder",
+            "no file nowhere/test.parquet .nor with .jsonl, .csv, .tsv.; nowhere is not a folder",
         ),
         (
             {"tasks": {"x": {"kind": "mteb", "name": "STS1"}}},

@@ -140,7 +140,7 @@ def test_the_artifact_holds_the_classifier_of_these_vectors(
     ("change", "says"),
     [
         ({"layers": "auto"}, "methods.probe: Value error, layers 'auto' are"),
-        ({"layers": ["sixth"]}, "'sixth' is no layer"),
+        ({"layers": ["sixth"]}, "'sixth' is not a layer"),
         ({"layers": [7]}, "hidden=7"),
         ({"layers": []}, "at least 1 item"),
         ({"recipe": "eol"}, "methods.probe reads the recipe 'eol'; there are default, bare"),

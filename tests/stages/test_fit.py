@@ -277,7 +277,7 @@ def test_a_corpus_that_cannot_be_fitted_is_refused():
     splits = data.examples["split"].to_pylist()
     cases = [
         (with_column(data, label=pa.array([1.0] * n)), "all 96 train examples.*class 1"),
-        (with_column(data, label=pa.array([0.5] * n)), "no class index.*0.5"),
+        (with_column(data, label=pa.array([0.5] * n)), "not a class index.*0.5"),
         (with_column(data, label=pa.array([0.0, 2.0] * (n // 2))), "first is 2.0"),
         (
             with_column(data, label=pa.nulls(n, pa.float64())),
@@ -309,7 +309,7 @@ def test_a_text_without_tokens_is_named():
 
 
 def test_an_array_that_was_not_opened_is_refused_with_what_there_is():
-    with pytest.raises(NotFoundError, match="hidden/9; the fit was given hidden/1, hidden/6"):
+    with pytest.raises(NotFoundError, match="hidden/9; the fit has hidden/1, hidden/6"):
         _fit(_config(layer="hidden/9"))
 
 

@@ -1,1 +1,1 @@
-"""Where a corpus may come from: one file per kind of source, with its config, its facts and its rows."""
+"""Sources of corpora: one file per kind, with its config, its facts and its rows."""

@@ -1,6 +1,6 @@
-"""Long contexts from short pairs: every text of a labelled pair among other sentences of its split.
+"""Long contexts from short pairs: every text of a labelled pair is placed among other sentences of its split.
 
-The label of a pair stays, so how much of a score survives at a length says how well a vector keeps one
+Pairs keep their labels, so how much of the score remains at a given length shows how well a vector keeps one
 sentence among others.
 """
 
@@ -33,18 +33,18 @@ class ConcatenatedCorpus(CorpusSource):
 
     kind: Literal["concatenated"] = "concatenated"
     source: ColumnsConfig
-    """Where the pairs are; a task of kind `similarity` or `pair_classification`."""
+    """Source of the pairs; its task is of kind `similarity` or `pair_classification`."""
     n_sentences: int | None = Field(default=None, ge=0, le=MAX_GENERATED)
-    """So many other sentences for every text."""
+    """Number of other sentences for every text."""
     n_words: int | None = Field(default=None, ge=1, le=MAX_GENERATED)
-    """Or as many as it takes until a text has at least so many words; words stand between spaces."""
+    """Or: other sentences are added until a text has at least this many words, separated by white space."""
     distractors: Literal["own", "shared"] = "own"
     """`own`: the two texts of a pair have no other sentence in common; `shared`: they have the same ones, in
     the same order, which makes every pair look alike."""
     place: Literal["random", "first", "last"] = "random"
-    """Where a text stands among the others; `random` is uniform, and the same for both where they share."""
+    """Position of a text among the others; `random` is uniform, and the same for both texts if `shared`."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, other sentences and places."""
+    """Seeds the choice of sentences and positions."""
 
     @model_validator(mode="after")
     def _one_length(self) -> "ConcatenatedCorpus":
@@ -69,21 +69,21 @@ class ConcatenatedCorpus(CorpusSource):
         return self
 
     def columns(self) -> Task:
-        """That of the source."""
+        """The task of the source."""
         return self.source.columns()
 
     def facts(self) -> dict[str, Any]:
-        """What the source stands for, and how its texts are padded."""
+        """The facts of the source, and how its texts are padded."""
         return {**self.model_dump(exclude={"source"}), "source": self.source.facts()}
 
     def rows(self) -> list[SplitRows]:
         """Read the pairs of every split and pad their texts.
 
-        The sentences of a pair follow from the seed, the pair and the set of texts of its split alone, not
-        from the order of the rows; none is one of the pair's own texts, and none occurs twice in it.
+        The sentences of a pair depend on the seed, the pair and the set of texts of its split alone, not on
+        the order of the rows; none is one of the pair's own texts, and none occurs twice in it.
 
         Raises:
-            InputError: see the source, or a split with too few other sentences.
+            InputError: see the source; or a split has too few other sentences.
         """
         return [_padded(split, self) for split in self.source.rows()]
 
@@ -110,7 +110,7 @@ def _padded(split: SplitRows, config: ConcatenatedCorpus) -> SplitRows:
 def _padded_pair(
     pair: tuple[str, str], pool: Sequence[str], config: ConcatenatedCorpus
 ) -> tuple[str, str]:
-    # Spelt out here, because a text must not change when the canonical form of keys does.
+    # Spelt out here, as a text must not change if the canonical form of keys does.
     rng = random.Random(f"{config.seed} {pair[0]!r} {pair[1]!r}")
     others = _others(rng, pool, pair)
     if config.distractors == "shared":
@@ -118,15 +118,15 @@ def _padded_pair(
         around = _taken(others, n_own, config, len(pool))
         at = _place(rng, len(around), config)
         return _around(pair[0], around, at), _around(pair[1], around, at)
-    found: list[str] = []
+    contexts: list[str] = []
     for text in pair:
         around = _taken(others, len(text.split()), config, len(pool))
-        found.append(_around(text, around, _place(rng, len(around), config)))
-    return found[0], found[1]
+        contexts.append(_around(text, around, _place(rng, len(around), config)))
+    return contexts[0], contexts[1]
 
 
 def _others(rng: random.Random, pool: Sequence[str], pair: tuple[str, str]) -> Iterator[str]:
-    """Sentences of the pool in random order, each once, without those of the pair."""
+    """Sentences of the pool in random order, each once, except those of the pair."""
     seen = set(pair)
     while len(seen) < len(pool):
         sentence = pool[rng.randrange(len(pool))]

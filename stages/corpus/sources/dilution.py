@@ -8,8 +8,8 @@ uniform position, one contiguous signal block of all other words. The block hold
     absent:  the drawer holds NEVER word word word word KEYS
 
 Both statements have the same words and the same length; only the order, that is whether the noun is
-negated after its context, tells the label. Distractors are drawn from the whole vocabulary, statement
-words included. So neither the length nor the bag of words of a text carries anything.
+negated after its context, determines the label. Distractors are drawn from the whole vocabulary, statement
+words included. So neither the length nor the bag of words of a text carries any information.
 
 Source: GLOT, algorithm 2 and section 4.6. We differ from the released code, whose positives are 11
 words shorter, whose modifiers (but one) never occur as noise, and which truncates the statement at high
@@ -44,7 +44,7 @@ NOUNS = (
     "maps", "letters", "coins", "photos", "tools", "books", "lamps", "shirts",
     "gloves", "bottles", "cards", "stamps", "cables", "ropes", "candles", "badges",
 )  # fmt: skip
-"""What is there, or is not."""
+"""Objects that are present or absent."""
 
 MODIFIERS = ("not", "never", "without", "except", "lacking", "minus")
 """Words that negate the noun after them."""
@@ -69,14 +69,14 @@ together nearly rather quite under over between behind beyond near across along 
 during before after while because although where when there here then now
 """
 FILLERS = tuple(_FILLERS.split())
-"""Words that say nothing about the label."""
+"""Words unrelated to the label."""
 
 CLASS_NAMES = ("absent", "present")
 
 STATEMENT_WORDS = (*(word for context in CONTEXTS for word in context), *NOUNS, *MODIFIERS)
 _STATEMENT_SHARE = 0.25
-"""Share of the distractors that are statement words; a vocabulary drawn evenly would have 13%, too few
-for each to occur in a small split."""
+"""Share of the distractors that are statement words; drawn uniformly it would be 13%, too few for each to
+occur in a small split."""
 _MAX_DRAWS = 100
 """Draws of one text until it is new."""
 
@@ -99,7 +99,7 @@ class DilutionCorpus(CorpusSource):
     signal: Literal["single", "tiled"] = "single"
     """One statement per text, or as many as fit into the signal block, all of the text's class."""
     n_words: int = Field(default=96, ge=1, le=MAX_GENERATED)
-    """Words of every text."""
+    """Number of words in every text."""
     gap: int = Field(default=4, ge=0, le=MAX_GENERATED)
     """Filler words between the noun and its modifier: the relational distance."""
     n_train: int = Field(default=1000, ge=2, le=MAX_GENERATED, multiple_of=2)
@@ -109,21 +109,21 @@ class DilutionCorpus(CorpusSource):
     n_test: int = Field(default=500, ge=2, le=MAX_GENERATED, multiple_of=2)
     """Test texts; even, half of each class."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, other texts."""
+    """Seeds the generated texts."""
 
     @property
     def n_distractors(self) -> int:
-        """Distractor words per text."""
+        """Number of distractor words per text."""
         return round(self.ratio * self.n_words)
 
     @property
     def n_signal(self) -> int:
-        """Words of the signal block."""
+        """Number of words in the signal block."""
         return self.n_words - self.n_distractors
 
     @property
     def n_statement(self) -> int:
-        """Words of one statement: context, noun, gap, modifier."""
+        """Number of words in one statement: context, noun, gap, modifier."""
         return len(CONTEXTS[0]) + 1 + self.gap + 1
 
     @model_validator(mode="after")
@@ -141,14 +141,14 @@ class DilutionCorpus(CorpusSource):
         return Classification()
 
     def facts(self) -> dict[str, Any]:
-        """The config itself: the texts follow from nothing else but the code."""
+        """The config itself, which determines the texts."""
         return self.model_dump()
 
     def rows(self) -> list[SplitRows]:
         """Generate train, dev and test; no text occurs twice, in a split or across splits.
 
         Raises:
-            InputError: the sizes allow for fewer different texts than asked for.
+            InputError: the sizes allow fewer different texts than requested.
         """
         seen: set[str] = set()
         sizes = {"train": self.n_train, "dev": self.n_dev, "test": self.n_test}
@@ -158,8 +158,8 @@ class DilutionCorpus(CorpusSource):
 
 
 def _split(config: DilutionCorpus, split: str, n_texts: int, seen: set[str]) -> SplitRows:
-    # Every stream has its own seed, so that no ratio or split repeats the draws of another; spelt out
-    # here, because a text must not change when the canonical form of keys does.
+    # Every config and split has its own random stream, so that none repeats the draws of another; spelt out
+    # here, as a text must not change if the canonical form of keys does.
     rng = random.Random(
         f"{split} ratio={config.ratio!r} signal={config.signal} n_words={config.n_words} "
         f"gap={config.gap} seed={config.seed}"
@@ -203,7 +203,7 @@ def _words(config: DilutionCorpus, label: int, rng: random.Random) -> list[str]:
 def _signal_block(config: DilutionCorpus, label: int, rng: random.Random) -> list[str]:
     n_statements = 1 if config.signal == "single" else config.n_signal // config.n_statement
     n_padding = config.n_signal - n_statements * config.n_statement
-    # Padding words and statements in uniformly random order: every way to place them is equally likely.
+    # Padding words and statements in random order: every arrangement is equally likely.
     slots = [None] * n_padding + [True] * n_statements
     rng.shuffle(slots)
     nouns = _without_repetition(NOUNS, rng)

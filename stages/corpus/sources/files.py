@@ -29,15 +29,15 @@ class FilesCorpus(ColumnsSource):
     kind: Literal["files"] = "files"
     files: dict[str, str] = Field(min_length=1)
     """Split to path; the format follows from the extension: .parquet, .csv, .tsv, .jsonl or .txt. Quotation
-    marks in tsv files are part of the text. A split in several files is their folder, or a pattern such as
-    `data/train-*.parquet`; rows are then counted through all of them."""
+    marks in tsv files are part of the text. For a split in several files give their folder, or a pattern such
+    as `data/train-*.parquet`; rows are then numbered across all of them."""
 
     def split_names(self) -> list[str]:
-        """As given."""
+        """The splits in `files`."""
         return list(self.files)
 
     def facts(self) -> dict[str, Any]:
-        """The bytes of the files instead of their names, and everything that decides how they are read."""
+        """Digests of the files instead of their names, and everything that affects how they are read."""
         return {
             "kind": self.kind,
             "files": {
@@ -51,10 +51,10 @@ class FilesCorpus(ColumnsSource):
 
     def rows(self) -> list[SplitRows]:
         """Read and check every split, in the order given."""
-        found: list[SplitRows] = []
+        rows: list[SplitRows] = []
         for split, path in self.files.items():
             where = f"{path} (plain text, one text per line)" if path.endswith(".txt") else path
             task = self.task.named(column_names(Path(path)), where)
             columns = (task.text_columns, task.label_columns, task.negative_columns)
-            found.append(task.rows(read_columns(Path(path), *columns), split, path))
-        return found
+            rows.append(task.rows(read_columns(Path(path), *columns), split, path))
+        return rows

@@ -21,7 +21,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class HubCorpus(ColumnsSource):
-    """A dataset of the hub, or a local folder of data files or of `Dataset.save_to_disk`.
+    """A dataset on the hub, or a local folder of data files or from `Dataset.save_to_disk`.
 
     ```yaml
     kind: hub
@@ -35,20 +35,20 @@ class HubCorpus(ColumnsSource):
 
     kind: Literal["hub"] = "hub"
     path: str
-    """Hub id, or a folder; a folder of that name wins."""
+    """A folder or, if there is none of that name, a hub id."""
     config: str = "default"
     """Configuration of the dataset (its subset)."""
     revision: str = "main"
-    """Branch, tag or commit; the key of the corpus holds the commit. A folder has none."""
+    """Branch, tag or commit; the key of the corpus holds the commit. Ignored for folders."""
     splits: dict[str, str] = Field(min_length=1)
     """Our split to the dataset's split; slices such as `train[:20000]` are allowed."""
 
     def split_names(self) -> list[str]:
-        """Ours."""
+        """Our names of the splits."""
         return list(self.splits)
 
     def facts(self) -> dict[str, Any]:
-        """The commit (or the digest of the local files) instead of names that can move."""
+        """The commit (or the digest of the local files) instead of names whose content can change."""
         return {
             "kind": self.kind,
             "source": source_identity(self.path, self.revision),
@@ -75,10 +75,10 @@ class HubCorpus(ColumnsSource):
 
 
 def source_identity(path: str, revision: str) -> dict[str, str]:
-    """What the name stands for now: `{"commit": ...}` or `{"files": ...}`.
+    """What the name refers to now: `{"path": ..., "commit": ...}` or `{"files": ...}`.
 
     Raises:
-        InputError: neither a folder nor a dataset that can be resolved.
+        InputError: it is neither a folder nor a dataset that can be resolved.
     """
     checked_path(path, "the dataset")
     if Path(path).is_dir():
@@ -92,7 +92,7 @@ def _revision_to_read(path: str, revision: str) -> str:
 
 
 def _folder_digest(folder: Path) -> str:
-    # Hidden files are left out, as `datasets` leaves them out.
+    # Hidden files are left out, as in `datasets`.
     names = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
     visible = [n for n in names if not any(part.startswith(".") for part in n.parts)]
     if not visible:
@@ -101,10 +101,10 @@ def _folder_digest(folder: Path) -> str:
 
 
 def resolve_commit(path: str, revision: str) -> str:
-    """The commit of a branch or tag, 40 hex digits; a commit is returned without asking.
+    """The commit of a branch or tag, 40 hex digits; a commit is returned without asking the hub.
 
     Raises:
-        InputError: no such dataset or revision, or the hub cannot be reached.
+        InputError: there is no such dataset or revision, or the hub cannot be reached.
     """
     if _COMMIT.fullmatch(revision):
         return revision
@@ -120,8 +120,8 @@ def resolve_commit(path: str, revision: str) -> str:
             f"can be read: {error}"
         ) from error
     except Exception as error:
-        # Offline mode, no route, no name: the hub client has changed its transport library, and with it
-        # the exceptions for these, between versions.
+        # Offline mode, no route, no DNS: the exceptions for these differ between versions of the hub client,
+        # which has changed its transport library.
         raise InputError(
             f"the hub cannot be asked which commit {quoted(revision)} of {quoted(path)} is ({error}); give "
             "the 40-digit commit as revision, or a local folder as path"
@@ -143,7 +143,7 @@ def read_split(
 
 
 def open_split(path: str, config: str, revision: str, split: str) -> Any:
-    """One split, as `datasets` has it.
+    """One split, as `datasets` loads it.
 
     Raises:
         InputError: `datasets` cannot load it, or it has no such split.

@@ -1,4 +1,4 @@
-"""Pairs of a query and an answer from labelled candidates, the other candidates as hard negatives."""
+"""Pairs of a query and an answer from labelled candidates, with the other candidates as hard negatives."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ from permafrost.storage.quoting import quoted
 
 
 class RerankingCorpus(CandidateColumns, CorpusSource):
-    """Files of queries with candidates, one row each: a pair for every candidate that answers its query.
+    """Files of queries with candidates, one per row: every candidate that answers its query makes a pair.
 
     A row may hold all candidates of a query instead, in lists `positive` and `negative`.
 
@@ -47,7 +47,7 @@ class RerankingCorpus(CandidateColumns, CorpusSource):
     files: dict[str, str] = Field(min_length=1)
     """Split to path; the format follows from the extension: .parquet, .jsonl, .csv or .tsv."""
     negatives: Literal["none", "candidates"] = "none"
-    """`candidates`: those with the label 0 are the hard negatives of every pair of their query."""
+    """`candidates`: those with label 0 are the hard negatives of every pair of their query."""
     dev: DevOfQueries = DevAsGiven()
     """Where the development split comes from."""
     test: TestOfQueries = TestAsGiven()
@@ -59,7 +59,7 @@ class RerankingCorpus(CandidateColumns, CorpusSource):
         return Unlabelled(text="query", text_pair="answer", negative=negative)
 
     def held_out(self) -> tuple[DevOfQueries, TestOfQueries]:
-        """As given."""
+        """As configured."""
         return self.dev, self.test
 
     @model_validator(mode="after")
@@ -68,7 +68,7 @@ class RerankingCorpus(CandidateColumns, CorpusSource):
         return self
 
     def facts(self) -> dict[str, Any]:
-        """The bytes of the files instead of their names, and everything that decides how they are read."""
+        """Digests of the files instead of their names, and everything that affects how they are read."""
         return {
             **self.model_dump(mode="json"),
             "files": {
@@ -81,18 +81,22 @@ class RerankingCorpus(CandidateColumns, CorpusSource):
         """The pairs of every split, in the order of the answers in its file.
 
         Raises:
-            InputError: a file or column that is not there, a text that is missing or blank, a label other
-                than 0 and 1, a query id with two texts, a candidate that both answers and does not, or no
-                answer.
+            InputError: a file or column is missing, a text is missing or blank, a label is neither 0 nor 1,
+                a query id has two texts, a candidate has both labels, or there is no answer.
         """
         return [self._pairs(split, Path(path)) for split, path in self.files.items()]
 
     def _pairs(self, split: str, path: Path) -> SplitRows:
-        found = read_candidates(self, path)
-        where, document, keys, labels = found.where, found.document, found.keys, found.labels
+        candidates = read_candidates(self, path)
+        where, document, keys, labels = (
+            candidates.where,
+            candidates.document,
+            candidates.keys,
+            candidates.labels,
+        )
         queries, documents = (
-            checked_texts(found.texts.column(name), name, where).to_pylist()
-            for name in found.texts.column_names
+            checked_texts(candidates.texts.column(name), name, where).to_pylist()
+            for name in candidates.texts.column_names
         )
         documents = [document_text("", text) for text in documents]
         others = _wrong_candidates(keys, queries, documents, labels, where)
@@ -125,7 +129,7 @@ def _wrong_candidates(
     labels: Sequence[int],
     where: str,
 ) -> dict[str, list[str]]:
-    """Query id to its candidates with the label 0, each text once."""
+    """The candidates with label 0 of every query id, each text once."""
     judged: dict[tuple[str, str], int] = {}
     for row, (key, document) in enumerate(zip(keys, documents, strict=True)):
         again = judged.setdefault((key, document), row)
@@ -134,11 +138,11 @@ def _wrong_candidates(
                 f"rows {again + 1} and {row + 1} of {where} label the same document of query {quoted(key)} "
                 f"{labels[again]} and {labels[row]}; keep one of them"
             )
-    found: dict[str, list[str]] = {key: [] for key in queries_of(keys, queries, where)}
+    candidates: dict[str, list[str]] = {key: [] for key in queries_of(keys, queries, where)}
     for (key, document), row in judged.items():
         if not labels[row]:
-            found[key].append(document)
-    return found
+            candidates[key].append(document)
+    return candidates
 
 
 def _texts(values: list[str]) -> pa.ChunkedArray:

@@ -1,4 +1,4 @@
-"""Pairs of a query and a relevant document, from queries, documents and judgements as BEIR has them."""
+"""Pairs of a query and a relevant document, from queries, documents and judgements in BEIR's layout."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,11 +36,11 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 _USUAL = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test": ("test",)}
-"""What the judgements of a split are called."""
+"""Usual names of the splits' judgements."""
 
 
 class RetrievalCorpus(SearchColumns, CorpusSource):
-    """A folder with documents, queries and judgements, as BEIR's: one pair per relevant document.
+    """A folder with documents, queries and judgements, as in BEIR: one pair per relevant document.
 
     ```yaml
     kind: retrieval
@@ -48,15 +48,15 @@ class RetrievalCorpus(SearchColumns, CorpusSource):
     dev: {kind: from_train_queries, fraction: 0.1}
     ```
 
-    Files and columns have the names that a local evaluation task of type `retrieval` reads, and the text of
-    a document is made in the same way, so that both find it in one store. Documents that no judgement calls
-    relevant are left out. Splits are of queries: a document may be in several.
+    Files and columns have the same names as in a local evaluation task of type `retrieval`, and a document's
+    text is built in the same way, so that both find it in the same store. Documents without a relevant
+    judgement are left out. Splits divide queries: a document may be in several.
     """
 
     kind: Literal["retrieval"] = "retrieval"
     qrels: dict[str, str] | None = Field(default=None, min_length=1)
-    """Split to the file of its judgements, as `queries`; those of train, dev and test that the folder has if
-    not given."""
+    """The file of judgements of each split, named like `queries`; if not given, those of train, dev and test
+    that the folder has."""
     dev: DevOfQueries = DevAsGiven()
     """Where the development split comes from."""
     test: TestOfQueries = TestAsGiven()
@@ -67,7 +67,7 @@ class RetrievalCorpus(SearchColumns, CorpusSource):
         return Unlabelled(text="query", text_pair="document")
 
     def held_out(self) -> tuple[DevOfQueries, TestOfQueries]:
-        """As given."""
+        """As configured."""
         return self.dev, self.test
 
     @model_validator(mode="after")
@@ -77,33 +77,33 @@ class RetrievalCorpus(SearchColumns, CorpusSource):
         return self
 
     def judged(self) -> dict[str, Path]:
-        """Split to the file of its judgements.
+        """The file of judgements of each split.
 
         Raises:
-            InputError: a file is not there, or the splits found do not go with dev and test.
+            InputError: a file is missing, or the splits do not fit `dev` and `test`.
         """
         if self.qrels is not None:
             return {split: qrels_file(self.path, name) for split, name in self.qrels.items()}
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for split, names in _USUAL.items():
             for name in (n for given in names for n in qrels_names(f"qrels_{given}")):
-                if split not in found and (
+                if split not in files and (
                     path := look_for(Path(self.path), [name], "qrels", QRELS)
                 ):
-                    found[split] = path
-        if not found:
-            qrels_file(self.path, "qrels_train")  # says what is there
+                    files[split] = path
+        if not files:
+            qrels_file(self.path, "qrels_train")  # raises an error that lists the folder
         try:
-            check_splits(self.columns(), self.dev, self.test, list(found))
+            check_splits(self.columns(), self.dev, self.test, list(files))
         except ValueError as error:
             raise InputError(
-                f"the folder {self.path} has judgements of {', '.join(found)}: {error}, or name those "
+                f"the folder {self.path} has judgements of {', '.join(files)}: {error}, or name those "
                 "that are meant in 'qrels'"
             ) from error
-        return found
+        return files
 
     def facts(self) -> dict[str, Any]:
-        """The bytes of the files instead of their names, and everything that decides how they are read."""
+        """Digests of the files instead of their names, and everything that affects how they are read."""
         return {
             **self.model_dump(mode="json", exclude={"path"}),
             "corpus": file_identity(self.corpus_file),
@@ -115,19 +115,19 @@ class RetrievalCorpus(SearchColumns, CorpusSource):
         """The pairs of every split, in the order of its judgements.
 
         Raises:
-            InputError: a file or column that is not there, no rows, an id that occurs twice, a judgement of
-                an unknown query or document, no relevant document, or a blank query or document that is
-                judged.
+            InputError: a file or column is missing, there are no rows, an id occurs twice, a judgement names
+                an unknown query or document, no document is relevant, or a relevant one or its query is
+                blank.
         """
         titled, documents_where = read_documents(self)
         documents = {key: document_text(*both) for key, both in titled.items()}
         queries, queries_where = read_queries(self)
-        known = Judgeable(queries, queries_where), Judgeable(documents, documents_where)
-        found: list[SplitRows] = []
+        judgeable = Judgeable(queries, queries_where), Judgeable(documents, documents_where)
+        rows: list[SplitRows] = []
         for split, path in self.judged().items():
             where = str(path)
             table, names = read_judgements(self, path)
-            relevant = [j for j in judgements_of(table, names, where, *known) if j.grade > 0]
+            relevant = [j for j in judgements_of(table, names, where, *judgeable) if j.grade > 0]
             sides = (
                 [_filled(queries, "query", j.query, j, where, queries_where) for j in relevant],
                 [
@@ -136,7 +136,7 @@ class RetrievalCorpus(SearchColumns, CorpusSource):
                 ],
             )
             text, text_pair = (pa.chunked_array([side], pa.large_string()) for side in sides)
-            found.append(
+            rows.append(
                 SplitRows(
                     split=split,
                     where=f"the pairs of {where}",
@@ -146,7 +146,7 @@ class RetrievalCorpus(SearchColumns, CorpusSource):
                     class_names=None,
                 )
             )
-        return found
+        return rows
 
 
 def _filled(

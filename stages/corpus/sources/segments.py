@@ -1,4 +1,4 @@
-"""Halves of long texts, for segment matching: every example is a prefix and its own suffix."""
+"""Halves of long texts, for segment matching: every example is a prefix with its own suffix."""
 
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from permafrost.storage.quoting import quoted
 
 
 class SegmentsCorpus(SegmentSplit, CorpusSource):
-    """Long texts of files or of a dataset, cut in two; every split by itself.
+    """Long texts from files or a dataset, cut in two; each split separately.
 
     ```yaml
     kind: segments
@@ -25,7 +25,7 @@ class SegmentsCorpus(SegmentSplit, CorpusSource):
 
     kind: Literal["segments"] = "segments"
     source: ColumnsConfig
-    """Where the long texts are; a task of kind `unlabelled`."""
+    """Source of the long texts; its task is of kind `unlabelled`."""
 
     @model_validator(mode="after")
     def _source_is_plain_texts(self) -> "SegmentsCorpus":
@@ -48,14 +48,14 @@ class SegmentsCorpus(SegmentSplit, CorpusSource):
         return Unlabelled()
 
     def facts(self) -> dict[str, Any]:
-        """What the source stands for, and which of its texts are cut."""
+        """The facts of the source, and which of its texts are cut."""
         return {**self.model_dump(exclude={"source"}), "source": self.source.facts()}
 
     def rows(self) -> list[SplitRows]:
         """Read, choose and cut the texts of every split.
 
         Raises:
-            InputError: see the source, or a split with fewer than two texts that can be cut.
+            InputError: see the source; or a split has fewer than two texts that can be cut.
         """
         return [_cut(split, self) for split in self.source.rows()]
 

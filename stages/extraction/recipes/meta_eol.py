@@ -58,7 +58,7 @@ class MetaEolRecipe(Recipe):
             listed = None
         if not isinstance(listed, list):
             raise ValueError(
-                f"{quoted(prompts)} is no list of prompts; write it as JSON, e.g. "
+                f"{quoted(prompts)} is not a list of prompts; write it as JSON, e.g. "
                 '["The topic of {text} is", "The mood of {text} is"]'
             )
         return listed

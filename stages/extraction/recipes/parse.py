@@ -42,7 +42,7 @@ def _values(text: str, kind: type[Recipe], options: str) -> dict[str, str]:
     for part in re.split(rf",(?=(?:{names})=)", options) if options else []:
         name, equals, value = part.partition("=")
         if not equals or name not in fields or name in values:
-            reason = "is given twice" if name in values else "is no option"
+            reason = "is given twice" if name in values else "is not an option"
             raise InputError(
                 f"{quoted(name)} in the recipe {quoted(text)} {reason}; {kind.name()} has "
                 f"{', '.join(fields)}, written as {kind.name()}:{fields[0]}=..."
@@ -54,8 +54,8 @@ def _values(text: str, kind: type[Recipe], options: str) -> dict[str, str]:
 def _member(recipe: Recipe, brackets: str) -> Recipe:
     if not recipe.is_ensemble:
         raise InputError(
-            f"the recipe {recipe.name()} is no ensemble, so it has no member {brackets}; leave the brackets "
-            "out"
+            f"the recipe {recipe.name()} is not an ensemble, so it has no member {brackets}; leave the "
+            "brackets out"
         )
     members = recipe.members()
     number = re.fullmatch(r"\[([0-9]{1,9})\]", brackets)

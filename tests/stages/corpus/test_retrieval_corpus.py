@@ -133,8 +133,8 @@ def test_the_key_holds_the_files_and_not_their_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "says"),
     [
-        ({"corpus": [*DOCUMENTS, DOCUMENTS[0]]}, "the id 'a' stands in rows 1 and 5 of .*corpus"),
-        ({"queries": [*QUERIES, QUERIES[1]]}, "the id '2' stands in rows 2 and 5 of .*queries"),
+        ({"corpus": [*DOCUMENTS, DOCUMENTS[0]]}, "the id 'a' is in rows 1 and 5 of .*corpus"),
+        ({"queries": [*QUERIES, QUERIES[1]]}, "the id '2' is in rows 2 and 5 of .*queries"),
         (
             {"corpus": DOCUMENTS[:2]},
             "row 4 of .*qrels_train.* judges the document 'c', which is not in",

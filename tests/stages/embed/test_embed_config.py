@@ -64,9 +64,9 @@ def test_only_what_a_method_reads_is_captured(
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"layers": "deep"}, "'deep' is no layer"),
-        ({"layers": "auto,3"}, "'auto' is no layer"),
-        ({"layers": ""}, "'' is no layer"),
+        ({"layers": "deep"}, "'deep' is not a layer"),
+        ({"layers": "auto,3"}, "'auto' is not a layer"),
+        ({"layers": ""}, "'' is not a layer"),
         ({"method": "hs", "of": "values"}, "use method va"),
         ({"method": "median"}, "weighted_mean"),
         ({"whitening": {"n_components": 0}}, "n_components"),

@@ -220,7 +220,7 @@ def test_a_folder_in_use_is_left_alone(home: Home, tmp_path: Path) -> None:
         export_head(home.path, artifact, tmp_path / "used")
     with pytest.raises(InputError, match="which is a file"):
         export_head(home.path, artifact, tmp_path / "used" / "notes.txt")
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         export_head(home.path, artifact, tmp_path / "used" / "notes.txt" / "out")
     assert [p.name for p in (tmp_path / "used").iterdir()] == ["notes.txt"]
     (tmp_path / "empty").mkdir()

@@ -84,9 +84,9 @@ def test_the_same_tensor_can_be_kept_per_token_and_per_text() -> None:
         ("all", "follows no WHAT="),
         ("hidden=1@tokens,2", "'2' in the capture .* follows no WHAT="),
         ("keys=all", "cannot capture 'keys' .* hidden, values, attention_rows"),
-        ("hidden=deep", "'deep' is no layer"),
-        ("hidden=", "'' is no layer"),
-        ("hidden=-1", "'-1' is no layer"),
+        ("hidden=deep", "'deep' is not a layer"),
+        ("hidden=", "'' is not a layer"),
+        ("hidden=-1", "'-1' is not a layer"),
         ("hidden=1@max", "'@max' .* @tokens, @readout, @mean, @last"),
         ("attention_rows=2@mean", "cannot be pooled with @mean"),
     ],
@@ -142,7 +142,7 @@ def test_a_name_taken_apart_and_put_together_is_the_same(
 ) -> None:
     text = f"pooled/{what}_{how}/{index}" if how else f"{what}/{index}"
     if (index == "final" and what != "hidden") or (how and what == "attention_rows"):
-        with pytest.raises(InputError, match="is no captured array"):
+        with pytest.raises(InputError, match="is not a captured array"):
             ArrayName.parse(text)
     else:
         name = ArrayName.parse(text)
@@ -154,7 +154,7 @@ def test_a_name_taken_apart_and_put_together_is_the_same(
     "text", ["hidden", "hidden/", "hidden/03", "hidden/-1", "token_ids", "x/1"]
 )
 def test_other_names_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is no captured array"):
+    with pytest.raises(InputError, match="is not a captured array"):
         ArrayName.parse(text)
 
 

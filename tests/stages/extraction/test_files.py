@@ -92,7 +92,7 @@ def test_sharded_weights_are_all_of_the_shards_and_their_index(folder: Path) -> 
     with pytest.raises(InputError, match=r"1 are missing: model-1\.safetensors"):
         resolve(folder)
     (folder / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(InputError, match="is no weight index"):
+    with pytest.raises(InputError, match="is not a valid weight index"):
         resolve(folder)
 
 
@@ -141,10 +141,10 @@ def test_an_adapter_is_refused(folder: Path) -> None:
     ("source", "message"),
     [
         ("./nowhere", r"'./nowhere' does not exist"),
-        ("/nowhere/model", "does not exist and is no Hugging Face id either"),
-        ("a/b/c", "does not exist and is no Hugging Face id either"),
-        ("", "is not a folder and is no Hugging Face id"),
-        ("two words", "is no Hugging Face id either; .* minilm"),
+        ("/nowhere/model", "does not exist and is not a Hugging Face id either"),
+        ("a/b/c", "does not exist and is not a Hugging Face id either"),
+        ("", "is not a folder and is not a Hugging Face id"),
+        ("two words", "is not a Hugging Face id either; .* minilm"),
         ("org/..name", "nor a valid Hugging Face id"),
     ],
 )
@@ -189,7 +189,7 @@ def test_an_id_that_cannot_be_reached_says_so(
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match=r"'org/name' is no folder here, .* cannot be reached"):
+    with pytest.raises(InputError, match=r"'org/name' is not a folder here, .* cannot be reached"):
         resolve("org/name")
 
 

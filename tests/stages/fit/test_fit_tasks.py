@@ -254,7 +254,7 @@ def test_a_corpus_of_pairs_that_cannot_be_fitted_is_refused(task):
     if task == "similarity":
         cases.append((with_column(data, label=pa.nulls(n, pa.float64())), "no finite score"))
     if task == "pair_classification":
-        cases.append((with_column(data, label=pa.array([0.5] * n)), "no class index"))
+        cases.append((with_column(data, label=pa.array([0.5] * n)), "not a class index"))
     for broken, message in cases:
         with pytest.raises(InputError, match=message):
             _fit(_config(task), broken)
@@ -264,7 +264,7 @@ def test_a_corpus_of_pairs_that_cannot_be_fitted_is_refused(task):
     ("task", "settings", "says"),
     [
         ("similarity", {"metric": "accuracy"}, "accuracy.*similarity.*spearman_pearson"),
-        ("similarity", {"metric": "mrr"}, "mrr means nothing.*similarity"),
+        ("similarity", {"metric": "mrr"}, "mrr is not defined.*similarity"),
         ("unlabelled", {"metric": "spearman"}, "spearman.*unlabelled.*use one of mrr"),
         ("pair_classification", {"metric": "pearson"}, "pearson.*use one of accuracy, mcc, f1"),
         ("pair_classification", {"metric": "f1"}, "3 classes"),

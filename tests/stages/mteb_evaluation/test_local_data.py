@@ -131,9 +131,9 @@ def column(name: str, field: str, values: Any) -> Callable[[Path], None]:
         (
             "retrieval",
             again("corpus"),
-            r"the id 'd0' stands in rows 1 and 31 of .*\(column 'doc_id'",
+            r"the id 'd0' is in rows 1 and 31 of .*\(column 'doc_id'",
         ),
-        ("retrieval", again("queries"), "the id 'q0' stands in rows 1 and 10"),
+        ("retrieval", again("queries"), "the id 'q0' is in rows 1 and 10"),
         (
             "retrieval",
             again("qrels_test"),
@@ -202,7 +202,7 @@ def column(name: str, field: str, values: Any) -> Callable[[Path], None]:
             put("docs", references=[]),
             r"row 1 of .* has \[\] in column 'references'",
         ),
-        ("summarization", again("docs"), "the id 't0' stands in rows 1 and 5"),
+        ("summarization", again("docs"), "the id 't0' is in rows 1 and 5"),
     ],
 )
 def test_wrong_data_is_refused(

@@ -203,5 +203,5 @@ def test_what_cannot_be_scored_is_refused() -> None:
         TaskScoreConfig(at="tokens")
     with pytest.raises(ValidationError, match="weights over tokens"):
         TaskScoreConfig(what="attention_rows", at="tokens")
-    with pytest.raises(ValidationError, match="'x' is no layer"):
+    with pytest.raises(ValidationError, match="'x' is not a layer"):
         TaskScoreConfig(layers="x")

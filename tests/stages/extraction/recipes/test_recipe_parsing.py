@@ -135,9 +135,9 @@ def test_a_template_may_hold_commas_colons_and_equals_signs() -> None:
         ("", "there is no recipe ''"),
         (
             "plain:special=include",
-            "'special' .* is no option; plain has specials, bos, instruction_words, readout",
+            "'special' .* is not an option; plain has specials, bos, instruction_words, readout",
         ),
-        ("plain:exclude", "'exclude' .* is no option"),
+        ("plain:exclude", "'exclude' .* is not an option"),
         ("plain:readout=last,readout=first", "'readout' .* is given twice"),
         ("plain:specials=none", "specials: Input should be 'include' or 'exclude'"),
         ("template", "template: Field required"),
@@ -160,7 +160,7 @@ def test_a_template_may_hold_commas_colons_and_equals_signs() -> None:
         ("meta_eol[9]", r"no recipe meta_eol\[9\]; .* numbered 1\.\.8"),
         ("meta_eol[]", r"no recipe meta_eol\[\]; .* numbered 1\.\.8"),
         ("meta_eol[1", r"no recipe meta_eol\[1; .* numbered 1\.\.8"),
-        ("plain[1]", r"plain is no ensemble, so it has no member \[1\]"),
+        ("plain[1]", r"plain is not an ensemble, so it has no member \[1\]"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_what_exists(text: str, message: str) -> None:
@@ -209,8 +209,8 @@ def test_prompts_of_a_users_own_are_a_json_list() -> None:
 @pytest.mark.parametrize(
     ("prompts", "says"),
     [
-        ("On {text}:", r"prompts: .*'On \{text\}:' is no list of prompts; write it as JSON"),
-        ('"{text}"', "is no list of prompts"),
+        ("On {text}:", r"prompts: .*'On \{text\}:' is not a list of prompts; write it as JSON"),
+        ('"{text}"', "is not a list of prompts"),
         ('["On {text}", 3]', "prompts: Input should be a valid string"),
         ('["On it"]', r"'On it' contains \{text\} 0 times"),
         ("[]", "at least 1 item"),
