@@ -229,8 +229,8 @@ def _download(repo: str, revision: str) -> tuple[Path, str]:
     ) as error:
         raise InputError(
             f"the backbone {quoted(repo)} is not a folder here, its revision {quoted(revision)} is not in "
-            f"the Hugging Face cache, and the hub cannot be reached ({type(error).__name__}); download it where there is a "
-            f"network and give its folder, or use one of: {', '.join(ALIASES)}"
+            f"the Hugging Face cache, and the hub cannot be reached ({type(error).__name__}); download it "
+            f"where there is a network and give its folder, or use one of: {', '.join(ALIASES)}"
         ) from error
     # Snapshots lie in a folder named by their commit.
     return folder, folder.name

@@ -1,4 +1,4 @@
-"""Heads: small trained modules on stored token states, and the poolings they are compared with."""
+"""Heads: small modules trained on stored token states, and the poolings they are compared with."""
 
 from permafrost.stages.heads.adapool import AdaPoolHead
 from permafrost.stages.heads.glot import GlotHead

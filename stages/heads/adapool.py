@@ -1,17 +1,16 @@
-"""AdaPool: one query made of the tokens attends to all of them.
+"""AdaPool: one query computed from the tokens attends to all of them.
 
 Source: Brothers, "Robust noise attenuation via adaptive pooling of transformer outputs"
-(arXiv:2506.09215), as its released module computes: no biases, scores divided by the square root of the
-tokens' width, which all attention heads share, and the query added to the answer only where it is a single
-token. The method that GLOT calls AdaPool is the scorer.
+(arXiv:2506.09215), as in its released module: no biases, scores divided by the square root of the tokens'
+width, which all attention heads share, and the query added to the output only if it is a single token. The
+method that GLOT calls AdaPool is the scorer.
 
-We differ in that attention heads may be narrower or wider than the tokens' width allows, which the source
-ties together, that padding is no part of the mean that asks (there the mean is over all slots), and in three
-things left out: dropout (0 by default there, .1 in its image experiments), the mean of chosen tokens as a
-query, and the embedding that marks the query before the source's own transformer, which is not ours to
-train.
-Axes: t tokens of all texts, n texts, b texts of a block, l longest of them, d input width, h
-attention heads, k width of one.
+We differ in that the width of attention heads need not follow from the tokens' width, as it does in the
+source, and in that a mean query leaves out padding (there it is over all slots). Three things are left out:
+dropout (0 by default there, .1 in its image experiments), the mean of chosen tokens as a query, and the
+embedding that marks the query before the source's own transformer, which we do not train.
+Axes: t tokens of all texts, n texts, b texts of a block, l length of its longest, d input width, h
+attention heads, k width of an attention head.
 """
 
 import math
@@ -32,22 +31,22 @@ from permafrost.storage.errors import InputError
 
 
 class AdaPoolHead(Head):
-    """Multi-head attention of one query, made of the tokens, to all tokens (Brothers' AdaPool).
+    """Multi-head attention of one query, computed from the tokens, to all tokens (Brothers' AdaPool).
 
     What GLOT calls AdaPool is `ScorerHead`.
     """
 
     kind: Literal["adapool"] = "adapool"
     query: Literal["mean", "first", "last"] = "mean"
-    """What asks: the mean of the tokens, or one token, which is then added to the answer."""
+    """The query: the mean of the tokens, or one token, which is then added to the output."""
     heads: int = Field(default=8, ge=1, le=MAX_WIDTH)
     """Attention heads."""
     d_head: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
-    """Width of an attention head; None for the tokens' width divided by `heads`, as in the source,
-    where it has to divide."""
+    """Width of an attention head; None for the tokens' width divided by `heads`, as in the source, which has
+    to be a whole number."""
     scale: Literal["width", "head"] = "width"
-    """Scores are divided by the root of this: the width of all attention heads together, as in the source,
-    or that of one, as in transformers. The same with a single head."""
+    """Scores are divided by the square root of this: the total width of all attention heads, as in the
+    source, or the width of one, as in transformers. With a single head both are the same."""
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
         """See `AdaPooling`."""
@@ -73,9 +72,9 @@ class AdaPooling(Pooling):
     """z = W_o concat_h sum_t alpha_ht W_v,h x_t, alpha_h = softmax over t of
     (W_q,h q) . (W_k,h x_t) / sqrt(h k), plus q where q is a token; sqrt(k) with `scale="head"`.
 
-    Has 4 d h k parameters. Keys and values of single tokens are never made: W_k,h is moved to the
-    query's side of the product and W_v,h behind the sum, which leaves 2 h d multiplications per token
-    instead of 2 d h k. Memory: one padded copy of the tokens, 2 h numbers per token, 2 h d per text.
+    Has 4 d h k parameters. Keys and values of tokens are never computed: W_k,h is applied to the query, and
+    W_v,h after the sum, which takes 2 h d multiplications per token instead of 2 d h k. Memory: one padded
+    copy of the tokens, 2 h numbers per token, 2 h d per text.
     """
 
     def __init__(self, config: AdaPoolHead, d_in: int, generator: torch.Generator) -> None:
@@ -85,7 +84,7 @@ class AdaPooling(Pooling):
         self.d_head = _head_width(config, d_in)
         width = config.heads * self.d_head
         self.root = math.sqrt(width if config.scale == "width" else self.d_head)
-        """What scores are divided by."""
+        """Divisor of the scores."""
         self.query = projection(d_in, width, generator)
         self.key = projection(d_in, width, generator)
         self.value = projection(d_in, width, generator)
@@ -105,17 +104,17 @@ class AdaPooling(Pooling):
     def _attend(self, tokens: Tensor, offsets: Tensor, queries_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted sums of each text's tokens, `[n, h, d]`, and the weights, `[t, h]`."""
         heads, width = self.config.heads, tokens.shape[1]
-        asked_NHK = self.query(queries_ND).view(-1, heads, self.d_head) / self.root
+        query_NHK = self.query(queries_ND).view(-1, heads, self.d_head) / self.root
         key_HKD = self.key.weight.view(heads, self.d_head, width)
-        asked_NHD = torch.einsum("nhk,hkd->nhd", asked_NHK, key_HKD)
+        query_NHD = torch.einsum("nhk,hkd->nhd", query_NHK, key_HKD)
         sums, weights, texts, slots = [], [], [], []
         for layout in lay_out(offsets, PAIRS[tokens.device.type]):
-            mine_BLD = tokens.index_select(0, layout.source).view(*layout.shape, width)
-            scores_BHL = asked_NHD.index_select(0, layout.texts) @ mine_BLD.transpose(1, 2)
+            rows_BLD = tokens.index_select(0, layout.source).view(*layout.shape, width)
+            scores_BHL = query_NHD.index_select(0, layout.texts) @ rows_BLD.transpose(1, 2)
             if layout.padding is not None:
                 scores_BHL = scores_BHL.masked_fill(layout.padding[:, None], MASKED)
             alpha_BHL = scores_BHL.softmax(dim=-1)
-            sums.append(alpha_BHL @ mine_BLD)
+            sums.append(alpha_BHL @ rows_BLD)
             weights.append(alpha_BHL.transpose(1, 2).reshape(-1, heads))
             texts.append(layout.texts)
             slots.append(layout.target(len(tokens)))
@@ -130,9 +129,9 @@ class AdaPooling(Pooling):
         queries_ND = self._queries(tokens, offsets)
         sums_NHD, _ = self._attend(tokens, offsets, queries_ND)
         value_HKD = self.value.weight.view(self.config.heads, self.d_head, -1)
-        answer_NHK = torch.einsum("nhd,hkd->nhk", sums_NHD, value_HKD)
-        answer_ND = self.out(answer_NHK.flatten(1))
-        return answer_ND if self.config.query == "mean" else queries_ND + answer_ND
+        output_NHK = torch.einsum("nhd,hkd->nhk", sums_NHD, value_HKD)
+        output_ND = self.out(output_NHK.flatten(1))
+        return output_ND if self.config.query == "mean" else queries_ND + output_ND
 
     def token_weights(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]

@@ -1,7 +1,7 @@
-"""Batch normalisation over tokens, as GLOT's released code has it, that of texts of any length together.
+"""Batch normalisation over the tokens of all texts together, as in GLOT's released code.
 
-The statistics are those of all tokens of a batch in training, and running ones in evaluation. Where a batch
-in training is a single token, which has no variance, we take the running ones; the released code stops.
+In training the statistics are over all tokens of a batch, in evaluation they are the running ones. For a
+training batch of a single token, which has no variance, we use the running ones; the released code fails.
 """
 
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 def normalised(norm: nn.BatchNorm1d, rows: Float[Tensor, "t h"]) -> Float[Tensor, "t h"]:
-    """`rows` with the mean and the variance that `norm` has learnt for each column."""
+    """Apply `norm`; a single row is normalised by the running statistics, also in training."""
     if len(rows) > 1:
         return norm(rows)
     return functional.batch_norm(

@@ -1,9 +1,9 @@
-"""A library's random numbers, drawn from a generator of ours.
+"""Making a library's layers draw random numbers from our generator.
 
-Layers of torch and of torch-geometric take no generator: initial weights and dropout come from the global
-one, which all threads share, so fits side by side would change each other's numbers. Inside
-`DirectedDraws` every function that draws is handed the given generator. A mode belongs to its thread, so no
-lock is held while a head trains.
+Layers of torch and torch-geometric take no generator: initial weights and dropout come from the global one,
+which all threads share, so parallel fits would change each other's numbers. Inside `DirectedDraws` every
+function that draws is passed the given generator. A torch function mode belongs to its thread, so no lock is
+held while a head trains.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ _TAKE_A_GENERATOR = frozenset(
         getattr(torch, name)
         for name in ["bernoulli", "multinomial", "normal", "rand", "randint", "randn", "randperm"]
     }
-    # Of `init`, those that a mode sees as a whole instead of by the draw inside.
+    # Functions of `init` that a mode sees as a whole rather than through the draw inside.
     | {nn.init.kaiming_normal_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_}
 )
 
@@ -55,14 +55,14 @@ _DRAW_INSIDE = frozenset(
         functional.rrelu,
     }
 )
-"""Draw from the global generator, whatever they are given."""
+"""Functions that always draw from the global generator."""
 
 
 class DirectedDraws(TorchFunctionMode):
-    """While it is active, this thread's draws come from `generator`, and the global one is left alone.
+    """While active, this thread draws from `generator` and leaves the global one alone.
 
     Raises:
-        InputError: from a function that draws and takes no generator.
+        InputError: a function draws but takes no generator.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -76,7 +76,7 @@ class DirectedDraws(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call `func`, directed if it draws."""
+        """Call `func`, with the generator if it draws."""
         kwargs = kwargs or {}
         if func is functional.dropout:
             return _dropout(*args, **kwargs, generator=self.generator)
@@ -98,7 +98,7 @@ def _dropout(
     *,
     generator: torch.Generator,
 ) -> Tensor:
-    """`functional.dropout`, whose parameters these are."""
+    """Like `functional.dropout`, with its parameters and a generator."""
     if not training or p == 0:
         return input
     kept = torch.empty_like(input, requires_grad=False).bernoulli_(1 - p, generator=generator)
@@ -107,10 +107,10 @@ def _dropout(
 
 
 def require_directed(layer: nn.Module, name: str) -> None:
-    """Check that no draw of a layer happens where a mode does not see it: inside a kernel.
+    """Check that a layer does not draw inside a kernel, where a mode cannot see it.
 
     Args:
-        layer: with everything in it.
+        layer: including all submodules.
         name: of its class, for the message.
 
     Raises:

@@ -1,11 +1,11 @@
 """GLOT: a small graph network over the cosine graph of a frozen backbone's tokens.
 
-Source: GLOT (ICLR 2026), sections 3.2-3.3, as its released code runs it. Where text and code
-differ we follow the code: torch-geometric's graph attention, GCN and GIN instead of the concatenating
-update of equation 2, and the readout pools the fused vectors, not the input. Not in the code, and off
-unless asked for: several attention heads, the input projection W_in (section 3.2, table 6), GIN without
-batch normalisation, and `jumping="none"` (table 6), which here pools the last convolution. In the code,
-and not here under a name of ours: GINE, which its tables do not have.
+Source: GLOT (ICLR 2026), sections 3.2-3.3, as in its released code. Where paper and code differ we follow
+the code: torch-geometric's graph attention, GCN and GIN instead of the concatenating update of equation 2,
+and the readout pools the fused vectors, not the input. Not in the code, and off by default: several attention
+heads, the input projection W_in (section 3.2, table 6), GIN without batch normalisation, and `jumping="none"`
+(table 6), which here pools the last convolution. In the code but without a name of its own here: GINE, which
+is not in the paper's tables.
 """
 
 from typing import Literal
@@ -28,25 +28,25 @@ class GlotHead(Head):
 
     kind: Literal["glot"] = "glot"
     conv: ConvConfig = Field(default_factory=lambda: CONVOLUTIONS.validate({"kind": "gat"}))
-    """Graph convolution; the paper's main results use graph attention. `gin` is that of the released code: a
-    perceptron with batch normalisation, and a token among its own neighbours. `gin_plain` has neither.
-    Others are torch-geometric's, by name."""
+    """Graph convolution; the paper's main results use graph attention. `gin` is as in the released code: an
+    MLP with batch normalisation, and tokens are their own neighbours. `gin_plain` has neither. Any other of
+    torch-geometric's can be given by name."""
     n_convs: int = Field(default=2, ge=0, le=MAX_LAYERS)
-    """Graph convolutions, K in the paper (appendix B: 2)."""
+    """Number of graph convolutions, K in the paper (appendix B: 2)."""
     hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
-    """Width of a convolution, where it has one to choose (appendix B: 128; the 8.92M parameters of table 5
-    are 64 and K = 1)."""
+    """Output width of a convolution, if it can be chosen (appendix B: 128; the 8.92M parameters of table 5
+    correspond to 64 and K = 1)."""
     tau: float = Field(default=0.6, allow_inf_nan=False)
-    """Tokens with a cosine strictly above this are neighbours (appendix B: 0.6). At 1 or more
-    nothing is connected, below -1 everything is."""
+    """Tokens with a cosine strictly above this are neighbours (appendix B: 0.6). From 1 on no tokens are
+    connected, below -1 all are."""
     jumping: Literal["cat", "max", "mean", "none"] = "cat"
-    """How the layers are fused: `cat` keeps the input beside every convolution, `max` and `mean`
-    combine the convolutions element-wise, `none` takes the last one."""
+    """How the outputs are fused: `cat` concatenates the input and every convolution, `max` and `mean` combine
+    the convolutions element-wise, `none` takes the last one."""
     heads: int = Field(default=1, ge=1, le=MAX_WIDTH)
-    """Attention heads of a graph attention, concatenated: each is `hidden / heads` wide."""
+    """Attention heads of graph attention, concatenated; each has width `hidden / heads`."""
     project: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
-    """Width that the tokens are projected to before the convolutions (W_in of section 3.2); None as
-    in the released code. The graph is that of the raw tokens, `cat` keeps the projected ones."""
+    """Width to which tokens are projected before the convolutions (W_in of section 3.2); None as in the
+    released code. The graph is still built from the raw tokens; `cat` keeps the projected ones."""
 
     @model_validator(mode="after")
     def _settings_that_fit(self) -> "GlotHead":
@@ -74,13 +74,13 @@ class GlotHead(Head):
 
 
 class GlotPooling(Pooling):
-    """Token graph, K convolutions with ReLU, jumping knowledge D wide, readout of max(128, D // 2).
+    """Token graph, K convolutions with ReLU, jumping knowledge of width D, a readout of max(128, D // 2).
 
-    With an input projection the graph is still that of the raw tokens, while the convolutions, and
-    `cat`, see projected ones.
+    With an input projection the graph is still built from the raw tokens, while the convolutions and `cat`
+    read projected ones.
 
-    Memory beyond the activations: at most 4 bytes per token pair inside a text (see token_graph), for
-    all convolutions together, whichever they are.
+    Memory besides the activations: at most 4 bytes per pair of tokens within a text (see token_graph), for
+    all convolutions together.
     """
 
     def __init__(self, config: GlotHead, d_in: int, generator: torch.Generator) -> None:

@@ -1,4 +1,4 @@
-"""What every head is: a config that makes a pooling, which turns the tokens of a text into one vector."""
+"""The base classes of heads: configs that build a pooling, which maps the tokens of a text to one vector."""
 
 from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar
@@ -12,7 +12,7 @@ from permafrost.stages.kinds import Category, Kind
 
 
 class Pooling(nn.Module, ABC):
-    """Turns ragged tokens into one vector per text.
+    """Maps ragged tokens to one vector per text.
 
     Texts are packed end to end: `tokens` is `[n_tokens, d_model]`, text i is
     `tokens[offsets[i]:offsets[i + 1]]`, and every text has at least one token.
@@ -30,33 +30,33 @@ class Pooling(nn.Module, ABC):
     def token_weights(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, " t"] | None:
-        """Share of each token in its text's vector, 1 in sum per text; None where there is none."""
+        """Share of each token in its text's vector, summing to 1 per text; None without token weights."""
         return None
 
     @property
     def n_parameters(self) -> int:
-        """Trainable numbers."""
+        """Number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 class Head(Kind, ABC):
-    """One entry `head` of an experiment: a kind of pooling with its settings."""
+    """The field `head` of an experiment: a kind of pooling with its settings."""
 
     trains: ClassVar[bool] = True
-    """Whether it may have parameters; without, each text is pooled once for all epochs."""
+    """Whether it may have parameters; if not, each text is pooled once for all epochs."""
     sentence_transformers_mode: ClassVar[str | None] = None
-    """What that library calls the same pooling, if it has it."""
+    """Name of the same pooling in sentence-transformers, if it has it."""
 
     @abstractmethod
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
-        """The pooling for tokens `d_in` wide, its weights drawn from `generator` (on the CPU).
+        """Build the pooling for tokens of width `d_in`, with weights drawn from `generator` (on the CPU).
 
         Raises:
-            InputError: the settings do not go with this width.
+            InputError: the settings do not fit this width.
         """
 
     def require_width(self, d_in: int) -> None:
-        """Check that the head goes with tokens `d_in` wide, where that depends on its settings.
+        """Check that the settings fit tokens of width `d_in`, if that depends on them.
 
         Raises:
             InputError: as `build`.
@@ -70,14 +70,14 @@ HeadConfig = Annotated[Head, HEADS.field()]
 
 
 class AlreadyPooled(Head):
-    """Texts of one token each, which is their vector. No kind of its own: it stands for what was pooled."""
+    """For texts that are pooled already: their only token is their vector. Not a kind that users can name."""
 
     trains: ClassVar[bool] = False
 
     kind: str = "already_pooled"
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
-        """Hands the tokens on."""
+        """A pooling that returns the tokens unchanged."""
         return _OneToken(d_in)
 
 

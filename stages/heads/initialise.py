@@ -1,7 +1,7 @@
 """Initial weights drawn from an explicit generator.
 
-Fits run side by side in threads of one process, so nothing may be drawn from torch's global state.
-The distributions are those of `torch.nn.Linear` and of torch-geometric's `glorot`.
+Fits run in parallel threads of one process, so nothing may be drawn from torch's global generator. The
+distributions are those of `torch.nn.Linear` and of torch-geometric's `glorot`.
 """
 
 import math
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 
 def linear(d_in: int, d_out: int, generator: torch.Generator) -> nn.Linear:
-    """A linear layer with torch's default distribution: uniform within 1 / sqrt(d_in)."""
-    # Made without memory first, which spares the draw from the global generator.
+    """A linear layer with torch's default initialisation: uniform in ±1 / sqrt(d_in)."""
+    # Created on the meta device first, which avoids drawing from the global generator.
     layer = nn.Linear(d_in, d_out, device="meta").to_empty(device="cpu")
     bound = 1 / math.sqrt(d_in)
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
@@ -21,7 +21,7 @@ def linear(d_in: int, d_out: int, generator: torch.Generator) -> nn.Linear:
 
 
 def projection(d_in: int, d_out: int, generator: torch.Generator) -> nn.Linear:
-    """The same without a bias."""
+    """A linear layer without bias, initialised likewise."""
     layer = nn.Linear(d_in, d_out, bias=False, device="meta").to_empty(device="cpu")
     bound = 1 / math.sqrt(d_in)
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
@@ -29,7 +29,7 @@ def projection(d_in: int, d_out: int, generator: torch.Generator) -> nn.Linear:
 
 
 def glorot(*shape: int, fans: int, generator: torch.Generator) -> nn.Parameter:
-    """A parameter uniform within sqrt(6 / fans), fans being the sum of fan-in and fan-out."""
+    """A parameter uniform in ±sqrt(6 / fans), where fans is the sum of fan-in and fan-out."""
     bound = math.sqrt(6 / fans)
     weight: Tensor = nn.init.uniform_(torch.empty(shape), -bound, bound, generator=generator)
     return nn.Parameter(weight)

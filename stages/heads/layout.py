@@ -17,14 +17,14 @@ from torch import Tensor
 class Layout:
     """Where the b * l slots of a block are in the packed tokens.
 
-    Padding reads its text's own last token, so that it holds finite numbers of the right scale.
+    Padding slots read their text's last token, so that they hold finite numbers of the right scale.
     """
 
     texts: Int[Tensor, " b"]
     source: Int[Tensor, " slots"]
     """Row of the packed tokens that each slot reads."""
     padding: Bool[Tensor, "b l"] | None
-    """Which slots are padding; None where the texts of the block are equally long."""
+    """Which slots are padding; None if all texts of the block have the same length."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -32,14 +32,14 @@ class Layout:
         return len(self.texts), len(self.source) // len(self.texts)
 
     def target(self, n_tokens: int) -> Int[Tensor, " slots"]:
-        """Row that each slot writes: the one it reads, or one past the last for padding."""
+        """The row that each slot writes to: the one it reads, or one past the last for padding."""
         if self.padding is None:
             return self.source
         return self.source.masked_fill(self.padding.flatten(), n_tokens)
 
 
 def plan(lengths: NDArray[np.int64], pairs: int) -> Iterator[NDArray[np.int64]]:
-    """Texts of each block, longest first, so that padding at most doubles the pairs of long texts.
+    """The texts of each block, longest first, such that padding at most doubles the pairs of long texts.
 
     Args:
         lengths: tokens of each text.
@@ -50,7 +50,7 @@ def plan(lengths: NDArray[np.int64], pairs: int) -> Iterator[NDArray[np.int64]]:
     at = 0
     while at < len(order):
         longest = -int(falling[at])
-        # Short texts go together whatever their ratio: there a block costs more than its padding.
+        # Short texts share a block whatever their ratio, as there a block costs more than its padding.
         shortest = min(longest * 3 // 4, longest - 16)
         alike = int(np.searchsorted(falling, -shortest, side="right"))
         stop = min(alike, at + max(1, pairs // longest**2))
@@ -59,9 +59,9 @@ def plan(lengths: NDArray[np.int64], pairs: int) -> Iterator[NDArray[np.int64]]:
 
 
 def lay_out(offsets: Int[Tensor, " n_plus_1"], pairs: int, multiple: int = 1) -> Iterator[Layout]:
-    """Every text in one block, each of at most `max(pairs, l * l)` token pairs, l its length.
+    """Assign every text to a block; a block of length l has at most `max(pairs, l * l)` token pairs.
 
-    The length of a block is that of its longest text, padded to a multiple of `multiple`.
+    The length of a block is that of its longest text, rounded up to a multiple of `multiple`.
     """
     lengths = offsets.diff().cpu().numpy()
     padded = lengths + -lengths % multiple

@@ -1,8 +1,8 @@
-"""A perceptron on every token, then the mean: GLOT without a graph and without a scorer.
+"""An MLP on every token, then the mean: GLOT without a graph and without a scorer.
 
-Source: the MLP baseline of GLOT's table 15, as its released code runs it: torch-geometric's MLP of
-widths d, h, ..., h with batch normalisation before the ReLU, and a plain mean over tokens (the paper
-calls it adaptive scoring; the scores are constant).
+Source: the MLP baseline of GLOT's table 15, as in its released code: torch-geometric's MLP of widths
+d, h, ..., h with batch normalisation before the ReLU, and a plain mean over tokens (the paper calls it
+adaptive scoring; the scores are constant).
 Axes: t tokens of all texts, n texts, d input width, h width.
 """
 
@@ -24,14 +24,14 @@ from permafrost.storage.errors import InputError
 
 
 class MlpHead(Head):
-    """A perceptron on every token, then their mean (the baseline of GLOT's table 15)."""
+    """An MLP on every token, then the mean (the baseline of GLOT's table 15)."""
 
     kind: Literal["mlp"] = "mlp"
     hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
-    """Width of every layer, and of the pooled vector. `matched_hidden` finds the one for a number of
+    """Width of every layer, and of the pooled vector. `matched_hidden` finds the width for a given number of
     parameters."""
     n_layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
-    """Linear layers; batch normalisation and ReLU stand between them."""
+    """Number of linear layers, with batch normalisation and ReLU in between."""
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
         """See `MlpPooling`."""
@@ -41,8 +41,8 @@ class MlpHead(Head):
 class MlpPooling(Pooling):
     """Linear, batch normalisation, ReLU, ..., Linear on each token, then the mean over each text.
 
-    A text's vector depends on `train()` and `eval()`, and in training on the batch. The last layer is
-    applied after the mean, with which it commutes. Memory: two tensors `[t, h]` per layer but the last.
+    Vectors depend on `train()` and `eval()`, and in training on the batch. The last layer is applied after
+    the mean, with which it commutes. Memory: two tensors `[t, h]` per layer except the last.
     """
 
     def __init__(self, config: MlpHead, d_in: int, generator: torch.Generator) -> None:
@@ -72,20 +72,20 @@ class MlpPooling(Pooling):
 
 
 def mlp_parameters(d_in: int, hidden: int, n_layers: int) -> int:
-    """Trainable numbers of such a head: weights, biases, and two per width of a normalisation."""
+    """Number of trainable parameters of such a head: weights, biases, and two per normalised column."""
     return hidden * (d_in + 1) + (n_layers - 1) * hidden * (hidden + 3)
 
 
 def matched_hidden(d_in: int, n_parameters: int, n_layers: int) -> int:
-    """The width whose head is closest to a number of parameters ("MLP of matched size").
+    """The width at which the head is closest to a number of parameters ("MLP of matched size").
 
     Args:
         d_in: width of the tokens.
-        n_parameters: of the head to match, its classifier left out; see `Pooling.n_parameters`.
+        n_parameters: of the head to match, without its classifier; see `Pooling.n_parameters`.
         n_layers: of the `MlpHead`.
 
     Raises:
-        InputError: already a width of 1 has more parameters.
+        InputError: even a width of 1 has more parameters.
     """
 
     def count(hidden: int) -> int:

@@ -1,8 +1,8 @@
 """Poolings without parameters: first token, last token, mean, maximum.
 
-Source: the baselines of GLOT, section 4. Its released code has one pooling for both single tokens, the
-last one in a decoder if a setting says so; here each has its name. Both are tokens of those given, so of
-the span.
+Source: the baselines of GLOT, section 4. Its released code has one pooling for both single tokens, which
+takes the last one in a decoder if a setting says so; here each has a name. First and last are within the
+span.
 """
 
 from typing import ClassVar, Literal
@@ -32,7 +32,7 @@ class SingleTokenPooling(Pooling):
     def token_weights(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, " t"]:
-        """1 for that token of each text, 0 for the others."""
+        """1 for the chosen token of each text, 0 for the others."""
         return tokens.new_zeros(len(tokens)).index_fill_(0, self._rows(offsets), 1.0)
 
     def _rows(self, offsets: Int[Tensor, " n_plus_1"]) -> Int[Tensor, " n"]:
@@ -61,7 +61,7 @@ class MeanPooling(Pooling):
 
 
 class MaxPooling(Pooling):
-    """The largest value per dimension over each text's tokens."""
+    """The maximum per dimension over each text's tokens."""
 
     def __init__(self, d_in: int) -> None:
         super().__init__()
@@ -83,12 +83,12 @@ class FirstHead(Head):
     kind: Literal["first"] = "first"
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
-        """Nothing is drawn."""
+        """See the class; draws nothing."""
         return SingleTokenPooling(d_in, "first")
 
 
 class LastHead(Head):
-    """The last token's state (where a decoder has seen the whole text); nothing to train."""
+    """The last token's state (in a decoder it has seen the whole text); nothing to train."""
 
     trains: ClassVar[bool] = False
     sentence_transformers_mode: ClassVar[str | None] = "lasttoken"
@@ -96,7 +96,7 @@ class LastHead(Head):
     kind: Literal["last"] = "last"
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
-        """Nothing is drawn."""
+        """See the class; draws nothing."""
         return SingleTokenPooling(d_in, "last")
 
 
@@ -109,7 +109,7 @@ class MeanHead(Head):
     kind: Literal["mean"] = "mean"
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
-        """Nothing is drawn."""
+        """See the class; draws nothing."""
         return MeanPooling(d_in)
 
 
@@ -122,5 +122,5 @@ class MaxHead(Head):
     kind: Literal["max"] = "max"
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
-        """Nothing is drawn."""
+        """See the class; draws nothing."""
         return MaxPooling(d_in)

@@ -1,7 +1,7 @@
 """Classes of torch-geometric by name, with arguments from a config.
 
-What a head knows (widths, and small networks where a class wants one) it gives itself; the rest are plain
-values in `args`. torch-geometric is imported when a class of it is named: the import takes seconds.
+The head sets what it knows itself (widths, and small networks if a class needs one); the rest are plain
+values in `args`. torch-geometric is imported only when one of its classes is named: the import takes seconds.
 """
 
 import difflib
@@ -23,31 +23,31 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 _construction = threading.Lock()
-"""Held while a layer is made, for milliseconds: the first object of a class completes its class."""
+"""Held while a layer is created, for milliseconds: the first instance of a class completes the class."""
 
 _STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 _AGGREGATIONS = ("aggr", "aggrs", "aggregators")
-"""Arguments that name aggregations inside a layer."""
+"""Arguments that name an aggregation inside a layer."""
 _READ_PADDING = ("equilibrium", "gru", "lcm", "lstm", "mlp", "patchtransformer")
 
 
 @dataclass(frozen=True)
 class Family:
-    """Classes of one module of torch-geometric that stand in one place of a head."""
+    """The classes of one module of torch-geometric that can serve as one part of a head."""
 
     module: str
     noun: str
     given: frozenset[str]
     """Parameters without a default that the head sets, so that a config may not."""
     filled: frozenset[str]
-    """Parameters that the head sets where a config does not."""
+    """Parameters that the head sets if the config does not."""
     inner: frozenset[str]
-    """Parameters that are of this family themselves, written as `{name: ..., args: ...}`."""
+    """Parameters that are layers of this family themselves, written as `{name: ..., args: ...}`."""
     passed_on: frozenset[str] | None
-    """What a class may hand to the one it is built on; None where that differs, and building it tells."""
+    """Arguments that a class may pass on to its base class; None if that varies and only building shows it."""
     refused: Mapping[str, str]
-    """Why a class cannot stand there, by name."""
+    """Classes that cannot be used, by name, with the reason."""
 
     def find(self, name: str) -> type[nn.Module]:
         """The class of that name.
@@ -70,11 +70,11 @@ class Family:
         return getattr(module, name)
 
     def check(self, name: str, args: Mapping[str, JsonValue]) -> None:
-        """Check a name and its arguments as far as the signature tells; widths are known later.
+        """Check a name and its arguments as far as the signature allows; widths are not known yet.
 
         Raises:
-            InputError: no such class, a refused one, an argument that it does not have or the head sets, one
-                of the wrong type, or one that is missing.
+            InputError: there is no such class or it is refused, or an argument is unknown, set by the head,
+                of the wrong type or missing.
         """
         layer = self.find(name)
         parameters = signature(layer)
@@ -82,8 +82,8 @@ class Family:
         hints = _hints(layer)
         for argument, value in args.items():
             parameter = parameters.get(argument)
-            handed = further and (self.passed_on is None or argument in self.passed_on)
-            if parameter is None and not handed:
+            is_passed_on = further and (self.passed_on is None or argument in self.passed_on)
+            if parameter is None and not is_passed_on:
                 raise InputError(f"{name} has no argument {argument}; {takes(layer)}")
             if parameter is not None and argument in self.given and _required(parameter):
                 raise InputError(
@@ -106,8 +106,8 @@ class Family:
                     f"{takes(layer)}"
                 )
         for argument, parameter in parameters.items():
-            known = argument in args or argument in self.given or argument in self.filled
-            if _required(parameter) and not known:
+            is_set = argument in args or argument in self.given or argument in self.filled
+            if _required(parameter) and not is_set:
                 raise InputError(f"{name} needs {argument} in args; {takes(layer)}")
 
     def make(
@@ -117,28 +117,28 @@ class Family:
         widths: Mapping[str, int],
         others: Mapping[str, Callable[[], Any]],
     ) -> nn.Module:
-        """The layer on the CPU; call it inside `construction`.
+        """Create the layer on the CPU; call it inside `construction`.
 
         Args:
             name: of the class.
-            args: as checked.
-            widths: by parameter, for those that the class requires.
-            others: what makes further arguments, for those that the class has, instead of those in `args`.
+            args: checked by `check`.
+            widths: by parameter; used for those that the class requires.
+            others: factories of further arguments by parameter, used instead of `args` if the class has them.
 
         Raises:
-            InputError: the class refuses its arguments, or draws where it cannot be directed.
+            InputError: the class refuses its arguments, or draws where `DirectedDraws` cannot see it.
         """
         cls = self.find(name)
         parameters = signature(cls)
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             k: v for k, v in widths.items() if k in parameters and _required(parameters[k])
         }
-        given |= {k: v for k, v in args.items() if k not in others}
-        if isinstance(given.get("deg"), list):
-            given["deg"] = torch.tensor(given["deg"])
+        values |= {k: v for k, v in args.items() if k not in others}
+        if isinstance(values.get("deg"), list):
+            values["deg"] = torch.tensor(values["deg"])
         with self.explaining(name, args, widths):
-            given |= {k: make() for k, make in others.items() if k in parameters}
-            layer = cls(**given)
+            values |= {k: make() for k, make in others.items() if k in parameters}
+            layer = cls(**values)
         require_directed(layer, name)
         return layer
 
@@ -146,23 +146,23 @@ class Family:
     def explaining(
         self, name: str, args: Mapping[str, JsonValue], widths: Mapping[str, int]
     ) -> Iterator[None]:
-        """Whatever a class raises becomes an error about its arguments."""
+        """Turn whatever a class raises into an error about its arguments."""
         try:
             yield
         except InputError:
             raise
         except Exception as error:
-            said = str(error).strip().split("\n")[0] or "no reason given"
+            reason = str(error).strip().split("\n")[0] or "no reason given"
             beside = ", ".join(f"{k} {v}" for k, v in widths.items())
             raise InputError(
                 f"{self.noun} {name} of torch-geometric does not run with args {quoted(dict(args))} and "
-                f"{beside}: {type(error).__name__}: {said}; {takes(self.find(name))}"
+                f"{beside}: {type(error).__name__}: {reason}; {takes(self.find(name))}"
             ) from error
 
 
 @contextmanager
 def construction(seed: int) -> Iterator[None]:
-    """Where layers are made: their initial weights are drawn from `seed`."""
+    """Create layers inside this context; their initial weights are drawn from `seed`."""
     with _construction, DirectedDraws(torch.Generator().manual_seed(seed)):
         yield
 
@@ -173,7 +173,7 @@ def inner_layer(
     """Name and arguments of a layer inside another.
 
     Raises:
-        InputError: not written as one.
+        InputError: the value does not have the form `{name: ..., args: ...}`.
     """
     inner, args = value.get("name"), value.get("args", {})
     if not isinstance(inner, str) or not isinstance(args, dict) or value.keys() - {"name", "args"}:
@@ -189,7 +189,7 @@ def signature(layer: type[nn.Module]) -> Mapping[str, inspect.Parameter]:
 
 
 def takes(layer: type[nn.Module]) -> str:
-    """What a class may be given, for messages."""
+    """The arguments of a class, for messages."""
     parts: list[str] = []
     for name, parameter in signature(layer).items():
         if parameter.kind not in _STARRED:
@@ -209,11 +209,11 @@ def _hints(layer: type[nn.Module]) -> dict[str, Any]:
 
 
 def _require_bounded(name: str, argument: str, value: JsonValue) -> None:
-    most = MAX_TEXTS if argument == "deg" else MAX_WIDTH  # `deg` counts tokens
+    limit = MAX_TEXTS if argument == "deg" else MAX_WIDTH  # `deg` counts tokens
     for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, int | float) and not abs(one) <= most:
+        if isinstance(one, int | float) and not abs(one) <= limit:
             raise InputError(
-                f"{name} has {quoted(one)} in {argument}; a number here is {most:,} at most"
+                f"{name} has {quoted(one)} in {argument}; a number here is {limit:,} at most"
             )
 
 
@@ -246,9 +246,9 @@ def _written(hint: Any) -> str:
 
 
 class SeededCalls(nn.Module):
-    """A library's layer whose draws in training depend on a seed and on how often it was called.
+    """Wraps a library's layer, whose draws in training then depend on a seed and the number of calls.
 
-    The count is part of the state, so that a fit that goes on after a kill draws what it would have drawn.
+    The count is part of the state, so that a resumed fit draws the same numbers.
     """
 
     calls: Tensor
@@ -260,7 +260,7 @@ class SeededCalls(nn.Module):
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, **inputs: Any) -> Any:
-        """What the layer says to `inputs`."""
+        """Call the layer."""
         if not self.training:
             return self.layer(**inputs)
         self.calls += 1
@@ -270,20 +270,20 @@ class SeededCalls(nn.Module):
 
 
 def draw_seed(generator: torch.Generator) -> int:
-    """A seed for a layer's own generators."""
+    """Draw a seed for a layer's own generators."""
     return int(torch.randint(1 << 62, (), generator=generator))
 
 
 def width_of(out: Any, n_rows: int, noun: str, name: str) -> int:
-    """Columns of what a layer gave for so many rows.
+    """Number of columns of a layer's output for `n_rows` rows.
 
     Raises:
-        InputError: it is no such tensor.
+        InputError: the output is not a matrix with that many rows.
     """
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != n_rows:
-        given = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise InputError(
-            f"{noun} {name} of torch-geometric gives {given} where {n_rows} rows are wanted; set args so "
+            f"{noun} {name} of torch-geometric gives {shape} where {n_rows} rows are expected; set args so "
             "that it gives one row each"
         )
     return out.shape[1]

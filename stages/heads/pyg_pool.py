@@ -1,8 +1,7 @@
 """Any aggregation of torch-geometric as a pooling, by name.
 
-Aggregations there may pad the texts of a batch to the longest, and some read the padding as if it were
-tokens. Those are run on texts of equal length at a time, so that a text's vector does not depend on the
-texts beside it.
+Aggregations may pad the texts of a batch to the longest, and some treat the padding as tokens. Those are run
+on texts of equal length, so that a text's vector does not depend on the other texts of the batch.
 Axes: t tokens of all texts, n texts, d input width.
 """
 
@@ -43,7 +42,7 @@ AGGREGATIONS = Family(
 )
 
 _BY_LENGTH = ("GRUAggregation", "LCMAggregation", "LSTMAggregation")
-"""Read padding."""
+"""Aggregations that read padding."""
 
 
 def _perceptron(d: int) -> nn.Sequential:
@@ -54,7 +53,7 @@ _NETWORKS: Mapping[str, Mapping[str, Callable[[int], nn.Module]]] = {
     "AttentionalAggregation": {"gate_nn": lambda d: nn.Linear(d, 1)},
     "DeepSetsAggregation": {"local_nn": _perceptron, "global_nn": _perceptron},
 }
-"""Networks that a class wants, by parameter and input width."""
+"""Networks that a class needs: by parameter, as a function of the input width."""
 
 
 class PygPoolHead(Head):
@@ -64,8 +63,7 @@ class PygPoolHead(Head):
     name: str
     """A class of `torch_geometric.nn.aggr`."""
     args: dict[str, JsonValue] = Field(default={})
-    """Its arguments, but for the input width, which the head knows; `out_channels` is the same where it is
-    not given."""
+    """Its arguments, except the input width, which the head sets; `out_channels` defaults to it."""
 
     @model_validator(mode="after")
     def _known(self) -> "PygPoolHead":
@@ -81,10 +79,10 @@ class PygPoolHead(Head):
         self.build(d_in, torch.Generator())
 
     def make(self, d_in: int) -> nn.Module:
-        """The layer; call it inside `construction`.
+        """Create the layer; call it inside `construction`.
 
         Raises:
-            InputError: it cannot be made from these arguments and this width.
+            InputError: it cannot be created from these arguments and this width.
         """
         networks = _NETWORKS.get(self.name, {})
         others = {parameter: partial(make, d_in) for parameter, make in networks.items()}
@@ -96,7 +94,7 @@ def _given(d_in: int) -> dict[str, int]:
 
 
 class PygPooling(Pooling):
-    """A layer of torch-geometric over each text's tokens; `d_out` is found by running it once."""
+    """A layer of torch-geometric over each text's tokens; `d_out` is determined by running it once."""
 
     def __init__(self, config: PygPoolHead, d_in: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -107,7 +105,7 @@ class PygPooling(Pooling):
             self.layer = SeededCalls(config.make(d_in), seed)
         limit = config.args.get("max_num_elements")
         self.longest = limit if isinstance(limit, int) else None
-        """Tokens of a text, at most, where the class is made for so many."""
+        """Maximum tokens of a text, if the class has such a limit."""
 
     def forward(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
@@ -115,7 +113,7 @@ class PygPooling(Pooling):
         """One vector per text.
 
         Raises:
-            InputError: a text is longer than the class is made for.
+            InputError: a text is longer than the class allows.
         """
         lengths = offsets.diff()
         if self.longest is not None and int(lengths.max()) > self.longest:
@@ -141,7 +139,7 @@ def _pool(layer: SeededCalls, tokens: Tensor, offsets: Tensor) -> Any:
 
 
 def _width(config: PygPoolHead, d_in: int, seed: int) -> int:
-    """Columns of what comes out, tried in training on two texts of three and two tokens."""
+    """Output width, determined in training mode on two texts of three and two tokens."""
     with construction(seed):
         layer = SeededCalls(config.make(d_in), seed).train()
     rows = torch.rand(5, d_in, generator=torch.Generator().manual_seed(0))

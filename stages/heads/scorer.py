@@ -1,7 +1,7 @@
 """The learned readout: a two-layer scorer, a softmax over tokens, a weighted sum.
 
-Source: GLOT's readout (equation 4) and its "AdaPool" baseline, as released. The AdaPool of
-Brothers (cross-attention with the mean token as query) is another method.
+Source: GLOT's readout (equation 4) and its "AdaPool" baseline, as released. Brothers' AdaPool
+(cross-attention with the mean token as query) is a different method.
 Axes: t tokens of all texts, n texts, d input width, s hidden width of the scorer.
 """
 
@@ -20,7 +20,7 @@ from permafrost.stages.heads.initialise import linear
 from permafrost.stages.heads.ragged_sums import attend
 
 MOST = {"cpu": 1 << 10, "cuda": 1 << 16}
-"""Tokens of a chunk: what is made on the way exists for one at a time."""
+"""Maximum tokens of a chunk; intermediate results exist for one chunk at a time."""
 
 
 def _chunks(tokens: Tensor) -> Iterator[slice]:
@@ -30,16 +30,16 @@ def _chunks(tokens: Tensor) -> Iterator[slice]:
 
 
 def _joined(parts: Sequence[Float[Tensor, "t _"]], chunk: slice) -> Float[Tensor, "u k"]:
-    """A chunk of the tokens, their blocks of columns side by side."""
+    """A chunk of the tokens, with their blocks of columns concatenated."""
     return parts[0][chunk] if len(parts) == 1 else torch.cat([part[chunk] for part in parts], dim=1)
 
 
 class _Score(torch.autograd.Function):
-    """tanh(parts W' + b) v, a chunk of the tokens at a time.
+    """tanh(parts W' + b) v, computed in chunks of tokens.
 
-    Written out because this is where a training step spends its time: the gradient of the hidden
-    layer exists for one chunk at a time instead of three times over all tokens, and no gradient is
-    made for parts that need none.
+    Hand-written because a training step spends most of its time here: the gradient of the hidden layer exists
+    for one chunk at a time instead of three times for all tokens, and no gradient is computed for parts that
+    need none.
     """
 
     @staticmethod
@@ -59,8 +59,8 @@ class _Score(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride] # torch types it for any signature
         weight, second, *rest = ctx.saved_tensors
         parts, hidden = rest[: ctx.n_parts], rest[ctx.n_parts :]
-        # With g the gradient of a score, that of the hidden layer is g (1 - hidden^2) v. The factor v
-        # is a scaling of the weight's rows, applied once per batch instead of once per token.
+        # With g the gradient of a score, that of the hidden layer is g (1 - hidden^2) v. The factor v scales
+        # the rows of the weight, so it is applied once per batch instead of once per token.
         to_weight = torch.zeros_like(weight)
         to_bias, to_second = torch.zeros_like(second), torch.zeros_like(second)
         wanted = [k for k, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
@@ -83,7 +83,7 @@ class _Score(torch.autograd.Function):
 
 
 class Readout(nn.Module):
-    """score = v . tanh(W u + b) + b', weights = softmax of the scores inside a text, z = sum of weight * u.
+    """score = v . tanh(W u + b) + b', weights = softmax of the scores in a text, z = sum of weight * u.
 
     Has d * s + 2 s + 1 parameters; b' cancels in the softmax and is kept because the papers count it.
     """
@@ -99,8 +99,8 @@ class Readout(nn.Module):
         """Pooled vectors and token weights.
 
         Args:
-            parts: blocks of columns of u, in order. Kept apart because the first block is the
-                backbone's output, which needs no gradient, and joining would copy it.
+            parts: blocks of columns of u, in order; separate because the first block is the backbone's
+                output, which needs no gradient, and concatenating would copy it.
             offsets: where texts start.
         """
         scores: Tensor = _Score.apply(  # pyright: ignore[reportAssignmentType] # apply is untyped
@@ -131,12 +131,12 @@ class ScorerPooling(Pooling):
 
 
 class ScorerHead(Head):
-    """A weighted sum of tokens, weights from a two-layer scorer (what GLOT calls AdaPool)."""
+    """A weighted sum of tokens with weights from a two-layer scorer (what GLOT calls AdaPool)."""
 
     kind: Literal["scorer"] = "scorer"
     hidden: int = Field(default=256, ge=1, le=MAX_WIDTH)
-    """Width of the scorer. 256 is the released code's default; the paper's 2.1M parameters at
-    d_model 4096 are a width of 512."""
+    """Hidden width of the scorer. 256 is the released code's default; the paper's 2.1M parameters at
+    d_model 4096 correspond to 512."""
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
         """See `ScorerPooling`."""

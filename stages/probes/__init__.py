@@ -1,4 +1,4 @@
-"""Probes: what stored features are like, by layer or by threshold, without a backbone."""
+"""Probes: properties of stored features by layer or by threshold, measured without a backbone."""
 
 from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.probes.geometry import GeometryConfig, chosen_texts, probe_geometry

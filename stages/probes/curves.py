@@ -1,4 +1,4 @@
-"""What a probe finds: numbers along one axis, and which place of the axis dev would choose."""
+"""The result of a probe: values along one axis, and the position that dev would choose."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,37 +11,37 @@ import pyarrow.parquet as pq
 from permafrost.stages.metrics.records import POINTS
 
 Unit = Literal["share", "number"]
-"""A share is shown times 100, a number as it is."""
+"""A share is shown in percent, a number as it is."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One number."""
+    """One value of a measure."""
 
     measure: str
     """What was measured."""
     unit: Unit
     x: float
-    """Place on the axis."""
+    """Position on the axis."""
     at: str
-    """What that place is called: a layer (`final`, after the final norm, lies one past the last block) or a
+    """Name of that position: a layer (`final`, after the final norm, comes one after the last block) or a
     threshold."""
     value: float
     chosen: bool = False
-    """Whether this place was chosen on dev."""
+    """Whether this position was chosen on dev."""
 
 
 @dataclass(frozen=True)
 class ProbeCurves:
-    """Everything that one probe found on one task."""
+    """The results of one probe on one task."""
 
     axis: str
-    """What x is."""
+    """Name of the axis."""
     points: tuple[Point, ...]
 
     @property
     def choice(self) -> dict[str, str | float]:
-        """The place that dev chose and the measures there; empty where nothing is chosen."""
+        """The position chosen on dev, with the measures there; empty if nothing is chosen."""
         chosen = [p for p in self.points if p.chosen]
         return {self.axis: chosen[0].at, **{p.measure: p.value for p in chosen}} if chosen else {}
 
@@ -60,5 +60,5 @@ class ProbeCurves:
 
 
 def first_best(scores: Sequence[float]) -> int:
-    """Place of the highest score, the first of several."""
+    """Index of the highest score, the first of equal ones."""
     return max(range(len(scores)), key=lambda i: (scores[i], -i))

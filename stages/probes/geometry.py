@@ -1,10 +1,10 @@
-"""How vectors lie in their space, layer by layer: anisotropy and effective dimension.
+"""The geometry of vectors, layer by layer: anisotropy and effective dimension.
 
 Sources: anisotropy is the mean cosine of vectors of different texts (Ethayarajh 2019, "How Contextual are
-Contextualized Word Representations?", section 3.3, who draws 1,000 pairs; here it is the mean over all
-of them, which costs one sum). Effective dimensions are those of the covariance's eigenvalues l: the
-participation ratio (sum l)^2 / sum l^2, and the effective rank exp(entropy of l / sum l) of Roy and
-Vetterli 2007, who take singular values, the roots of these, which counts small directions for more.
+Contextualized Word Representations?", section 3.3, who draws 1,000 pairs; here it is the mean over all pairs,
+which takes a single sum). Effective dimensions come from the covariance's eigenvalues l: the participation
+ratio (sum l)^2 / sum l^2, and the effective rank exp(entropy of l / sum l) of Roy and Vetterli 2007, who use
+singular values, the square roots of these, which gives more weight to small directions.
 
 Axes: N vectors, D width, T texts.
 """
@@ -30,29 +30,29 @@ from permafrost.storage.ragged import Ragged
 
 _TEXTS_AT_A_TIME = 64
 _RESOLUTION = 1e-14
-"""A variance below this share of the mean square is rounding: the vectors are equal."""
+"""A variance below this share of the mean square is due to rounding: the vectors are equal."""
 
 
 class GeometryConfig(StoredLayers):
-    """Which vectors are looked at."""
+    """Which vectors to measure."""
 
     at: At = "mean"
     """One vector per text (`mean`, `last`, `readout`), or every token of the span (`tokens`)."""
     n_texts: int = Field(default=2000, ge=2, le=MAX_TEXTS)
-    """At most this many; a hash of seed and text chooses, so the order of the texts plays no role."""
+    """Maximum number of texts; chosen by a hash of seed and text, so that their order does not matter."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
+    """A different seed gives a different choice."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a cloud of vectors lies."""
+    """Anisotropy and effective dimensions of a set of vectors."""
 
     n_vectors: int
     mean_cosine: float
     """Over all pairs of vectors of different texts."""
     mean_cosine_inside: float | None
-    """Over all pairs of different vectors of one text; None where no text has two."""
+    """Over all pairs of different vectors of the same text; None if no text has two."""
     participation_ratio: float
     effective_rank: float
 
@@ -60,11 +60,11 @@ class Geometry:
 def probe_geometry(
     config: GeometryConfig, prompt_features: Sequence[Features], corpus: Corpus, progress: Progress
 ) -> ProbeCurves:
-    """Anisotropy and effective dimension of every layer; labels and splits play no role.
+    """Anisotropy and effective dimension of every layer; does not use labels or splits.
 
     Raises:
-        InputError: fewer than two texts, a vector of zeros or not finite, an ensemble of prompts, or a
-            layer that the backbone does not have.
+        InputError: there are fewer than two texts, a vector is zero or not finite, the recipe is an ensemble
+            of prompts, or the backbone does not have a layer.
     """
     if len(prompt_features) != 1:
         raise InputError(
@@ -80,7 +80,7 @@ def probe_geometry(
         for array in arrays:
             layer = ArrayName.parse(array).index
             reader = features.reader(array, "span").subset(texts)
-            by_text = geometry(_told(reader.in_order(_TEXTS_AT_A_TIME), progress), array)
+            by_text = geometry(_counted(reader.in_order(_TEXTS_AT_A_TIME), progress), array)
             x, at = place(layer, sizes), str(layer)
             values = {
                 "mean cosine": by_text.mean_cosine,
@@ -99,10 +99,10 @@ def probe_geometry(
 
 
 def chosen_texts(digests: Sequence[str], config: GeometryConfig) -> Int64[np.ndarray, " n"]:
-    """Which texts are looked at, ascending.
+    """Indices of the texts to measure, ascending.
 
     Raises:
-        InputError: fewer than two texts.
+        InputError: there are fewer than two texts.
     """
     if len(digests) < 2:
         raise InputError(
@@ -117,14 +117,14 @@ def chosen_texts(digests: Sequence[str], config: GeometryConfig) -> Int64[np.nda
 
 
 def geometry(batches: Iterable[Ragged], where: str = "the vectors") -> Geometry:
-    """Measure vectors that come in batches of whole texts `[n_vectors, D]`, in one pass and O(D^2) memory.
+    """Measure vectors given in batches of whole texts `[n_vectors, D]`, in one pass and O(D^2) memory.
 
-    With u the vectors at length 1, S the sum of a text's and U that of all, the mean cosine of different
-    texts is (|U|^2 - sum |S|^2) / (N^2 - sum n^2), and that inside texts (sum |S|^2 - sum |u|^2) /
-    (sum n^2 - N). Sums are in float64. Equal vectors have a dimension of 0.
+    With u the normalised vectors, S the sum over a text and U the sum over all, the mean cosine between
+    different texts is (|U|^2 - sum |S|^2) / (N^2 - sum n^2), and within texts (sum |S|^2 - sum |u|^2) /
+    (sum n^2 - N). Sums are in float64. Equal vectors have dimension 0.
 
     Raises:
-        InputError: fewer than two texts with vectors, or a vector of zeros or not finite.
+        InputError: fewer than two texts have vectors, or a vector is zero or not finite.
     """
     sums: _Sums | None = None
     for rows in batches:
@@ -148,7 +148,7 @@ def geometry(batches: Iterable[Ragged], where: str = "the vectors") -> Geometry:
 
 
 def dimensions(covariance: Float64[np.ndarray, "d d"]) -> tuple[float, float]:
-    """Participation ratio and effective rank of a covariance, or of any multiple of it; 0 of nothing."""
+    """Participation ratio and effective rank of a covariance, or of any multiple of it; 0 for a matrix of 0."""
     eigenvalues = np.clip(np.linalg.eigvalsh(covariance), 0, None)
     if not eigenvalues.any():
         return 0.0, 0.0
@@ -159,7 +159,7 @@ def dimensions(covariance: Float64[np.ndarray, "d d"]) -> tuple[float, float]:
 
 
 class _Sums:
-    """What a geometry is made from, batch after batch."""
+    """Running sums from which the geometry is computed."""
 
     def __init__(self, width: int) -> None:
         self.n = 0
@@ -174,7 +174,7 @@ class _Sums:
         self.squared_lengths = 0.0
 
     def add(self, rows: Ragged, where: str) -> None:
-        """Take in whole texts."""
+        """Add a batch of whole texts."""
         if not len(rows.data):
             return
         wide = rows.data.astype(np.float64)
@@ -201,14 +201,14 @@ class _Sums:
         self.alone += float(np.sum(units_ND**2))
 
     def _add_moments(self, rows_ND: Float64[np.ndarray, "n d"]) -> None:
-        # Merged as by Chan, Golub and LeVeque (1979), so that a mean far from 0 costs no digits.
+        # Merged as in Chan, Golub and LeVeque (1979), so that a mean far from 0 loses no precision.
         n, mean = len(rows_ND), rows_ND.mean(axis=0)
         centred, shift = rows_ND - mean, mean - self.mean
         self.scatter += centred.T @ centred + np.outer(shift, shift) * (self.n * n / (self.n + n))
         self.mean += shift * (n / (self.n + n))
 
 
-def _told(
+def _counted(
     batches: Iterable[tuple[Int64[np.ndarray, " b"], Ragged]], progress: Progress
 ) -> Iterable[Ragged]:
     for texts, rows in batches:

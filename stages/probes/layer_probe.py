@@ -1,4 +1,4 @@
-"""What each layer alone is worth: similarity by layer, or segment matching by layer.
+"""Scores of single layers: similarity, or segment matching, layer by layer.
 
 Source: Value Aggregation, figure 2 (recall of a text's second half from its first, hidden states against
 values), and FREEZE!, figure 1 (correlation of cosines with human scores by layer).
@@ -38,7 +38,7 @@ class LayerProbeConfig(BaseModel):
 
     method: Method = Field(default_factory=lambda: AGGREGATIONS.validate({"kind": "hs"}))
     of: Literal["hidden", "values"] = "hidden"
-    """What first, last, mean, max and weighted_mean pool."""
+    """The tensor that first, last, mean, max and weighted_mean pool."""
     layers: LayersText = "all"
 
     @property
@@ -52,7 +52,7 @@ class LayerScores:
     """Scores by layer."""
 
     table: pa.Table
-    """score: its name (string), layer (int64), value (float64)."""
+    """Columns score: its name (string), layer (int64), value (float64)."""
 
     choice: ClassVar[Mapping[str, str | float]] = {}
     """Nothing is chosen."""
@@ -73,14 +73,14 @@ def probe_layers(
     corpus: Corpus,
     progress: Progress,
 ) -> LayerScores:
-    """Score the vectors of every layer alone.
+    """Score the vectors of every layer separately.
 
-    A similarity corpus gives the Spearman correlation on its test pairs; an unlabelled corpus of pairs
-    gives the recall of the second text among all second texts, and the mean reciprocal rank. Nothing is
-    chosen by these scores: they describe a backbone.
+    A similarity corpus gives the Spearman correlation on its test pairs; an unlabelled corpus of pairs gives
+    the recall of the second text among all second texts, and the mean reciprocal rank. These scores describe
+    a backbone; nothing is chosen by them.
 
     Raises:
-        InputError: another kind of corpus.
+        InputError: the corpus is of another kind.
     """
     require_probed(corpus)
     scores = _similarity if corpus.task == "similarity" else _matching
@@ -98,7 +98,7 @@ def require_probed(corpus: Corpus) -> None:
     """Check that layers can be probed on a corpus.
 
     Raises:
-        InputError: neither graded test pairs nor two pairs of matching texts.
+        InputError: it has neither graded test pairs nor two pairs of matching texts.
     """
     if corpus.task == "similarity":
         require_graded(corpus)

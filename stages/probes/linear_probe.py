@@ -20,19 +20,19 @@ from permafrost.storage.quoting import quoted
 
 
 class LinearProbe(BaseModel):
-    """A logistic regression on vectors that are standardised by the training texts.
+    """A logistic regression on vectors that are standardised on the training texts.
 
-    Graded pairs have no such model: their score is the Spearman correlation of cosines and labels.
+    Graded pairs need no such model: their score is the Spearman correlation of cosines and labels.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     c: Strengths = (1.0,)
-    """Inverse regularisation strengths; the best on dev is kept, the smallest of equals."""
+    """Inverse regularisation strengths; the best on dev is kept, the smallest of equal ones."""
     metric: ClassMetric = "accuracy"
-    """Of classes; what is compared on dev and reported."""
+    """Metric for classes, compared on dev and reported."""
     pair_features: PairFeatures = "full"
-    """What the model sees of two vectors; see `LinearConfig`."""
+    """How the two vectors of a pair become the model's input; see `LinearConfig`."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def require_scorable(config: LinearProbe, corpus: Corpus) -> None:
     """Check before any work that a corpus can be scored.
 
     Raises:
-        InputError: no labels, a split that is missing, one class only in train, f1 of more than two classes,
-            or grades that are all equal.
+        InputError: there are no labels, a split is missing, train has one class only, `f1` is used with more
+            than two classes, or all grades are equal.
     """
     needed = ("dev", "test") if corpus.task == "similarity" else ("train", "dev", "test")
     missing = [split for split in needed if split not in corpus.splits]
@@ -77,10 +77,10 @@ def _data(corpus: Corpus) -> FitData:
 
 
 def score_task(config: LinearProbe, vectors: Vectors, corpus: Corpus) -> TaskScore:
-    """Score one vector per text on dev and test; whatever is fitted or chosen sees train and dev only.
+    """Score one vector per text on dev and test; fitting and choosing use train and dev only.
 
     Raises:
-        InputError: f1 of more than two classes, or cosines that are all equal.
+        InputError: `f1` is used with more than two classes, or all cosines are equal.
     """
     if corpus.task == "similarity":
         metrics = score_pairs(SimilarityConfig(), vectors, corpus).metrics
@@ -92,7 +92,7 @@ def score_task(config: LinearProbe, vectors: Vectors, corpus: Corpus) -> TaskSco
         for split, of_split in examples.items()
     }
     mean, std = rows["train"].mean(axis=0), rows["train"].std(axis=0)
-    scale = np.where(std > 0, std, 1.0)  # a constant column says nothing, wherever it lies
+    scale = np.where(std > 0, std, 1.0)  # a constant column carries no information
     standard = {split: (of_split - mean) / scale for split, of_split in rows.items()}
 
     def score(model: Any, split: str) -> float:

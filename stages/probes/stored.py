@@ -1,4 +1,4 @@
-"""Stored vectors of a corpus, one array after the other, and how layers are placed on an axis."""
+"""Stored vectors of a corpus, array by array, and the positions of layers on an axis."""
 
 from collections.abc import Iterator, Sequence
 
@@ -76,7 +76,7 @@ def stored_vectors(
 
 
 def place(layer: Index, sizes: BackboneSizes) -> float:
-    """Where a layer lies on an axis; `final` one past the last block."""
+    """Position of a layer on an axis; `final` comes one after the last block."""
     return float(sizes.n_layers + 1 if layer == "final" else layer)
 
 

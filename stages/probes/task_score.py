@@ -1,4 +1,4 @@
-"""What each layer's vectors are worth on a task, and which layer dev would choose."""
+"""Scores of each layer's vectors on a task, and the layer that dev would choose."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ from permafrost.storage.progress import Progress
 
 
 class TaskScoreConfig(StoredLayers, LinearProbe):
-    """Which vectors are scored layer by layer, and how."""
+    """Which vectors to score layer by layer, and how."""
 
     @model_validator(mode="after")
     def _one_vector_per_text(self) -> "TaskScoreConfig":
@@ -33,14 +33,14 @@ class TaskScoreConfig(StoredLayers, LinearProbe):
 def probe_task(
     config: TaskScoreConfig, prompt_features: Sequence[Features], corpus: Corpus, progress: Progress
 ) -> ProbeCurves:
-    """Dev and test score of every layer alone.
+    """Dev and test score of every layer separately.
 
-    The layer with the highest dev score is the one chosen, the lowest of equals; its test score is the
-    result of an automatic choice. The test scores of the other layers describe the backbone; picking
-    among them would be picking on test.
+    The layer with the highest dev score is chosen, the lowest of equal ones; its test score is the result of
+    an automatic choice. The test scores of the other layers describe the backbone; choosing among them would
+    be choosing on test.
 
     Raises:
-        InputError: a corpus that cannot be scored, or a layer that the backbone does not have.
+        InputError: the corpus cannot be scored, or the backbone does not have a layer.
     """
     require_scorable(config, corpus)
     sizes = prompt_features[0].sizes

@@ -1,11 +1,10 @@
-"""GLOT's token graph at several thresholds: how dense it is, and what one untrained step along it is worth.
+"""GLOT's token graph at several thresholds: its statistics, and the score of one untrained step along it.
 
-Source: GLOT, section 3.2 step 1 and section 4.6. The paper's table 8 is the score of a trained GLOT on
-STS-B at several tau; `experiments/glot_ablation.yaml` is that sweep. This probe trains no head: every
-token becomes the mean of its neighbours, itself included, the text is the mean of its tokens, and a
-linear probe (for graded pairs the cosine) scores that. What differs between thresholds is then the
-graph alone: at tau 1, where tokens have no neighbours, and below -1, where all are connected, it is the
-plain mean.
+Source: GLOT, section 3.2 step 1 and section 4.6. The paper's table 8 has the scores of a trained GLOT on
+STS-B at several tau; `experiments/glot_ablation.yaml` is that sweep. This probe trains no head: every token
+becomes the mean of its neighbours, itself included, a text's vector is the mean of its tokens, and a linear
+probe (for graded pairs the cosine) scores that. So only the graph differs between thresholds: at tau 1, where
+tokens have no neighbours, and below -1, where all are connected, it is the plain mean.
 
 Axes: T tokens of a batch, E directed edges, self loops included.
 """
@@ -41,11 +40,11 @@ from permafrost.storage.readers import FeatureReader
 
 _MOST_TEXTS = 256
 _PAIRS = 1 << 22
-"""Pairs of tokens of a batch, at most, unless one text has more."""
+"""Maximum pairs of tokens in a batch, unless one text has more."""
 
 
 class TokenStates(BaseModel):
-    """Which states are looked at."""
+    """Which token states to read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,7 +62,7 @@ class TokenStates(BaseModel):
         return layer
 
     def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        """What is read of the store.
+        """The arrays to read from the store.
 
         Raises:
             InputError: this backbone does not have it.
@@ -87,7 +86,7 @@ class TokenStates(BaseModel):
 
 
 class TokenGraphConfig(TokenStates, LinearProbe):
-    """Whose tokens are connected, and when."""
+    """Which token states to connect, and at which thresholds."""
 
     tau: tuple[FiniteFloat, ...] = Field(default=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0), min_length=1)
     """Tokens with a cosine strictly above this are neighbours."""
@@ -103,11 +102,11 @@ class GraphStatistics:
     """The graphs of all texts at one threshold; self loops do not count."""
 
     mean_degree: float
-    """Neighbours of a token, mean over all tokens."""
+    """Mean number of neighbours of a token, over all tokens."""
     density: float
-    """Connected share of the pairs of different tokens of a text, over all texts; 0 without pairs."""
+    """Share of connected pairs among the pairs of different tokens of a text, over all texts; 0 if none."""
     components: float
-    """Connected components of a text, mean over texts."""
+    """Mean number of connected components of a text."""
     isolated: float
     """Share of the tokens without a neighbour."""
 
@@ -118,12 +117,12 @@ def probe_token_graph(
     corpus: Corpus,
     progress: Progress,
 ) -> ProbeCurves:
-    """Statistics of the graph at every tau and, where the corpus has labels, dev and test score of one step.
+    """Statistics of the graph at every tau and, if the corpus has labels, dev and test score of one step.
 
-    The tau with the highest dev score is the one chosen, the lowest of equals.
+    The tau with the highest dev score is chosen, the lowest of equal ones.
 
     Raises:
-        InputError: an ensemble of prompts, a text without tokens, or labels that cannot be scored.
+        InputError: the recipe is an ensemble of prompts, a text has no tokens, or labels cannot be scored.
     """
     has_labels = corpus.task != "unlabelled"
     if has_labels:
@@ -154,7 +153,8 @@ def one_step(
 ) -> tuple[GraphStatistics, Vectors]:
     """Statistics of the graphs at one threshold, and per text the mean of its neighbour-averaged tokens.
 
-    Mean over i of the mean of i's neighbours j: token j counts sum over its neighbours i of 1 / (n |N(i)|).
+    This is the mean over i of the mean of i's neighbours j, so token j has the weight sum over its neighbours
+    i of 1 / (n |N(i)|).
     """
     lengths = reader.lengths
     vectors = np.empty((reader.n_texts, reader.width), dtype=np.float32)
@@ -189,8 +189,8 @@ def _edges(rows: Ragged, tau: float) -> tuple[Int64[np.ndarray, " e"], Int64[np.
 
 
 def _weighted_sums(rows: Ragged, weights: Float64[np.ndarray, " t"]) -> Vectors:
-    places, shape = np.arange(len(weights)), (len(rows), len(weights))
-    by_text = sparse.csr_array((weights.astype(np.float32), places, rows.offsets), shape=shape)
+    columns, shape = np.arange(len(weights)), (len(rows), len(weights))
+    by_text = sparse.csr_array((weights.astype(np.float32), columns, rows.offsets), shape=shape)
     return by_text @ rows.data
 
 

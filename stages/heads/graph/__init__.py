@@ -1,1 +1,1 @@
-"""Convolutions on the cosine graph of the tokens: kinds of `conv`, and the graph that they run on."""
+"""Convolutions on the cosine graph of the tokens, and the graph itself."""

@@ -1,4 +1,4 @@
-"""What a convolution of GLOT is: a config that makes layers on the token graph, and the graph they run on."""
+"""The base classes of GLOT's convolutions: a config that builds layers on the token graph."""
 
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar
@@ -13,10 +13,10 @@ from permafrost.storage.quoting import quoted
 
 
 class Convolution(nn.Module, ABC):
-    """New vectors of tokens from those of their neighbours."""
+    """Computes new token vectors from those of the neighbours."""
 
     d_out: int
-    """Width of a new vector."""
+    """Output width."""
 
     @abstractmethod
     def forward(self, tokens: Float[Tensor, "t d"], graph: Any) -> Float[Tensor, "t h"]:
@@ -24,33 +24,33 @@ class Convolution(nn.Module, ABC):
 
         Args:
             tokens: of all texts.
-            graph: as `Conv.graph` made it.
+            graph: from `Conv.graph`.
         """
 
 
 class Conv(Kind, ABC):
-    """One kind of graph convolution, `conv` of a GLOT head."""
+    """A kind of graph convolution, the field `conv` of a GLOT head."""
 
     splits_heads: ClassVar[bool] = False
-    """Whether it can have several attention heads."""
+    """Whether it supports several attention heads."""
     keeps_output: ClassVar[bool] = False
-    """Whether a layer may read its output again in the backward pass, so that it must stay as it is."""
+    """Whether a layer may need its output in the backward pass, so that it must not be changed in place."""
 
     @abstractmethod
     def build(
         self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
     ) -> Convolution:
-        """A layer for tokens `d_in` wide, its weights drawn from `generator` (on the CPU).
+        """Build a layer, with weights drawn from `generator` (on the CPU).
 
         Args:
-            d_in: width of a token.
-            hidden: width of the result, where the convolution has one to choose.
+            d_in: input width.
+            hidden: output width, if the convolution can choose it.
             generator: draws the weights.
-            tau: of the graph.
-            heads: attention heads; 1 unless the kind splits them.
+            tau: threshold of the graph.
+            heads: attention heads; 1 unless `splits_heads`.
 
         Raises:
-            InputError: the settings do not go with these widths.
+            InputError: the settings do not fit these widths.
         """
 
     def graph(
@@ -60,21 +60,21 @@ class Conv(Kind, ABC):
         tau: float,
         first: Float[Tensor, "t _"],
     ) -> Any:
-        """The token graphs of a batch, for all layers; without gradient.
+        """The token graphs of a batch, shared by all layers; without gradient.
 
         Args:
-            tokens: whose cosines decide.
+            tokens: whose cosines define the graph.
             offsets: where texts start.
-            tau: cosines strictly above it connect.
+            tau: tokens with a cosine strictly above it are connected.
             first: rows before the first convolution.
         """
         return build_graph(tokens, offsets, tau)
 
     def require(self, tau: float, heads: int) -> None:
-        """Check the settings of the head around it.
+        """Check the settings of the head that contains it.
 
         Raises:
-            ValueError: they do not go with this convolution.
+            ValueError: they do not fit this convolution.
         """
         if heads > 1 and not self.splits_heads:
             raise ValueError(
@@ -83,7 +83,7 @@ class Conv(Kind, ABC):
             )
 
     def require_width(self, d_in: int, hidden: int) -> None:
-        """Check that it goes with these widths, where that depends on its settings.
+        """Check that the settings fit these widths, if that depends on them.
 
         Raises:
             InputError: as `build`.
@@ -93,4 +93,4 @@ class Conv(Kind, ABC):
 
 CONVOLUTIONS = Category("convolution", Conv, "permafrost.stages.heads.graph")
 ConvConfig = Annotated[Conv, CONVOLUTIONS.field_or_name()]
-"""Any convolution: by its name alone, `gat`, or with fields, `{kind: pyg, name: GATv2Conv}`."""
+"""Any convolution: as a name alone, `gat`, or with fields, `{kind: pyg, name: GATv2Conv}`."""

@@ -1,7 +1,7 @@
-"""Token graphs as lists of edges, for graphs with few of them.
+"""Token graphs as edge lists, for sparse graphs.
 
-Axes: t tokens of all texts, e edges, n texts, b texts of a block, l its longest text, h width.
-Memory: 16 bytes for each edge and 8 for each token, kept for the batch; twice that while it is built.
+Axes: t tokens of all texts, e edges, n texts, b texts of a block, l length of its longest, h width.
+Memory: 16 bytes per edge and 8 per token, kept for the batch; twice that while the graph is built.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from permafrost.stages.heads.layout import Layout
 
 @dataclass(frozen=True)
 class EdgeList:
-    """Which tokens each token receives from, itself included, by their rows among the packed tokens."""
+    """The tokens that each token receives from, itself included, as rows of the packed tokens."""
 
     starts: Int32[Tensor, " t_plus_1"]
     """Token i receives along the edges `starts[i]:starts[i + 1]`."""
     senders: Int32[Tensor, " e"]
     receivers: Int32[Tensor, " e"]
     order: Int32[Tensor, " e"]
-    """The same edges by sender: numbers of the edges above."""
+    """Indices of the edges above, sorted by sender."""
     back_starts: Int32[Tensor, " t_plus_1"]
     """Token j sends along the edges `order[back_starts[j]:back_starts[j + 1]]`."""
     back_receivers: Int32[Tensor, " e"]
@@ -39,12 +39,12 @@ def list_edges(
     """The edges of a batch, on the CPU.
 
     Args:
-        adjacency: blocks, and for each `[b, l, l]` bool, [text, i, j]: whether token i receives from j.
+        adjacency: blocks, each with a `[b, l, l]` bool, [text, i, j]: whether token i receives from j.
         offsets: where texts start.
     """
     texts = offsets.cpu().numpy()
     n_tokens = int(texts[-1])
-    degrees = np.zeros(n_tokens + 1, np.int64)  # the last is that of padding
+    degrees = np.zeros(n_tokens + 1, np.int64)  # the last one is for padding
     blocks: list[tuple[Layout, np.ndarray, np.ndarray]] = []
     for layout, marked in adjacency:
         of_slots = marked.sum(dim=2).cpu().numpy()
@@ -55,12 +55,12 @@ def list_edges(
     for layout, of_slots, pairs in blocks:
         n_texts, longest = of_slots.shape
         owners = layout.texts.cpu().numpy()
-        # Slot s is a row of l pairs, the first of them, s * l, with the text's first token.
+        # Slot s is a row of l pairs, of which the first, s * l, is with the text's first token.
         firsts = np.repeat(texts[owners], longest) - np.arange(n_texts * longest) * longest
         pairs += np.repeat(firsts, of_slots.ravel())
         ends = of_slots.sum(axis=1).cumsum()
-        for owner, mine in zip(owners, np.split(pairs, ends[:-1]), strict=True):
-            senders[starts[texts[owner]] : starts[texts[owner + 1]]] = mine
+        for owner, of_text in zip(owners, np.split(pairs, ends[:-1]), strict=True):
+            senders[starts[texts[owner]] : starts[texts[owner + 1]]] = of_text
     numbers = np.arange(len(senders), dtype=np.int32)
     graph = (numbers, senders, starts.astype(np.int32))
     back = sparse.csr_array(graph, shape=(n_tokens, n_tokens)).tocsc()
@@ -75,8 +75,8 @@ def gather(
     numbers: Int32[Tensor, " e"],
     weights: Float[Tensor, " e"] | None = None,
 ) -> Float[Tensor, "t h"]:
-    """For every token the sum over its edges of weight times row; edge k has the row `numbers[k]`."""
-    # An embedding bag reads the rows and writes the sums; anything else makes a tensor [e, h].
+    """For every token the weighted sum of rows over its edges; edge k has the row `numbers[k]`."""
+    # An embedding bag reads the rows and writes the sums; any other way creates a tensor [e, h].
     return functional.embedding_bag(
         numbers,
         rows.detach(),

@@ -1,13 +1,12 @@
 """Graph attention on token graphs, equal to torch-geometric's GATConv.
 
-Source: GAT (arXiv:1710.10903) as GLOT's released code runs it: edge_dim 1 with every edge attribute
-1, LeakyReLU 0.2, bias, self loops. The released code has one attention head; further ones are those
-of GATConv, concatenated.
+Source: GAT (arXiv:1710.10903) as in GLOT's released code: edge_dim 1 with every edge attribute 1, LeakyReLU
+0.2, bias, self loops. The released code has one attention head; several are concatenated, as in GATConv.
 Axes: t tokens of all texts, d input width, h output width, k width of an attention head.
-Memory: W x and the result, `[t, h]` each, and two numbers per token and attention head. Beside them, on
-blocks of b texts l long, tensors `[b, l, l]` and `[b, l, k]` live for one block at a time; on e edges a few
-tensors `[e]`. Scores have rank 1 before the LeakyReLU, so the gradient makes the attention again from two
-vectors instead of keeping it.
+Memory: W x and the result, `[t, h]` each, and two numbers per token and attention head. In addition, on
+blocks of b texts of length l, tensors `[b, l, l]` and `[b, l, k]` exist for one block at a time; on e edges a
+few tensors `[e]`. Scores have rank 1 before the LeakyReLU, so the backward pass recomputes the attention from
+two vectors instead of keeping it.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ SLOPE = 0.2
 class _Attend(torch.autograd.Function):
     """One attention head on its columns of W x, `rows` `[t, k]`.
 
-    `vectors` `[4, k]` are its shares of a_s, a_d and the two factors of c.
+    `vectors` `[4, k]` are its parts of a_s, a_d and the two factors of c.
     """
 
     @staticmethod
@@ -51,11 +50,11 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride] # torch types it for any signature
         rows, vectors, sent, received, out = ctx.saved_tensors
         graph: Graph = ctx.graph
-        given = (rows, sent, received, SLOPE, grad, torch.linalg.vecdot(grad, out))
+        inputs = (rows, sent, received, SLOPE, grad, torch.linalg.vecdot(grad, out))
         if isinstance(graph, EdgeList):
-            to_rows, to_sent, to_received = gradients_on_edges(graph, *given)
+            to_rows, to_sent, to_received = gradients_on_edges(graph, *inputs)
         else:
-            to_rows, to_sent, to_received = gradients_on_blocks(graph, *given)
+            to_rows, to_sent, to_received = gradients_on_blocks(graph, *inputs)
         ends, factors = vectors.split(2)
         to_ends = torch.stack([to_sent, to_received])
         to_rows.addmm_(to_ends.t(), ends)
@@ -65,16 +64,16 @@ class _Attend(torch.autograd.Function):
 
 class GraphAttention(Convolution):
     """h_i = sum_j alpha_ij W x_j + b, alpha = softmax over neighbours j of
-    LeakyReLU(a_s . W x_j + a_d . W x_i + c), for each attention head on its share of the h columns.
+    LeakyReLU(a_s . W x_j + a_d . W x_i + c), for each attention head on its part of the h columns.
 
-    Has d * h + 5 h parameters, however many attention heads. c is one number per attention head,
+    Has d * h + 5 h parameters, whatever the number of attention heads. c is one number per attention head,
     kept as the product of two vectors (torch-geometric's lin_edge and att_edge), so that weights and
-    counts carry over: there, every edge attribute is 1 and a self loop gets the mean of a token's
-    incoming ones, which is 1 again, or without effect where the self loop is the only edge.
+    parameter counts carry over: there, every edge attribute is 1, and a self loop gets the mean of a token's incoming
+    ones, which is 1 again, or has no effect if the self loop is the only edge.
 
     Args:
-        d_in: width of a token.
-        d_out: width of the result, all attention heads together.
+        d_in: input width.
+        d_out: output width, of all attention heads together.
         generator: draws the weights.
         heads: attention heads; has to divide d_out.
     """
@@ -95,8 +94,8 @@ class GraphAttention(Convolution):
         rows = functional.linear(tokens, self.weight).chunk(self.heads, dim=1)
         vectors = torch.stack([self.sends, self.receives, self.edge, self.edge_attends])
         parts: list[Tensor] = [
-            _Attend.apply(mine, four, graph)  # pyright: ignore[reportAssignmentType] # apply is untyped
-            for mine, four in zip(rows, vectors.chunk(self.heads, dim=1), strict=True)
+            _Attend.apply(columns, four, graph)  # pyright: ignore[reportAssignmentType] # apply is untyped
+            for columns, four in zip(rows, vectors.chunk(self.heads, dim=1), strict=True)
         ]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)) + self.bias
 
@@ -139,8 +138,8 @@ def attend_on_blocks(
     out = rows.new_empty(n_tokens + 1, width)
     for block in blocks:
         attention = _block_attention(block, _block_scores(block, sent, received), slope)
-        mine = rows.index_select(0, block.source).view(*attention.shape[:2], width)
-        out.index_copy_(0, block.target, torch.bmm(attention, mine).view(-1, width))
+        of_block = rows.index_select(0, block.source).view(*attention.shape[:2], width)
+        out.index_copy_(0, block.target, torch.bmm(attention, of_block).view(-1, width))
     return out[:n_tokens]
 
 
@@ -153,18 +152,18 @@ def gradients_on_blocks(
     grad: Float[Tensor, "t h"],
     correction: Float[Tensor, " t"],
 ) -> tuple[Float[Tensor, "t h"], Float[Tensor, " t"], Float[Tensor, " t"]]:
-    """Gradients of rows, sent and received; `correction` is grad_i.out_i, which is what the softmax of
-    token i takes off the gradient of each of its scores."""
+    """Gradients of rows, sent and received; `correction` is grad_i.out_i, which the softmax of token i
+    subtracts from the gradient of each of its scores."""
     n_tokens, width = rows.shape
     to_rows = rows.new_empty(n_tokens + 1, width)
     to_sent, to_received = rows.new_empty(2, n_tokens + 1)
     for block in blocks:
         shape = (*block.penalty.shape[:2], width)
-        mine = rows.index_select(0, block.source).view(shape)
+        of_block = rows.index_select(0, block.source).view(shape)
         arriving = grad.index_select(0, block.source).view(shape)
         scores = _block_scores(block, sent, received)
         attention = _block_attention(block, scores, slope)
-        change = torch.bmm(arriving, mine.transpose(1, 2))
+        change = torch.bmm(arriving, of_block.transpose(1, 2))
         change -= correction.index_select(0, block.source).view(*shape[:2], 1)
         change *= attention
         change = torch.where(scores > 0, change, slope * change)
@@ -207,9 +206,9 @@ def gradients_on_edges(
 ) -> tuple[Float[Tensor, "t h"], Float[Tensor, " t"], Float[Tensor, " t"]]:
     """Gradients of rows, sent and received; `correction` is grad_i.out_i.
 
-    That of a score is p_ij (grad_i.rows_j - correction_i), p the attention times the slope of the
-    LeakyReLU. Its sums over j and over i follow from sums of rows and of grads, so that there is no product
-    for each edge.
+    The gradient of a score is p_ij (grad_i.rows_j - correction_i), with p the attention times the slope of
+    the LeakyReLU. Its sums over j and over i follow from sums of rows and of grads, so that no product per
+    edge is needed.
     """
     scores, attention = _edge_attention(edges, sent, received, slope)
     pulled = torch.where(scores > 0, attention, slope * attention)

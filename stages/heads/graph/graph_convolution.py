@@ -1,6 +1,6 @@
 """Graph convolution on token graphs, equal to torch-geometric's GCNConv.
 
-Source: GCN (arXiv:1609.02907), as GLOT's released code runs it for table 11: GCNConv with its defaults
+Source: GCN (arXiv:1609.02907), as in GLOT's released code for table 11: GCNConv with its defaults
 (symmetric normalisation, self loops, bias) on the same graph, every edge of weight 1.
 Axes: t tokens of all texts, d input width, h output width.
 """

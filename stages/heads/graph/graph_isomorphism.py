@@ -1,13 +1,13 @@
 """Graph isomorphism convolutions on token graphs, equal to torch-geometric's GINConv.
 
-Source: GIN (arXiv:1810.00826): the sum over a token and its neighbours through a perceptron of two
-layers, with batch normalisation between them (section 7). GLOT names GIN in its table 11 and prints no
-update of its own; its released code runs GINConv with eps 0, not trained, and that perceptron, on the
-graph of its equation for A. There a token is its own neighbour where tau is below 1, and GINConv adds it
-once more, so it counts twice; GIN's own graphs have no such edges. `GraphIsomorphism` does as released,
-`PlainGraphIsomorphism` counts a token once and normalises nothing.
-Where we differ: at tau 1 no token is its own neighbour, which there is left to the rounding of its cosine
-with itself. Texts of one token in training: see batch_normalisation.
+Source: GIN (arXiv:1810.00826): the sum over a token and its neighbours, passed through a two-layer MLP with
+batch normalisation in between (section 7). GLOT lists GIN in its table 11 but prints no update for it; its
+released code runs GINConv with eps 0, not trained, and that MLP, on the graph of its equation for A. There a
+token is its own neighbour if tau is below 1, and GINConv adds it once more, so it counts twice; GIN's own
+graphs have no such edges. `GraphIsomorphism` follows the released code, `PlainGraphIsomorphism` counts a
+token once and normalises nothing.
+Where we differ: at tau 1 no token is its own neighbour, which in the released code depends on the rounding of
+its cosine with itself. For texts of one token in training see batch_normalisation.
 Axes: t tokens of all texts, d input width, h output width.
 """
 
@@ -28,7 +28,7 @@ from permafrost.stages.heads.initialise import linear
 class GraphIsomorphism(Convolution):
     """h_i = W2 relu(norm(W1 (c x_i + sum_j x_j) + b1)) + b2 over the other neighbours j of i.
 
-    c is 2 where a token is its own neighbour and 1 where it is not. Has d * h + h * h + 4 h parameters. W1 is
+    c is 2 if a token is its own neighbour, else 1. Has d * h + h * h + 4 h parameters. W1 is
     applied before the sum, with which it commutes: h is usually smaller than d. Memory: that of a neighbour
     sum; two tensors `[t, h]` are kept for the backward pass. As with every batch normalisation, vectors
     depend on `train()` and `eval()`, and in training on the batch.
@@ -75,7 +75,7 @@ class PlainGraphIsomorphism(Convolution):
 
 
 class GinConv(Conv):
-    """The released code's: batch normalisation, and a token among its own neighbours where tau is below 1."""
+    """GIN as released: with batch normalisation, and tokens as their own neighbours if tau is below 1."""
 
     kind: Literal["gin"] = "gin"
 
@@ -88,7 +88,7 @@ class GinConv(Conv):
 
 
 class PlainGinConv(Conv):
-    """Neither batch normalisation nor a token among its own neighbours."""
+    """GIN without batch normalisation, in which tokens are not their own neighbours."""
 
     kind: Literal["gin_plain"] = "gin_plain"
 

@@ -1,8 +1,8 @@
 """Sums over the neighbours of each token.
 
-Axes: t tokens of all texts, b texts of a block, l longest of them, h width.
-Memory: nothing kept but the graph; of blocks, a 0/1 matrix `[b, l, l]` and two `[b, l, h]` copies of the
-vectors live for one block at a time, forward and backward.
+Axes: t tokens of all texts, b texts of a block, l length of its longest, h width.
+Memory: keeps nothing but the graph; a 0/1 matrix `[b, l, l]` and two `[b, l, h]` copies of the vectors exist
+for one block at a time, forward and backward.
 """
 
 from typing import Any
@@ -24,12 +24,12 @@ def _adjacency(block: Block, dtype: torch.dtype) -> Tensor:
 def _spread(out: Tensor, block: Block, weights: Tensor, rows: Tensor) -> None:
     """Write `weights @ rows` of a block's texts to their rows of `out`."""
     width = rows.shape[1]
-    mine = rows.index_select(0, block.source).view(*weights.shape[:2], width)
-    out.index_copy_(0, block.target, torch.bmm(weights, mine).view(-1, width))
+    of_block = rows.index_select(0, block.source).view(*weights.shape[:2], width)
+    out.index_copy_(0, block.target, torch.bmm(weights, of_block).view(-1, width))
 
 
 class _NeighbourSum(torch.autograd.Function):
-    """Written out so that no 0/1 matrix is kept for the backward pass, which makes it again."""
+    """Hand-written so that the backward pass recomputes the 0/1 matrices instead of keeping them."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, graph: Graph) -> Tensor:
@@ -61,7 +61,7 @@ def neighbour_sum(rows: Float[Tensor, "t h"], graph: Graph) -> Float[Tensor, "t 
 
 @torch.no_grad()
 def neighbour_counts(rows: Float[Tensor, "t h"], graph: Graph) -> Float[Tensor, " t"]:
-    """Neighbours of each token, itself included, in the dtype of `rows`."""
+    """Number of neighbours of each token, itself included, in the dtype of `rows`."""
     if isinstance(graph, EdgeList):
         return graph.starts.diff().to(rows.dtype)
     counts = rows.new_empty(len(rows) + 1)

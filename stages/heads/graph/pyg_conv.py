@@ -1,9 +1,9 @@
 """Any convolution of torch-geometric on the token graph, by name.
 
-The graph is that of GLOT's released code: along edges (from, to) with a cosine above tau, a token's own
-included where tau is below 1. Of what a class may want beside it, the head gives edge weights and edge
-attributes (1, or the cosine), the number of the text of each token, the rows before the first convolution
-(`x_0`), and perceptrons where a class wants networks. A hypergraph's edges are the neighbourhoods of tokens.
+The graph is that of GLOT's released code: edges (from, to) between tokens with a cosine above tau, with self
+loops if tau is below 1. Other inputs that a class may need are set by the head: edge weights and attributes
+(1, or the cosine), the index of each token's text, the rows before the first convolution (`x_0`), and MLPs as
+networks. The hyperedges of a hypergraph are the neighbourhoods of tokens.
 Axes: t tokens of all texts, e edges, d input width, h output width.
 """
 
@@ -80,7 +80,7 @@ _ATTRIBUTES_NEEDED = ("GINEConv", "NNConv", "GMMConv", "PDNConv")
 
 
 def _perceptron(d_in: int, d_out: int) -> nn.Sequential:
-    """That of GIN, without normalisation."""
+    """The MLP of GIN, without normalisation."""
     return nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU(), nn.Linear(d_out, d_out))
 
 
@@ -90,7 +90,7 @@ _NETWORKS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "EdgeConv": lambda d_in, d_out: _perceptron(2 * d_in, d_out),
     "NNConv": lambda d_in, d_out: nn.Linear(1, d_in * d_out),
 }
-"""The `nn` of classes that have no other weights of their own, by input and output width."""
+"""The argument `nn` of classes without weights of their own, as a function of input and output width."""
 
 
 class PygConv(Conv):
@@ -102,10 +102,10 @@ class PygConv(Conv):
     name: str
     """A class of `torch_geometric.nn.conv`."""
     args: dict[str, JsonValue] = Field(default={})
-    """Its arguments, but for the widths, which the head knows: `hidden` is the width of what comes out,
-    of all attention heads together. A class that has no width of its own keeps that of its input."""
+    """Its arguments, except the widths, which the head sets: `hidden` is the output width of all attention
+    heads together. A class whose output width cannot be set keeps the input width."""
     edges: Literal["one", "cosine"] = "one"
-    """What an edge carries as its weight, or its one attribute: 1 as in GLOT, or the cosine of its tokens."""
+    """Weight, or only attribute, of an edge: 1 as in GLOT, or the cosine of its tokens."""
 
     @model_validator(mode="after")
     def _known(self) -> "PygConv":
@@ -163,11 +163,11 @@ class PygConv(Conv):
         tau: float,
         first: Float[Tensor, "t _"],
     ) -> "PygGraph":
-        """As torch-geometric has it."""
+        """The graph in torch-geometric's form."""
         return pyg_graph(tokens, offsets, tau, first, self.edges)
 
     def require(self, tau: float, heads: int) -> None:
-        """Attention heads are the convolution's own, and weights may have to be normalised."""
+        """Refuse `heads`, which the convolution has itself, and negative edge weights."""
         if heads > 1:
             raise ValueError(
                 f"heads is {heads} and conv is torch-geometric's {self.name}; leave heads at 1 "
@@ -184,7 +184,7 @@ class PygConv(Conv):
         PygConvolution(self, d_in, hidden, torch.Generator())
 
     def inputs(self, rows: Tensor, graph: "PygGraph") -> dict[str, Any]:
-        """What the class wants of a batch, by name."""
+        """The inputs that the class takes, by name."""
         weights = graph.cosines if self.edges == "cosine" else None
         values = {
             "x": rows,
@@ -201,10 +201,10 @@ class PygConv(Conv):
         return {name: value for name, value in values.items() if name in self._inputs}
 
     def make(self, d_in: int, d_out: int) -> nn.Module:
-        """The layer; call it inside `construction`.
+        """Create the layer; call it inside `construction`.
 
         Raises:
-            InputError: it cannot be made from these arguments and widths.
+            InputError: it cannot be created from these arguments and widths.
         """
         others: dict[str, Callable[[], Any]] = {}
         if self.name in _NETWORKS:
@@ -223,14 +223,14 @@ class PygConv(Conv):
 
 @dataclass(frozen=True)
 class PygGraph:
-    """The token graphs of a batch as torch-geometric has them."""
+    """The token graphs of a batch in torch-geometric's form."""
 
     index: Int[Tensor, "2 e"]
-    """From and to which of the packed rows, sorted by the second."""
+    """Source and target of each edge as packed rows, sorted by target."""
     cosines: Float[Tensor, " e"] | None
-    """Of the two tokens; None where nothing asks for them."""
+    """Cosine of the two tokens; None if not needed."""
     texts: Int[Tensor, " t"]
-    """The number of the text of each token."""
+    """The index of each token's text."""
     first: Float[Tensor, "t d"]
     """Rows before the first convolution."""
 
@@ -241,7 +241,7 @@ def _graph(
 ) -> tuple[Tensor, Tensor | None]:
     edges = build_edges(tokens, offsets, tau)
     index = torch.stack([edges.senders, edges.receivers]).long().to(tokens.device)
-    if tau >= 1:  # as there, where no cosine is above it
+    if tau >= 1:  # as in torch-geometric's graph, where no cosine is above it
         index = index[:, index[0] != index[1]]
     if not cosines:
         return index, None
@@ -258,21 +258,21 @@ def pyg_graph(
     first: Float[Tensor, "t _"],
     edges: Literal["one", "cosine"],
 ) -> PygGraph:
-    """The token graphs of a batch; without gradient, as the paper's are.
+    """The token graphs of a batch, without gradient as in the paper.
 
     Args:
-        tokens: whose cosines decide.
+        tokens: whose cosines define the graph.
         offsets: where texts start.
-        tau: cosines strictly above it connect.
+        tau: tokens with a cosine strictly above it are connected.
         first: rows before the first convolution.
-        edges: what they carry; cosines take a number each, and a copy of the tokens while they are made.
+        edges: their weights; cosines take one number per edge, and a copy of the tokens while computed.
     """
     index, cosines = _graph(tokens, offsets, tau, edges == "cosine")
     return PygGraph(index, cosines, owners(offsets, len(tokens)), first)
 
 
 class PygConvolution(Convolution):
-    """A layer of torch-geometric as a convolution of GLOT; `d_out` is found by running it once.
+    """A layer of torch-geometric as a convolution of GLOT; `d_out` is determined by running it once.
 
     Memory: the layer's own; most keep tensors `[e, h]` for the backward pass.
     """
@@ -281,9 +281,9 @@ class PygConvolution(Convolution):
         super().__init__()
         self.config = config
         seed = draw_seed(generator)
-        asked, self.d_out = _widths(config, d_in, hidden, seed)
+        out_channels, self.d_out = _widths(config, d_in, hidden, seed)
         with construction(seed):
-            self.layer = SeededCalls(config.make(d_in, asked), seed)
+            self.layer = SeededCalls(config.make(d_in, out_channels), seed)
 
     def forward(self, tokens: Float[Tensor, "t d"], graph: PygGraph) -> Float[Tensor, "t h"]:
         """New vectors of the tokens, before any activation."""
@@ -291,7 +291,7 @@ class PygConvolution(Convolution):
 
 
 def _widths(config: PygConv, d_in: int, hidden: int, seed: int) -> tuple[int, int]:
-    """`out_channels`, and what comes out: `hidden`, also where a class puts attention heads side by side."""
+    """`out_channels` and the output width, which is `hidden` even if a class concatenates attention heads."""
     width = _width(config, d_in, hidden, seed)
     times, rest = divmod(width, hidden)
     has_its_own = "out_channels" in signature(CLASSES.find(config.name))
@@ -299,14 +299,14 @@ def _widths(config: PygConv, d_in: int, hidden: int, seed: int) -> tuple[int, in
         return hidden, width
     if hidden % times:
         raise InputError(
-            f"{config.name} puts {times} blocks side by side, so hidden, {hidden} here, has to be a multiple "
+            f"{config.name} concatenates {times} blocks, so hidden, {hidden} here, has to be a multiple "
             f"of {times}"
         )
     return hidden // times, _width(config, d_in, hidden // times, seed)
 
 
 def _width(config: PygConv, d_in: int, d_out: int, seed: int) -> int:
-    """What comes out, tried in training on two texts of three and two tokens."""
+    """Output width, determined in training mode on two texts of three and two tokens."""
     with construction(seed):
         layer = SeededCalls(config.make(d_in, d_out), seed).train()
     rows = torch.rand(5, d_in, generator=torch.Generator().manual_seed(0))

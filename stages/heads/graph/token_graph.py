@@ -1,12 +1,12 @@
 """The cosine graph of each text's tokens: in dense blocks of texts of similar length, or as edges.
 
-Two tokens of a text are neighbours when their cosine is strictly above tau; every token is its own
-neighbour. Symmetric, but for pairs whose cosine rounds to either side of tau. Source: GLOT, section
+Two tokens of a text are neighbours if their cosine is strictly above tau; every token is its own neighbour.
+The graph is symmetric, except for pairs whose cosine rounds to either side of tau. Source: GLOT, section
 3.2 step 1, as released: cosines of the raw features.
 
-Axes: t tokens of all texts, b texts of a block, l length of a block, its longest text's or a little more.
-Memory: at most 4 bytes for each of the b * l * l pairs of every block, kept for the batch in either form,
-1 more while it is built, and blocks of at most `max(PAIRS, l * l)` pairs in work at a time.
+Axes: t tokens of all texts, b texts of a block, l length of a block (its longest text's, rounded up).
+Memory: at most 4 bytes per pair, b * l * l in every block, kept for the batch in either form, 1 more while
+the graph is built; blocks of at most `max(PAIRS, l * l)` pairs are processed at a time.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ from permafrost.stages.heads.graph.edge_list import EdgeList, list_edges
 from permafrost.stages.heads.layout import Layout, lay_out
 
 PAIRS = {"cpu": 1 << 17, "cuda": 1 << 26}
-"""Token pairs worked on at a time: half a megabyte on a CPU, so that the few tensors in work stay in
-the level-2 cache of a core; on a GPU, large launches."""
+"""Token pairs processed at a time: half a megabyte on a CPU, so that the few working tensors stay in a core's
+level-2 cache; on a GPU, large launches."""
 
 COPIED = {"cpu": 1 << 17, "cuda": 1 << 28}
-"""Numbers copied and normalised at a time: on a CPU few enough to stay in cache and off the page table."""
+"""Numbers copied and normalised at a time: on a CPU few enough to stay in cache and avoid page faults."""
 
 MULTIPLE = 8
-"""Blocks have lengths that are multiples of this: whole vectors, and few different shapes."""
+"""Block lengths are multiples of this, which gives full SIMD vectors and few different shapes."""
 
 PAIRS_OF_AN_EDGE = 5
-"""On a CPU an edge of a list costs as much as so many pairs of a block, measured in a training step."""
+"""On a CPU one edge in a list costs as much as this many pairs in a block, measured in a training step."""
 
 MASKED = -1e30
 """Added to the score of a pair that is not connected: its softmax weight is exactly 0."""
@@ -41,8 +41,8 @@ MASKED = -1e30
 class Block:
     """Texts of similar length, padded to the longest.
 
-    Padding repeats the text's own last token, is connected to nothing but itself, and is written
-    to a row past the end that callers drop, so it can neither read nor be read.
+    Padding repeats the text's last token, is connected only to itself, and is written to a row past the end
+    that callers drop, so it neither reads nor is read.
     """
 
     penalty: Float[Tensor, "b l l"]
@@ -54,17 +54,17 @@ class Block:
 
 
 Graph = Sequence[Block] | EdgeList
-"""The token graphs of a batch."""
+"""The token graphs of a batch, in either form."""
 
 
 def _adjacency(tokens: Tensor, layout: Layout, tau: float) -> Tensor:
-    """[text, i, j]: whether token i receives from token j; nothing for padding."""
+    """[text, i, j]: whether token i receives from token j; False for padding."""
     n_texts, longest = layout.shape
     real = torch.ones(layout.shape, dtype=torch.bool, device=tokens.device)
     if layout.padding is not None:
         real ^= layout.padding
     marked = real.new_zeros(n_texts, longest, longest)
-    if tau < -1:  # cosines begin at -1 and end at 1, rounding aside
+    if tau < -1:  # cosines are within [-1, 1], up to rounding
         marked = real[:, :, None] & real[:, None, :]
     elif tau < 1:
         step = max(1, COPIED[tokens.device.type] // (longest * tokens.shape[1]))
@@ -73,10 +73,10 @@ def _adjacency(tokens: Tensor, layout: Layout, tau: float) -> Tensor:
             source = layout.source.view(layout.shape)[some].flatten()
             rows = tokens.index_select(0, source)
             norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=1e-12)
-            # What is not a number is not above tau.
+            # NaN is not above tau.
             rows /= norms.masked_fill_(~real[some].view(-1, 1), torch.nan)
             unit = rows.view(-1, longest, tokens.shape[1])
-            # In place first: a comparison that writes booleans takes several times as long.
+            # Compared in place first: a comparison that writes booleans takes several times as long.
             marked[some] = torch.bmm(unit, unit.transpose(1, 2)).gt_(tau)
     marked.diagonal(dim1=1, dim2=2).copy_(real)
     return marked
@@ -105,7 +105,7 @@ def _prefers_edges(tokens: Tensor, adjacency: list[tuple[Layout, Tensor]]) -> bo
 def build_graph(
     tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"], tau: float
 ) -> Graph:
-    """The token graphs of a batch, in the form that costs less; without gradient, as the paper's are."""
+    """The token graphs of a batch in the cheaper of both forms; without gradient, as in the paper."""
     adjacency = _adjacencies(tokens, offsets, tau)
     if _prefers_edges(tokens, adjacency):
         return list_edges(adjacency, offsets)
@@ -117,7 +117,7 @@ def build_blocks(
     tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"], tau: float
 ) -> list[Block]:
     """The same in blocks, however few edges there are."""
-    return [_block(*found, tokens) for found in _adjacencies(tokens, offsets, tau)]
+    return [_block(layout, marked, tokens) for layout, marked in _adjacencies(tokens, offsets, tau)]
 
 
 @torch.no_grad()
