@@ -45,7 +45,7 @@ class Family:
     inner: frozenset[str]
     """Parameters that are layers of this family themselves, written as `{name: ..., args: ...}`."""
     passed_on: frozenset[str] | None
-    """Arguments that a class may pass on to its base class; None if that varies and only building shows it."""
+    """Arguments that a class may pass on to its base class; None if only building a class shows them."""
     refused: Mapping[str, str]
     """Classes that cannot be used, by name, with the reason."""
 

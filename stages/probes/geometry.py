@@ -148,7 +148,7 @@ def geometry(batches: Iterable[Ragged], where: str = "the vectors") -> Geometry:
 
 
 def dimensions(covariance: Float64[np.ndarray, "d d"]) -> tuple[float, float]:
-    """Participation ratio and effective rank of a covariance, or of any multiple of it; 0 for a matrix of 0."""
+    """Participation ratio and effective rank of a covariance, or of a multiple of it; 0 for a zero matrix."""
     eigenvalues = np.clip(np.linalg.eigvalsh(covariance), 0, None)
     if not eigenvalues.any():
         return 0.0, 0.0

@@ -68,8 +68,8 @@ class GraphAttention(Convolution):
 
     Has d * h + 5 h parameters, whatever the number of attention heads. c is one number per attention head,
     kept as the product of two vectors (torch-geometric's lin_edge and att_edge), so that weights and
-    parameter counts carry over: there, every edge attribute is 1, and a self loop gets the mean of a token's incoming
-    ones, which is 1 again, or has no effect if the self loop is the only edge.
+    parameter counts carry over: there, every edge attribute is 1, and a self loop gets the mean of a token's
+    incoming ones, which is 1 again, or has no effect if the self loop is the only edge.
 
     Args:
         d_in: input width.
