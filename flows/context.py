@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from permafrost.flows.engine.choice import parse_engine
 from permafrost.flows.graph import Input, Node, resolve
 from permafrost.flows.home import home_url, open_home
 from permafrost.flows.threads import n_cores, n_free_cores
@@ -20,6 +21,7 @@ from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.features.identity import FloatName, StoreIdentity
 from permafrost.storage.features.layout import Codec
 from permafrost.storage.progress import SilentProgress
+from permafrost.storage.replica import replica_of
 
 
 class RunRuntime(BaseModel):
@@ -27,15 +29,27 @@ class RunRuntime(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    engine: str | None = None
+    """What runs the stages: serial, prefect, dask or dask=tcp://host:port; None leaves it to the caller."""
     workers: int = Field(default=0, ge=0, le=MAX_LAYERS)
-    """Stages side by side; 0 means as many as cores are free when the run starts."""
+    """Stages side by side, and processes of the engine `dask`; 0 means as many as cores are free when the run
+    starts."""
     threads: int = Field(default=0, ge=0, le=MAX_LAYERS)
-    """Of each stage; 0 means one, and all cores for a stage that runs the backbone on the CPU."""
+    """Of a stage; 0 means one, and all cores for one that runs the backbone on the CPU, in one process."""
+    worker_memory_bytes: int = Field(default=0, ge=0, le=MAX_BYTES)
+    """Memory of a worker of the cluster that `dask` starts; 0 means its share of this machine's."""
     memory_bytes: int = Field(default=1 << 30, ge=1, le=MAX_BYTES)
     """Features of one reader held in memory, at most; beyond, windows of segments are streamed."""
     device: str = "auto"
     """Where heads are trained and scored: auto, cpu, cuda, cuda:1, ..."""
     extract: ExtractRuntime = ExtractRuntime()
+
+    @field_validator("engine")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        if name is not None:
+            parse_engine(name)
+        return name
 
     def choose_workers(self) -> int:
         """Stages side by side; looks at what other programs do now, if it is not set."""
@@ -102,7 +116,17 @@ class RunContext:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not the corpora that were read for checks: they are large, and a node reads what it needs.
-        return RunContext, (home_url(self.home), self.runtime)
+        return RunContext, (self.url, self.runtime)
+
+    @property
+    def url(self) -> str:
+        """What opens the home from another process, wherever that runs."""
+        return home_url(self.home)
+
+    def refresh(self) -> None:
+        """Take note of what other machines have published in a home on an object store."""
+        if replica_of(self.home) is not None:
+            open_home(self.url, SilentProgress())
 
     @property
     def device(self) -> str:
@@ -112,6 +136,12 @@ class RunContext:
     def wants_the_machine(self, node: Node) -> bool:
         """Whether a node uses all processors by itself: whatever runs the backbone without a GPU."""
         return node.resources.backbone and choose_device(self.runtime.extract.device).type == "cpu"
+
+    def in_the_way(self, one: Node, other: Node) -> bool:
+        """Whether two nodes cannot run side by side in one process."""
+        if self.wants_the_machine(one) or self.wants_the_machine(other):
+            return True
+        return one.resources.backbone and other.resources.backbone
 
     def threads_of(self, node: Node) -> int:
         """torch's threads in a node: they depend on its kind, the machine and the settings, not on what runs

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from permafrost.flows.build import build_graph
 from permafrost.flows.checks import check
 from permafrost.flows.embedding import ByHead, ByMethod, ExtractContext, vectors_of
+from permafrost.flows.engine.choice import Serial, parse_engine
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.home import Home, home_url, open_home
@@ -43,20 +44,25 @@ Source = Path | dict[str, Any]
 def run(
     experiment: str | PathLike[str] | Mapping[str, Any],
     home: HomeName,
-    engine: str,
+    engine: str | None,
     overrides: Sequence[str],
 ) -> PipelineResult:
     """See `permafrost.run`."""
-    if engine not in ENGINES:
-        raise InputError(f"there is no engine {quoted(engine)}; there are {', '.join(ENGINES)}")
-    return ENGINES[engine](_source(experiment), _opened(home), _overrides(overrides))
+    source, folder, changed = _source(experiment), _opened(home), _overrides(overrides)
+    if engine is None:
+        engine = load_experiment(source, changed).runtime.engine or "serial"
+    if parse_engine(engine) == Serial():
+        return run_serially(source, folder, changed)
+    return _run_on_prefect(source, folder, changed, engine)
 
 
-def _run_on_prefect(source: Source, folder: Path, overrides: list[str]) -> PipelineResult:
+def _run_on_prefect(
+    source: Source, folder: Path, overrides: list[str], engine: str
+) -> PipelineResult:
     # Before a server starts: wrong input is told at once.
     check(build_graph(load_experiment(source, overrides)), folder)
     given = source if isinstance(source, dict) else str(source)
-    return _outside_event_loops(partial(run_embedded, given, home_url(folder), overrides))
+    return _outside_event_loops(partial(run_embedded, given, home_url(folder), overrides, engine))
 
 
 def _outside_event_loops(work: Callable[[], PipelineResult]) -> PipelineResult:
@@ -67,12 +73,6 @@ def _outside_event_loops(work: Callable[[], PipelineResult]) -> PipelineResult:
         return work()
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(contextvars.copy_context().run, work).result()
-
-
-ENGINES: dict[str, Callable[[Source, Path, list[str]], PipelineResult]] = {
-    "serial": run_serially,
-    "prefect": _run_on_prefect,
-}
 
 
 def plan(

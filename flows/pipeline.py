@@ -28,6 +28,8 @@ from rich.table import Table
 
 from permafrost.flows.build import ExperimentGraph, build_graph
 from permafrost.flows.checks import check
+from permafrost.flows.context import RunRuntime
+from permafrost.flows.engine.choice import Dask, EngineChoice, Prefect, Serial, parse_engine
 from permafrost.flows.engine.engine import Engine
 from permafrost.flows.engine.prefect import PrefectEngine
 from permafrost.flows.engine.progress import Display, NodeProgress
@@ -85,6 +87,7 @@ def pipeline(
     experiment: str | dict[str, Any],
     home: str = ".permafrost",
     overrides: list[str] | None = None,
+    engine: str | None = None,
 ) -> PipelineResult:
     """Run a whole experiment; what is published already is reused.
 
@@ -92,6 +95,8 @@ def pipeline(
         experiment: path of the experiment file, or its fields.
         home: where features and artifacts are kept: a folder, or the URL of an object store.
         overrides: `path.to.field=value` each.
+        engine: what runs the nodes, see `permafrost.run`; if not given, `runtime.engine` of the experiment,
+            and `prefect` if that names none.
     """
     console = Terminal()
     with STOP.last_act(partial(_record_stop, UUID(this_run.id)), LAST_RECORD_S):
@@ -100,10 +105,24 @@ def pipeline(
         remove_drafts_of_dead_processes(folder)
         source = Path(experiment) if isinstance(experiment, str) else experiment
         nodes = build_graph(load_experiment(source, overrides or []))
-        engine = PrefectEngine(nodes.experiment.runtime.choose_workers())
-        result = run_graph(nodes, folder, engine, console)
+        runtime = nodes.experiment.runtime
+        choice = parse_engine(engine or runtime.engine or "prefect")
+        result = run_graph(nodes, folder, _engine(choice, runtime), console)
         _show_in_prefect(nodes.experiment.name, result)
         return result
+
+
+def _engine(choice: EngineChoice, runtime: RunRuntime) -> Engine:
+    match choice:
+        case Serial():
+            return SerialEngine()
+        case Prefect():
+            return PrefectEngine(runtime.choose_workers())
+        case Dask():
+            # Imported here: it takes a second that no other run has to wait.
+            from permafrost.flows.engine.dask import DaskEngine
+
+            return DaskEngine(choice, runtime.choose_workers())
 
 
 def run_serially(
@@ -124,12 +143,12 @@ def _record_stop(run: UUID) -> None:
 
 
 def run_embedded(
-    experiment: str | dict[str, Any], home: str, overrides: list[str]
+    experiment: str | dict[str, Any], home: str, overrides: list[str], engine: str | None = None
 ) -> PipelineResult:
     """Run the pipeline from a program, with the Prefect server that is configured, or one of our own."""
     # The heartbeat thread of a flow run costs a fixed second at its end, and nothing watches it here.
     with prefect_api(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        state = pipeline(experiment, home, overrides, return_state=True)
+        state = pipeline(experiment, home, overrides, engine, return_state=True)
         if state.state_details.flow_run_id is not None:
             _wait_for_records(state.state_details.flow_run_id)
         return state.result()
@@ -165,8 +184,9 @@ def run_graph(
         finished=_now(),
         artifacts=tuple(node.id for node in nodes.graph),
         stores=tuple(t.identity.store_id for s in nodes.stores.values() for t in s.targets),
+        engine=engine.name,
         workers=engine.n_workers,
-        threads=tuple(sorted({context.threads_of(node) for node in nodes.graph})),
+        threads=tuple(sorted({engine.threads_of(node, context) for node in nodes.graph})),
     )
     begin_run(home, record)
     with Display(console) as display:

@@ -26,8 +26,10 @@ class RunRecord(BaseModel):
     finished: str
     artifacts: tuple[str, ...]
     stores: tuple[str, ...]
+    engine: str | None = None
+    """What ran the nodes; None in records of earlier versions, and so are the two below."""
     workers: int | None = None
-    """Stages side by side; None in records of earlier versions."""
+    """Stages side by side; for an existing Dask scheduler it has as many as it has workers, and this is 0."""
     threads: tuple[int, ...] = ()
     """torch's threads in a stage: one number for all, or that of most and that of those that have the machine
     for themselves. Each artifact has its own in `provenance`."""

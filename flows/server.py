@@ -2,10 +2,6 @@
 
 import contextlib
 import os
-import select
-import subprocess
-import sys
-import time
 from collections.abc import Generator
 
 from prefect.events.worker import EventsWorker
@@ -18,11 +14,8 @@ from prefect.settings import (
 )
 
 from permafrost.flows import server_process
+from permafrost.flows.companion import ENDING_S, Program, companion
 from permafrost.flows.stopping import STOP
-from permafrost.storage.errors import PermafrostError
-
-ENDING_S = 5.0
-"""How long our server may take to end by itself."""
 
 
 @contextlib.contextmanager
@@ -60,48 +53,19 @@ def _send_what_waits() -> None:
             sender.drain_all(timeout=ENDING_S)
 
 
-@contextlib.contextmanager
-def _server(settings: dict[str, str]) -> Generator[str]:
+def _server(settings: dict[str, str]) -> contextlib.AbstractContextManager[str]:
     """The address of a new server; it ends with the block, or when this process does."""
-    process = subprocess.Popen(
-        # -P: nothing in the folder where we are, or in ours, may pass for a package that it imports.
-        [sys.executable, "-P", server_process.__file__],
-        # Its end of this pipe tells it when we are gone, however that happens.
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, **settings},
-        # Out of the terminal's process group: Ctrl-C is for us.
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    with process, STOP.last_act(process.kill):
-        try:
-            yield _address(process)
-        finally:
-            process.stdin.close()
-            try:
-                process.wait(0 if STOP.asked else ENDING_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def _address(process: subprocess.Popen[bytes]) -> str:
-    """What the server says once it answers."""
-    assert process.stdout is not None
-    limit = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value()
-    deadline = time.monotonic() + limit
-    while not select.select([process.stdout], [], [], 0.1)[0]:
-        STOP.check()
-        if time.monotonic() > deadline:
-            raise PermafrostError(
-                f"Prefect's server did not start within {limit} s; set "
-                f"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS to wait longer, or PREFECT_API_URL to use "
-                f"one that runs"
-            )
-    url = process.stdout.readline().decode().strip()
-    if not url:
-        raise PermafrostError(
-            f"Prefect's server ended with exit code {process.wait()} instead of starting; what it said is "
-            f"above. 'prefect server start' may say more, and PREFECT_API_URL names one that runs"
+    return companion(
+        Program(
+            name="Prefect's server",
+            file=server_process.__file__,
+            arguments=(),
+            environment=settings,
+            patience_s=PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value(),
+            advice=(
+                "set PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS to wait longer, or PREFECT_API_URL to "
+                "use one that runs",
+                "'prefect server start' may say more, and PREFECT_API_URL names one that runs",
+            ),
         )
-    return url
+    )

@@ -103,7 +103,7 @@ def run(
     experiment: "str | PathLike[str] | Mapping[str, Any]",
     *,
     home: "str | PathLike[str] | Home" = ".permafrost",
-    engine: str = "serial",
+    engine: str | None = None,
     overrides: Sequence[str] = (),
 ) -> "PipelineResult":
     """Run an experiment; what is published in the home already is reused.
@@ -112,8 +112,10 @@ def run(
         experiment: a YAML file, or a mapping with the same fields. Relative paths in it count from the
             working folder.
         home: where features and artifacts are kept, see `open`.
-        engine: what runs the nodes: `serial`, one after the other in this process, or `prefect`, each node a
-            task run, with the server that is configured or one of its own.
+        engine: what runs the nodes: `serial`, one after the other in this process; `prefect`, each node a
+            task run, with the server that is configured or one of its own; `dask`, the same in worker
+            processes of this machine; `dask=tcp://host:8786`, in those of a Dask scheduler. If not given,
+            `runtime.engine` of the experiment, and `serial` if that names none.
         overrides: `path.to.field=value` each, the value in YAML.
 
     Raises:

@@ -24,6 +24,16 @@ ExperimentArgument = Annotated[
     Path, typer.Argument(help="Experiment file (YAML).", show_default=False)
 ]
 
+EngineFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="What runs the nodes: serial, prefect, dask, or dask=tcp://host:8786 for an existing scheduler. "
+        "Default: runtime.engine of the experiment, else prefect.",
+        show_default=False,
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -36,19 +46,23 @@ def run(
     experiment: ExperimentArgument,
     set_: SetFlag = None,
     home: HomeFlag = DEFAULT_HOME,
+    engine: EngineFlag = None,
     json: JsonFlag = False,  # typer reads the default
 ) -> None:
     """Run the whole DAG; whatever is published already is reused."""
     # Imported here: Prefect and torch take seconds, and the listings need neither.
     from permafrost.flows.build import build_graph
     from permafrost.flows.checks import check
+    from permafrost.flows.engine.choice import parse_engine
     from permafrost.flows.experiment import load_experiment
     from permafrost.flows.pipeline import run_embedded
 
     started = time.monotonic()
+    if engine is not None:
+        parse_engine(engine)
     # Before a server starts: wrong input is told at once.
     check(build_graph(load_experiment(experiment, set_ or [])), home_folder(home))
-    result = run_embedded(str(experiment), home, set_ or [])
+    result = run_embedded(str(experiment), home, set_ or [], engine)
     seconds = time.monotonic() - started
     if json:
         emit(

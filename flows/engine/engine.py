@@ -24,8 +24,14 @@ class Engine(Protocol):
     threads, which `RunContext.threads_of` tells. A node whose artifact exists is reused.
     """
 
+    name: str
+    """As people write it."""
     n_workers: int
     """Nodes side by side, at most."""
+
+    def threads_of(self, node: Node, context: RunContext) -> int:
+        """torch's threads in a node."""
+        ...
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
         """Run the graph; returns how each node ended, by id.
@@ -42,18 +48,23 @@ def make(node: Node, context: RunContext, progress: Progress) -> None:
         stage_of(node).run(node, context, draft, progress)
 
 
+def make_with(threads: int, node: Node, context: RunContext, progress: Progress) -> None:
+    """As `make`, with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        make(node, context, progress)
+    finally:
+        # In the serial engine it is the user's own thread.
+        torch.set_num_threads(before)
+
+
 def reuse_or_make(node: Node, context: RunContext, display: Display, threads: int) -> bool:
     """Ensure that a node is done; returns True if it already was."""
     STOP.check()
     if stage_of(node).is_done(node, context):
         return True
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        make(node, context, NodeProgress(display, node.label))
-    finally:
-        # In the serial engine it is the user's own thread.
-        torch.set_num_threads(before)
+    make_with(threads, node, context, NodeProgress(display, node.label))
     return False
 
 

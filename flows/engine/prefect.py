@@ -1,13 +1,13 @@
 """Every node is a task run of Prefect, named by what it is, with the nodes it needs as its inputs.
 
-Nodes run in threads of this process. Prefect's task runners wait for upstream futures inside a worker thread,
-so a node is submitted only when it is ready, with futures that have finished: Prefect's UI draws its graph
-from them.
+Task runs are threads of this process; where they have their nodes computed is up to a `Place`. Prefect's task
+runners wait for upstream futures inside a worker thread, so a node is submitted only when it is ready, with
+futures that have finished: Prefect's UI draws its graph from them.
 """
 
 import queue
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from prefect import task
@@ -18,12 +18,14 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.engine.engine import end, reuse_or_make
-from permafrost.flows.engine.progress import Display
+from permafrost.flows.engine.engine import end, make_with
+from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine.schedule import Outcome, Schedule
 from permafrost.flows.graph import Graph, Node
+from permafrost.flows.stage import stage_of
 from permafrost.flows.stopping import STOP
-from permafrost.storage.errors import ObjectStoreError, StoreBusyError
+from permafrost.storage.errors import ObjectStoreError, PermafrostError, StoreBusyError
+from permafrost.storage.progress import Progress
 
 CURABLE = (
     StoreBusyError,
@@ -36,6 +38,47 @@ CURABLE = (
 program held for a moment. Not wrong input, damaged data or our own bugs. An extraction splits its batches
 itself, and a single text that does not fit is not retried."""
 _POLL_S = 0.1
+
+
+class ClusterGoneError(PermafrostError):
+    """Nothing can be computed any more where nodes are computed; no fault of any of them."""
+
+
+class Place(Protocol):
+    """Where nodes are computed."""
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes that are under way at the same time, at most."""
+        ...
+
+    def in_the_way(self, one: Node, other: Node) -> bool:
+        """Whether two nodes cannot be under way at the same time."""
+        ...
+
+    def make(self, node: Node, progress: Progress) -> None:
+        """Compute a node and publish it; called in the thread of its task run."""
+        ...
+
+
+class ThisProcess:
+    """Nodes run in threads of this process and share its processors.
+
+    Args:
+        context: of the run.
+        n_nodes: nodes side by side, at most.
+    """
+
+    def __init__(self, context: RunContext, n_nodes: int) -> None:
+        self._context, self.n_nodes = context, n_nodes
+
+    def in_the_way(self, one: Node, other: Node) -> bool:
+        """Whether both need what there is one of."""
+        return self._context.in_the_way(one, other)
+
+    def make(self, node: Node, progress: Progress) -> None:
+        """Compute a node here."""
+        make_with(self._context.threads_of(node), node, self._context, progress)
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
@@ -51,59 +94,80 @@ def _may_help(task: Any, run: Any, state: Any) -> bool:
     retry_delay_seconds=[2, 10],
     retry_condition_fn=_may_help,
 )
-def run_node(label: str, node: Node, context: RunContext, display: Display, threads: int) -> Any:
+def run_node(label: str, node: Node, context: RunContext, display: Display, place: Place) -> Any:
     """Run one node; its state is named `Cached` when the artifact was there already.
 
     Prefect's own result cache is off: the artifact store alone says what is done.
     """
-    if reuse_or_make(node, context, display, threads):
+    STOP.check()
+    if stage_of(node).is_done(node, context):
         return Completed(name="Cached", message=f"reused {node.id}")
+    place.make(node, NodeProgress(display, node.label))
     return Completed(message=f"published {node.id}")
 
 
 class PrefectEngine:
-    """For use inside a flow run.
+    """For use inside a flow run; nodes are computed in this process.
 
     Args:
         n_workers: maximum number of nodes at a time.
     """
 
+    name = "prefect"
+
     def __init__(self, n_workers: int) -> None:
         self.n_workers = n_workers
 
+    def threads_of(self, node: Node, context: RunContext) -> int:
+        """Those of this process."""
+        return context.threads_of(node)
+
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
         """Run the graph; returns how each node ended, by id."""
-        schedule = Schedule(graph, context.wants_the_machine)
-        futures: dict[str, PrefectFuture[Any]] = {}
-        ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
-        display.begin(len(graph))
-        with ThreadPoolTaskRunner(max_workers=self.n_workers) as runner:
-            while not schedule.finished:
-                while schedule.n_running < self.n_workers and (node := schedule.next()):
-                    schedule.start(node)
-                    futures[node.id] = runner.submit(
-                        run_node,
-                        {
-                            "label": node.label,
-                            # quote: Prefect looks for futures inside parameters.
-                            "node": quote(node),
-                            "context": quote(context),
-                            "display": quote(display),
-                            "threads": context.threads_of(node),
-                        },
-                        wait_for=[futures[ref] for ref in node.upstream],
-                    )
-                    futures[node.id].add_done_callback(lambda _, node=node: ended.put(node))
-                node = _wait(ended)
-                futures[node.id].wait()  # only this brings its final state here
-                state = futures[node.id].state
-                if state.is_completed():
-                    how = "reused" if state.name == "Cached" else "computed"
-                    end(schedule, node, how, None, context, display)
-                else:
-                    error = state.result(raise_on_failure=False)
-                    end(schedule, node, "failed", error, context, display)
-        return schedule.outcomes
+        return run_at(ThisProcess(context, self.n_workers), graph, context, display)
+
+
+def run_at(
+    place: Place, graph: Graph, context: RunContext, display: Display
+) -> Mapping[str, Outcome]:
+    """Run every node of a graph as a task run, computed at `place`; how each node ended, by id.
+
+    Raises:
+        ClusterGoneError: nothing can be computed there any more.
+    """
+    schedule = Schedule(graph, place.in_the_way)
+    futures: dict[str, PrefectFuture[Any]] = {}
+    ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
+    display.begin(len(graph))
+    with ThreadPoolTaskRunner() as runner:
+        while not schedule.finished:
+            while schedule.n_running < place.n_nodes and (node := schedule.next()):
+                schedule.start(node)
+                futures[node.id] = runner.submit(
+                    run_node,
+                    {
+                        "label": node.label,
+                        # quote: Prefect looks for futures inside parameters.
+                        "node": quote(node),
+                        "context": quote(context),
+                        "display": quote(display),
+                        "place": quote(place),
+                    },
+                    wait_for=[futures[ref] for ref in node.upstream],
+                )
+                futures[node.id].add_done_callback(lambda _, node=node: ended.put(node))
+            node = _wait(ended)
+            futures[node.id].wait()  # only this brings its final state here
+            state = futures[node.id].state
+            if state.is_completed():
+                how = "reused" if state.name == "Cached" else "computed"
+                end(schedule, node, how, None, context, display)
+            else:
+                error = state.result(raise_on_failure=False)
+                if isinstance(error, ClusterGoneError):
+                    raise error
+                end(schedule, node, "failed", error, context, display)
+    return schedule.outcomes
 
 
 def _wait(ended: "queue.SimpleQueue[Node]") -> Node:

@@ -87,6 +87,13 @@ class Display:
         """Print a line above the bars, without interpreting markup: names may contain brackets."""
         self._bars.console.print(Text(visible(text), style), highlight=False)
 
+    def tell(self, text: str, style: str = "") -> None:
+        """Say something about the run that is no result: without a terminal it goes where errors go."""
+        if self.console.is_terminal:
+            self.say(text, style)
+        else:
+            Console(stderr=True, soft_wrap=True).print(Text(visible(text), style), highlight=False)
+
     def begin(self, n_nodes: int) -> None:
         """Show how many of `n_nodes` have ended."""
         self._nodes = self.open("stages", n_nodes, "stages")

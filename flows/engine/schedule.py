@@ -28,11 +28,11 @@ class Schedule:
 
     Args:
         graph: all nodes.
-        alone: whether a node needs the whole machine, so that nothing else may run.
+        in_the_way: whether two nodes cannot run side by side where they are computed.
     """
 
-    def __init__(self, graph: Graph, alone: Callable[[Node], bool]) -> None:
-        self._alone = alone
+    def __init__(self, graph: Graph, in_the_way: Callable[[Node, Node], bool]) -> None:
+        self._in_the_way = in_the_way
         self._missing = {node.id: set(node.upstream) for node in graph}
         self._downstream: dict[str, list[str]] = {node.id: [] for node in graph}
         for node in graph:
@@ -72,10 +72,8 @@ class Schedule:
         return any(self._block_each_other(node, other) for other in self._running.values())
 
     def _block_each_other(self, one: Node, other: Node) -> bool:
-        if self._alone(one) or self._alone(other):
-            return True
-        both_run_it = one.resources.backbone and other.resources.backbone
-        return both_run_it or not set(one.resources.stores).isdisjoint(other.resources.stores)
+        one_store = not set(one.resources.stores).isdisjoint(other.resources.stores)
+        return one_store or self._in_the_way(one, other)
 
     def start(self, node: Node) -> None:
         """Mark a node as running."""

@@ -6,17 +6,22 @@ from permafrost.flows.context import RunContext
 from permafrost.flows.engine.engine import end, reuse_or_make
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome, Schedule
-from permafrost.flows.graph import Graph
+from permafrost.flows.graph import Graph, Node
 
 
 class SerialEngine:
     """Needs no server and no threads."""
 
+    name = "serial"
     n_workers = 1
+
+    def threads_of(self, node: Node, context: RunContext) -> int:
+        """Those of this process."""
+        return context.threads_of(node)
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
         """Run the graph; returns how each node ended, by id."""
-        schedule = Schedule(graph, context.wants_the_machine)
+        schedule = Schedule(graph, context.in_the_way)
         display.begin(len(graph))
         while (node := schedule.next()) is not None:
             schedule.start(node)

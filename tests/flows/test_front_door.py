@@ -27,7 +27,7 @@ from tests.storage.object_server import ObjectServer, object_server
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 MARK = "<!-- test: the front door -->"
-HEAVY = ("torch", "transformers", "prefect", "pyarrow", "numpy", "pydantic")
+HEAVY = ("torch", "transformers", "prefect", "pyarrow", "numpy", "pydantic", "distributed")
 NEW = ["a river under the night sun", *TEXTS, "snow melts"]
 
 
@@ -62,6 +62,8 @@ assert not loaded, loaded
 permafrost.open("nowhere").runs()
 loaded = [name for name in ("torch", "transformers", "prefect") if name in sys.modules]
 assert not loaded, loaded
+import permafrost.flows.cli, permafrost.flows.front
+assert "distributed" not in sys.modules, "it is for runs on Dask only"
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

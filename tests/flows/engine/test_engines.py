@@ -4,6 +4,7 @@ import io
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from prefect.context import FlowRunContext
 from rich.console import Console
 
 from permafrost.flows.context import RunContext, RunRuntime
+from permafrost.flows.engine.choice import Dask
+from permafrost.flows.engine.dask import DaskEngine
 from permafrost.flows.engine.engine import Engine
 from permafrost.flows.engine.prefect import PrefectEngine
 from permafrost.flows.engine.progress import Display
@@ -36,18 +39,29 @@ def run_with(engine: Engine, graph: Graph, home: Path) -> Mapping[str, Outcome]:
 
 
 @flow(name="sums")
-def in_a_flow(graph: Graph, home: Path) -> tuple[Mapping[str, Outcome], object]:
+def in_a_flow(engine: Any, graph: Graph, home: Path) -> tuple[Mapping[str, Outcome], object]:
     context = FlowRunContext.get()
     assert context is not None
     assert context.flow_run is not None
-    return run_with(PrefectEngine(2), graph, home), context.flow_run.id
+    return run_with(engine, graph, home), context.flow_run.id
 
 
-@pytest.fixture(params=["serial", "prefect"])
-def run(request: pytest.FixtureRequest) -> Run:
-    if request.param == "serial":
-        return lambda graph, home: run_with(SerialEngine(), graph, home)
-    return lambda graph, home: in_a_flow(graph, home)[0]
+@pytest.fixture(params=["serial", "prefect", "dask"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    match request.param:
+        case "serial":
+            return SerialEngine()
+        case "prefect":
+            return PrefectEngine(2)
+        case _:
+            return DaskEngine(Dask(request.getfixturevalue("scheduler")), 2)
+
+
+@pytest.fixture
+def run(engine: Engine) -> Run:
+    if isinstance(engine, SerialEngine):
+        return lambda graph, home: run_with(engine, graph, home)
+    return lambda graph, home: in_a_flow(engine, graph, home)[0]
 
 
 @pytest.fixture
@@ -98,21 +112,26 @@ class TestEveryEngine:
         assert again["good"] == again["other"] == "reused"
 
     def test_threads_of_a_node_do_not_depend_on_what_runs_beside_it(
-        self, run: Run, tmp_path: Path, three_cores: None
+        self, engine: Engine, run: Run, tmp_path: Path, three_cores: None
     ) -> None:
         first, second = total("first", 1), total("second", 2)
         graph = Graph([first, second, total("last", 4, first, second), backbone_total("all", 8)])
         run(graph, tmp_path)
         artifacts = RunContext(tmp_path, RunRuntime()).artifacts
         threads = {n.label: artifacts.manifest(n.ref).provenance["threads"] for n in graph}
-        assert threads == {"first": 1, "second": 1, "last": 1, "all": 3}
+        # A worker has as many as its neighbours, also for the backbone.
+        alone = 1 if engine.name == "dask" else 3
+        assert threads == {"first": 1, "second": 1, "last": 1, "all": alone}
         assert torch.get_num_threads() == 3, "the user's own stay"
 
 
-def test_prefect_shows_every_node_by_its_label_with_what_it_needs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["prefect", "dask"], indirect=True)
+def test_prefect_shows_every_node_by_its_label_with_what_it_needs(
+    engine: Engine, tmp_path: Path
+) -> None:
     a, b = total("a · first", 1), total("b", 2)
     c = total("c [k=2]", 4, a, after=(b,))
-    _, flow_run = in_a_flow(Graph([a, b, c]), tmp_path)
+    _, flow_run = in_a_flow(engine, Graph([a, b, c]), tmp_path)
     wanted = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
     deadline = time.monotonic() + 30
     while True:

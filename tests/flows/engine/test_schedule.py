@@ -7,7 +7,7 @@ from tests.flows.engine.sums import total
 
 def planned(graph: Graph) -> Schedule:
     """Where nothing wants the machine for itself."""
-    return Schedule(graph, lambda _: False)
+    return Schedule(graph, lambda *_: False)
 
 
 def drain(schedule: Schedule) -> list[str]:
@@ -77,7 +77,9 @@ def _label(node: Node | None) -> str | None:
 def test_what_wants_the_machine_runs_alone_and_comes_first() -> None:
     first, second = total("first", 1), total("second", 2)
     fit, other = total("fit", 3, first), total("other", 4)
-    schedule = Schedule(Graph([first, second, fit, other]), lambda n: n in (first, second))
+    schedule = Schedule(
+        Graph([first, second, fit, other]), lambda *pair: first in pair or second in pair
+    )
     assert drain(schedule) == ["first"]
     schedule.end(first, "computed")
     assert drain(schedule) == ["second"], (

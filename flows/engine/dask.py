@@ -1,0 +1,122 @@
+"""Nodes are computed by Dask workers: processes of this machine, or of others that see the same home.
+
+Every node is a task run of Prefect's as with the engine `prefect`: a thread of this process, which has the
+node computed by a worker and waits for it. So Prefect needs to be reached from here only, and what a worker
+tells (progress, warnings, errors) is heard in the thread of the task run that it belongs to.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from prefect.logging import get_run_logger
+
+from permafrost.flows.context import RunContext
+from permafrost.flows.engine.choice import Dask
+from permafrost.flows.engine.cluster import Cluster
+from permafrost.flows.engine.engine import make_with
+from permafrost.flows.engine.in_worker import compute, threads_of_workers
+from permafrost.flows.engine.prefect import run_at
+from permafrost.flows.engine.progress import Display
+from permafrost.flows.engine.schedule import Outcome
+from permafrost.flows.graph import Graph, Node
+from permafrost.storage.progress import Progress
+
+WAITING = 2
+"""Nodes under way for each worker: while one is computed, the next one is on its way."""
+
+
+class DaskEngine:
+    """For use inside a flow run.
+
+    Args:
+        where: an existing scheduler, or a cluster on this machine for as long as the run lasts.
+        n_workers: of the cluster on this machine; a scheduler has its own.
+    """
+
+    name = "dask"
+
+    def __init__(self, where: Dask, n_workers: int) -> None:
+        self._where = where
+        self.n_workers = n_workers if where.scheduler is None else 0
+
+    def threads_of(self, node: Node, context: RunContext) -> int:
+        """The same for all, whatever runs beside them."""
+        return threads_of_workers(context.runtime)
+
+    def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
+        """How each node ended, by id.
+
+        Raises:
+            InputError: no scheduler answers.
+            ClusterGoneError: it is gone, or none of its workers can stand in for this process.
+        """
+        with Cluster(self._where, self.n_workers, context, display) as cluster:
+            return run_at(Workers(cluster, context), graph, context, display)
+
+
+class Workers:
+    """Has nodes computed on a cluster (prefect.Place), and here what writes stores or is built already."""
+
+    def __init__(self, cluster: Cluster, context: RunContext) -> None:
+        self._cluster, self._context = cluster, context
+
+    @property
+    def n_nodes(self) -> int:
+        """Enough to keep every worker busy."""
+        return WAITING * self._cluster.n_workers
+
+    def in_the_way(self, one: Node, other: Node) -> bool:
+        """One extraction at a time: it has all workers. Every worker has a backbone of its own."""
+        return bool(one.resources.stores and other.resources.stores)
+
+    def make(self, node: Node, progress: Progress) -> None:
+        """Have a node computed; raises as `Cluster.run`."""
+        if node.resources.stores or node.id in self._context.built:
+            threads = threads_of_workers(self._context.runtime)
+            make_with(threads, node, self._context, progress)
+            return
+        context = self._context
+        arguments = node, context.url, context.runtime
+        hear = Heard(progress)
+        try:
+            self._cluster.run(compute, *arguments, name=node.stage, label=node.label, hear=hear)
+        finally:
+            hear.end()
+        context.refresh()
+
+
+class Heard:
+    """What a worker tells of a node, as progress and logs of the task run in whose thread it is called."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._started = False
+
+    def __call__(self, what: str, *arguments: Any) -> None:
+        match what:
+            case "start":
+                self.end()  # of a worker that was lost
+                self._started = True
+                self._progress.start(*arguments)
+            case "advance" if self._started:
+                self._progress.advance(*arguments)
+            case "finish":
+                self.end()
+            case "log":
+                log(*arguments)
+
+    def end(self) -> None:
+        """Nothing more is to come."""
+        if self._started:
+            self._started = False
+            self._progress.finish()
+
+
+def log(level: int, name: str, message: str) -> None:
+    """Pass on what was logged elsewhere: to Prefect where that takes it, which prints it too."""
+    run = get_run_logger()
+    if run.isEnabledFor(level):
+        run.log(level, "%s: %s", name, message)
+    else:
+        logging.getLogger(name).log(level, message)
