@@ -9,7 +9,6 @@ from permafrost.flows.context import RunContext
 from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
 from permafrost.stages.extraction.backbone import choose_device
-from permafrost.stages.report.config import CurveAxis
 from permafrost.storage import paths
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.quoting import quoted
@@ -57,12 +56,7 @@ def _check_report(nodes: ExperimentGraph) -> None:
     """What the report refuses, which is built when all else is done."""
     e = nodes.experiment
     tasks = dict.fromkeys([*(c.task for c in e.cells), *(c.task for c in e.evaluation_cells)])
-    axis = e.report.x_axis
-    if isinstance(axis, CurveAxis) and (unknown := [t for t in axis.values if t not in tasks]):
-        raise InputError(
-            f"report.x_axis.values places the task {quoted(unknown[0])}, but there are results of "
-            f"{', '.join(tasks)}; rename or remove it"
-        )
+    e.report.x_axis.require(tasks)
     curves = Counter(
         (curve, task) for name, curve, task in nodes.probes if e.probes[name].section == "layers"
     )

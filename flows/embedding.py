@@ -56,6 +56,52 @@ class ByMethod:
     dev: str | None
     """File of graded pairs on which layers are chosen, for `layers: auto`."""
 
+    def make(self, unique: "_Unique", context: "ExtractContext") -> "_Made":
+        """Vectors of different texts, and what they were made from.
+
+        Raises:
+            InputError: as `embed_texts`.
+        """
+        targets = [
+            resolve_target(self.extract.model_copy(update={"recipe": member}))
+            for member in self.extract.recipe.members()
+        ]
+        first = targets[0]
+        # The prompts of an ensemble share the backbone, which is loaded at most once.
+        load = cache(
+            partial(
+                load_backbone, first.files, first.identity.compute_dtype, context.runtime.device
+            )
+        )
+        work = _Extractions(targets, context, load)
+        config, dev_tokens = self.config, 0
+        # A layer that is not there is told before anything runs.
+        layers = layers_of(config, first.sizes)
+        if config.layers == "auto":
+            config, dev_tokens = _choose(config, self.dev, work)
+            layers = layers_of(config, first.sizes)
+        elif self.dev is not None:
+            raise InputError(
+                f"--dev {self.dev} is for --layers auto only, but --layers is {config.layers}; leave one out"
+            )
+        prompt_features, reports = work.run(config, unique)
+        vectors = embed_ensemble(
+            (combined_layers(config, f, context.progress("embed")) for f in prompt_features),
+            config.combine,
+        )
+        identities = [to_plain(t.identity) for t in targets]
+        facts = {
+            "method": config.method.kind,
+            "config": config.model_dump(mode="json"),
+            "layers": list(layers),
+            "layers_chosen_on": self.dev,
+            "recipe": to_plain(self.extract.recipe),
+            "arrays": list(required_arrays(config, first.sizes)),
+            **({"store": identities[0]} if len(targets) == 1 else {"stores": identities}),
+        }
+        n_tokens = dev_tokens + sum(r.n_tokens for r in reports)
+        return _Made(finish(config, vectors, prompt_features[0].name), reports, facts, n_tokens)
+
 
 @dataclass(frozen=True)
 class ByHead:
@@ -64,6 +110,21 @@ class ByHead:
     artifact: str
     backbone: str | None
     """Where the backbone is now; None for where it was."""
+
+    def make(self, unique: "_Unique", context: "ExtractContext") -> "_Made":
+        """Vectors of different texts, and what they were made from; raises as `find_fitted`."""
+        fitted = find_fitted(context.home, self.artifact, self.backbone)
+        target = fitted.target
+        report = _extract(target, unique, context, None)
+        features = StoredFeatures(report.store, target.sizes, unique.digests)
+        made = fitted.vectors.of(features, context.progress("embed"))
+        facts = {
+            "store": to_plain(target.identity),
+            "arrays": list(target.arrays),
+            "head": self.artifact,
+        }
+        vectors = fitted.vectors.joined([made], features.name)
+        return _Made(vectors, [report], facts, report.n_tokens)
 
 
 @dataclass(frozen=True)
@@ -129,12 +190,7 @@ def vectors_of(how: ByMethod | ByHead, texts: Sequence[str], context: ExtractCon
 
 def _make(how: ByMethod | ByHead, texts: Texts, context: ExtractContext) -> "tuple[_Made, Vectors]":
     digests = texts.map(text_digest)
-    unique = _Unique(*each_once([texts], [digests]))
-    made = (
-        _by_method(how, unique, context)
-        if isinstance(how, ByMethod)
-        else _by_head(how, unique, context)
-    )
+    made = how.make(_Unique(*each_once([texts], [digests])), context)
     return made, made.vectors[numbered(digests)]
 
 
@@ -154,46 +210,6 @@ class _Made:
     """Of the extractions of the texts, one per member of an ensemble."""
     facts: dict[str, Any]
     n_tokens_computed: int
-
-
-def _by_method(how: ByMethod, unique: _Unique, context: ExtractContext) -> _Made:
-    targets = [
-        resolve_target(how.extract.model_copy(update={"recipe": member}))
-        for member in how.extract.recipe.members()
-    ]
-    first = targets[0]
-    # The prompts of an ensemble share the backbone, which is loaded at most once.
-    load = cache(
-        partial(load_backbone, first.files, first.identity.compute_dtype, context.runtime.device)
-    )
-    work = _Extractions(targets, context, load)
-    config, dev_tokens = how.config, 0
-    # A layer that is not there is told before anything runs.
-    layers = layers_of(config, first.sizes)
-    if config.layers == "auto":
-        config, dev_tokens = _choose(config, how.dev, work)
-        layers = layers_of(config, first.sizes)
-    elif how.dev is not None:
-        raise InputError(
-            f"--dev {how.dev} is for --layers auto only, but --layers is {config.layers}; leave one out"
-        )
-    prompt_features, reports = work.run(config, unique)
-    vectors = embed_ensemble(
-        (combined_layers(config, f, context.progress("embed")) for f in prompt_features),
-        config.combine,
-    )
-    identities = [to_plain(t.identity) for t in targets]
-    facts = {
-        "method": config.method.kind,
-        "config": config.model_dump(mode="json"),
-        "layers": list(layers),
-        "layers_chosen_on": how.dev,
-        "recipe": to_plain(how.extract.recipe),
-        "arrays": list(required_arrays(config, first.sizes)),
-        **({"store": identities[0]} if len(targets) == 1 else {"stores": identities}),
-    }
-    n_tokens = dev_tokens + sum(r.n_tokens for r in reports)
-    return _Made(finish(config, vectors, prompt_features[0].name), reports, facts, n_tokens)
 
 
 @dataclass(frozen=True)
@@ -237,21 +253,6 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
     gold = corpus.examples.column("label").to_numpy()
     chosen = choose_layers(vectors, pairs, gold, config.combine)
     return with_layers(config, chosen), sum(r.n_tokens for r in reports)
-
-
-def _by_head(how: ByHead, unique: _Unique, context: ExtractContext) -> _Made:
-    fitted = find_fitted(context.home, how.artifact, how.backbone)
-    target = fitted.target
-    report = _extract(target, unique, context, None)
-    features = StoredFeatures(report.store, target.sizes, unique.digests)
-    made = fitted.vectors.of(features, context.progress("embed"))
-    facts = {
-        "store": to_plain(target.identity),
-        "arrays": list(target.arrays),
-        "head": how.artifact,
-    }
-    vectors = fitted.vectors.joined([made], features.name)
-    return _Made(vectors, [report], facts, report.n_tokens)
 
 
 def _extract(

@@ -118,13 +118,11 @@ class Graph:
             self._hand_plugins_on()
 
     def _hand_plugins_on(self) -> None:
-        """To read what a plug-in made takes its code, e.g. to build the head of a fit: no part of the key,
-        which has the fit's."""
+        """To read what a plug-in made takes its code, e.g. to build the head of a fit, or the recipe of
+        features: no part of the key, which has the fit's and the features'."""
         for node in self.ordered():
-            read = [self[i.ref].plugins for i in node.inputs if i.ref in self]
-            plugins = {
-                name: source for one in (*read, node.plugins) for name, source in one.items()
-            }
+            sources = (*(self[ref].plugins for ref in node.upstream), node.plugins)
+            plugins = {name: source for one in sources for name, source in one.items()}
             if plugins != node.plugins:
                 self._nodes[node.id] = _with(node, plugins=plugins)
 

@@ -13,7 +13,7 @@ from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import train_texts
 from permafrost.stages.embed import StoredFeatures
-from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors, MethodVectors
+from permafrost.stages.encoder.vectors import TextVectors
 from permafrost.stages.mteb_evaluation import (
     Embedding,
     MtebTask,
@@ -35,22 +35,18 @@ class Evaluate(Stage):
 
     @classmethod
     @abstractmethod
-    def vectors(
-        cls, node: Node, context: RunContext
-    ) -> HeadVectors | LatentVectors | MethodVectors:
+    def vectors(cls, node: Node, context: RunContext) -> TextVectors:
         """From the rows of texts to their vectors."""
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         facts = node.run_facts
-        vectors = cls.vectors(node, context)
         embedding = Embedding(
             facts["method"],
-            vectors,
+            cls.vectors(node, context),
             partial(_features, node, context),
             node.config["embedding"],
             progress,
-            n_parameters=0 if isinstance(vectors, MethodVectors) else vectors.head.n_parameters,
             trained_on=_trained_on(node, context),
         )
         config = _TASK.validate_python(facts["config"])

@@ -21,7 +21,7 @@ from permafrost.stages.probes import ProbeCurves
 from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.stages.report.attention import AttentionRows, TextAttention
 from permafrost.stages.report.cells import Cell, Costs
-from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.layers import LAYER_CURVES
 from permafrost.stages.report.pretraining import PretrainingRun
@@ -159,8 +159,10 @@ def write(node: Node, context: RunContext, folder: Path, gaps: Sequence[str] = (
     pretrainings = [PretrainingEntry.model_validate(p) for p in config["pretrainings"]]
     tasks = {task: ref for task, ref in config["tasks"] if there(ref)}
     scored = {c.task for c in cells if there(c.result)}
+    shown = ReportConfig.model_validate(config["report"])
     write_report(
-        _placed(ReportConfig.model_validate(config["report"]), scored),
+        # Tasks without a result have no place.
+        shown.model_copy(update={"x_axis": shown.x_axis.among(scored)}),
         [_cell(c, context) for c in cells if there(c.result)],
         {task: _corpus(ref, context) for task, ref in tasks.items()},
         partial(text_tokens, node, context),
@@ -190,15 +192,6 @@ def pretraining_runs(node: Node, context: RunContext) -> list[PretrainingRun]:
 def _pretraining(entry: PretrainingEntry, context: RunContext) -> PretrainingRun:
     history = _open(entry.ref, context) / HISTORY
     return PretrainingRun(entry.name, entry.task, history, entry.layers)
-
-
-def _placed(config: ReportConfig, tasks: set[str]) -> ReportConfig:
-    """The axis without tasks that have no result."""
-    axis = config.x_axis
-    if not isinstance(axis, CurveAxis) or tasks.issuperset(axis.values):
-        return config
-    values = {task: x for task, x in axis.values.items() if task in tasks}
-    return config.model_copy(update={"x_axis": axis.model_copy(update={"values": values})})
 
 
 def _open(ref: str, context: RunContext) -> Path:

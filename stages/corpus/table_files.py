@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,45 +73,45 @@ def column_names(path: Path) -> list[str]:
     Raises:
         InputError: the file is missing, empty, unreadable or broken.
     """
-    kind, path = file_format(path), data_files(path)[0]
-    try:
-        match kind:
-            case "parquet":
-                with pa.parquet.ParquetFile(path, memory_map=True) as file:
-                    return file.schema_arrow.names
-            case "csv" | "tsv":
-                with pa.csv.open_csv(path, *_csv_options(path)) as head:
-                    return head.schema.names
-            case "jsonl":
-                return list(_first_object(path))
-            case _:
-                return ["text"]
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise _unreadable(path, error) from error
+    with _opened(path) as (names, _):
+        return names
 
 
 def first_row(path: Path) -> dict[str, Any]:
-    """The values of the first row by column, of the first file if there are several; empty without rows.
+    """The values of the first row by column, of the first file if there are several; empty without rows, and
+    of plain text.
 
     Raises:
         InputError: the file is missing, empty, unreadable or broken.
     """
+    with _opened(path) as (_, rows):
+        return next(rows, {})
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[tuple[list[str], Iterator[dict[str, Any]]]]:
+    """The columns of the first file, and its first rows as they are read."""
     kind, path = file_format(path), data_files(path)[0]
     try:
         match kind:
             case "parquet":
                 with pa.parquet.ParquetFile(path, memory_map=True) as file:
-                    batch = next(file.iter_batches(batch_size=1), None)
+                    yield file.schema_arrow.names, _first_rows(file.iter_batches(batch_size=1))
             case "csv" | "tsv":
                 with pa.csv.open_csv(path, *_csv_options(path)) as head:
-                    batch = next(iter(head), None)
+                    yield head.schema.names, _first_rows(head)
             case "jsonl":
-                return _first_object(path)
+                first = _first_object(path)
+                yield list(first), iter([first])
             case _:
-                return {}
+                yield ["text"], iter(())
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise _unreadable(path, error) from error
-    return next(iter(batch.slice(0, 1).to_pylist()), {}) if batch is not None else {}
+
+
+def _first_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.slice(0, 1).to_pylist()
 
 
 def read_columns(

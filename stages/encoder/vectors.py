@@ -41,6 +41,11 @@ class TextVectors(Protocol):
         """What has parameters; None for a method without any."""
         ...
 
+    @property
+    def n_parameters(self) -> int:
+        """Trained numbers."""
+        ...
+
     def of(self, features: Features, progress: Progress) -> Vectors:
         """Vectors of all texts under one recipe `[n_texts, width]` float32.
 
@@ -73,6 +78,11 @@ class HeadVectors:
         """The head."""
         return self.head
 
+    @property
+    def n_parameters(self) -> int:
+        """Of the head."""
+        return self.head.n_parameters
+
     def of(self, features: Features, progress: Progress) -> Vectors:
         """Pooled vectors, projected if the head was trained on graded pairs."""
         return embed_with_head(self.head, features.reader(self.head.layer, "span"), progress)
@@ -100,6 +110,11 @@ class LatentVectors:
     def module(self) -> torch.nn.Module:
         """The head."""
         return self.head
+
+    @property
+    def n_parameters(self) -> int:
+        """Of the head."""
+        return self.head.n_parameters
 
     def of(self, features: Features, progress: Progress) -> Vectors:
         """The embedding whose cosine is the head's similarity."""
@@ -146,6 +161,11 @@ class MethodVectors:
     def module(self) -> None:
         """Nothing has parameters."""
         return None
+
+    @property
+    def n_parameters(self) -> int:
+        """None: whitening is fitted, not trained."""
+        return 0
 
     def of(self, features: Features, progress: Progress) -> Vectors:
         """Layers combined, neither averaged over prompts nor normalised."""

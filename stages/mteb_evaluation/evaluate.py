@@ -129,7 +129,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         "n_test": _n_examples(task) if data is None else data.n_examples,
         "majority": None,
         "choice": {},
-        "n_parameters": embedding.n_parameters,
+        "n_parameters": embedding.vectors.n_parameters,
         "category": task.metadata.type,
         "embedding": embedding.digest,
         "texts_in_train": _in_train(asked, embedding.trained_on),

@@ -30,8 +30,6 @@ class Embedding:
     identity: Mapping[str, Any]
     """Everything that decides the vectors: stores with their recipes, and method or trained head."""
     progress: Progress
-    n_parameters: int = 0
-    """Trained to make the vectors."""
     trained_on: frozenset[str] | None = None
     """Digests of the texts that it was trained on, or its whitening fitted; None if on none."""
 

@@ -275,11 +275,9 @@ def test_a_kind_is_registered_by_its_class(
     )
     (tmp_path / "door_kinds.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "_PLUGINS", plugins._Plugins())
     own = importlib.import_module("door_kinds").Own
-    try:
-        assert HEADS.kinds()["own_mean"] is own
-    finally:
-        plugins._PLUGINS.registered.clear()
+    assert HEADS.kinds()["own_mean"] is own
     with pytest.raises(permafrost.InputError, match="is no kind"):
         permafrost.register(dict)
     with pytest.raises(permafrost.InputError, match="put it in a file"):

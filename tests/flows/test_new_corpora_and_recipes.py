@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from permafrost.flows.build import build_graph
 from permafrost.flows.experiment import load_experiment
@@ -157,6 +158,31 @@ def test_a_corpus_depends_on_the_code_of_its_own_source_and_of_no_other(tmp_path
         reached = {name.split(":")[0] for name in corpus_node("task", source).code}
         assert {m for m in reached if m.startswith(CORPUS_SOURCES.package)} == own, name
         assert "permafrost.stages.corpus.source" in reached
+
+
+def test_a_probe_that_runs_the_backbone_keys_the_code_of_its_recipe(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "loud.py"
+    recipe.write_text(RECIPE)
+    content = yaml.safe_load(experiment(tmp_path, tiny_bert).read_text())
+    del content["tasks"]["mine"]
+    curves = {"plain": {"n_texts": 2}, "aloud": {"n_texts": 2, "recipe": "aloud"}}
+    probe = {"kind": "sensitivity", "tasks": ["made"], "methods": curves}
+    content |= {"plugins": [str(recipe)], "probes": {"hangs": probe}}
+    path = write(tmp_path / "probes.yaml", content)
+    before = {node.label: node for node in build_graph(load_experiment(path)).graph}
+    recipe.write_text(RECIPE.replace("say: ", "shout: "))
+    changed = {label for label, id in ids(path).items() if id != before[label].id}
+    own = {label for label in before if "aloud" in label}
+    assert "probe aloud · made" in own
+    report = {label for label in before if label.startswith("report")}
+    assert changed == own | report
+    # On a worker, whatever reads what was made under the recipe may have to wrap a text in it.
+    carrying = {
+        label for label, node in before.items() if "permafrost_plugins.loud" in node.plugins
+    }
+    assert carrying == own | report
 
 
 def test_the_code_of_a_plug_in_recipe_is_in_its_identity_and_ours_have_none(tmp_path: Path) -> None:

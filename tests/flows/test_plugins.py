@@ -1,6 +1,8 @@
 """A kind in a file of a user joins the experiment, its keys and its report; keys are as fine as the code."""
 
+import ast
 import importlib
+import inspect
 import pkgutil
 import shutil
 import subprocess
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from permafrost import flows
 from permafrost.flows import methods, nodes
 from permafrost.flows.experiment import Experiment
 from permafrost.flows.methods.method import METHODS
@@ -183,3 +186,20 @@ def test_the_room_of_methods_holds_kinds_and_their_base_class() -> None:
     walked = pkgutil.walk_packages(methods.__path__, f"{methods.__name__}.")
     modules = {module.name for module in walked if not module.ispkg}
     assert modules == kinds_of(METHODS) | kinds_of(PROBES)
+
+
+def test_no_code_of_the_flows_tells_kinds_apart_by_their_classes() -> None:
+    """What differs between kinds is a method of theirs, or a plug-in could not have it."""
+    asked = set[str]()
+    for found in pkgutil.walk_packages(flows.__path__, f"{flows.__name__}."):
+        module = importlib.import_module(found.name)
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                names = {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)}
+                classes = (getattr(module, name, None) for name in names)
+                asked |= {c.__qualname__ for c in classes if isinstance(c, type) and _is_ours(c)}
+    assert asked == {"Home"}
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.startswith("permafrost.") and not issubclass(cls, Exception)

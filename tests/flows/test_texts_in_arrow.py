@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.flows import embedding, extraction
+from permafrost.flows import extraction
 from permafrost.flows.embedding import ByMethod, ExtractContext, embed_config, embed_texts
 from permafrost.stages.corpus.texts import read_texts
 from permafrost.stages.extraction.backbone import BackboneConfig
@@ -57,7 +57,7 @@ def test_embed(texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         vectors = np.array([[1.0], [2.0], [3.0]], np.float32)
         return SimpleNamespace(vectors=vectors, reports=[report], facts={}, n_tokens_computed=0)
 
-    monkeypatch.setattr(embedding, "_by_method", made)
+    monkeypatch.setattr(ByMethod, "make", made)
     config = embed_config(method="mean", layers="last", of="hidden")
     output = tmp_path / "out.parquet"
     place = ExtractContext(tmp_path, ExtractRuntime(), lambda label: SilentProgress())

@@ -24,6 +24,7 @@ from permafrost.stages.encoder import encoder as encoder_module
 from permafrost.stages.encoder import features as features_module
 from permafrost.stages.encoder import load_encoder, method_encoder
 from permafrost.stages.encoder.features import as_stored
+from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.recipes import parse_recipe
 from permafrost.stages.extraction.recompute import COMPUTE_NOISE
@@ -33,6 +34,7 @@ from permafrost.stages.freeze import (
     EncoderSizes,
     PairFitConfig,
     SiameseHead,
+    Unified,
     UnifiedHead,
     UnifiedProjectionHead,
     load_pair_fit,
@@ -110,6 +112,7 @@ def test_a_head_gives_the_vectors_of_the_store(
     expected = embed_with_head(loaded, stored(home).reader("hidden/2", "span"), SILENT)
     equal_but_for_float32_rounding(encoder.encode(TEXTS), expected)
     assert encoder.d_out == expected.shape[1]
+    assert HeadVectors(loaded).n_parameters == loaded.n_parameters
     assert encoder.max_length == 60
 
 
@@ -289,6 +292,8 @@ def test_the_unified_embedding_has_the_cosines_that_the_head_predicts(
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     artifacts = ArtifactStore(latents_home.path)
     trained = load_pair_fit(artifacts.open(artifacts.find(artifact))).head()
+    assert isinstance(trained, Unified)
+    assert LatentVectors(trained, tuple(LATENTS)).n_parameters == trained.n_parameters > 0
     features = stored(latents_home)
     rows = read_latents([features.reader(array, "span") for array in LATENTS])
     pairs = np.array([[0, 1], [2, 3], [1, 1]])

@@ -299,6 +299,18 @@ def test_an_axis_value_for_an_unknown_task_is_refused(grid: Grid, tmp_path: Path
     assert not (tmp_path / "report").exists()
 
 
+def test_an_axis_is_cut_to_the_tasks_that_have_results():
+    axis = CurveAxis(label="x", values={"a": 0.1, "b": 0.2})
+    axis.require(["a", "b", "c"])
+    with pytest.raises(
+        InputError, match=r"places the task 'b', but there are results of a, c; rename"
+    ):
+        axis.require(["a", "c"])
+    assert axis.among(["a", "c"]) == CurveAxis(label="x", values={"a": 0.1})
+    TasksAxis().require([])
+    assert TasksAxis().among(["a"]) == TasksAxis()
+
+
 def test_a_task_without_a_place_on_the_axis_is_in_the_table_only(grid: Grid, tmp_path: Path):
     grid.config = ReportConfig(title="t", x_axis=CurveAxis(label="x", values={"ratio 0.2": 0.2}))
     page = Page(grid.write(tmp_path / "report") / "report.html")
