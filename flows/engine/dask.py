@@ -70,10 +70,13 @@ class Workers:
         """One extraction at a time: it has all workers. Every worker has a backbone of its own."""
         return bool(one.resources.stores and other.resources.stores)
 
-    def make(self, node: Node, progress: Progress) -> None:
+    def threads_of(self, node: Node) -> int:
+        """The same for all, whatever runs beside them."""
+        return threads_of_workers(self._context.runtime)
+
+    def make(self, node: Node, progress: Progress, threads: int) -> None:
         """Have a node computed; raises as `Cluster.run`."""
         if node.resources.stores or node.id in self._context.built:
-            threads = threads_of_workers(self._context.runtime)
             make_with(threads, node, self._context, progress)
             return
         context = self._context

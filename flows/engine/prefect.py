@@ -56,7 +56,11 @@ class Place(Protocol):
         """Whether two nodes cannot be under way at the same time."""
         ...
 
-    def make(self, node: Node, progress: Progress) -> None:
+    def threads_of(self, node: Node) -> int:
+        """torch's threads in a node; called in the engine's own thread, as each thread has its own number."""
+        ...
+
+    def make(self, node: Node, progress: Progress, threads: int) -> None:
         """Compute a node and publish it; called in the thread of its task run."""
         ...
 
@@ -76,9 +80,13 @@ class ThisProcess:
         """Whether both need what there is one of."""
         return self._context.in_the_way(one, other)
 
-    def make(self, node: Node, progress: Progress) -> None:
+    def threads_of(self, node: Node) -> int:
+        """Those of this process."""
+        return self._context.threads_of(node)
+
+    def make(self, node: Node, progress: Progress, threads: int) -> None:
         """Compute a node here."""
-        make_with(self._context.threads_of(node), node, self._context, progress)
+        make_with(threads, node, self._context, progress)
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
@@ -94,7 +102,9 @@ def _may_help(task: Any, run: Any, state: Any) -> bool:
     retry_delay_seconds=[2, 10],
     retry_condition_fn=_may_help,
 )
-def run_node(label: str, node: Node, context: RunContext, display: Display, place: Place) -> Any:
+def run_node(
+    label: str, node: Node, context: RunContext, display: Display, place: Place, threads: int
+) -> Any:
     """Run one node; its state is named `Cached` when the artifact was there already.
 
     Prefect's own result cache is off: the artifact store alone says what is done.
@@ -102,7 +112,7 @@ def run_node(label: str, node: Node, context: RunContext, display: Display, plac
     STOP.check()
     if stage_of(node).is_done(node, context):
         return Completed(name="Cached", message=f"reused {node.id}")
-    place.make(node, NodeProgress(display, node.label))
+    place.make(node, NodeProgress(display, node.label), threads)
     return Completed(message=f"published {node.id}")
 
 
@@ -152,6 +162,7 @@ def run_at(
                         "context": quote(context),
                         "display": quote(display),
                         "place": quote(place),
+                        "threads": place.threads_of(node),
                     },
                     wait_for=[futures[ref] for ref in node.upstream],
                 )
