@@ -3,7 +3,10 @@
 Run by test_kill_extraction.py as a program of its own, because a process that kills its children has
 to be single-threaded when it forks:
 
-    python kill_extraction.py MODEL_FOLDER WORK_FOLDER N_KILLS SEED
+    python kill_extraction.py MODEL_FOLDER WORK_FOLDER N_KILLS SEED KILL_SHARE
+
+With a KILL_SHARE the segments are computed by workers, of which that share is killed too; those of a killed
+extraction live on and find out by themselves. Without ("none"), by the extraction itself.
 """
 
 import json
@@ -13,6 +16,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +37,7 @@ from permafrost.storage.features.verification import verify
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import open_reader
+from tests.crash.forked_pool import ForkedPool
 
 WORDS = ("snow", "ice", "frost", "lake", "river", "cold", "warm", "melts", "night", "sun", "wind")
 AXES = Axes(segment_tokens=256, segment_texts=32)
@@ -48,13 +53,36 @@ def corpus(rng: random.Random, n: int) -> list[str]:
     return list(found)
 
 
-def run(target: ExtractTarget, home: Path, texts: list[str], backbone: Backbone) -> int:
+def run(
+    target: ExtractTarget,
+    home: Path,
+    texts: list[str],
+    backbone: Backbone,
+    pool: ForkedPool | None = None,
+) -> int:
     """One whole extraction; returns the tokens computed."""
     digests = [text_digest(t) for t in texts]
     report = extract(
-        target, home, texts, digests, RUNTIME, SilentProgress(), axes=AXES, load=lambda: backbone
+        target,
+        home,
+        texts,
+        digests,
+        RUNTIME,
+        SilentProgress(),
+        axes=AXES,
+        load=lambda: backbone,
+        pool=pool,
     )
     return report.n_tokens
+
+
+def contents(home: Path) -> dict[str, bytes]:
+    """Every file of a home but receipts and records, which hold times."""
+    return {
+        path.relative_to(home).as_posix(): path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and path.suffix != ".lock" and path.suffix != ".json"
+    }
 
 
 def committed_cells(store: FeatureStore) -> Cells:
@@ -100,15 +128,22 @@ def reference(store: FeatureStore, texts: list[str]) -> dict[str, dict[str, np.n
 
 
 def kill_after(
-    delay_s: float, target: ExtractTarget, home: Path, texts: list[str], backbone: Backbone
+    delay_s: float,
+    target: ExtractTarget,
+    home: Path,
+    texts: list[str],
+    backbone: Backbone,
+    pool: ForkedPool | None,
 ) -> bool:
     """Extract in a child and SIGKILL it after a delay; whether it was still running."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            run(target, home, texts, backbone)
+            run(target, home, texts, backbone, pool)
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     time.sleep(delay_s)
@@ -121,7 +156,9 @@ def kill_after(
     return killed
 
 
-def main(model: Path, work: Path, n_kills: int, seed: int) -> dict[str, int]:
+def main(
+    model: Path, work: Path, n_kills: int, seed: int, kill_share: float | None
+) -> dict[str, int]:
     """Kill `n_kills` extractions, at least; returns counts of what was checked."""
     torch.set_num_threads(1)
     rng = random.Random(seed)
@@ -139,6 +176,13 @@ def main(model: Path, work: Path, n_kills: int, seed: int) -> dict[str, int]:
     started = time.monotonic()
     run(targets[1], work / "timed", texts, backbone)
     whole_s = time.monotonic() - started
+    pool = None
+    if kill_share is not None:
+        pool = ForkedPool(backbone, rng, kill_share, segment_s=whole_s / 4)
+        n_tokens = run(targets[1], work / "forked", texts, backbone, pool)
+        assert n_tokens == run(targets[1], work / "again", texts, backbone)
+        assert pool.kills, "no worker was killed"
+        assert contents(work / "forked") == contents(work / "again"), "killed workers left a trace"
     identity = targets[0].identity
     expected = reference(
         FeatureStore.open(store_folder(work / "reference", identity.store_id)), texts
@@ -154,7 +198,7 @@ def main(model: Path, work: Path, n_kills: int, seed: int) -> dict[str, int]:
         root = store_folder(home, identity.store_id)
         if (root / "store.json").exists():
             before = committed_cells(FeatureStore.open(root))
-        killed = kill_after(rng.uniform(0, whole_s), *step[:1], home, step[1], backbone)
+        killed = kill_after(rng.uniform(0, whole_s), *step[:1], home, step[1], backbone, pool)
         counts["kills" if killed else "finished"] += 1
         if not (root / "store.json").exists():
             assert not before, "the store vanished"
@@ -195,5 +239,8 @@ def check_rerun(target: ExtractTarget, home: Path, texts: list[str], backbone: B
 
 
 if __name__ == "__main__":
-    model_, work_, n_, seed_ = sys.argv[1:]
-    sys.stdout.write(json.dumps(main(Path(model_), Path(work_), int(n_), int(seed_))))
+    model_, work_, n_, seed_, share_ = sys.argv[1:]
+    found = main(
+        Path(model_), Path(work_), int(n_), int(seed_), None if share_ == "none" else float(share_)
+    )
+    sys.stdout.write(json.dumps(found))

@@ -14,14 +14,33 @@ MANY = int(os.environ.get("PERMAFROST_KILLS", "100"))
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("n_kills", [3, pytest.param(MANY, marks=pytest.mark.deep)])
-def test_killed_extractions_lose_nothing_and_redo_nothing(tmp_path: Path, n_kills: int) -> None:
+@pytest.mark.parametrize(
+    ("n_kills", "kill_share"),
+    [
+        (3, "none"),
+        (1, "0.3"),
+        pytest.param(MANY, "none", marks=pytest.mark.deep),
+        pytest.param(MANY // 2, "0.3", marks=pytest.mark.deep),
+    ],
+    ids=["process", "workers", "process, many", "workers, many"],
+)
+def test_killed_extractions_lose_nothing_and_redo_nothing(
+    tmp_path: Path, n_kills: int, kill_share: str
+) -> None:
     model = save_model("bert", tmp_path / "model")
     script = Path(__file__).with_name("kill_extraction.py")
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(
-        [sys.executable, str(script), str(model), str(tmp_path / "work"), str(n_kills), "20"],
+        [
+            sys.executable,
+            str(script),
+            str(model),
+            str(tmp_path / "work"),
+            str(n_kills),
+            "20",
+            kill_share,
+        ],
         env=environment,
         capture_output=True,
         text=True,
