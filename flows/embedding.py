@@ -36,6 +36,7 @@ from permafrost.stages.extraction.target import (
     ExtractTarget,
     resolve_target,
 )
+from permafrost.stages.kinds import NAME_IT
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest, to_plain
 from permafrost.storage.progress import Progress
@@ -144,7 +145,8 @@ def embed_config(**fields: str) -> EmbedConfig:
     """
     if fields["method"] not in (known := AGGREGATIONS.kinds()):
         raise InputError(
-            f"--method {quoted(fields['method'])} is unknown; there are {', '.join(known)}"
+            f"--method {quoted(fields['method'])} is unknown; there are {', '.join(known)}; if it is "
+            f"of a plug-in, name its file: {NAME_IT}"
         )
     try:
         return EmbedConfig.model_validate(fields)

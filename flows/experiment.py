@@ -55,7 +55,12 @@ class GridCell:
     """What methods are compared by on this task, if the experiment says so."""
 
 
-def _loaded(paths: tuple[str, ...]) -> tuple[str, ...]:
+def loaded_plugins(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Load plug-in files, in place of those loaded before; here, as this module imports every category.
+
+    Raises:
+        InputError: see `use_plugins`.
+    """
     use_plugins(paths)
     return paths
 
@@ -65,7 +70,7 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    plugins: Annotated[tuple[str, ...], AfterValidator(_loaded)] = Field(
+    plugins: Annotated[tuple[str, ...], AfterValidator(loaded_plugins)] = Field(
         default=(), max_length=LIMIT, validate_default=True
     )
     """Python files that add kinds. The first field, as those after it may be of these kinds."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ForwardRef, Generic, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from permafrost.stages.plugins import (
@@ -36,6 +36,10 @@ class Kind(BaseModel):
 
 
 K = TypeVar("K", bound=BaseModel)
+NAME_IT = (
+    "--plugins my_head.py of a command, 'plugins' of an experiment, permafrost.register in Python"
+)
+"""How a plug-in is named, for messages. Nothing in a home is ever run: whoever uses it names the file."""
 CATEGORIES: list["Category[Any]"] = []
 """Every category whose module was imported."""
 
@@ -237,6 +241,21 @@ def _require_kinds(plugin: Plugin) -> None:
             f"name: {example}"
         )
     raise InputError(f"the plug-in {quoted(plugin.origin)} defines no kind: {reason}")
+
+
+def require_known(error: ValidationError, what: str) -> None:
+    """Told of fields that were read from files of a home, or of an exported head: no code lies beside them.
+
+    Raises:
+        InputError: they name a kind that is not known here.
+    """
+    for one in error.errors():
+        if one["type"] == "union_tag_invalid" and "ctx" in one:
+            kind, where = quoted(one["ctx"]["tag"]), ".".join(map(str, one["loc"]))
+            raise InputError(
+                f"{what} needs the kind {kind} ({where}), which is not known here; if it is of a plug-in, "
+                f"name its file: {NAME_IT}"
+            ) from error
 
 
 def kinds_in(value: object) -> Iterator[type[Kind]]:

@@ -27,6 +27,14 @@ SetFlag = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a field of the experiment: path.to.field=value."),
 ]
+PluginsFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugins",
+        help="Python file that adds kinds, as in 'plugins' of an experiment; may be repeated. Code that a "
+        "home's heads or recipes need is never taken from the home.",
+    ),
+]
 
 console = Terminal()
 
@@ -39,6 +47,19 @@ def home_folder(home: str) -> Path:
     """
     with Display(console) as display:
         return open_home(home, NodeProgress(display, f"pull {home}"))
+
+
+def load_plugins(files: list[str] | None) -> None:
+    """Load the files of `--plugins`.
+
+    Raises:
+        InputError: a file cannot be read or run, or defines no kind.
+    """
+    if files:
+        # Imported here: it takes seconds, and few commands need it.
+        from permafrost.flows.experiment import loaded_plugins
+
+        loaded_plugins(tuple(files))
 
 
 def emit(value: Any) -> None:

@@ -9,9 +9,11 @@ from permafrost.flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
     JsonFlag,
+    PluginsFlag,
     console,
     emit,
     home_folder,
+    load_plugins,
     say_path,
     size,
 )
@@ -48,6 +50,7 @@ def export(
         str | None, typer.Option(help="Where the backbone is now, if it moved.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
 ) -> None:
@@ -55,6 +58,7 @@ def export(
     # Imported here: torch takes seconds, and a wrong flag needs none of it.
     from permafrost.stages.encoder import export_head
 
+    load_plugins(plugins)
     done = export_head(home_folder(home), artifact, output, form, backbone, device)
     if json:
         emit(

@@ -9,9 +9,11 @@ from permafrost.flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
     JsonFlag,
+    PluginsFlag,
     console,
     emit,
     home_folder,
+    load_plugins,
     size,
     table,
 )
@@ -22,6 +24,7 @@ from permafrost.flows.garbage import collect
 from permafrost.flows.runs import run_files, run_problems
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
 from permafrost.storage.durable import bytes_under
+from permafrost.storage.errors import CorruptDataError, InputError
 from permafrost.storage.features.repairing import mend
 from permafrost.storage.features.store import FeatureStore, store_folders
 
@@ -57,10 +60,12 @@ def verify(
         ),
     ] = 0,
     backbone: BackboneFlag = None,
+    plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
 ) -> None:
     """Read every checksum and receipt; exit code 1 if anything is damaged or differs."""
+    load_plugins(plugins)
     root = home_folder(home)
     folders, refs = _chosen(root, name)
     artifacts = ArtifactStore(root)
@@ -135,9 +140,11 @@ def _print_verification(
 def repair(
     name: Annotated[str, typer.Argument(help="The store or artifact to repair.")],
     backbone: BackboneFlag = None,
+    plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,
 ) -> None:
     """Compute damaged cells of a store again, and only those; drop a damaged artifact."""
+    load_plugins(plugins)
     root = home_folder(home)
     folders, refs = _chosen(root, name)
     artifacts = ArtifactStore(root)
@@ -154,8 +161,16 @@ def repair(
 
 
 def _repair_store(folder: Path, source: str | None) -> None:
+    from permafrost.stages.extraction.recipes import recipe_of
     from permafrost.stages.extraction.recompute import compute_again
 
+    try:
+        recipe = FeatureStore.open(folder).record.identity.recipe
+    except (CorruptDataError, InputError):
+        recipe = None  # what mending tells, and may restore
+    if recipe is not None:
+        # Before damaged cells are dropped, which cannot be computed without it.
+        recipe_of(recipe)
     label = f"features/{folder.name[:12]}"
     with Display(console) as display:
         mended = mend(folder, NodeProgress(display, f"verify {label}"))

@@ -10,9 +10,11 @@ from permafrost.flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
     JsonFlag,
+    PluginsFlag,
     console,
     emit,
     home_folder,
+    load_plugins,
     say_path,
 )
 from permafrost.flows.engine.progress import Display, NodeProgress
@@ -69,6 +71,7 @@ def extract(
     device: DeviceFlag = "auto",
     batch_tokens: BatchFlag = 8192,
     too_long: TooLongFlag = "cut",
+    plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
 ) -> None:
@@ -77,6 +80,7 @@ def extract(
     from permafrost.stages.corpus.texts import read_texts
 
     started = time.monotonic()
+    load_plugins(plugins)
     root = home_folder(home)
     rows = read_texts(texts)
     config = _config(
@@ -223,6 +227,7 @@ def embed(
     device: DeviceFlag = "auto",
     batch_tokens: BatchFlag = 8192,
     too_long: TooLongFlag = "cut",
+    plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
 ) -> None:
@@ -236,6 +241,7 @@ def embed(
     )
     from permafrost.stages.corpus.texts import read_texts
 
+    load_plugins(plugins)
     if head is not None:
         if dev is not None:
             raise InputError(f"--dev {dev} has no use with --head {head}; leave one out")

@@ -1,5 +1,6 @@
 """Encoders of a trained head in a home, or of a method without training."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +20,12 @@ from permafrost.stages.fit import load_head
 from permafrost.stages.fit.choice import STAGE as CHOOSE
 from permafrost.stages.fit.trained import read_record
 from permafrost.stages.freeze import Unified, heads_with_vectors, load_pair_fit
+from permafrost.stages.plugins import classes, origin_of, packages
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName
 from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.fingerprint import fingerprint
 from permafrost.storage.quoting import quoted
 
 LAYERS = "layers"
@@ -51,7 +54,8 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
 
     Raises:
         NotFoundError: no such artifact, or its feature store is gone.
-        InputError: not a fit, or a head that scores pairs and has no vector for a text.
+        InputError: not a fit, a head that scores pairs and has no vector for a text, or one of a plug-in that
+            is not known here or has other code now.
         IdentityMismatchError: the backbone found is another one; names both digests.
     """
     artifacts = ArtifactStore(home)
@@ -66,6 +70,7 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
         # It holds the head itself; what that was trained on, its fit knows.
         fitted = parse_ref(spec.inputs[read_record(folder)["candidate"]])
         spec = artifacts.manifest(fitted).spec
+    _require_same_code(str(ref), spec.code)
     read = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]
     of_layers = spec.config.get("kind") == LAYERS
     arrays = tuple(array for _, array in read)
@@ -75,6 +80,20 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
     store = FeatureStore.open(store_folder(home, read[0][0]))
     used = vectors.arrays if isinstance(vectors, LatentVectors) else (vectors.head.layer,)
     return FittedHead(ref, folder, vectors, target_of_store(store.record, used, backbone))
+
+
+def _require_same_code(name: str, trained: Mapping[str, str]) -> None:
+    """Raises: InputError: a plug-in that the head was trained with has been edited since."""
+    modules = packages()
+    if not any(entry.partition(":")[0] in modules for entry in trained):
+        return
+    for cls in classes():
+        for entry, digest in fingerprint(cls, modules).definitions.items():
+            if trained.get(entry, digest) != digest:
+                raise InputError(
+                    f"{name} was trained with other code of {entry} than {origin_of(cls)} has now, so its "
+                    "vectors would be others; name the file as it was, or train the head again"
+                )
 
 
 def load_latent_head(folder: Path, arrays: tuple[str, ...], name: str) -> LatentVectors:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float, Int
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -27,6 +27,7 @@ from permafrost.stages.fit.history import (
 from permafrost.stages.fit.models import TaskFacts, build_model
 from permafrost.stages.fit.trainer import Trainer
 from permafrost.stages.heads.head import Pooling
+from permafrost.stages.kinds import require_known
 from permafrost.stages.metrics.records import HISTORY
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.quoting import quoted
@@ -199,6 +200,7 @@ def load_head(folder: Path) -> LoadedHead:
 
     Raises:
         NotFoundError: the folder holds no head.
+        InputError: it is of a kind that is not known here.
         CorruptDataError: its files do not describe one.
     """
     record = read_record(folder)
@@ -224,6 +226,8 @@ def _read_errors(folder: Path) -> Generator[None]:
             f"{folder} holds no trained head: {error.filename} is missing"
         ) from error
     except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, ValidationError):
+            require_known(error, f"the head in {folder}")
         raise CorruptDataError(
             f"the head in {folder} is damaged ({type(error).__name__}: {error}); delete the artifact and "
             "run the fit again"

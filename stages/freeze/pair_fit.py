@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float64, Int64
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -18,6 +19,7 @@ from permafrost.stages.fit.history import step_csv
 from permafrost.stages.fit.trainer import Step
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.layers_head import PairHead
+from permafrost.stages.kinds import require_known
 from permafrost.stages.metrics.records import EPOCHS, HISTORY
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 
@@ -124,6 +126,7 @@ def load_pair_fit(folder: Path) -> PairFitResult:
 
     Raises:
         NotFoundError: the folder holds no pair head.
+        InputError: it is of a kind that is not known here.
         CorruptDataError: its files do not describe one.
     """
     try:
@@ -142,6 +145,8 @@ def load_pair_fit(folder: Path) -> PairFitResult:
         missing = error.filename or HISTORY
         raise NotFoundError(f"{folder} holds no trained pair head: {missing} is missing") from error
     except (ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, ValidationError):
+            require_known(error, f"the pair head in {folder}")
         raise CorruptDataError(
             f"the pair head in {folder} is damaged ({type(error).__name__}: {error}); delete the artifact "
             "and run the fit again"

@@ -24,11 +24,13 @@ from permafrost.stages.extraction.target import target_of_store
 from permafrost.stages.kinds import kinds_in
 from permafrost.stages.plugins import use_files
 from permafrost.storage.errors import IdentityMismatchError, InputError
-from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.store import FeatureStore, all_stores
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, write
+from tests.flows.test_cli import Cli
 from tests.stages.corpus.test_corpus_identity import cases
 from tests.stages.corpus.test_corpus_identity import write as write_files
+from tests.storage.small_store import snapshot
 
 SOURCE = '''
 from typing import Literal
@@ -208,6 +210,35 @@ def test_the_code_of_a_plug_in_recipe_is_in_its_identity_and_ours_have_none(tmp_
         recipe_of(other)
     with pytest.raises(InputError, match="there is no recipe 'loud'; there are contrastive, "):
         parse_recipe("loud")
+
+
+def test_commands_take_a_recipe_of_a_plugin_once_its_file_is_named(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, texts, cli = tmp_path / "loud.py", tmp_path / "texts.txt", Cli(tmp_path / "home", capsys)
+    file.write_text(RECIPE)
+    texts.write_text("snow melts\nthe deep lake\n")
+    source = ("--backbone", str(tiny_bert), "--recipe", "loud", "--device", "cpu")
+    extract = ("extract", str(texts), *source, "--capture", "hidden=2")
+    assert "there is no recipe 'loud'" in cli(*extract, code=2)
+    cli(*extract, "--plugins", str(file))
+    (store,) = all_stores(cli.home)
+    shard = store.shard_path(0, "hidden/2")
+    right = shard.read_bytes()
+    shard.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    damaged = snapshot(store.root)
+
+    use_files([])
+    assert "name its file: --plugins my_head.py of a command" in cli(
+        "repair", store.store_id, code=2
+    )
+    assert snapshot(store.root) == damaged
+    assert "1 cell(s) computed again" in cli("repair", store.store_id, "--plugins", str(file))
+    assert shard.read_bytes() == right
+    use_files([])
+    verify = ("verify", store.store_id, "--recompute", "1")
+    assert "cannot be made here" in cli(*verify, code=2)
+    assert "every checksum" in cli(*verify, "--plugins", str(file))
 
 
 def test_a_recipe_has_no_field_for_its_code(tmp_path: Path) -> None:

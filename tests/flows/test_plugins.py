@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+import permafrost
 from permafrost import flows
 from permafrost.flows import methods, nodes
 from permafrost.flows.experiment import Experiment
@@ -26,6 +29,7 @@ from permafrost.storage.fingerprint import fingerprint
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, write
 from tests.flows.looked import Looked, look
+from tests.flows.test_cli import Cli
 
 HEAD = '''
 from typing import Literal
@@ -134,6 +138,37 @@ def test_a_worker_without_the_file_runs_its_nodes(tiny_bert: Path, tmp_path: Pat
         arguments = [str(home), str(tmp_path / "node.json")]
         subprocess.run([sys.executable, "-c", WORKER, *arguments], check=True, cwd=Path.cwd())
         assert edited.artifacts.is_done(node.ref)
+
+
+def test_commands_take_a_head_of_a_plugin_once_its_file_is_named(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin, cli = tmp_path / "my_head.py", Cli(tmp_path / "home", capsys)
+    plugin.write_text(HEAD)
+    path = write(tmp_path / "e.yaml", content(tiny_bert, plugin))
+    run_serially(path, cli.home)
+    (fit,) = [n.id for n in look(path, cli.home).nodes.graph if n.label.startswith("fit mine")]
+    texts, out = tmp_path / "texts.txt", tmp_path / "out.parquet"
+    texts.write_text("snow melts\nthe deep lake\n")
+    commands = {
+        "embed": ("embed", str(texts), "--head", fit, "-o", str(out)),
+        "export": ("export", fit, "-o", str(tmp_path / "exported"), "--device", "cpu"),
+    }
+    plugins.use_files([])
+    for command in commands.values():
+        told = cli(*command, code=2)
+        assert "needs the kind 'scaled_mean' (head), which is not known here" in told
+        assert "name its file: --plugins my_head.py" in told
+        assert not out.exists()
+    for command in commands.values():
+        plugins.use_files([])
+        cli(*command, "--plugins", str(plugin))
+    written = pq.read_table(out).column("embedding").to_pylist()
+    exported = permafrost.load_exported(tmp_path / "exported", device="cpu")
+    np.testing.assert_allclose(exported.encode(texts.read_text().splitlines()), written, rtol=1e-4)
+    plugin.write_text(HEAD.replace("* self.scale", "+ self.scale"))
+    told = cli(*commands["embed"], "--plugins", str(plugin), code=2)
+    assert "was trained with other code of permafrost_plugins.my_head:ScaledMeanPooling" in told
 
 
 def test_nodes_carry_the_plugins_of_what_they_read_and_no_others(

@@ -5,6 +5,7 @@ import re
 from pydantic import ValidationError
 
 from permafrost.stages.extraction.recipes.recipe import RECIPES, Recipe
+from permafrost.stages.kinds import NAME_IT
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -22,7 +23,10 @@ def parse_recipe(text: str) -> Recipe:
     kind, bracket, number = name.partition("[")
     kinds = RECIPES.kinds()
     if kind not in kinds:
-        raise InputError(f"there is no recipe {quoted(kind)}; there are {', '.join(sorted(kinds))}")
+        raise InputError(
+            f"there is no recipe {quoted(kind)}; there are {', '.join(sorted(kinds))}; if it is of a "
+            f"plug-in, name its file: {NAME_IT}"
+        )
     values = _values(text, kinds[kind], options)
     try:
         recipe = kinds[kind].model_validate(values)

@@ -17,7 +17,7 @@ from permafrost.stages.extraction.recipes.inputs import (
     require_slots,
 )
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.kinds import Category, Kind
+from permafrost.stages.kinds import NAME_IT, Category, Kind
 from permafrost.stages.plugins import packages
 from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import fingerprint
@@ -195,8 +195,7 @@ def recipe_of(identity: Mapping[str, Any]) -> Recipe:
     except ValueError as error:
         raise InputError(
             f"the store was made with the recipe {quoted(fields)}, which cannot be made here: {error}; if it "
-            "is of a plug-in, name the file in 'plugins' of the experiment; a command without an experiment "
-            "finds those of installed packages"
+            f"is of a plug-in, name its file: {NAME_IT}"
         ) from error
 
 
