@@ -1,4 +1,5 @@
-"""The artifact store: immutable folders named by their key; *manifest exists* is the only meaning of done."""
+"""The artifact store: immutable folders named by key; an artifact is done if and only if it has a
+manifest."""
 
 import contextlib
 import datetime
@@ -31,11 +32,11 @@ from permafrost.storage.sealed import read_sealed, sealed_bytes
 ARTIFACT_FORMAT = 1
 MANIFEST = "artifact.json"
 STALE_DRAFT_S = 24 * 3600
-"""Drafts this old belong to no living run."""
+"""Age beyond which a draft cannot belong to a living run."""
 
 
 class ArtifactRef(BaseModel):
-    """Names one artifact: what flows pass around instead of data."""
+    """Names one artifact; flows pass references instead of data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,26 +48,26 @@ class ArtifactRef(BaseModel):
 
 
 class ArtifactSpec(BaseModel):
-    """Everything an artifact's key is made of."""
+    """Everything that an artifact's key is computed from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     stage: str
     config: dict[str, Any]
-    """The whole validated config, defaults included, names already resolved to facts."""
+    """The whole validated config, defaults included, with names already resolved."""
     inputs: tuple[str, ...] = ()
     """In order: `<stage>/<key>` of artifacts, `features/<store_id>/<array>` of cached features."""
     code: dict[str, str] = {}
-    """Definitions the stage reaches, with their digests (storage.fingerprint); empty for stages whose
+    """Definitions that the stage reaches, with their digests (storage.fingerprint); empty for stages whose
     result does not depend on our code."""
 
     @property
     def ref(self) -> ArtifactRef:
-        """Stage and key, as they are made today."""
+        """Stage and key under the current version of keys."""
         return self.ref_of(KEY_VERSION)
 
     def ref_of(self, key_version: int) -> ArtifactRef:
-        """Stage and key, as they were made under a version of keys."""
+        """Stage and key under a given version of keys."""
         document = {
             "key_version": key_version,
             "stage": self.stage,
@@ -97,7 +98,7 @@ class Manifest(BaseModel):
     spec: ArtifactSpec
     files: dict[str, FileRecord]
     summary: dict[str, Any] = {}
-    """A few figures worth listing; not part of the key."""
+    """A few values worth listing; not part of the key."""
     provenance: dict[str, Any] = {}
 
     @property
@@ -107,7 +108,7 @@ class Manifest(BaseModel):
 
 
 class Draft:
-    """A private folder in which an artifact is made."""
+    """A private folder in which an artifact is written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,7 +122,7 @@ class ArtifactStore:
         self.root = home / "artifacts"
 
     def folder(self, ref: ArtifactRef) -> Path:
-        """Where an artifact lies, or would."""
+        """The folder of an artifact, whether it exists or not."""
         return self.root / ref.stage / ref.key
 
     def is_done(self, ref: ArtifactRef) -> bool:
@@ -132,8 +133,8 @@ class ArtifactStore:
         """Read and check the manifest.
 
         Raises:
-            NotFoundError: not published.
-            CorruptDataError: damaged, or of another key.
+            NotFoundError: the artifact is not published.
+            CorruptDataError: the manifest is damaged, or has another key.
         """
         path = self.folder(ref) / MANIFEST
         if not is_there(path):
@@ -142,7 +143,7 @@ class ArtifactStore:
             manifest = Manifest.model_validate(read_sealed(path)[0])
         except (CorruptDataError, ValidationError) as error:
             raise CorruptDataError(f"{path} is damaged; {_remake(ref)}") from error
-        # By its own version: an older artifact is not reused, but it is no less whole for that.
+        # Checked under its own key version: an older artifact is not reused, but it is still valid.
         described = manifest.spec.ref_of(manifest.key_version)
         if manifest.ref != ref or described != ref:
             raise CorruptDataError(
@@ -151,10 +152,10 @@ class ArtifactStore:
         return manifest
 
     def open(self, ref: ArtifactRef) -> Path:
-        """The folder of an artifact whose every file has the recorded checksum.
+        """The folder of an artifact, after checking every file's checksum.
 
         Raises:
-            NotFoundError: not published.
+            NotFoundError: the artifact is not published.
             CorruptDataError: a file is missing or differs from what was published.
         """
         manifest = self.manifest(ref)
@@ -167,7 +168,7 @@ class ArtifactStore:
     def problems(self, ref: ArtifactRef) -> list[str]:
         """What differs between an artifact's files and its manifest.
 
-        On an object store it is the objects that are read, not what was fetched of them earlier.
+        On an object store the objects themselves are read, not copies fetched earlier.
         """
         if (replica := replica_of(self.root)) is not None:
             replica.drop_fetched(self.folder(ref))
@@ -179,28 +180,29 @@ class ArtifactStore:
             return [str(error)]
 
     def _damaged_files(self, manifest: Manifest) -> list[str]:
-        folder, found = self.folder(manifest.ref), list[str]()
+        folder, problems = self.folder(manifest.ref), list[str]()
         for name, record in manifest.files.items():
             path = folder / name
             if not path.is_file():
-                found.append(
+                problems.append(
                     f"{path} is missing" + (", a folder is there" if path.is_dir() else "")
                 )
             elif (size := path.stat().st_size) != record.bytes:
-                found.append(f"{path} has {size:,} bytes, its manifest says {record.bytes:,}")
+                problems.append(f"{path} has {size:,} bytes, its manifest says {record.bytes:,}")
             elif _sha256(path) != record.sha256:
-                found.append(f"the checksum of {path} does not match its manifest")
-        return found
+                problems.append(f"the checksum of {path} does not match its manifest")
+        return problems
 
     @contextlib.contextmanager
     def publishing(self, spec: ArtifactSpec, provenance: Mapping[str, Any]) -> Generator[Draft]:
-        """Make an artifact: write into the draft's folder; it is published when the block ends well.
+        """Write an artifact into the draft's folder; it is published when the block succeeds.
 
-        The manifest is written last and the folder appears by one rename. If another process published
-        the same key meanwhile, that one stays. On an exception nothing is published and nothing is left.
+        The manifest is written last, and the folder appears by one rename. If another process has published
+        the same key meanwhile, that one stays. On an exception nothing is published and nothing is left
+        behind.
 
         Raises:
-            DiskFullError: no room.
+            DiskFullError: there is no room.
         """
         ref = spec.ref
         target = self.folder(ref)
@@ -229,7 +231,7 @@ class ArtifactStore:
                 sync_folder(folder)
             if (replica := replica_of(target)) is not None:
                 if replica.exists(target / MANIFEST):
-                    # Another machine was first: its artifact is fetched when it is read.
+                    # Another machine was first; its artifact is fetched when it is read.
                     replica.fetch(target / MANIFEST)
                     return
                 for name in (*files, MANIFEST):
@@ -238,7 +240,7 @@ class ArtifactStore:
                 draft.folder.rename(target)
             except OSError:
                 if not self.is_done(ref):
-                    # A folder that lost its manifest is in the way; what has none was never done.
+                    # A folder without a manifest is in the way; without one it does not count as done.
                     set_aside(target)
                     draft.folder.rename(target)
             sync_folder(target.parent)
@@ -246,13 +248,13 @@ class ArtifactStore:
             shutil.rmtree(draft.folder, ignore_errors=True)
 
     def refs(self, stage: str | None = None) -> list[ArtifactRef]:
-        """Every published artifact (of one stage), also those with a damaged manifest, oldest first."""
+        """Every published artifact (of one stage), including those with a damaged manifest, oldest first."""
         found = [p for p in self._manifests(stage) if not p.parent.name.startswith(DRAFT_PREFIX)]
         found.sort(key=lambda p: (p.lstat().st_mtime_ns, p))
         return [ArtifactRef(stage=p.parent.parent.name, key=p.parent.name) for p in found]
 
     def _manifests(self, stage: str | None, key: str = "") -> Iterator[Path]:
-        # Also a link to nothing, which a pattern that ends in a name would leave out.
+        # Includes dangling links, which a pattern ending in a name would leave out.
         folders = self.root.glob(f"{stage or '*'}/{key}*")
         return (p / MANIFEST for p in folders if is_there(p / MANIFEST))
 
@@ -263,11 +265,11 @@ class ArtifactStore:
                 yield self.manifest(ref)
 
     def find(self, name: str) -> ArtifactRef:
-        """The artifact that `name` means: a key, `<stage>/<key>`, or any unambiguous beginning of a key.
+        """Find an artifact by its key, `<stage>/<key>`, or any unambiguous beginning of a key.
 
         Raises:
-            NotFoundError: none.
-            InputError: several.
+            NotFoundError: there is none.
+            InputError: there are several.
         """
         stage, _, key = name.rpartition("/")
         if not key or not set(key) <= set("0123456789abcdef"):
@@ -287,12 +289,12 @@ class ArtifactStore:
         return ArtifactRef(stage=found[0].parent.name, key=found[0].name)
 
     def remove(self, ref: ArtifactRef) -> None:
-        """Unpublish by one rename (on an object store: the manifest first), then delete: a kill in between
-        leaves a draft, never half an artifact."""
+        """Unpublish by one rename (on an object store by deleting the manifest first), then delete: if killed
+        in between, a draft is left, never half an artifact."""
         remove_tree(self.folder(ref), first=MANIFEST)
 
     def stale_drafts(self) -> list[Path]:
-        """Draft folders no living run can still own."""
+        """Draft folders that no living run can own."""
         now = time.time()
         drafts = self.root.glob(f"*/{DRAFT_PREFIX}*")
         return [

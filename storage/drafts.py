@@ -1,4 +1,4 @@
-"""Whose a draft is: its name tells the process, so that others see when it belongs to nobody any more."""
+"""Ownership of drafts: a draft's name identifies its process, so that others can tell when it is dead."""
 
 import hashlib
 import os
@@ -10,14 +10,15 @@ from functools import lru_cache
 from pathlib import Path
 
 DRAFT_PREFIX = ".draft-"
-"""Names that begin so are unfinished writes; nothing reads them and `gc` removes them."""
+"""Prefix of unfinished writes; nothing reads them, and `gc` removes them."""
 _OWNER = re.compile(r"-([0-9a-f]{8})\.([0-9]+)\.([0-9]+)-[0-9a-f]+$")
 _PLACES = (f"{DRAFT_PREFIX}*", f"*/{DRAFT_PREFIX}*", f"artifacts/*/{DRAFT_PREFIX}*")
 _INSIDE_CHECKPOINTS = f"artifacts/*/{DRAFT_PREFIX}*-checkpoint/{DRAFT_PREFIX}*"
 
 
 def owner() -> str:
-    """This process, for the name of a draft: `<place>.<pid>.<start>`; pids are used again, starts are not."""
+    """This process, for the name of a draft: `<place>.<pid>.<start>`; pids are reused, start times are
+    not."""
     started = _state_and_start(os.getpid())
     return f"{_place()}.{os.getpid()}.{started[1] if started else 0}"
 
@@ -25,8 +26,8 @@ def owner() -> str:
 def is_of_dead_process(draft: Path) -> bool:
     """Whether a draft belonged to a process of this machine that has ended.
 
-    Drafts of other machines, of containers beside ours and of before the last boot are not: only their age
-    tells. Nor are those that name no process, such as a fit's checkpoints, from which the next run goes on.
+    False for drafts of other machines, of other containers and from before the last boot, which only their
+    age can tell, and for those that name no process, such as a fit's checkpoints, which the next run resumes.
     """
     if (found := _OWNER.search(draft.name)) is None or found[1] != _place():
         return False
@@ -38,22 +39,22 @@ def is_of_dead_process(draft: Path) -> bool:
     except (PermissionError, OverflowError):
         pass
     now = _state_and_start(pid)
-    # A zombie has ended, too: somebody has yet to take note of it.
+    # A zombie has ended too; its parent has not reaped it yet.
     return now is not None and (now[0] in "ZX" or now[1] != started)
 
 
 def remove_drafts_of_dead_processes(home: Path) -> int:
-    """Remove what killed runs left under a home; returns how many files and folders.
+    """Remove what killed runs left under a home; returns the number of files and folders removed.
 
-    Feature stores are left to their writers, who remove the drafts in them under the write lease.
+    Drafts in feature stores are left to their writers, which remove them under the write lease.
     """
     found = {p for pattern in (*_PLACES, _INSIDE_CHECKPOINTS) for p in home.glob(pattern)}
     return _remove_dead(found)
 
 
 def remove_dead_drafts_of(path: Path) -> int:
-    """Remove what killed processes left beside a file or folder that they were writing, outside of any home;
-    returns how many."""
+    """Remove what killed processes left beside a file or folder that they were writing outside any home;
+    returns the number removed."""
     beside, prefix = path.absolute().parent, f"{DRAFT_PREFIX}{path.name}"
     if not beside.is_dir():
         return 0
@@ -73,7 +74,7 @@ def _remove_dead(drafts: Iterable[Path]) -> int:
 
 @lru_cache(maxsize=1)
 def _place() -> str:
-    """Where a pid has its meaning: host, boot and, for containers, the namespace of the pids."""
+    """Digest of the scope in which a pid is unique: host, boot and, for containers, the pid namespace."""
     facts = [socket.gethostname()]
     for read in (
         lambda: Path("/proc/sys/kernel/random/boot_id").read_text(),
@@ -87,7 +88,7 @@ def _place() -> str:
 
 
 def _state_and_start(pid: int) -> tuple[str, int] | None:
-    """State letter and start of a process, in clock ticks since boot; None where the system has no /proc."""
+    """State letter of a process and its start in clock ticks since boot; None on systems without /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""Durable small writes: a file is there whole or not at all, also after a power cut.
+"""Durable small writes: a file exists completely or not at all, even after a power failure.
 
-Under a home that mirrors an object store every change is made there first.
+In a home that mirrors an object store every change is made there first.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ def disk_errors_named(path: Path) -> Generator[None]:
     """Turn 'no space', 'quota' and 'file too large' into one error that says where and what to do, and
     'is a directory' and the like into one that says what is damaged.
 
-    Libraries have errors of their own for a full disk, some without the system's number.
+    Libraries raise their own errors for a full disk, some of them without an errno.
 
     Raises:
-        DiskFullError: no room.
-        CorruptDataError: a folder, a link or a file is where another one belongs.
+        DiskFullError: there is no room.
+        CorruptDataError: a folder, a link or a file is in the place of something else.
     """
     try:
         yield
@@ -46,10 +46,10 @@ def disk_errors_named(path: Path) -> Generator[None]:
         if isinstance(error, PermafrostError) or not _tells_no_room(error, existing):
             raise
         text = error.strerror if isinstance(error, OSError) else None
-        said = (text or str(error)).partition("\n")[0]
+        reason = (text or str(error)).partition("\n")[0]
         free = shutil.disk_usage(existing).free
         raise DiskFullError(
-            f"no room to write {path}: {said} ({free:,} bytes free there); nothing was half-written. Free "
+            f"no room to write {path}: {reason} ({free:,} bytes free there); nothing was half-written. Free "
             f"some space or choose another --home, then run the same command again"
         ) from error
 
@@ -57,17 +57,17 @@ def disk_errors_named(path: Path) -> Generator[None]:
 def _tells_no_room(error: Exception, near: Path) -> bool:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _NO_ROOM
-    # Libraries in Rust, safetensors among them, give the number in words only.
+    # Libraries in Rust, such as safetensors, give the errno in the message only.
     if (number := re.search(r"\(os error (\d+)\)", str(error))) is not None:
         return int(number[1]) in _NO_ROOM
-    # NumPy raises an OSError without a number, PyTorch a plain RuntimeError; what is anything else, also one
-    # of their descendants, is no failed write, and not worth a write of ours.
+    # NumPy raises an OSError without errno, PyTorch a plain RuntimeError; anything else, subclasses included,
+    # is not a failed write, and does not justify a probe.
     may_be_a_write = isinstance(error, OSError) or type(error) is RuntimeError
     return may_be_a_write and _refuses_more(near if near.is_dir() else near.parent)
 
 
 def _refuses_more(folder: Path) -> bool:
-    """Whether a little more does not fit; what NumPy and PyTorch raise on a full disk says nothing of it."""
+    """Whether a small probe does not fit, as NumPy's and PyTorch's errors do not mention a full disk."""
     probe = draft_path(folder / "probe")
     try:
         with probe.open("wb") as file:
@@ -83,19 +83,19 @@ def _refuses_more(folder: Path) -> bool:
 
 
 def _is_in_the_way(error: OSError, path: Path) -> bool:
-    """Whether an error is of `path`, a draft beside it or a folder above it, and not of a file that was read
-    while it was made."""
-    # A rename has two names, and what is in the way is at the second.
+    """Whether an error concerns `path`, a draft beside it or a folder above it, not a file that was read
+    while writing it."""
+    # A rename has two names; the obstacle is at the second.
     name: object = error.filename if error.filename2 is None else error.filename2
     if error.errno not in _IN_THE_WAY or not isinstance(name, str | os.PathLike):
         return False
-    found, path = Path(name).absolute(), path.absolute()
-    is_draft = found.parent == path.parent and found.name.startswith(DRAFT_PREFIX)
-    return is_draft or found in (path, *path.parents)
+    obstacle, path = Path(name).absolute(), path.absolute()
+    is_draft = obstacle.parent == path.parent and obstacle.name.startswith(DRAFT_PREFIX)
+    return is_draft or obstacle in (path, *path.parents)
 
 
 def draft_path(path: Path) -> Path:
-    """A fresh private name beside `path`, on the same file system."""
+    """A new private name beside `path`, on the same file system."""
     return path.with_name(f"{DRAFT_PREFIX}{path.name}-{owner()}-{uuid.uuid4().hex[:8]}")
 
 
@@ -109,7 +109,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def publish(draft: Path, path: Path) -> None:
-    """Give a finished, flushed draft its name."""
+    """Rename a finished, flushed draft to its final name."""
     replica = replica_of(path)
     tag = None if replica is None else replica.put(draft, path)
     draft.replace(path)
@@ -119,7 +119,7 @@ def publish(draft: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file durably, or what damage put in its place; one that is not there is as good."""
+    """Remove a file, or whatever damage put in its place, durably; does nothing if it does not exist."""
     if (replica := replica_of(path)) is not None:
         replica.delete(path)
     if remove_any(path):
@@ -127,12 +127,12 @@ def remove(path: Path) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything has this name, also a link to nothing."""
+    """Whether anything has this name, even a dangling link."""
     return os.path.lexists(path)
 
 
 def remove_any(path: Path) -> bool:
-    """Remove what has this name, be it a file, a link or a folder; says whether there was something."""
+    """Remove a file, link or folder of this name; returns whether there was one."""
     if not is_there(path):
         return False
     if path.is_dir() and not path.is_symlink():
@@ -143,15 +143,15 @@ def remove_any(path: Path) -> bool:
 
 
 def remove_tree(folder: Path, first: str) -> None:
-    """Remove a folder by one rename, then delete: a kill in between leaves a draft. On an object store
-    `first`, the file in it without which the rest means nothing, is deleted before the rest."""
+    """Remove a folder by one rename, then delete it: if killed in between, a draft is left. On an object
+    store `first`, the file without which the others are meaningless, is deleted before them."""
     if (replica := replica_of(folder)) is not None:
         replica.delete_tree(folder, first)
     set_aside(folder)
 
 
 def set_aside(folder: Path) -> None:
-    """Remove a folder, or what is in its place, by one rename, then delete."""
+    """Remove a folder, or whatever is in its place, by one rename, then delete it."""
     doomed = draft_path(folder)
     folder.rename(doomed)
     sync_folder(folder.parent)
@@ -159,7 +159,7 @@ def set_aside(folder: Path) -> None:
 
 
 def bytes_under(folder: Path) -> int:
-    """Bytes that the files under a folder take: allocated on the disk, or held by the object store."""
+    """Bytes of the files under a folder: allocated on disk, or in the object store."""
     if (replica := replica_of(folder)) is not None:
         return replica.size(folder)
     return sum(p.lstat().st_blocks * 512 for p in folder.rglob("*") if not p.is_dir())
@@ -169,7 +169,7 @@ def write_durably(path: Path, content: bytes) -> None:
     """Write `content` to a draft, fsync, rename over `path`, fsync the folder.
 
     Raises:
-        DiskFullError: no room; `path` is as it was.
+        DiskFullError: there is no room; `path` is unchanged.
     """
     with disk_errors_named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,10 +185,10 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def rewrite(path: Path, content: bytes) -> None:
-    """As `write_durably` where damage may have put a folder in the file's place: it is removed.
+    """As `write_durably`, but first removes a folder that damage may have put in the file's place.
 
     Raises:
-        DiskFullError: no room.
+        DiskFullError: there is no room.
     """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -196,7 +196,7 @@ def rewrite(path: Path, content: bytes) -> None:
 
 
 def holds(path: Path, content: bytes) -> bool:
-    """Whether a file is there with exactly this content."""
+    """Whether the file exists with exactly this content."""
     try:
         return read_whole(path) == content
     except (CorruptDataError, FileNotFoundError):
@@ -204,13 +204,13 @@ def holds(path: Path, content: bytes) -> bool:
 
 
 def json_bytes(value: object) -> bytes:
-    """Readable JSON, one form per value."""
+    """Readable JSON, deterministic for each value."""
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
 def create_durably(path: Path, content: bytes) -> bool:
-    """As `write_durably` for a file that is not there; False if another machine made it meanwhile, whose
-    content is then in place instead."""
+    """As `write_durably` for a new file; returns False if another machine has created it meanwhile, whose
+    content is then in place."""
     replica = replica_of(path)
     if replica is None:
         write_durably(path, content)
@@ -222,7 +222,7 @@ def create_durably(path: Path, content: bytes) -> bool:
         created = replica.put_new(draft, path)
     finally:
         draft.unlink(missing_ok=True)
-    # Fetched also when it is ours: what is in the replica came from the object store.
+    # Fetched even if it is ours, so that everything in the replica comes from the object store.
     replica.fetch(path)
     return created
 
@@ -233,11 +233,11 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_whole(path: Path) -> bytes:
-    """Content of a file that we wrote.
+    """The content of a file that we wrote.
 
     Raises:
-        CorruptDataError: it cannot be read: a folder or a link to nothing is in its place, or the disk fails.
-        FileNotFoundError: not there.
+        CorruptDataError: it cannot be read: a folder or dangling link is in its place, or the disk fails.
+        FileNotFoundError: it does not exist.
     """
     try:
         return path.read_bytes()
@@ -252,8 +252,8 @@ def read_json(path: Path) -> Any:
     """Parse a JSON file that we wrote.
 
     Raises:
-        CorruptDataError: not JSON, or not to be read.
-        FileNotFoundError: not there.
+        CorruptDataError: it is not JSON, or cannot be read.
+        FileNotFoundError: it does not exist.
     """
     content = read_whole(path)
     try:

@@ -1,13 +1,13 @@
-"""The one tree of errors.
+"""The hierarchy of errors.
 
 PermafrostError                  something failed (exit code 1)
 ├── CorruptDataError             bytes on disk are not what was committed
 ├── StoreBusyError               another writer holds the store
 ├── DiskFullError                not enough room; nothing was half-written
-├── ObjectStoreError             an object store did not do what was asked
+├── ObjectStoreError             an object store could not be reached, or refused
 └── InputError                   the user's input is wrong (exit code 2); also a ValueError
-    ├── NotFoundError            asked for something that is not there; also a KeyError
-    ├── IdentityMismatchError    a store was made with another identity
+    ├── NotFoundError            what was requested does not exist; also a KeyError
+    ├── IdentityMismatchError    a store was created with another identity
     └── OverflowRangeError       an activation does not fit the storage dtype
 
 Every message says what, both values, where, and what to do.
@@ -15,11 +15,11 @@ Every message says what, both values, where, and what to do.
 
 
 class PermafrostError(Exception):
-    """Something failed that is not the user's input."""
+    """Something failed, other than through the user's input."""
 
 
 class CorruptDataError(PermafrostError):
-    """Bytes on disk differ from what was committed; never returned as data."""
+    """Bytes on disk differ from what was committed; they are never returned as data."""
 
 
 class StoreBusyError(PermafrostError):
@@ -27,7 +27,7 @@ class StoreBusyError(PermafrostError):
 
 
 class DiskFullError(PermafrostError):
-    """The file system has no room for what is about to be, or was being, written."""
+    """The file system has no room for what was being, or was about to be, written."""
 
 
 class ObjectStoreError(PermafrostError):
@@ -39,7 +39,7 @@ class InputError(PermafrostError, ValueError):
 
 
 class NotFoundError(InputError, KeyError):
-    """What was asked for does not exist."""
+    """What was requested does not exist."""
 
     def __str__(self) -> str:
         # KeyError would print the repr of the message, quotes included.
@@ -47,8 +47,8 @@ class NotFoundError(InputError, KeyError):
 
 
 class IdentityMismatchError(InputError):
-    """A store on disk was made with another identity than the one asked for."""
+    """A store on disk was created with another identity than the requested one."""
 
 
 class OverflowRangeError(InputError):
-    """An activation lies outside the range of the storage dtype."""
+    """An activation is outside the range of the storage dtype."""

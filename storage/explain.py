@@ -1,4 +1,4 @@
-"""Why something will run: the first thing that differs from the nearest earlier artifact."""
+"""Why a stage will run: the differences from the nearest earlier artifact."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ from permafrost.storage.features.identity import differences
 from permafrost.storage.keys import KEY_VERSION, to_plain
 
 _DEEPEST = 8
-"""Inputs of inputs that a difference is followed through: candidates of a patient grid are a long chain."""
+"""Maximum depth to which a difference is followed through inputs: candidates of a grid with patience form a
+long chain."""
 
 
 _LIKELY = 16
-"""Artifacts that are compared in full, of those that differ least at first sight."""
+"""Artifacts that are compared in full: those that differ least at first sight."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Explanation:
 
     @property
     def headline(self) -> str:
-        """The first thing that differs."""
+        """The first difference."""
         if self.nearest is None:
             return "never ran before"
         first, *others = [str(d) for d in self.differences] or [f"same as {self.nearest.ref}"]
@@ -54,12 +55,13 @@ class Explanation:
 
 
 class Explainer:
-    """Compares specs with the artifacts of a store, which are read once: a plan asks for hundreds.
+    """Compares specs with the artifacts of a store, which are read only once, as a plan has hundreds of
+    specs.
 
     Args:
         store: published artifacts.
-        planned: specs of artifacts that are not published yet, by `<stage>/<key>`, so that a changed input is
-            followed to what changed in it.
+        planned: specs of artifacts that are not published yet, by `<stage>/<key>`, so that a changed input
+            can be followed to what changed in it.
     """
 
     def __init__(
@@ -70,15 +72,16 @@ class Explainer:
         self._published: dict[str, list[Manifest]] = {}
 
     def why(self, spec: ArtifactSpec, before: Manifest | None = None) -> Explanation:
-        """Compare `spec` with earlier artifacts of its stage; the fewest differences win, latest first.
+        """Compare `spec` with earlier artifacts of its stage, and explain the difference from the nearest:
+        the one with the fewest differences, the latest of equal ones.
 
         Args:
             spec: what will run, or did.
-            before: only artifacts published before this one count.
+            before: only artifacts published before this one are considered.
         """
         if spec.stage not in self._published:
-            found = self._published[spec.stage] = list(self._store.all(spec.stage))
-            self._specs = {str(m.ref): m.spec for m in found} | self._specs
+            published = self._published[spec.stage] = list(self._store.all(spec.stage))
+            self._specs = {str(m.ref): m.spec for m in published} | self._specs
         candidates = self._published[spec.stage]
         keys = [m.key for m in candidates]
         if before is not None and before.key in keys:
@@ -88,27 +91,27 @@ class Explainer:
             return Explanation(None, ())
         latest = candidates[::-1]
         likely = sorted(latest, key=lambda m: _unlike(m, spec))[:_LIKELY]
-        # Of a score all that differs may be its input: what differs in that tells which is nearest.
+        # A score may differ in its input only; the differences within that input then decide.
         sizes = [(len(_raw(m.spec, spec)), len(self._compare(m.spec, spec))) for m in likely]
         nearest = likely[sizes.index(min(sizes))]
-        found = self._compare(nearest.spec, spec)
+        changes = self._compare(nearest.spec, spec)
         if nearest.key_version != KEY_VERSION:
-            # What the code of an earlier version was called says nothing.
-            found = [d for d in found if not d.path.startswith("code.")]
-            found.insert(0, Difference("version of keys", nearest.key_version, KEY_VERSION))
-        return Explanation(nearest, tuple(found))
+            # Names of definitions are not comparable between versions.
+            changes = [d for d in changes if not d.path.startswith("code.")]
+            changes.insert(0, Difference("version of keys", nearest.key_version, KEY_VERSION))
+        return Explanation(nearest, tuple(changes))
 
     def _compare(self, old: ArtifactSpec, new: ArtifactSpec, depth: int = 0) -> list[Difference]:
-        """Differences between two artifacts, followed through inputs to where they begin."""
-        found: list[Difference] = []
+        """Differences between two artifacts, followed through inputs to their origin."""
+        changes: list[Difference] = []
         for path, a, b in _raw(old, new):
             follow = path.startswith("inputs[") and depth < _DEEPEST
             deeper = self._through_input(a, b, depth + 1) if follow else []
-            found.extend(
+            changes.extend(
                 [Difference(f"{path} -> {d.path}", d.old, d.new) for d in deeper]
                 or [Difference(path, a, b)]
             )
-        return found
+        return changes
 
     def _through_input(self, old: object, new: object, depth: int) -> list[Difference]:
         if (
@@ -123,7 +126,7 @@ class Explainer:
         return [] if before is None or after is None else self._compare(before, after, depth)
 
     def _spec(self, ref: str) -> ArtifactSpec | None:
-        """What an artifact was, or will be, made of; None if nobody knows any more."""
+        """The spec of a published or planned artifact; None if it is not known any more."""
         if ref not in self._specs:
             try:
                 self._specs[ref] = self._store.manifest(parse_ref(ref)).spec
@@ -140,7 +143,7 @@ def explain(
 
 
 def _unlike(manifest: Manifest, spec: ArtifactSpec) -> int:
-    """Roughly how much differs, told without looking inside."""
+    """A rough count of differences, without looking inside."""
     old = manifest.spec
     fields = old.config.keys() | spec.config.keys()
     n_fields = sum(old.config.get(f) != spec.config.get(f) for f in fields)
@@ -149,14 +152,14 @@ def _unlike(manifest: Manifest, spec: ArtifactSpec) -> int:
 
 
 def _raw(old: ArtifactSpec, new: ArtifactSpec) -> list[tuple[str, object, object]]:
-    # Config first: it is what the user changed on purpose; code last, function by function.
+    # Config first, as that is what users change on purpose; code last, function by function.
     parts = ("config", "inputs", "code")
     left, right = to_plain(old), to_plain(new)
     return [d for part in parts for d in differences({part: left[part]}, {part: right[part]})]
 
 
 def _through_identity(store: ArtifactStore, old: str, new: str) -> list[Difference]:
-    """Two feature inputs: the array, or the fields of the identity in which their stores differ."""
+    """The fields of the identity in which the stores of two feature inputs differ."""
     (_, old_id, old_array), (_, new_id, new_array) = old.split("/", 2), new.split("/", 2)
     if old_id == new_id or old_array != new_array:
         return []

@@ -1,9 +1,9 @@
 """Code fingerprint: a digest of the project functions that an entry point actually reaches.
 
-Parsed syntax is what counts: comments, docstrings and formatting do not. Names are followed through
-module globals, imports between project packages and attribute access on imported modules; classes
-are taken whole. What is chosen at run time by a string cannot be followed, so a registry must be a
-module-level table that names its members, which all are then reached.
+Only the parsed syntax counts; comments, docstrings and formatting do not. Names are followed through module
+globals, imports between project packages and attribute access on imported modules; classes are included
+whole. A choice by string at run time cannot be followed, so a registry must be a module-level table that
+names its members, which are then all reached.
 """
 
 import ast
@@ -25,13 +25,13 @@ Definition = tuple[str, str]
 
 
 _SOURCES: dict[str, str] = {}
-"""Of modules that were loaded from memory, or anew after an edit."""
+"""Sources of modules that were loaded from memory, or reloaded after an edit."""
 _LOADED: dict[str, float] = {}
 """When a module was first seen to be loaded, in seconds since the epoch."""
 
 
 def use_source(module: str, source: str) -> None:
-    """Fingerprint `module` by this source, which is the one that runs, and not by its file."""
+    """Fingerprint `module` by this source, which is the one that runs, instead of its file."""
     if _SOURCES.get(module) != source:
         _SOURCES[module] = source
         _MODULES.pop(module, None)
@@ -51,7 +51,7 @@ class _Module:
     effects: list[ast.stmt] = field(default_factory=list[ast.stmt])
     """Statements that run at import and bind nothing (registrations)."""
     read: dict[str | None, "_Read"] = field(default_factory=dict[str | None, "_Read"])
-    """What was found out of definitions by name, and of the effects under None."""
+    """What was read of each definition by name, and of the effects under None."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,15 @@ class _Read:
 
     digest: str
     names: frozenset[tuple[str, ...]]
-    """Dotted names of the module's: `("poolings", "mean")` for `poolings.mean`."""
+    """Dotted names: `("poolings", "mean")` for `poolings.mean`."""
     imported: frozenset[tuple[str, str | None, tuple[str, ...]]]
-    """The same of names that an import inside the definition binds, each with module and name in it."""
+    """The same for names bound by an import inside the definition, each with the module and its name
+    there."""
 
 
 @dataclass(frozen=True)
 class CodeFingerprint:
-    """Digest of the reached code, and of each definition so that a change can be named."""
+    """Digests of the reached definitions, so that a change can be named."""
 
     definitions: dict[str, str]
     """`module:name` to digest."""
@@ -79,12 +80,12 @@ class CodeFingerprint:
 
 
 def fingerprint(entry: Callable[..., object], packages: Sequence[str]) -> CodeFingerprint:
-    """Fingerprint the code that `entry` reaches inside `packages` (dotted names, what is below included).
+    """Fingerprint the code that `entry` reaches inside `packages` (dotted names, including submodules).
 
     Raises:
         InputError: a file was changed after it had been imported.
     """
-    # Every node asks a few times, and thousands of modules are loaded.
+    # Called a few times per node, with thousands of modules loaded.
     if len(sys.modules) != len(_LOADED):
         for name in set(sys.modules) - _LOADED.keys():
             _LOADED[name] = time.time()
@@ -96,7 +97,7 @@ def fingerprint(entry: Callable[..., object], packages: Sequence[str]) -> CodeFi
 _MODULES: dict[str, _Module] = {}
 _IS_MODULE: dict[str, bool] = {}
 _RESOLVED: dict[tuple[str, ...], dict[Definition, Definition | None]] = {}
-"""By packages."""
+"""Resolved definitions by packages."""
 _FINGERPRINTS: dict[tuple[str, str, tuple[str, ...]], CodeFingerprint] = {}
 
 
@@ -126,7 +127,7 @@ def _reached(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerpri
 
 
 def _digest(statements: Sequence[ast.stmt]) -> str:
-    # unparse, not dump: its text does not change with the Python version's node fields.
+    # unparse, not dump, as its text does not depend on the node fields of a Python version.
     text = "\n".join(ast.unparse(_without_docstrings(s)) for s in statements)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -173,7 +174,8 @@ def _parsed(module: str) -> _Module:
 
 
 def _read(module: str, path: Path) -> str:
-    """The source of a module, unless what runs is an older one: a key would name code that does not run."""
+    """The source of a module; refused if an older one is running, as a key would name code that does not
+    run."""
     if _LOADED.get(module, math.inf) < path.stat().st_mtime <= time.time():
         raise InputError(
             f"{path} was changed after this process had loaded it, so keys would not say what runs; start "
@@ -220,7 +222,7 @@ def _package(module: str, is_package: bool) -> str:
 def _imported(
     statement: ast.Import | ast.ImportFrom, package: str
 ) -> dict[str, tuple[str, str | None]]:
-    """Names that an import binds in a module of `package`, as in `_Module.imports`."""
+    """The names that an import binds in a module of `package`, as in `_Module.imports`."""
     if isinstance(statement, ast.Import):
         # Without `as`, only the first part of a dotted name is bound.
         pairs = [(a.asname or a.name.split(".")[0], a) for a in statement.names]
@@ -282,7 +284,7 @@ def _followed(module: str, name: str, packages: tuple[str, ...]) -> Definition |
 
 
 def _binds(package: str, name: str, packages: tuple[str, ...]) -> bool:
-    """Whether a package gives a name that a module of it has to something else, as with
+    """Whether a package binds the name of one of its modules to something else, as in
     `from package.name import name`."""
     if not (_is_project(package, packages) and _is_module(package)):
         return False
@@ -294,7 +296,7 @@ def _binds(package: str, name: str, packages: tuple[str, ...]) -> bool:
 
 
 def _read_definition(module: str, name: str | None) -> _Read:
-    """Digest and mentions of a definition, or of what a module does at import (None)."""
+    """Digest and references of a definition, or of a module's import effects (None)."""
     parsed = _parse(module)
     if name not in parsed.read:
         statements = parsed.effects if name is None else parsed.definitions[name]
@@ -314,7 +316,7 @@ def _read_definition(module: str, name: str | None) -> _Read:
 
 
 def _dotted(node: ast.AST) -> tuple[str, ...]:
-    """The parts of `a` or `a.b.c`; nothing for any other expression."""
+    """The parts of `a` or `a.b.c`; empty for any other expression."""
     if isinstance(node, ast.Name):
         return (node.id,)
     if isinstance(node, ast.Attribute) and (base := _dotted(node.value)):
@@ -323,7 +325,7 @@ def _dotted(node: ast.AST) -> tuple[str, ...]:
 
 
 def _references(module: str, read: _Read, packages: tuple[str, ...]) -> list[Definition]:
-    """What a definition mentions, as (module, name) pairs to resolve."""
+    """The references of a definition, as (module, name) pairs to resolve."""
     found: list[Definition] = []
     imports = _parse(module).imports
     for first, *rest in read.names:
@@ -342,7 +344,7 @@ def _references(module: str, read: _Read, packages: tuple[str, ...]) -> list[Def
 def _attribute(
     module: str, name: str | None, rest: Sequence[str], packages: tuple[str, ...]
 ) -> list[Definition]:
-    """The definition that `poolings.mean` names if `poolings` is a project module; nothing for other dots."""
+    """The definition that `poolings.mean` refers to if `poolings` is a project module; else empty."""
     path = module if name is None else f"{module}.{name}"
     for part in rest[:-1]:
         if not (_is_project(path, packages) and _is_module(path)):

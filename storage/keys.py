@@ -9,30 +9,31 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 KEY_VERSION = 2
-"""1 until kinds had code of their own in keys. Artifacts of an earlier version are read, and not reused."""
+"""1 before kinds had their own code in keys. Artifacts of an earlier version can be read, but are not
+reused."""
 KEY_LENGTH = 32
 
 
 def to_plain(value: object, where: str = "$") -> Any:
-    """Turn a value into plain JSON types, or refuse.
+    """Convert a value to plain JSON types, or refuse.
 
     Args:
         value: None, bool, int, float, str, list, tuple, mapping with string keys, pydantic model.
         where: path of the value, for the message.
 
     Raises:
-        TypeError: a type that has no canonical form.
-        ValueError: NaN or infinity, which are not equal to themselves or not JSON.
+        TypeError: a type has no canonical form.
+        ValueError: NaN (not equal to itself) or infinity (not JSON).
     """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{where} is {value}; a key needs finite numbers")
-        # As in RFC 8785: 1.0 is 1 and -0.0 is 0, or a default written `1` would differ from a given 1.0.
+        # As in RFC 8785: 1.0 is 1 and -0.0 is 0, or a default of `1` would differ from an explicit 1.0.
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if isinstance(value, BaseModel):
-        # mode="python" keeps types apart that JSON would merge into strings; they are refused below.
+        # mode="python" keeps types that JSON would turn into strings, so that they are refused below.
         return to_plain(value.model_dump(mode="python"), where)
     if isinstance(value, list | tuple):
         items = cast(list[object], value)

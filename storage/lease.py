@@ -1,4 +1,4 @@
-"""A write lease as one object: put if absent, renewed while it is held, taken over once it is not."""
+"""A write lease as an object: created if absent, renewed while held, taken over when it has expired."""
 
 import contextlib
 import datetime
@@ -16,7 +16,7 @@ from obstore.store import ObjectStore
 from permafrost.storage.errors import ObjectStoreError, StoreBusyError
 
 TTL_S = 180.0
-"""A lease that was not renewed for this long belongs to nobody. Much more than clocks differ."""
+"""A lease that was not renewed for this long has expired. Much longer than clock skew."""
 RENEWAL_S = 20.0
 
 
@@ -31,7 +31,7 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, name="permafrost-lease", daemon=True)
 
     def require(self) -> None:
-        """Call before anything is committed.
+        """Call before every commit.
 
         Raises:
             StoreBusyError: the lease could not be renewed in time, so another writer may hold it.
@@ -61,7 +61,7 @@ class Lease:
         self._ended.set()
         self._thread.join()
         if self._lost is None:
-            # It runs out by itself if it cannot be deleted.
+            # If it cannot be deleted, it expires by itself.
             with contextlib.suppress(BaseError, FileNotFoundError):
                 obstore.delete(self._store, self._key)
 
@@ -111,7 +111,7 @@ class Lease:
 
 
 def _holder(content: bytes) -> dict[str, Any]:
-    """Who wrote a lease; unknown where the object is damaged, which then runs out like any other."""
+    """The holder of a lease; unknown if the object is damaged, which then expires like any other."""
     try:
         found = json.loads(content)
         return {"pid": int(found["pid"]), "host": str(found["host"])}
@@ -120,7 +120,7 @@ def _holder(content: bytes) -> dict[str, Any]:
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:
-    """Whether the holder was a process of this machine that has ended."""
+    """Whether the holder is a process of this machine that has ended."""
     if holder["host"] != socket.gethostname():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Whether a file system can hold a path at all, told before anything is read from it or written to it."""
+"""Checks that a file system can hold a path, before anything is read from it or written to it."""
 
 import os
 import tempfile
@@ -8,24 +8,24 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 NAME_BYTES = 255
-"""Of one name in a path; the limit of the file systems of Linux and macOS."""
+"""Maximum length of one name in a path on the file systems of Linux and macOS."""
 PATH_BYTES = 4095
-"""Of a whole path, absolute."""
+"""Maximum length of a whole absolute path."""
 HOME_BYTES = PATH_BYTES - 400
-"""Of a path under which folders are made: names of stores, artifacts and shards follow."""
+"""Maximum length of a path below which folders are created: names of stores, artifacts and shards follow."""
 
 
 def checked_path(path: str | os.PathLike[str], what: str, limit: int = PATH_BYTES) -> Path:
-    """The path, if there can be such a file or folder; it need not exist.
+    """The path, after checking that such a file or folder is possible; it need not exist.
 
     Args:
         path: as the user wrote it.
-        what: it is, for messages: "the home".
-        limit: bytes of the absolute path, at most.
+        what: what the path is, for messages, e.g. "the home".
+        limit: maximum bytes of the absolute path.
 
     Raises:
-        InputError: it is empty, holds a NUL byte or half of a character, is too long, lies below a file or in
-            a loop of links, or a folder on the way cannot be entered.
+        InputError: it is empty, contains a NUL byte or half of a surrogate pair, is too long, lies below a
+            file or in a loop of links, or a folder on the way cannot be entered.
     """
     text = os.fspath(path)
     if not text:
@@ -53,14 +53,14 @@ def checked_path(path: str | os.PathLike[str], what: str, limit: int = PATH_BYTE
 
 
 def require_writable(folder: Path, what: str) -> None:
-    """Check that files can be made in a folder, or in the nearest one above it that is there; leaves none.
+    """Check that files can be created in a folder, or in its nearest existing parent; leaves none behind.
 
     Raises:
-        InputError: not so; says why.
+        InputError: they cannot; the message says why.
     """
     existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     try:
-        # Tried, not asked: permissions say nothing of a read-only file system, or of /proc to its owner.
+        # By trying: permission bits do not show a read-only file system, or what /proc refuses its owner.
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What long work reports, and to whom it does not matter."""
+"""Progress of long tasks, independent of how it is shown."""
 
 from typing import Protocol, runtime_checkable
 
@@ -12,11 +12,11 @@ class Progress(Protocol):
         ...
 
     def advance(self, amount: int | float, note: str = "") -> None:
-        """`amount` more units are done; `note` is a short figure such as a loss."""
+        """`amount` more units are done; `note` is a short value such as a loss."""
         ...
 
     def finish(self) -> None:
-        """The task is over, also when it failed."""
+        """The task is over, even if it failed."""
         ...
 
 

@@ -1,38 +1,38 @@
-"""What users wrote, as messages and tables show it: short, on one line, nothing that a terminal obeys."""
+"""User input as shown in messages and tables: short, on one line, without control characters."""
 
 import re
 import unicodedata
 
 LIMIT = 100
-"""Characters of a value that a message quotes, at most."""
+"""Maximum characters of a quoted value."""
 MESSAGE_LIMIT = 2_000
-"""Characters of a whole message, at most."""
+"""Maximum characters of a whole message."""
 
 _LONG_RUN = re.compile(r"\S{256,}")
-"""Longer than any name a file system takes: nobody reads it to its end."""
+"""Longer than any file name; nobody reads that to the end."""
 _HEAD, _TAIL = 60, 37
 _INVISIBLE = {"Cc", "Cs", "Zl", "Zp"}
 """Unicode categories: control characters, lone surrogates, separators of lines and of paragraphs."""
 _REORDERING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that turn the direction of writing, and so the order in which a line is seen."""
+"""Characters that change the writing direction, and so the order in which a line appears."""
 
 
 def visible(text: str) -> str:
-    """`text` on one line, control characters written as Python escapes them: `\\x1b`, `\\n`, `\\u202e`."""
+    """`text` on one line, with control characters as Python escapes: `\\x1b`, `\\n`, `\\u202e`."""
     if text.isprintable():
         return text
     return "".join(_escaped(c) for c in text)
 
 
 def quoted(value: object) -> str:
-    """A value as Python writes it, its first 100 characters at most; longer ones say how long they are."""
+    """A value as Python writes it, at most its first 100 characters; for a longer one also its length."""
     if isinstance(value, str | bytes):
         if len(value) <= LIMIT:
             return repr(value)
         unit = "characters" if isinstance(value, str) else "bytes"
         return f"{value[:LIMIT]!r}… ({len(value):,} {unit})"
     if isinstance(value, int) and value.bit_length() > 256:
-        # Python refuses to write integers of more than 4,300 digits.
+        # Python refuses to convert integers of more than 4,300 digits.
         return f"an integer of about {int(value.bit_length() * 0.30103) + 1:,} digits"
     try:
         text = repr(value)
@@ -42,7 +42,8 @@ def quoted(value: object) -> str:
 
 
 def shortened(message: str) -> str:
-    """A message: its line breaks kept, all else visible; cut where a word, or the whole, is too long."""
+    """A message with its line breaks kept and all else made visible, cut if a word or the whole is too
+    long."""
     lines = [_LONG_RUN.sub(_middle_cut, visible(line)) for line in message.split("\n")]
     text = "\n".join(lines)
     if len(text) <= MESSAGE_LIMIT:

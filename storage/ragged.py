@@ -1,4 +1,4 @@
-"""Ragged batches: documents of different length, packed end to end without padding."""
+"""Ragged batches: documents of different lengths, packed end to end without padding."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,21 +53,21 @@ class Ragged:
 
     @classmethod
     def from_arrays(cls, documents: Sequence[NDArray[Any]]) -> "Ragged":
-        """Pack documents; at least one is needed to know width and dtype."""
+        """Pack documents, at least one, which defines width and dtype."""
         if not documents:
             raise ValueError("cannot pack zero documents: the row width and dtype are unknown")
         return cls(np.concatenate(documents), offsets_of([len(d) for d in documents]))
 
     def take(self, indices: NDArray[np.int64]) -> "Ragged":
-        """The documents `indices`, in that order, as one gather (no loop over documents)."""
-        # Not through `lengths`, which costs as much as there are documents, for every batch.
+        """The documents at `indices`, in that order, in one gather (no loop over documents)."""
+        # Not through `lengths`, which would take time proportional to the number of documents in every batch.
         starts = self.offsets[:-1][indices]
         lengths = self.offsets[1:][indices] - starts
         return Ragged(self.data[ranges(starts, lengths)], offsets_of(lengths))
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Lengths `[n]` to offsets `[n + 1]`."""
+    """Offsets `[n + 1]` from lengths `[n]`."""
     out = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=out[1:])
     return out

@@ -1,7 +1,7 @@
 """Reading one array of a store for an ordered list of texts, for training and evaluation.
 
-Whole in memory when it fits the budget, else windows of segments shuffled inside; both give the
-same kind of batches.
+The array is held in memory if it fits the budget, else read in windows of segments that are shuffled inside;
+both give the same kind of batches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +23,9 @@ from permafrost.storage.ragged import Ragged, offsets_of, ranges
 Precision = Literal["float32", "stored"]
 
 _BLOCK_BYTES = 4 << 20
-"""Read at a time where texts come in the order of the store; small enough for the processor's cache."""
+"""Block size if texts are read in the order of the store; small enough for the processor's cache."""
 _MOST_OF_A_SHARD = 4
-"""A shard is read ahead as a whole where at least one in so many of its rows is wanted."""
+"""A shard is read ahead as a whole if at least one in this many of its rows is needed."""
 
 OpenShard = Callable[[int, str], ShardRows]
 Batch = tuple[NDArray[np.int64], Ragged]
@@ -34,7 +34,7 @@ Batch = tuple[NDArray[np.int64], Ragged]
 
 @runtime_checkable
 class FeatureReader(Protocol):
-    """One array for an ordered list of texts; text i is the i-th that the reader was opened for."""
+    """One array for an ordered list of texts; text i is the i-th text that the reader was opened for."""
 
     @property
     def array(self) -> str:
@@ -43,17 +43,17 @@ class FeatureReader(Protocol):
 
     @property
     def n_texts(self) -> int:
-        """Texts."""
+        """Number of texts."""
         ...
 
     @property
     def width(self) -> int:
-        """Columns of a row."""
+        """Number of columns."""
         ...
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Rows of each text `[n_texts]`."""
+        """Number of rows of each text `[n_texts]`."""
         ...
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
@@ -65,7 +65,7 @@ class FeatureReader(Protocol):
         ...
 
     def subset(self, indices: NDArray[np.int64]) -> "FeatureReader":
-        """A reader of these texts only (repeats allowed); it counts from 0 again."""
+        """A reader of these texts only (repeats allowed), numbered from 0 again."""
         ...
 
 
@@ -83,7 +83,7 @@ def _split(order: NDArray[np.int64], batch_size: int) -> Iterator[NDArray[np.int
 
 @dataclass(frozen=True)
 class InMemoryReader:
-    """All texts in memory, in the stored dtype; batches are one gather each."""
+    """All texts in memory, in the stored dtype; a batch is a single gather."""
 
     array: str
     features: Ragged
@@ -94,17 +94,17 @@ class InMemoryReader:
 
     @property
     def n_texts(self) -> int:
-        """Texts."""
+        """Number of texts."""
         return len(self.features) if self.index is None else len(self.index)
 
     @property
     def width(self) -> int:
-        """Columns of a row."""
+        """Number of columns."""
         return _width(self.features.data)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Rows of each text `[n_texts]`."""
+        """Number of rows of each text `[n_texts]`."""
         lengths = self.features.lengths
         return lengths if self.index is None else lengths[self.index]
 
@@ -128,10 +128,10 @@ class InMemoryReader:
 
 @dataclass(frozen=True)
 class WindowedReader:
-    """Reads windows of whole segments and shuffles inside them; memory is bounded by `budget_bytes`.
+    """Reads windows of whole segments and shuffles within them; memory is bounded by `budget_bytes`.
 
-    The order of windows and of texts inside a window is drawn from (seed, epoch), so an epoch is
-    reproducible, but two texts of far segments never share a batch.
+    The order of windows and of texts within a window is drawn from (seed, epoch), so an epoch is
+    reproducible, but texts of different windows hardly ever share a batch.
     """
 
     store: FeatureStore
@@ -140,7 +140,7 @@ class WindowedReader:
     budget_bytes: int
     precision: Precision = "float32"
     span: Ragged | None = None
-    """Which tokens of each text are read `[n_tokens]` bool; None for all of them."""
+    """Which tokens of each text to read, `[n_tokens]` bool; None for all of them."""
 
     @property
     def _spec(self) -> ArraySpec:
@@ -148,17 +148,17 @@ class WindowedReader:
 
     @property
     def n_texts(self) -> int:
-        """Texts."""
+        """Number of texts."""
         return len(self.where.segment)
 
     @property
     def width(self) -> int:
-        """Columns of a row."""
+        """Number of columns."""
         return self._spec.width or 1
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Rows of each text `[n_texts]`."""
+        """Number of rows of each text `[n_texts]`."""
         return self._lengths
 
     @cached_property
@@ -179,7 +179,7 @@ class WindowedReader:
     def load(self, texts: NDArray[np.int64], opening: OpenShard | None = None) -> Ragged:
         """Rows of `texts`, in that order, in the stored dtype; fastest in the order of the store.
 
-        `opening` gives the shards, by segment and array; those of the store stay open unless it is given.
+        `opening` opens a shard, given segment and array; by default the store's, which stay open.
         """
         opening = opening or self.store.open_shard
         spec = self._spec
@@ -190,10 +190,11 @@ class WindowedReader:
         owner = self.where.segment[texts]
         firsts = np.flatnonzero(np.diff(owner, prepend=-1)).tolist()
         for lo, hi in pairwise([*firsts, len(texts)]):
-            mine, segment = texts[lo:hi], int(owner[lo])
-            rows = ranges(self._starts[mine] - segment * size, self._stored_lengths[mine])
+            of_segment, segment = texts[lo:hi], int(owner[lo])
+            starts, lengths = self._starts[of_segment], self._stored_lengths[of_segment]
+            rows = ranges(starts - segment * size, lengths)
             if self.span is not None:
-                rows = rows[self.span.take(mine).data]
+                rows = rows[self.span.take(of_segment).data]
             shard = opening(segment, self.array)
             if len(rows) * _MOST_OF_A_SHARD >= size:
                 shard.will_need()
@@ -203,22 +204,22 @@ class WindowedReader:
     def load_sorted(
         self, texts: NDArray[np.int64], opening: OpenShard | None = None
     ) -> tuple[Ragged, NDArray[np.int64]]:
-        """Rows of `texts` in the order of the store, and where each text is among them.
+        """Rows of `texts` in the order of the store, and the index of each text among them.
 
-        So files are read front to back, in long pieces, whatever the order of the texts.
+        Files are thus read front to back, in long runs, whatever the order of the texts.
         """
         order = np.argsort(self._starts[texts], kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        return self.load(texts[order], opening), place
+        index = np.empty_like(order)
+        index[order] = np.arange(len(order))
+        return self.load(texts[order], opening), index
 
     def _batches(self, texts: NDArray[np.int64], size: int) -> Iterator[Batch]:
-        rows, place = self.load_sorted(texts)
+        rows, index = self.load_sorted(texts)
         for part in _split(np.arange(len(texts)), size):
-            yield self._batch(texts[part], rows.take(place[part]))
+            yield self._batch(texts[part], rows.take(index[part]))
 
     def _slices(self, texts: NDArray[np.int64], size: int) -> Iterator[Batch]:
-        """As `_batches` for texts in the order of the store, whose batches need no gather."""
+        """As `_batches`, for texts in the order of the store, which need no gather."""
         rows = self.load(texts)
         for lo in range(0, len(texts), size):
             offsets = rows.offsets[lo : lo + size + 1]
@@ -236,8 +237,8 @@ class WindowedReader:
             self.store.open_shard(segment, self.array).will_need()
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        """Every text once, in order, loading as many batches at a time as the budget allows."""
-        # Rows are counted over the whole axis, so where they never go back the files are read through.
+        """Every text once, in order; loads as many batches at a time as the budget allows."""
+        # Rows are numbered over the whole axis, so if they only increase, files are read sequentially.
         sequential = bool(np.all(np.diff(self._starts) > 0))
         at_a_time = min(self.budget_bytes, _BLOCK_BYTES) if sequential else self.budget_bytes
         ends = np.cumsum(self._row_bytes())
@@ -252,7 +253,7 @@ class WindowedReader:
                 max(at + (stop - at) // batch_size * batch_size, at + batch_size), self.n_texts
             )
             if sequential:
-                # One segment further than what is read now.
+                # Read ahead by one segment.
                 needed = int(which[stop - 1]) + 2
                 self._will_need(segments[hinted:needed].tolist())
                 hinted = max(hinted, needed)
@@ -262,7 +263,7 @@ class WindowedReader:
             at = stop
 
     def _windows(self, rng: np.random.Generator) -> list[NDArray[np.int64]]:
-        """Texts of segments in random order, as many segments together as fit the budget."""
+        """Texts of segments in random order, with as many segments per window as fit the budget."""
         by_segment = np.argsort(self.where.segment, kind="stable")
         firsts = np.flatnonzero(np.diff(self.where.segment[by_segment], prepend=-1))
         bounds = [*firsts.tolist(), len(by_segment)]
@@ -284,15 +285,15 @@ class WindowedReader:
         rng = np.random.default_rng([seed, epoch])
         windows = self._windows(rng)
         left = np.empty(0, np.int64)
-        for i, mine in enumerate(windows):
-            texts = rng.permutation(np.concatenate([left, mine]))
+        for i, window in enumerate(windows):
+            texts = rng.permutation(np.concatenate([left, window]))
             # Texts that do not fill a batch move to the next window, so only the last batch is short.
             is_last = i == len(windows) - 1
             keep = len(texts) if is_last else len(texts) // batch_size * batch_size
             texts, left = texts[:keep], texts[keep:]
             for n, batch in enumerate(self._batches(texts, batch_size)):
                 if n == 0 and not is_last:
-                    # The disk fetches the next window while this one is used.
+                    # Let the disk read the next window while this one is used.
                     self._will_need(np.unique(self.where.segment[windows[i + 1]]).tolist())
                 yield batch
 
@@ -355,12 +356,12 @@ def open_reader(
     reader = WindowedReader(store, array, where, budget_bytes, precision)
     spec = store.spec(array)
     if tokens == "span" and spec.axis == "token":
-        rows, place = replace(reader, array=SPAN.name).load_sorted(np.arange(len(digests)))
+        rows, index = replace(reader, array=SPAN.name).load_sorted(np.arange(len(digests)))
         if not rows.data.all():
-            reader = replace(reader, span=rows.take(place))
+            reader = replace(reader, span=rows.take(index))
     if int((reader.lengths * spec.row_bytes).sum()) > budget_bytes:
         return reader
-    # Each shard is closed once its rows are copied: pages of an open map count as memory of the process,
-    # which would hold the features twice.
-    rows, place = reader.load_sorted(np.arange(len(digests)), store.reopen_shard)
-    return InMemoryReader(array, rows, spec.dtype, precision, place)
+    # Each shard is closed once its rows are copied: pages of an open map count towards the process's memory,
+    # which would then hold the features twice.
+    rows, index = reader.load_sorted(np.arange(len(digests)), store.reopen_shard)
+    return InMemoryReader(array, rows, spec.dtype, precision, index)

@@ -1,13 +1,13 @@
 """Homes on an object store, through a local folder that mirrors them.
 
-The object store holds what a local home holds, key by key, so that any Zarr reader that speaks its
-protocol opens the features there. This program works in a local folder, the replica:
+The object store holds what a local home holds, file by file, so that any Zarr reader that supports its
+protocol can open the features there. This program works in a local folder, the replica:
 
-- every write goes to the object store first and appears in the replica only then, so what the replica
-  has, the object store has;
+- every write goes to the object store first and only then appears in the replica, so whatever is in the
+  replica is in the object store;
 - the index (tables, receipts, manifests, Zarr metadata) is pulled when a home is attached and when a
   write lease is taken; shards and the files of artifacts are fetched when they are first read;
-- the replica may be deleted whenever no program uses it.
+- the replica may be deleted while no program uses it.
 """
 
 import atexit
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
-"""Object stores that can refuse to overwrite, which leases need."""
+"""Object stores with conditional writes, which leases need."""
 
 PIECE_BYTES = 16 << 20
-"""Bytes of one request of a download; each request has its own time limit."""
+"""Bytes per request of a download; each request has its own time limit."""
 
 STALE_S = 600.0
-"""An index file younger than this is never taken for one that was deleted elsewhere."""
+"""An index file younger than this is never assumed to have been deleted elsewhere."""
 
 _INDEX = (
     "features/*/store.json",  # and its copy, in `copies/`
@@ -52,7 +52,7 @@ _INDEX = (
     "artifacts/*/*/artifact.json",
     "runs/*.json",
 )
-"""Small files that say what there is (`*` also matches slashes)."""
+"""Small files that list what exists (`*` also matches slashes)."""
 
 _TAGS = ".entity-tags.json"
 
@@ -62,11 +62,11 @@ _replicas: dict[Path, "Replica"] = {}
 def attach(url: str, folder: Path, progress: Progress) -> Path:
     """Mirror the home at `url` in `folder` and pull its index; returns `folder`, to be used as a home.
 
-    Credentials, region and endpoint come from where the provider's own tools take them (for S3 the
+    Credentials, region and endpoint are read from where the provider's own tools read them (for S3 the
     AWS_* environment variables).
 
     Raises:
-        InputError: no such kind of object store, or it cannot be listed.
+        InputError: the kind of object store is unknown, or it cannot be listed.
     """
     if url.partition("://")[0] not in SCHEMES:
         raise InputError(
@@ -77,8 +77,8 @@ def attach(url: str, folder: Path, progress: Progress) -> Path:
         store = _connect(url)
     except (BaseError, ValueError) as error:
         raise InputError(f"the home {url} cannot be used: {_reason(error)}") from error
-    known = _replicas.get(folder.absolute())
-    replica = Replica(url, folder.absolute(), store) if known is None else known
+    attached = _replicas.get(folder.absolute())
+    replica = Replica(url, folder.absolute(), store) if attached is None else attached
     try:
         replica.pull(replica.folder, progress)
     except ObjectStoreError as error:
@@ -86,8 +86,8 @@ def attach(url: str, folder: Path, progress: Progress) -> Path:
             f"{error}. Check that the bucket exists and the credentials and endpoint in the environment "
             f"are right"
         ) from error
-    # Nodes that run side by side may attach the same home at the same time.
-    if known is None and _replicas.setdefault(replica.folder, replica) is replica:
+    # Nodes that run in parallel may attach the same home at the same time.
+    if attached is None and _replicas.setdefault(replica.folder, replica) is replica:
         atexit.register(replica.remember)
     return replica.folder
 
@@ -114,13 +114,13 @@ def replica_of(path: Path) -> "Replica | None":
 
 
 def public_name(path: Path) -> str:
-    """Where others find `path`: its URL in a replica, else the path itself."""
+    """The name of `path` for others: its URL if it is in a replica, else the path itself."""
     replica = replica_of(path)
     return str(path) if replica is None else replica.url_of(path)
 
 
 def fetch_missing(paths: Sequence[Path]) -> None:
-    """Fetch what is not in the replica yet; does nothing for ordinary local paths."""
+    """Fetch the files that are not in the replica yet; does nothing for ordinary local paths."""
     for path in paths:
         if (replica := replica_of(path)) is not None and not path.exists():
             replica.fetch(path)
@@ -132,7 +132,7 @@ class Replica:
     def __init__(self, url: str, folder: Path, store: ObjectStore) -> None:
         self.url, self.folder, self._store = url.rstrip("/"), folder, store
         self._tags = self._remembered()
-        """Entity tags of the index files that are up to date here."""
+        """Entity tags of the index files as they are here."""
 
     def key_of(self, path: Path) -> str:
         """Key of the object that mirrors a local path."""
@@ -157,14 +157,14 @@ class Replica:
             return {}
 
     def note(self, path: Path, tag: str) -> None:
-        """The local file is now what the object with this entity tag is."""
+        """Record that the local file equals the object with this entity tag."""
         self._tags[self.key_of(path)] = tag
 
     def pull(self, under: Path, progress: Progress) -> None:
         """Bring the index files under a local folder up to date.
 
-        An index file that changed elsewhere takes what was fetched for it along (a receipt its shard, a
-        manifest its artifact's files), which is then fetched again when it is read.
+        If an index file changed elsewhere, what was fetched for it is dropped too (a receipt's shard, a
+        manifest's files), and fetched again when it is read.
         """
         started = time.time()
         listed = {key: tag for key, tag, _ in self._list(under) if _is_index(key)}
@@ -176,7 +176,7 @@ class Replica:
         if wanted:
             progress.start("pull", len(wanted), "files")
             try:
-                # Receipts last, as they were written: another process may be reading this replica.
+                # Receipts last, in the order of writing, as another process may be reading this replica.
                 receipts = [key for key in wanted if "/receipts/" in key]
                 others = [key for key in wanted if "/receipts/" not in key]
                 with ThreadPoolExecutor(16) as pool:
@@ -189,16 +189,16 @@ class Replica:
         for path in under.rglob("*") if under.exists() else ():
             key = self.key_of(path)
             gone = _is_index(key) and key not in listed and path.is_file()
-            # A file that another process of this machine is just putting there is young.
+            # A young file may have just been put there by another process of this machine.
             if gone and started - path.stat().st_mtime > STALE_S:
                 self._forget(path)
                 path.unlink(missing_ok=True)
 
     def fetch(self, path: Path) -> None:
-        """Download one object to its place in the replica, whole or not at all.
+        """Download one object to its place in the replica, completely or not at all.
 
         Raises:
-            CorruptDataError: the object is not there.
+            CorruptDataError: the object does not exist.
         """
         key = self.key_of(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -217,14 +217,14 @@ class Replica:
             draft.unlink(missing_ok=True)
 
     def put(self, source: Path, target: Path) -> str:
-        """Upload `source` as the object of `target`: one PUT, or parts that appear together when all are
-        there. Returns the entity tag."""
+        """Upload `source` as the object of `target`, by one PUT or as a multipart upload, which appears only
+        when complete. Returns the entity tag."""
         key = self.key_of(target)
         with self._wire("write", key):
             return obstore.put(self._store, key, source)["e_tag"] or ""
 
     def put_new(self, source: Path, target: Path) -> bool:
-        """Upload a small file by one PUT unless the object exists; says whether it was written."""
+        """Upload a small file by one PUT unless the object exists; returns whether it was written."""
         key = self.key_of(target)
         try:
             with self._wire("write", key):
@@ -238,7 +238,7 @@ class Replica:
         return True
 
     def exists(self, path: Path) -> bool:
-        """Whether the object of a local path is there now."""
+        """Whether the object of a local path exists now."""
         try:
             obstore.head(self._store, self.key_of(path))
         except FileNotFoundError:
@@ -248,7 +248,7 @@ class Replica:
         return True
 
     def delete(self, path: Path) -> None:
-        """Delete the object of a local path; one that is not there is as good."""
+        """Delete the object of a local path, if it exists."""
         key = self.key_of(path)
         with contextlib.suppress(FileNotFoundError), self._wire("delete", key):
             obstore.delete(self._store, key)
@@ -264,11 +264,11 @@ class Replica:
             self._tags.pop(key, None)
 
     def size(self, under: Path) -> int:
-        """Bytes of the objects under a local folder's prefix."""
+        """Total bytes of the objects under a local folder's prefix."""
         return sum(size for _, _, size in self._list(under))
 
     def drop_fetched(self, under: Path) -> None:
-        """Drop the local copies of everything but the index, so that it is fetched again when read."""
+        """Drop the local copies of everything except the index, so that it is fetched again when read."""
         for path in under.rglob("*"):
             if path.is_file() and not _is_index(self.key_of(path)) and path.name != "writer.lock":
                 path.unlink()
@@ -285,7 +285,7 @@ class Replica:
             self._forget(path)
 
     def _forget(self, index_file: Path) -> None:
-        """Drop what was fetched because of an index file that is not true any more."""
+        """Drop what was fetched for an index file that is outdated."""
         if index_file.name == "artifact.json":
             for other in index_file.parent.iterdir():
                 if other != index_file and other.is_file():
@@ -332,7 +332,7 @@ class Replica:
 
 
 def _connect(url: str) -> ObjectStore:
-    # Short on purpose: a wrong endpoint should be told in seconds. Uploads are split into parts.
+    # Short on purpose, so that a wrong endpoint is reported within seconds. Uploads are split into parts.
     limits: RetryConfig = {"max_retries": 4, "retry_timeout": datetime.timedelta(seconds=30)}
     return from_url(url, retry_config=limits)  # pyright: ignore[reportUnknownMemberType, reportCallIssue]
 
@@ -343,6 +343,6 @@ def _is_index(key: str) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """The first line: the rest is the client's own debug output."""
+    """The first line of an error, as the rest is the client's debug output."""
     text: Any = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__

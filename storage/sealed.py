@@ -1,4 +1,4 @@
-"""JSON files that carry a checksum of their own, so that a changed digit is damage and not a value."""
+"""JSON files with a checksum inside, so that a changed digit is detected as damage."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import digest
 
 CHECKSUM = "checksum"
-"""Field with the digest of the canonical JSON of all others. Files of earlier versions have none."""
+"""Field with the digest of the canonical JSON of all other fields. Files of earlier versions have none."""
 
 
 def sealed_bytes(fields: Mapping[str, Any]) -> bytes:
@@ -22,8 +22,8 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
     """The fields of such a file without the checksum, and whether there was one.
 
     Raises:
-        CorruptDataError: not JSON, no object, or its checksum does not match.
-        FileNotFoundError: not there.
+        CorruptDataError: it is not JSON, not an object, or its checksum does not match.
+        FileNotFoundError: it does not exist.
     """
     content = read_json(path)
     if not isinstance(content, dict):

@@ -1,4 +1,4 @@
-"""Many texts in memory: an Arrow column that reads like a sequence of strings."""
+"""Many texts in memory: an Arrow column with the interface of a sequence of strings."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import SupportsIndex, cast, overload
@@ -8,20 +8,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 _AT_A_TIME = 4096
-"""Texts that are Python strings together while all of them are gone through."""
+"""Texts converted to Python strings at a time while iterating."""
 
 
 class Texts(Sequence[str]):
-    """Strings in one Arrow array: their bytes and 8 more each, where a tuple of `str` takes 57 more.
+    """Strings in one Arrow array, with an overhead of 8 bytes each, where a tuple of `str` has 57.
 
-    A string is made when it is asked for; a slice shares the memory.
+    A Python string is created on access; a slice shares the memory.
     """
 
     def __init__(self, column: pa.Array | pa.ChunkedArray) -> None:
         """Args: column: strings.
 
         Raises:
-            ValueError: one of them is missing.
+            ValueError: a text is missing.
         """
         wide = column.cast(pa.large_string())
         self._array = wide.combine_chunks() if isinstance(wide, pa.ChunkedArray) else wide
@@ -30,11 +30,11 @@ class Texts(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "Texts":
-        """The same texts; those that are in Arrow already are shared."""
+        """The same texts; memory is shared if they are in Arrow already."""
         return texts if isinstance(texts, Texts) else cls(pa.array(texts, pa.large_string()))
 
     def map(self, function: Callable[[str], str]) -> "Texts":
-        """`function` of each text."""
+        """Apply `function` to each text."""
         parts = [
             pa.array([function(t) for t in self[at : at + _AT_A_TIME]], pa.large_string())
             for at in range(0, len(self), _AT_A_TIME)
@@ -52,8 +52,8 @@ class Texts(Sequence[str]):
     @overload
     def __getitem__(self, index: slice) -> "Texts": ...
     def __getitem__(self, index: SupportsIndex | slice) -> "str | Texts":
-        found = self._array[index]
-        return Texts(found) if isinstance(index, slice) else found.as_py()
+        selected = self._array[index]
+        return Texts(selected) if isinstance(index, slice) else selected.as_py()
 
     def __iter__(self) -> Iterator[str]:
         for at in range(0, len(self), _AT_A_TIME):
@@ -74,8 +74,8 @@ class Texts(Sequence[str]):
 
 
 def numbered(texts: Sequence[str]) -> NDArray[np.int32]:
-    """Which of the different texts each one is `[n]`, in order of first appearance."""
-    # Codes count up in that order.
+    """The index of each text `[n]` among the distinct texts, in order of first appearance."""
+    # Dictionary codes are assigned in that order.
     return pa.array(Texts.of(texts), pa.large_string()).dictionary_encode().indices.to_numpy()
 
 

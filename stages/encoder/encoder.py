@@ -20,20 +20,19 @@ from permafrost.storage.quoting import quoted
 
 @dataclass(frozen=True)
 class Encoder:
-    """A backbone in memory and what makes vectors of it; `load_encoder` and `method_encoder` make one.
+    """A loaded backbone with a head or method on it; created by `load_encoder` and `method_encoder`.
 
     Vectors are those of `permafrost embed` for the same head or method: the same recipe, max_length and
-    span, and features rounded as the feature store rounds them. On one device, batches of other texts
-    change a feature by the noise of the compute dtype, which the rounding may turn into one step of the
-    storage dtype.
+    span, and features rounded as in the feature store. On the same device, different batches change a feature
+    by the noise of the compute dtype, which the rounding may turn into one step of the storage dtype.
     """
 
     backbone: Backbone
     targets: tuple[ExtractTarget, ...]
-    """One; several for the prompts of an ensemble, in their order."""
+    """One target, or one per prompt of an ensemble, in order."""
     vectors: TextVectors
     runtime: ExtractRuntime
-    """Bounds of a batch."""
+    """Limits of a batch."""
 
     @property
     def d_out(self) -> int:
@@ -42,7 +41,7 @@ class Encoder:
 
     @property
     def max_length(self) -> int:
-        """Tokens per input, special ones and prompt words included; longer texts lose their end."""
+        """Maximum tokens per input, special tokens and prompt words included; longer texts are truncated."""
         return self.targets[0].max_length
 
     def encode(
@@ -51,22 +50,22 @@ class Encoder:
         """One vector per text, in order, `[n_texts, d_out]` float32. Equal texts are computed once.
 
         Args:
-            texts: any number; a single text goes into a list.
-            progress: told the texts done; silent if not given.
+            texts: a list of any number of texts.
+            progress: receives the number of texts done; silent if not given.
 
         Raises:
-            InputError: a text instead of a list of them, an empty text, or one of which no token is left;
-                names the text by its place, from 0.
+            InputError: `texts` is a single text instead of a list, or a text is empty or has no token left;
+                the message gives its index.
             OverflowRangeError: an activation does not fit the dtype in which features are stored.
         """
         if isinstance(texts, str):
             raise InputError(
                 f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
             )
-        places = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        if not places:
+        indices = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        if not indices:
             return np.empty((0, self.d_out), np.float32)
-        unique = list(places)
+        unique = list(indices)
         progress = progress or SilentProgress()
         progress.start("encode", len(unique) * len(self.targets), "texts")
         try:
@@ -76,7 +75,7 @@ class Encoder:
         vectors = self.vectors.joined(
             parts, lambda i: f"text {texts.index(unique[i])} ({quoted(unique[i])})"
         )
-        return vectors[[places[text] for text in texts]]
+        return vectors[[indices[text] for text in texts]]
 
     def _under(
         self,
@@ -85,12 +84,12 @@ class Encoder:
         texts: Sequence[str],
         progress: Progress,
     ) -> Vectors:
-        """Vectors of texts that are all different, under one recipe."""
+        """Vectors of unique texts under one recipe."""
         out: Vectors | None = None
         for start in range(0, len(unique), self.runtime.block_texts):
             block = unique[start : start + self.runtime.block_texts]
             encoded = _encoded(target, block, texts)
-            # As a segment of a store is laid out: longest first, nearly without padding.
+            # Longest first, as in a segment of a store, which needs hardly any padding.
             order = np.argsort(-encoded.token_ids.lengths, kind="stable")
             budget = batch_tokens(target, target.arrays, self.runtime, self.backbone.device)
             for run in batches(encoded.token_ids.lengths[order], budget):
@@ -106,7 +105,7 @@ class Encoder:
         return out
 
     def of_batch(self, target: ExtractTarget, texts: Sequence[str], encoded: Encoded) -> Vectors:
-        """Vectors of one padded batch, neither joined over prompts nor finished."""
+        """Vectors of one padded batch, before they are combined over prompts and post-processed."""
         features = compute_features(self.backbone, target, texts, encoded)
         return self.vectors.of(features, SilentProgress())
 
@@ -115,6 +114,6 @@ def _encoded(target: ExtractTarget, block: Sequence[str], texts: Sequence[str]) 
     try:
         return encode(target.recipe, target.tokenizer, block, target.max_length)
     except InputError:
-        # Again over what the caller gave, so that the message counts as the caller does.
+        # Encode all texts, so that the message numbers them as the caller does.
         encode(target.recipe, target.tokenizer, texts, target.max_length)
         raise

@@ -1,4 +1,4 @@
-"""A trained head as a folder for sentence-transformers, with its backbone."""
+"""Export a trained head with its backbone as a folder for sentence-transformers."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.paths import HOME_BYTES, checked_path
 
 Form = Literal["plain", "module"]
-"""`plain`: sentence-transformers loads it alone. `module`: any head, and Permafrost has to be installed."""
+"""`plain`: sentence-transformers alone can load it. `module`: for any head, but needs Permafrost too."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Exported:
     artifact: str
     form: Form
     why_not_plain: str | None
-    """Why sentence-transformers alone is not enough; None where it is, or was not asked for."""
+    """Why sentence-transformers alone is not enough; None if it is, or was not requested."""
     difference: float | None
-    """Of a plain folder: largest difference to our vectors, see `plain_difference`."""
+    """For a plain folder the largest difference from our vectors, see `plain_difference`."""
     d_out: int
     n_bytes: int
 
@@ -51,22 +51,23 @@ def export_head(
     backbone: str | None = None,
     device: str = "auto",
 ) -> Exported:
-    """Write a trained head and its backbone to `output`, which appears whole or not at all.
+    """Write a trained head and its backbone to `output`, completely or not at all.
 
     Args:
         home: where artifacts and feature stores lie.
         artifact: `fit/<key>`, or the beginning of a key.
-        output: a folder that is not there, or is empty.
-        form: `auto` takes the plain form where it gives the same vectors, else the module form.
-        backbone: where the backbone is now; None for where it was.
+        output: a folder that does not exist, or is empty.
+        form: `auto` uses the plain form if it gives the same vectors, else the module form.
+        backbone: where the backbone is now; None if it has not moved.
         device: where a plain folder is compared with our own vectors.
 
     Raises:
-        NotFoundError: no such artifact, or its feature store is gone.
-        InputError: the folder is in use, the head has no vector for a text, or the plain form was asked
-            for and does not give its vectors.
-        IdentityMismatchError: another backbone than the head was trained on; names both digests.
-        DiskFullError: no room; nothing is left.
+        NotFoundError: there is no such artifact, or its feature store is gone.
+        InputError: the folder is in use, the head has no vector for a text, or the plain form was requested
+            but does not give its vectors.
+        IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
+            digests.
+        DiskFullError: there is no room; nothing is left behind.
     """
     _require_free(output)
     fitted = find_fitted(home, artifact, backbone)
@@ -125,7 +126,7 @@ def _write_settings(fitted: FittedHead, folder: Path) -> None:
 
 
 def _similarity(fitted: FittedHead) -> str:
-    """What vectors are compared with: as in training where that says it."""
+    """The similarity for comparing vectors: that of the loss if it has one, else cosine."""
     if isinstance(fitted.vectors, HeadVectors):
         return fitted.vectors.head.config.loss.compared_by
     return "cosine"
@@ -150,7 +151,7 @@ def _require_free(output: Path) -> None:
 
 @contextmanager
 def _appearing(output: Path) -> Generator[Path]:
-    """A draft folder beside `output` that gets its name when the block ends well, and else goes."""
+    """A draft folder beside `output`, renamed to it when the block succeeds and removed otherwise."""
     remove_dead_drafts_of(output)
     draft = draft_path(output.absolute())
     try:

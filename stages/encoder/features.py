@@ -1,4 +1,4 @@
-"""Features of a batch of texts, straight from the backbone."""
+"""Features of a batch of texts, computed directly by the backbone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,22 +26,22 @@ from permafrost.storage.readers import FeatureReader, InMemoryReader
 
 @dataclass(frozen=True)
 class ComputedFeatures:
-    """What a feature store would hold of these texts."""
+    """The features that a store would hold for these texts."""
 
     backbone: Backbone
     texts: Sequence[str]
     encoded: Encoded
     rows: Mapping[str, NDArray[np.float32]]
-    """Name to rows, per token of the input or per text."""
+    """Rows by array name, per token of the input or per text."""
 
     @property
     def sizes(self) -> BackboneSizes:
-        """Of the backbone."""
+        """Sizes of the backbone."""
         return self.backbone.sizes
 
     @property
     def n_texts(self) -> int:
-        """Texts."""
+        """Number of texts."""
         return len(self.texts)
 
     def reader(self, array: str, tokens: Tokens) -> FeatureReader:
@@ -59,17 +59,17 @@ class ComputedFeatures:
         return output_projection(self.backbone, block)
 
     def name(self, text: int) -> str:
-        """Beginning of a text; its place among those of the batch would help nobody."""
+        """The beginning of a text, as its index in the batch would not help a reader."""
         return f"the text {quoted(self.texts[text])}"
 
 
 def compute_features(
     backbone: Backbone, target: ExtractTarget, texts: Sequence[str], encoded: Encoded
 ) -> ComputedFeatures:
-    """Run one padded batch; numbers are rounded as the store of `target` rounds them.
+    """Run one padded batch; the features are rounded as in the store of `target`.
 
     Args:
-        backbone: that of `target`.
+        backbone: the backbone of `target`.
         target: recipe, arrays and identity.
         texts: for messages.
         encoded: the texts under the recipe of `target`.
@@ -85,11 +85,11 @@ def compute_features(
 
 
 def as_stored(name: str, rows: Float[Tensor, "n d"], dtype: FloatName) -> Float[Tensor, "n d"]:
-    """The float32 numbers that are read back after rows were stored in `dtype`.
+    """The float32 numbers that would be read back if the rows were stored in `dtype`.
 
     Raises:
         OverflowRangeError: a finite activation is too large for the dtype.
-        PermafrostError: NaN or infinity.
+        PermafrostError: an activation is NaN or infinite.
     """
     low, high = (float(x) for x in torch.aminmax(rows))
     if not (np.isfinite(low) and np.isfinite(high)):

@@ -1,4 +1,4 @@
-"""Encoders of a trained head in a home, or of a method without training."""
+"""Load the encoder of a trained head in a home, or of a training-free method."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,24 +39,24 @@ class FittedHead:
 
     ref: ArtifactRef
     folder: Path
-    """Of the artifact."""
+    """Folder of the artifact."""
     vectors: HeadVectors | LatentVectors
     target: ExtractTarget
 
 
 def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
-    """The trained head that `name` means; reads and hashes the backbone's files, loads no weights.
+    """Find the trained head `name`; reads and hashes the backbone's files, loads no weights.
 
     Args:
         home: where artifacts and feature stores lie.
         name: `fit/<key>`, or `choose/<key>` of a grid, or the beginning of a key.
-        backbone: where the backbone is now; None for where it was.
+        backbone: where the backbone is now; None if it has not moved.
 
     Raises:
-        NotFoundError: no such artifact, or its feature store is gone.
-        InputError: not a fit, a head that scores pairs and has no vector for a text, or one of a plug-in that
-            is not known here or has other code now.
-        IdentityMismatchError: the backbone found is another one; names both digests.
+        NotFoundError: there is no such artifact, or its feature store is gone.
+        InputError: it is not a fit, it is a head that scores pairs and has no vector for a text, or it uses
+            a plug-in that is not known here or whose code has changed.
+        IdentityMismatchError: the backbone is a different one; the message has both digests.
     """
     artifacts = ArtifactStore(home)
     ref = artifacts.find(name)
@@ -67,7 +67,7 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
         )
     spec, folder = artifacts.manifest(ref).spec, artifacts.open(ref)
     if ref.stage == CHOOSE:
-        # It holds the head itself; what that was trained on, its fit knows.
+        # A choice holds the head itself; its training data is recorded with its fit.
         fitted = parse_ref(spec.inputs[read_record(folder)["candidate"]])
         spec = artifacts.manifest(fitted).spec
     _require_same_code(str(ref), spec.code)
@@ -83,7 +83,7 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
 
 
 def _require_same_code(name: str, trained: Mapping[str, str]) -> None:
-    """Raises: InputError: a plug-in that the head was trained with has been edited since."""
+    """Raises: InputError: a plug-in with which the head was trained has been edited since."""
     modules = packages()
     if not any(entry.partition(":")[0] in modules for entry in trained):
         return
@@ -97,7 +97,7 @@ def _require_same_code(name: str, trained: Mapping[str, str]) -> None:
 
 
 def load_latent_head(folder: Path, arrays: tuple[str, ...], name: str) -> LatentVectors:
-    """A head on the latents of every layer, if it has a vector for a text.
+    """Load a head on the latents of every layer that has a vector for a text.
 
     Raises:
         InputError: it scores pairs of texts and has none.
@@ -127,14 +127,15 @@ def load_encoder(
     Args:
         home: the folder of a home.
         artifact: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them.
-        backbone: where the backbone is now, if it moved; None for where it was.
+        backbone: where the backbone is now; None if it has not moved.
         device: `auto` (the first GPU, else the CPU) or a torch device.
-        batch_tokens: padded tokens of a batch, at most.
+        batch_tokens: maximum padded tokens of a batch.
 
     Raises:
-        NotFoundError: no such artifact, or its feature store is gone.
-        InputError: not a fit, or a head that has no vector for a single text.
-        IdentityMismatchError: another backbone than the head was trained on; names both digests.
+        NotFoundError: there is no such artifact, or its feature store is gone.
+        InputError: it is not a fit, or a head that has no vector for a single text.
+        IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
+            digests.
     """
     fitted = find_fitted(Path(home), artifact, backbone)
     runtime = ExtractRuntime(device=device, batch_tokens=batch_tokens)
@@ -150,19 +151,19 @@ def method_encoder(
     device: str = "auto",
     batch_tokens: int = BATCH_TOKENS,
 ) -> Encoder:
-    """The encoder of a method without training.
+    """The encoder of a training-free method.
 
     Args:
-        config: the method, its layers definite.
-        backbone: where the backbone is, its precision and the length of an input.
-        recipe: how a text becomes input, an ensemble too; `plain` if not given.
-        store_dtype: what features are rounded to, as in a store.
+        config: the method, with its layers given.
+        backbone: where the backbone is, its precision and the maximum length of an input.
+        recipe: how a text becomes input, possibly an ensemble; `plain` if not given.
+        store_dtype: dtype to which features are rounded, as in a store.
         device: `auto` (the first GPU, else the CPU) or a torch device.
-        batch_tokens: padded tokens of a batch, at most.
+        batch_tokens: maximum padded tokens of a batch.
 
     Raises:
-        InputError: layers that are to be chosen or are not there, whitening (which is fitted on texts), or
-            a backbone or recipe that cannot be used.
+        InputError: layers are to be chosen or do not exist, the method has whitening (which is fitted on
+            texts), or the backbone or recipe cannot be used.
     """
     require_nothing_fitted(config)
     base = resolve_backbone(backbone, store_dtype, "none")
@@ -173,7 +174,7 @@ def method_encoder(
 
 
 def require_nothing_fitted(config: EmbedConfig) -> None:
-    """Raises: InputError: layers that are to be chosen, or whitening; both need the texts of a corpus."""
+    """Raises: InputError: the config has layers to choose, or whitening; both need the texts of a corpus."""
     require_definite(config)
     if config.whitening is not None:
         raise InputError(
@@ -184,7 +185,7 @@ def require_nothing_fitted(config: EmbedConfig) -> None:
 def assemble(
     targets: tuple[ExtractTarget, ...], vectors: TextVectors, runtime: ExtractRuntime
 ) -> Encoder:
-    """Load the backbone that all members share, and bring the head to its device."""
+    """Load the backbone that all targets share, and move the head to its device."""
     first = targets[0]
     loaded = load_backbone(first.files, first.identity.compute_dtype, runtime.device)
     if vectors.module is not None:

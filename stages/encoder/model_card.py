@@ -39,12 +39,12 @@ _ROUNDING = {
 
 
 def model_card(fitted: FittedHead, form: str, folder: Path) -> str:
-    """What the folder is, how to load it, and what identifies it.
+    """The README of an exported folder: what it is, how to load it, and what identifies it.
 
     Args:
         fitted: the head.
         form: `plain` or `module`.
-        folder: where it will lie; only its name is used.
+        folder: the exported folder; only its name is used.
     """
     target, identity = fitted.target, fitted.target.identity
     rows = {
@@ -95,7 +95,7 @@ def _head(fitted: FittedHead) -> str:
 
 
 def _source(fitted: FittedHead) -> str:
-    """A hub id or an alias; of a folder only its name, since paths of one machine say nothing elsewhere."""
+    """A hub id or an alias; for a folder only its name, as paths mean nothing on another machine."""
     files = fitted.target.files
     is_folder = Path(files.source).expanduser().is_dir()
     source = files.folder.name if is_folder else files.source

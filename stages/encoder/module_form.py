@@ -1,4 +1,4 @@
-"""Any head with its backbone in one folder: read by Permafrost, or by sentence-transformers through it."""
+"""Any head with its backbone in one folder, read by Permafrost, or through it by sentence-transformers."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ BACKBONE, HEAD = "backbone", "head"
 """Folders inside an exported one."""
 MODULES = "modules.json"
 MODULE = "permafrost.FrozenBackboneHead"
-"""What sentence-transformers is told to import: a name that outlives where the class is kept."""
+"""The name that sentence-transformers imports; it stays valid wherever the class is kept."""
 
 FORMAT = 1
 
@@ -36,16 +36,16 @@ class ModuleRecord(BaseModel):
     format: int = FORMAT
     form: str = "module"
     artifact: str
-    """Which fit this is."""
+    """The exported fit."""
     reads: str
     """`tokens` of one array, or `layers`."""
     arrays: tuple[str, ...]
     identity: StoreIdentity
-    """Of the store that the head was trained on."""
+    """Identity of the store that the head was trained on."""
 
 
 def write_module(fitted: FittedHead, folder: Path) -> None:
-    """Write a folder with all that is needed: the backbone's files as they are, the head's, a record.
+    """Write a self-contained folder: copies of the backbone's and the head's files, and a record.
 
     Args:
         fitted: any head that has a vector for a text.
@@ -78,10 +78,10 @@ def load_exported(
     Args:
         folder: as `permafrost export` wrote it.
         device: `auto` (the first GPU, else the CPU) or a torch device.
-        batch_tokens: padded tokens of a batch, at most.
+        batch_tokens: maximum padded tokens of a batch.
 
     Raises:
-        InputError: no such folder, or one of the plain form.
+        InputError: there is no such folder, or it is of the plain form.
         CorruptDataError: its record, its head or its backbone is not what was exported.
     """
     folder = Path(folder)

@@ -1,12 +1,12 @@
 """Heads that sentence-transformers can compute by itself, as one of its model folders.
 
-Such a head is a pooling of its own (first or last token, mean, maximum) over a backbone's last state, with a
-`Dense` on top where the head was trained on graded pairs. The mean over the span of `plain` counts the
-special tokens that the tokenizer adds, as the library's does; under `plain:specials=exclude` and every
-other recipe it does not, so those cannot be expressed. In an encoder whose blocks end in their norm
-(BERT, RoBERTa, XLM-RoBERTa, DistilBERT) any block becomes the last one when those behind it are left out;
-elsewhere the last state is `hidden/final` and nothing else. The library keeps features in the compute
-dtype, so its vectors are ours without the rounding to the store's dtype.
+Such a head is one of the library's poolings (first or last token, mean, maximum) over a backbone's last
+state, with a `Dense` on top if the head was trained on graded pairs. Under `plain` the mean over the span
+includes the special tokens that the tokenizer adds, as in the library; under `plain:specials=exclude` and
+every other recipe it does not, so those cannot be expressed. In an encoder whose blocks end in their norm
+(BERT, RoBERTa, XLM-RoBERTa, DistilBERT) any block can be made the last one by dropping those after it; in
+others the last state is always `hidden/final`. The library keeps features in the compute dtype, so its
+vectors are ours without the rounding to the store's dtype.
 """
 
 from dataclasses import replace
@@ -34,13 +34,13 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 POOLING_MODES = ("cls_token", "lasttoken", "mean_tokens", "max_tokens")
-"""Poolings of the library that heads of ours may be equal to."""
+"""Poolings of the library that some of our heads are equal to."""
 
 ENDS_IN_ITS_NORM = ("bert", "roberta", "xlm-roberta", "distilbert")
-"""Architectures whose state after any block is what a model of that many blocks returns."""
+"""Architectures whose state after block k is what a model with k blocks returns."""
 
 TOLERANCE = COMPUTE_NOISE["float32"]
-"""What another batch or kernel may change, relative to a vector's size."""
+"""Relative difference that another batch or kernel may cause."""
 
 _MOST_PROBE_WORDS = 2048
 
@@ -83,7 +83,7 @@ def obstacle(fitted: FittedHead) -> str | None:
 def write_plain(fitted: FittedHead, folder: Path) -> None:
     """Write a folder that `SentenceTransformer(folder)` loads without Permafrost.
 
-    Its files have the form that the library has read since its second version.
+    Its files have the format that the library has read since version 2.
 
     Args:
         fitted: a head without an `obstacle`.
@@ -116,8 +116,8 @@ def plain_difference(fitted: FittedHead, folder: Path, device: str) -> float:
     """Load the folder with the library and compare it with our own vectors before any rounding.
 
     Returns:
-        max |theirs - ours| / (|ours| + RMS of ours) over a few texts, one of them too long; infinite where
-        the widths differ.
+        max |theirs - ours| / (|ours| + RMS of ours) over a few texts, one of them too long; infinite if the
+        widths differ.
 
     Raises:
         InputError: sentence-transformers is not installed.
@@ -146,9 +146,9 @@ def _by_library(folder: Path, texts: list[str], device: str) -> Vectors:
             "a folder for sentence-transformers alone is checked with that library, which is not "
             "installed here; install it, or export with --form module"
         ) from error
-    where = None if device == "auto" else device
+    chosen_device = None if device == "auto" else device
     with quiet_loading():
-        model = SentenceTransformer(str(folder), device=where, local_files_only=True)
+        model = SentenceTransformer(str(folder), device=chosen_device, local_files_only=True)
     return cast(Vectors, model.encode(texts, show_progress_bar=False))
 
 
@@ -171,21 +171,21 @@ def _write_backbone(target: ExtractTarget, layer: str, folder: Path) -> None:
                 output_loading_info=True,
             ),
         )
-        # A pooler, which nothing here reads, may be missing; transformers fills it with random numbers.
+        # A pooler, which is not used here, may be missing; transformers fills it with random numbers.
         for name in info["missing_keys"]:
             torch.nn.init.zeros_(model.get_parameter(name))
         model.save_pretrained(folder)
 
 
 def _write_tokenizer(target: ExtractTarget, folder: Path) -> None:
-    """The tokenizer, set to cut and pad on the right as we do."""
+    """The tokenizer, set to truncate and pad on the right as we do."""
     tokenizer = type(target.tokenizer).from_pretrained(target.files.folder, local_files_only=True)
     tokenizer.model_max_length = target.max_length
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     if tokenizer.pad_token is None:
-        # Any token will do: padding is masked.
+        # Any token will do, as padding is masked.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.bos_token
-    # How it was loaded here would be kept, and be obeyed wherever the folder is loaded.
+    # Arguments of our own loading would be saved, and would apply wherever the folder is loaded.
     for argument in ("local_files_only", "is_local"):
         tokenizer.init_kwargs.pop(argument, None)
     tokenizer.save_pretrained(folder)

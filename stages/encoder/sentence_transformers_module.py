@@ -1,7 +1,7 @@
-"""A head and its backbone as a module of sentence-transformers. Nothing else imports that library here.
+"""A head and its backbone as a module of sentence-transformers; the only module that imports the library.
 
-An exported folder of the module form names the class below as its only module. The library imports it
-when it is told to trust the folder, although nothing of the folder is run:
+An exported folder of the module form names the class below as its only module. The library imports it only
+with `trust_remote_code=True`, although no code of the folder is run:
 
     SentenceTransformer(folder, trust_remote_code=True)
     SentenceTransformer(modules=[FrozenBackboneHead.load(folder)])
@@ -23,9 +23,9 @@ from permafrost.storage.quoting import quoted
 
 
 class FrozenBackboneHead(InputModule):
-    """Texts to `sentence_embedding`: recipe, backbone, rounding and head as in `Encoder`."""
+    """Maps texts to `sentence_embedding`: recipe, backbone, rounding and head as in `Encoder`."""
 
-    # The library writes this into the folders that it saves.
+    # The library writes this name into the folders that it saves.
     __module__ = "permafrost"
 
     def __init__(self, folder: Path | str) -> None:
@@ -33,7 +33,7 @@ class FrozenBackboneHead(InputModule):
         self.folder = Path(folder)
         self.encoder = load_exported(folder, device="cpu")
         self.tokenizer = self.encoder.backbone.tokenizer
-        # Registered, so that they move to another device with the model.
+        # Registered as submodules, so that they move with the model to another device.
         self.backbone = self.encoder.backbone.model
         self.head = self.encoder.vectors.module
 
@@ -49,7 +49,7 @@ class FrozenBackboneHead(InputModule):
         init_defaults: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> "FrozenBackboneHead":
-        """Load from a folder, or from the hub, as the library calls it; other arguments play no role.
+        """Load from a folder or from the hub; called by the library, whose other arguments are ignored.
 
         Raises:
             InputError: there is no such folder.
@@ -70,7 +70,7 @@ class FrozenBackboneHead(InputModule):
 
     @property
     def max_seq_length(self) -> int:
-        """Tokens per input; part of what the head was trained on, so it cannot be set."""
+        """Maximum tokens per input; fixed by the features the head was trained on."""
         return self.encoder.max_length
 
     def get_embedding_dimension(self) -> int:
@@ -80,10 +80,10 @@ class FrozenBackboneHead(InputModule):
     def preprocess(
         self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Texts under the recipe.
+        """Encode texts under the recipe.
 
         Raises:
-            InputError: an empty text.
+            InputError: a text is empty.
         """
         texts = [(prompt or "") + text for text in inputs]
         (target,) = self.encoder.targets
@@ -93,14 +93,14 @@ class FrozenBackboneHead(InputModule):
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add `sentence_embedding`, `[n_texts, d_out]` float32."""
         device = next(self.backbone.parameters()).device
-        here = replace(self.encoder, backbone=replace(self.encoder.backbone, device=device))
-        (target,) = here.targets
-        vectors = here.of_batch(target, features["texts"], features["encoded"])
+        encoder = replace(self.encoder, backbone=replace(self.encoder.backbone, device=device))
+        (target,) = encoder.targets
+        vectors = encoder.of_batch(target, features["texts"], features["encoded"])
         features["sentence_embedding"] = torch.from_numpy(vectors).to(device)
         return features
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Copy the exported files; nothing in them changes."""
+        """Copy the exported files unchanged."""
         for name in (BACKBONE, HEAD):
             shutil.copytree(self.folder / name, Path(output_path) / name, dirs_exist_ok=True)
         shutil.copyfile(self.folder / RECORD, Path(output_path) / RECORD)

@@ -1,4 +1,4 @@
-"""Exported folders of earlier versions, brought up to date."""
+"""Upgrading exported folders of earlier versions."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ EARLIER_MODULES = (
     "stages.encoder.sentence_transformers_module.FrozenBackboneHead",
     "permafrost.stages.encoder.sentence_transformers_module.FrozenBackboneHead",
 )
-"""What `modules.json` named in earlier versions. Whoever installs this one cannot import the first."""
+"""Names in `modules.json` in earlier versions. The first cannot be imported any more."""
 
 _CARD = "README.md"
 _EARLIER_IMPORTS = (
@@ -28,21 +28,21 @@ class Upgraded:
 
     folder: Path
     changed: tuple[str, ...]
-    """Files that were written; none where all was up to date."""
+    """Files that were written; empty if all were up to date."""
     needs_permafrost: bool
-    """False for the plain form, in which nothing names a version of ours."""
+    """False for the plain form, which does not refer to Permafrost."""
 
 
 def upgrade_exported(folder: Path) -> Upgraded:
-    """Have an exported folder name `permafrost.FrozenBackboneHead`, which later versions keep.
+    """Make an exported folder name `permafrost.FrozenBackboneHead`, which later versions keep.
 
-    Each file is replaced whole or not at all; a second time finds nothing to do. Vectors do not change.
+    Each file is replaced atomically; running it again changes nothing. Vectors do not change.
 
     Args:
-        folder: as `permafrost export` wrote it, or sentence-transformers saved it again.
+        folder: as written by `permafrost export`, or saved again by sentence-transformers.
 
     Raises:
-        InputError: it is no exported folder; nothing is written.
+        InputError: it is not an exported folder; nothing is written.
         CorruptDataError: `modules.json` is damaged.
     """
     modules = _read_modules(folder)
@@ -54,7 +54,7 @@ def upgrade_exported(folder: Path) -> Upgraded:
             "write this folder; name an exported one"
         )
     changed: list[str] = []
-    # The card first: until the other file is right, the folder is not up to date.
+    # The card first: the folder counts as up to date only once the other file is right.
     if ours and (folder / _CARD).is_file():
         card = before = read_whole(folder / _CARD)
         for line in _EARLIER_IMPORTS:

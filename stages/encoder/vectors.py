@@ -1,4 +1,4 @@
-"""From the rows of some texts to one vector each: a trained head, a head on every layer, or a method."""
+"""From features to one vector per text: by a trained head, a head on every layer, or a method."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from permafrost.stages.freeze import Unified, read_latents
 from permafrost.storage.progress import Progress
 
 Name = Callable[[int], str]
-"""What a text is called in messages."""
+"""Gives a text's name for messages."""
 
 
 @runtime_checkable
 class TextVectors(Protocol):
-    """One way to make vectors."""
+    """A way to compute vectors from features."""
 
     @property
     def d_out(self) -> int:
@@ -38,7 +38,7 @@ class TextVectors(Protocol):
 
     @property
     def module(self) -> torch.nn.Module | None:
-        """What has parameters; None for a method without any."""
+        """The module with parameters; None for a method without any."""
         ...
 
     @property
@@ -54,10 +54,10 @@ class TextVectors(Protocol):
         ...
 
     def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
-        """Vectors `[n_texts, d_out]` float32 from those under each recipe of an ensemble.
+        """Combine the vectors under each recipe of an ensemble to `[n_texts, d_out]` float32.
 
         Raises:
-            InputError: a vector that is not finite.
+            InputError: a vector is not finite.
         """
         ...
 
@@ -70,7 +70,7 @@ class HeadVectors:
 
     @property
     def d_out(self) -> int:
-        """Width of a vector; a projection on top keeps it."""
+        """Width of a vector; a projection on top does not change it."""
         return self.head.pooling.d_out
 
     @property
@@ -88,13 +88,13 @@ class HeadVectors:
         return embed_with_head(self.head, features.reader(self.head.layer, "span"), progress)
 
     def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
-        """The vectors as they are; heads are not trained on ensembles."""
+        """The vectors unchanged, as heads are not trained on ensembles."""
         return _only(prompts, name)
 
 
 @dataclass(frozen=True)
 class LatentVectors:
-    """A head that makes one embedding from the pooled latents of every layer (FREEZE!, 4.3)."""
+    """A head that computes one embedding from the pooled latents of every layer (FREEZE!, 4.3)."""
 
     head: Unified
     arrays: tuple[str, ...]
@@ -127,7 +127,7 @@ class LatentVectors:
             progress.finish()
 
     def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
-        """The vectors as they are; heads are not trained on ensembles."""
+        """The vectors unchanged, as heads are not trained on ensembles."""
         return _only(prompts, name)
 
     @torch.no_grad()
@@ -137,14 +137,14 @@ class LatentVectors:
 
 @dataclass(frozen=True)
 class MethodVectors:
-    """A method without training, its layers definite."""
+    """A training-free method, with its layers given."""
 
     config: EmbedConfig
     sizes: BackboneSizes
     n_members: int
-    """Prompts of an ensemble; 1 for any other recipe."""
+    """Number of prompts of an ensemble; 1 for any other recipe."""
     whitening: Whitening | None = None
-    """As fitted, where the method has one."""
+    """The fitted whitening, if the method has one."""
 
     @property
     def d_out(self) -> int:
@@ -159,7 +159,7 @@ class MethodVectors:
 
     @property
     def module(self) -> None:
-        """Nothing has parameters."""
+        """None, as nothing has parameters."""
         return None
 
     @property
@@ -168,11 +168,11 @@ class MethodVectors:
         return 0
 
     def of(self, features: Features, progress: Progress) -> Vectors:
-        """Layers combined, neither averaged over prompts nor normalised."""
+        """Vectors combined over layers, not yet combined over prompts or normalised."""
         return combined_layers(self.config, features, progress)
 
     def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
-        """Prompts combined, then whitened and normalised as the method says."""
+        """Vectors combined over prompts, then whitened and normalised as configured."""
         vectors = embed_ensemble(prompts, self.config.combine)
         return finish(self.config, vectors, name, whitening=self.whitening)
 

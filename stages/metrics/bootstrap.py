@@ -1,21 +1,21 @@
-"""How far a test score can be trusted, and whether two methods differ by more than chance.
+"""Confidence intervals of test scores, and tests of whether two methods differ by more than chance.
 
-Two things are drawn again. Test examples are resampled with replacement; all predictions of a comparison
-share every resample, and the metric of a method is the mean over its seeds. To each resample is added what
-other seeds would have given: the standard error of the mean over seeds times a draw from Student's t with
-the degrees of freedom that the seeds leave, in a comparison those of Welch and Satterthwaite. Drawing two
-or three seeds with replacement would do the same, but gives half or two thirds of their variance and no
-tails, so that equal methods would be told apart far too often. A method with one seed adds nothing: its
-interval is about the examples alone, given the head as it was trained.
+Two sources of variation are sampled. Test examples are resampled with replacement; all predictions of a
+comparison share every resample, and the metric of a method is the mean over its seeds. Variation over seeds
+is added to each resample: the standard error of the mean over seeds times a draw from Student's t with the
+degrees of freedom of the seeds, in a comparison those of Welch and Satterthwaite. Resampling two or three
+seeds with replacement instead would give only half or two thirds of their variance and no tails, so that
+equal methods would be declared different far too often. A method with one seed adds nothing: its interval is
+about the choice of examples alone, given the head as it was trained.
 
-Seeds that disagree on single examples count twice, in the resamples and in the spread of the scores; the
-tests err on the side of no difference.
+Disagreement between seeds on single examples counts twice, in the resamples and in the spread of the scores,
+so the tests are conservative.
 
 Source: percentile interval, B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993, section
 13.3; paired bootstrap, P. Koehn, Statistical Significance Tests for Machine Translation Evaluation,
-EMNLP 2004. We differ: Koehn counts in one direction, here both tails count, and one is added to either
-count (A. Davison and D. Hinkley, Bootstrap Methods and their Application, 1997, section 4.2); and Koehn's
-systems have no seeds. Degrees of freedom: B. Welch, The Generalization of Student's Problem when Several
+EMNLP 2004. We differ: Koehn's test is one-sided, ours is two-sided and adds one to either count
+(A. Davison and D. Hinkley, Bootstrap Methods and their Application, 1997, section 4.2); and Koehn's systems
+have no seeds. Degrees of freedom: B. Welch, The Generalization of Student's Problem when Several
 Different Population Variances are Involved, Biometrika 1947.
 """
 
@@ -33,7 +33,7 @@ from permafrost.stages.metrics.resampling import CORRELATIONS, draws, resampled
 from permafrost.storage.errors import InputError
 
 _ROUNDING = 1e-12
-"""Differences of a metric below this are rounding."""
+"""Differences of a metric below this are due to rounding."""
 
 
 class BootstrapConfig(BaseModel):
@@ -48,24 +48,24 @@ class BootstrapConfig(BaseModel):
 
     @property
     def alpha(self) -> float:
-        """Share of true null hypotheses that a test may reject."""
+        """Significance level: the share of true null hypotheses that a test may reject."""
         return round(1 - self.level, 12)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The metric of one method: the mean over its seeds, and what may move it."""
+    """The metric of one method: the mean over its seeds, and its variation."""
 
     value: float
     """On the test set itself."""
     values: Float64[np.ndarray, " b"]
     """On every resample."""
     error: float = 0.0
-    """Standard error of the mean over seeds; 0 of one seed."""
+    """Standard error of the mean over seeds; 0 for a single seed."""
     freedom: float = np.inf
     """Degrees of freedom of that error."""
     bounds: tuple[float, float] = (-np.inf, np.inf)
-    """Least and largest value that the metric can have."""
+    """Smallest and largest possible value of the metric."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half of the distance between the two ends."""
+        """Half the width of the interval."""
         return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Metric of one method less that of another on the same examples."""
+    """Metric of one method minus that of another on the same examples."""
 
     value: float
     low: float
@@ -109,8 +109,8 @@ def bootstrap_interval(
         metric: one of `stages.metrics.resampling.METRICS`.
         labels: `[n]`; class indices, scores, or, for `mrr`, anything.
         predictions: `[n]`, or `[n_seeds, n]` for the mean over seeds.
-        n_resamples: how often the examples are drawn.
-        seed: of the draws.
+        n_resamples: number of resamples.
+        seed: of the resampling.
         level: coverage.
 
     Raises:
@@ -130,7 +130,7 @@ def paired_bootstrap(
     seed: int = 0,
     level: float = 0.95,
 ) -> Difference:
-    """Metric of a less metric of b, both on the same resamples; for the arguments see `bootstrap_interval`.
+    """Metric of a minus metric of b, both on the same resamples; for the arguments see `bootstrap_interval`.
 
     Raises:
         InputError: see `resample`.
@@ -151,12 +151,12 @@ def resample(
         metric: see `stages.metrics.resampling.resampled`.
         labels: `[n]`.
         predictions: `[k, n]`.
-        n_resamples: how many resamples.
-        seed: of the draws.
+        n_resamples: number of resamples.
+        seed: of the resampling.
 
     Raises:
-        InputError: fewer than two examples, another number of predictions than labels, a value that is
-            not finite; see also `stages.metrics.resampling.resampled`.
+        InputError: there are fewer than two examples, the numbers of predictions and labels differ, or a
+            value is not finite; see also `stages.metrics.resampling.resampled`.
     """
     truth, answers_KN = labels.astype(np.float64), predictions.astype(np.float64)
     n = len(truth)
@@ -182,7 +182,7 @@ def estimate(
     """The estimate from k seeds of one method; the values are those that `resample` returns."""
     n_seeds = len(values_K)
     error = float(np.std(values_K, ddof=1)) / n_seeds**0.5 if n_seeds > 1 else 0.0
-    # Scores that differ in their last bit are equal.
+    # Scores that differ only in their last bits count as equal.
     is_spread = error > _ROUNDING
     return Estimate(
         value=float(values_K.mean()),
@@ -194,13 +194,13 @@ def estimate(
 
 
 def interval(estimated: Estimate, level: float, seed: int) -> Interval:
-    """The percentile interval of resampled values, other seeds in each; it ends where the metric does."""
+    """The percentile interval of resampled values with variation over seeds, within the metric's bounds."""
     low, high = _percentiles(_with_seeds(estimated, seed), level)
     return Interval(estimated.value, max(low, estimated.bounds[0]), min(high, estimated.bounds[1]))
 
 
 def difference(a: Estimate, b: Estimate, level: float, seed: int) -> Difference:
-    """Metric of a less metric of b, both on the same resamples, with other seeds in each.
+    """Metric of a minus metric of b, both on the same resamples, with variation over seeds.
 
     p is twice the smaller of (1 + number of values at or below 0) / (1 + number of values) and the same
     at or above 0, at most 1.
@@ -222,14 +222,14 @@ def difference(a: Estimate, b: Estimate, level: float, seed: int) -> Difference:
 
 
 def _with_seeds(estimated: Estimate, seed: int) -> NDArray[np.float64]:
-    """Resampled values, each with what other seeds would have added and, mirrored, taken away."""
+    """Resampled values, each with a draw of the variation over seeds added and, mirrored, subtracted."""
     if not estimated.error:
         return estimated.values
     shares = np.random.default_rng([seed, len(estimated.values)]).uniform(
         size=len(estimated.values)
     )
     shift = estimated.error * stdtrit(estimated.freedom, shares)
-    # Both signs, so that swapping two methods does no more than change the sign of what is found.
+    # Both signs, so that swapping two methods only changes the sign of the result.
     return np.concatenate([estimated.values + shift, estimated.values - shift])
 
 

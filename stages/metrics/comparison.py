@@ -1,9 +1,9 @@
 """What got better or worse between two sets of results, and whether the difference is beyond noise.
 
-Where both sides kept predictions of the same test examples, the difference is resampled in pairs
-(`stages.metrics.bootstrap`): noise is then the choice of examples, and of seeds where there are several.
-Otherwise the scores of the seeds are compared by Welch's t-test: noise is then the training alone, and the
-test sets may differ.
+If both sides kept predictions of the same test examples, a paired bootstrap tests the difference
+(`stages.metrics.bootstrap`): noise is then the choice of examples, and of seeds if there are several.
+Otherwise Welch's t-test compares the scores of the seeds: noise is then the training alone, and the test sets
+may differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from permafrost.storage.errors import InputError
 Verdict = Literal["better", "worse", "within noise", "cannot tell"]
 VERDICTS: tuple[Verdict, ...] = ("better", "worse", "within noise", "cannot tell")
 Basis = Literal["examples", "seeds", "none"]
-"""Over what was tested: shared test examples with seeds where there are several, seeds alone, or nothing (too
+"""What the test is over: shared test examples (and seeds if there are several), seeds alone, or nothing (too
 few seeds)."""
 
 _SAME_SCORE = 1e-9
@@ -38,10 +38,10 @@ _SAME_SCORE = 1e-9
 
 @dataclass(frozen=True)
 class NamedAnswers:
-    """Predictions on a test set whose texts are identified by their digests, and sorted by them."""
+    """Predictions on a test set, with texts identified by digest and examples sorted by it."""
 
     digests: tuple[tuple[str, ...], ...]
-    """One per side of an example."""
+    """Digests of the texts, one tuple per side of the examples."""
     labels: NDArray[np.float64]
     predictions: NDArray[np.float64]
 
@@ -55,9 +55,9 @@ class NamedAnswers:
 
 
 def named(answers: Answers, digests: Sequence[str]) -> NamedAnswers:
-    """Identify texts by their digests instead of their numbers in a corpus."""
-    known = np.array(digests)
-    sides = [known[side] for side in answers.sides]
+    """Identify texts by their digests instead of their indices in a corpus."""
+    by_index = np.array(digests)
+    sides = [by_index[side] for side in answers.sides]
     order = np.lexsort((answers.labels, *reversed(sides)))
     return NamedAnswers(
         tuple(tuple(side[order].tolist()) for side in sides),
@@ -75,13 +75,13 @@ class ScoredMethod:
     metric: str
     role: Role
     tests: tuple[float, ...]
-    """By seed."""
+    """Test scores by seed."""
     answers: tuple[NamedAnswers | ExampleScores | None, ...]
-    """By seed; None where predictions were not kept."""
+    """Predictions by seed; None if they were not kept."""
 
     @property
     def name(self) -> tuple[str, str]:
-        """Task and method: what two sides are matched by."""
+        """Task and method, by which the two sides are matched."""
         return self.task, self.method
 
 
@@ -98,12 +98,12 @@ class Change:
     b: float
     n_seeds: tuple[int, int]
     difference: float
-    """b less a."""
+    """b minus a."""
     tested: Difference | None
-    """Its interval and p; None where nothing could be tested."""
+    """Its interval and p-value; None if it could not be tested."""
     basis: Basis
     n_examples: int | None
-    """Shared test examples; None where the test was over seeds."""
+    """Number of shared test examples; None if the test is over seeds."""
     verdict: Verdict
 
 
@@ -118,12 +118,12 @@ class Comparison:
     alpha: float
 
     def count(self, verdict: Verdict) -> int:
-        """How many changes have a verdict."""
+        """Number of changes with this verdict."""
         return sum(change.verdict == verdict for change in self.changes)
 
     @property
     def n_tests(self) -> int:
-        """Tests made; none is corrected for their number."""
+        """Number of tests; they are not corrected for multiple testing."""
         return sum(change.tested is not None for change in self.changes)
 
 
@@ -133,7 +133,7 @@ def compare(
     """Compare b with a.
 
     Raises:
-        InputError: nothing in common, or two metrics for the same method and task.
+        InputError: they have nothing in common, or different metrics for the same method and task.
     """
     before, after = ({m.name: m for m in side} for side in (a, b))
     shared = [name for name in before if name in after]
@@ -147,7 +147,7 @@ def compare(
         if metrics[0] != metrics[1]:
             raise InputError(
                 f"{method} on {task} was scored by {metrics[0]} in A and by {metrics[1]} in B, which cannot "
-                "be compared; score both by one metric"
+                "be compared; score both by the same metric"
             )
     return Comparison(
         changes=tuple(_change(before[name], after[name], config) for name in shared),
@@ -190,7 +190,7 @@ def _verdict(change: float, difference: Difference | None, alpha: float) -> Verd
 
 
 def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:
-    """On the same resamples; None without predictions of the same examples that give the scores."""
+    """Paired bootstrap; None without predictions of the same examples that reproduce the scores."""
     answers = [x for x in (*a.answers, *b.answers) if x is not None]
     n_seeds = len(a.tests), len(b.tests)
     if len(answers) < sum(n_seeds) or len(answers[0].labels) < 2:
@@ -214,9 +214,9 @@ def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differ
 
 
 def _welch(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:
-    """Over seeds, with as many degrees of freedom as Welch and Satterthwaite give.
+    """Welch's t-test over seeds, with the degrees of freedom of Welch and Satterthwaite.
 
-    None where a side has one seed, or no seed differs from another.
+    None if a side has only one seed, or all seeds of each side have equal scores.
     """
     if min(len(a.tests), len(b.tests)) < 2 or np.ptp(a.tests) == np.ptp(b.tests) == 0:
         return None

@@ -1,4 +1,4 @@
-"""Correlations, 0 where a side is constant (as Matthews' correlation in `stages.fit.metrics`)."""
+"""Correlations; 0 if either side is constant (as for Matthews' correlation in `stages.fit.metrics`)."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def spearman(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> floa
 
 
 def _direction(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    # By the largest value first: squares of a huge or tiny scale would leave the range of floats.
+    # Divided by the largest value first, as squares of huge or tiny values would over- or underflow.
     scaled = values / np.abs(values).max()
     centred = scaled - scaled.mean()
     return centred / np.linalg.norm(centred)

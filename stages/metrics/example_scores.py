@@ -1,4 +1,4 @@
-"""What each example of an evaluation's test set adds to its score: what resampling needs of it."""
+"""The contribution of each test example of an evaluation to its score, for resampling."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from permafrost.storage.quoting import quoted
 EXAMPLE_SCORES = "example_scores.parquet"
 
 How = Literal["mean", "spearman", "pearson"]
-"""How the score is made of the predictions: their mean, or a correlation with the labels."""
+"""How the score is computed from the predictions: their mean, or a correlation with the labels."""
 
 ROUNDED = 6e-6
 """mteb rounds some of its scores to five decimals."""
@@ -26,9 +26,9 @@ class ExampleScores:
     """Predictions of one method on the examples of a task, in the task's order."""
 
     names: tuple[str, ...]
-    """What tells examples apart: digests of texts; of queries the id as well."""
+    """Identifies each example: digests of its texts; for a query its id as well."""
     labels: Float64[np.ndarray, " n"]
-    """Grades; where the score is a mean, whatever else must be equal for two methods to be compared."""
+    """Grades; if the score is a mean, whatever else must be equal for two methods to be comparable."""
     predictions: Float64[np.ndarray, " n"]
     how: How
 
@@ -56,10 +56,10 @@ class ExampleScores:
 
 
 def read_example_scores(folder: Path) -> ExampleScores | None:
-    """The scores in a folder of results; None where none were kept.
+    """The scores in a folder of results; None if they were not kept.
 
     Raises:
-        CorruptDataError: the file cannot be read, or is something else.
+        CorruptDataError: the file cannot be read, or has another content.
     """
     path = folder / EXAMPLE_SCORES
     if not path.exists():
@@ -77,7 +77,7 @@ def read_example_scores(folder: Path) -> ExampleScores | None:
         ) from error
     if how not in get_args(How):
         raise CorruptDataError(
-            f"{path} says that its score is a {quoted(how)}, expected one of {', '.join(get_args(How))}; "
+            f"{path} declares its score as {quoted(how)}, expected one of {', '.join(get_args(How))}; "
             f"delete the artifact and evaluate it again"
         )
     return ExampleScores(names, labels, predictions, how)  # pyright: ignore[reportArgumentType] # checked

@@ -1,4 +1,4 @@
-"""One prediction per example: the table that every scored method writes, and reading it."""
+"""One prediction per example: the table that every scored method writes, and how to read it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ def predictions_table(
     predictions: NDArray[Any],
     scores: NDArray[Any] | None = None,
 ) -> pa.Table:
-    """Predictions of one split: split, text, (of pairs) text_b, label, prediction, score.
+    """Predictions of one split: columns split, text, text_b (pairs only), label, prediction, score.
 
     Args:
         split: its name.
-        sides: `[n]` each, indices of the first and, of pairs, of the second text in the corpus.
+        sides: `[n]` each, indices in the corpus of the first and, for pairs, of the second text.
         labels: `[n]`.
         predictions: `[n]`, comparable with the labels.
-        scores: `[n]`, what the predictions were made of; None where there is nothing to add.
+        scores: `[n]`, the numbers behind the predictions; None if there are none.
     """
     n = len(labels)
     texts = dict(zip(("text", "text_b"), sides, strict=False))
@@ -51,7 +51,7 @@ class Scores:
     """Metrics, and one prediction per example."""
 
     metrics: dict[str, Any]
-    """The fields of `records.Metrics`, and any others; null for a split that is not there."""
+    """The fields of `records.Metrics`, and any others; None for a missing split."""
     predictions: pa.Table
     """See `predictions_table`."""
 
@@ -66,7 +66,7 @@ class Answers:
     """Predictions of one split."""
 
     sides: tuple[NDArray[np.int64], ...]
-    """`[n]` each: the first and, of pairs, the second text."""
+    """`[n]` each: the first and, for pairs, the second text."""
     labels: NDArray[np.float64]
     predictions: NDArray[np.float64]
     scores: NDArray[np.float64] | None
@@ -83,8 +83,8 @@ class Answers:
 
 
 def read_answers(folder: Path, split: str = "test") -> Answers | None:
-    """The predictions in a folder of results, in an order that depends on the texts and labels alone; None
-    where none were kept.
+    """The predictions in a folder of results, in an order that depends on texts and labels alone; None if
+    they were not kept.
 
     Raises:
         CorruptDataError: see `written_answers`.

@@ -1,6 +1,6 @@
-"""The files of results: their names, columns and fields, for the stages that write them and what reads them.
+"""The files of results: their names, columns and fields, shared by the stages that write and read them.
 
-Predictions, scores of examples and maps of vectors have modules of their own beside this one.
+Predictions, example scores and vector maps have modules of their own.
 """
 
 import json
@@ -12,8 +12,8 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 Role = Literal["method", "baseline", "control"]
-"""A control is given nothing from which the answer can be learnt: it must sit at chance. A baseline sees no
-backbone, and is what a method has to beat."""
+"""A control gets nothing from which the answer can be learnt, so it must be at chance. A baseline does not
+use the backbone, and is what a method has to beat."""
 
 METRICS = "metrics.json"
 
@@ -33,7 +33,7 @@ CANDIDATE_EPOCHS = pa.schema(
         *map(EPOCHS.field, EPOCHS.names),
     ]
 )
-"""The same where a grid was searched: one row per candidate and epoch, the candidates written out."""
+"""The same for a grid: one row per candidate and epoch, with the candidate's settings."""
 LAYER_EPOCHS = pa.schema(
     [
         pa.field("epoch", pa.int64()),
@@ -52,7 +52,8 @@ WEIGHTED_TEXTS = pa.schema(
         pa.field("weights", pa.list_(pa.float32())),
     ]
 )
-"""Its columns, one row per text: its number in the corpus, its digest, and a weight per token."""
+"""Columns of `token_weights.parquet`, one row per text: its index in the corpus, its digest, and a weight per
+token."""
 
 POINTS = pa.schema(
     [
@@ -65,45 +66,45 @@ POINTS = pa.schema(
         pa.field("chosen", pa.bool_()),
     ]
 )
-"""Columns of the `points.parquet` of a probe, one row per number. `unit` is `share` (shown times 100) or
-`number`; `at` is what the place x is called; `chosen` marks the place that dev chose."""
+"""Columns of a probe's `points.parquet`, one row per value. `unit` is `share` (shown in percent) or `number`;
+`at` is the name of the position x; `chosen` marks the position chosen on dev."""
 
 
 class TextsInTrain(BaseModel):
-    """Texts of an evaluation task in one role."""
+    """How many of an evaluation task's texts in one role are in train."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_texts: int
-    """Different ones that the task asked for."""
+    """Distinct texts of the task."""
     n_in_train: int
-    """Of these, what the method was trained on."""
+    """Those that the method was trained on."""
 
 
 class Metrics(BaseModel):
-    """What `metrics.json` holds of any method that can be reported."""
+    """The content of `metrics.json` for any method that can be reported."""
 
     # Not "forbid": a scorer may record more than a report shows.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     metric: str
     dev: float | None
-    """None where the corpus has no dev split: nothing was chosen on it."""
+    """None if the corpus has no dev split, so that nothing was chosen on it."""
     test: float
     n_dev: int
     n_test: int
     majority: float | None = None
-    """Test accuracy of always answering the commonest class; None where that means nothing."""
+    """Test accuracy of always predicting the most frequent class; None if there are no classes."""
     class_balance: dict[str, float] | None = None
-    """Share of each class in test; None where labels are no classes."""
+    """Share of each class in test; None if labels are not classes."""
     overlap: float | None = None
-    """Share of test examples with a text that train has; None without a train split."""
+    """Share of test examples with a text that is in train; None without a train split."""
     n_clean_test: int | None = None
-    """The other test examples."""
+    """Number of the other test examples."""
     clean_test: float | None = None
-    """The metric on these; None where they are too few to tell."""
+    """The metric on these; None if there are too few."""
     texts_in_train: dict[str, TextsInTrain] | None = None
-    """Of an evaluation, by role; None of a method without training, and of other results."""
+    """For an evaluation, by role; None for a method without training, and for other results."""
     choice: dict[str, str | int | float | bool | None] = {}
     """What was chosen on dev: layer, hyper-parameters, epoch."""
     n_parameters: int

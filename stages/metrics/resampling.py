@@ -1,7 +1,7 @@
 """Metrics of many resamples of one test set at once.
 
-A resample is the number of times that each example is drawn. All predictions on a test set share the
-draws, and a metric of all resamples is a few matrix products or cumulative sums; no resample is sorted.
+A resample is a vector of how often each example is drawn. All predictions on a test set share the draws, and
+a metric of all resamples takes a few matrix products or cumulative sums; no resample is sorted.
 
 Axes: b resamples, k predictions of the same examples, n examples, c classes.
 """
@@ -16,21 +16,21 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 Counts = Float64[np.ndarray, "n b"]
-"""How often each example is drawn, whole numbers; each resample sums to n."""
+"""How often each example is drawn, as whole numbers; each resample sums to n."""
 
 METRICS = frozenset({"accuracy", "mcc", "f1", "spearman", "pearson", "spearman_pearson", "mrr"})
-"""What can be computed of a resample: the metrics of `stages.fit.evaluate`."""
+"""Metrics that can be resampled: those of `stages.fit.evaluate`."""
 CORRELATIONS = frozenset({"mcc", "spearman", "pearson", "spearman_pearson"})
-"""Metrics between -1 and 1; all others lie between 0 and 1."""
+"""Metrics in -1..1; all others are in 0..1."""
 
 _CELLS_AT_A_TIME = 1 << 18
 """Small enough for a processor's cache."""
 _ROUNDING = 1e-13
-"""Deviations from a mean below this share of the largest value are rounding."""
+"""Deviations from a mean below this share of the largest value are due to rounding."""
 
 
 def draws(n_examples: int, n_resamples: int, seed: int) -> Iterator[Counts]:
-    """Resamples with replacement, a bounded number at a time; the same for the same arguments."""
+    """Resamples with replacement, in chunks of bounded size; the same for the same arguments."""
     rng = np.random.default_rng(seed)
     n_at_a_time = max(1, _CELLS_AT_A_TIME // n_examples)
     for start in range(0, n_resamples, n_at_a_time):
@@ -44,16 +44,16 @@ def draws(n_examples: int, n_resamples: int, seed: int) -> Iterator[Counts]:
 def resampled(
     metric: str, labels: NDArray[np.float64], predictions_KN: NDArray[np.float64], counts_NB: Counts
 ) -> Float64[np.ndarray, "k b"]:
-    """A metric of every prediction on every resample, defined as by `stages.fit.evaluate`.
+    """A metric of every prediction on every resample, defined as in `stages.fit.evaluate`.
 
     Args:
-        metric: one of `METRICS`, or `mean` of the predictions, which are then scores of examples.
+        metric: one of `METRICS`, or `mean` of the predictions, which are then example scores.
         labels: `[n]`; class indices or scores.
         predictions_KN: classes, scores or ranks.
         counts_NB: the resamples; all ones are the test set itself.
 
     Raises:
-        InputError: another metric, or f1 of more than two classes.
+        InputError: the metric is unknown, or it is f1 with more than two classes.
     """
     match metric:
         case "accuracy":
@@ -108,8 +108,8 @@ def _f1(
             f"f1 is that of class 1 of two, but there are {highest + 1} classes; use accuracy or mcc"
         )
     true_N, guess_KN = labels == 1, predictions_KN == 1
-    both_KB, found_KB = ((x.astype(np.float64) @ counts_NB) for x in (guess_KN & true_N, guess_KN))
-    return _ratio(2 * both_KB, found_KB + true_N.astype(np.float64) @ counts_NB)
+    both_KB, guess_KB = ((x.astype(np.float64) @ counts_NB) for x in (guess_KN & true_N, guess_KN))
+    return _ratio(2 * both_KB, guess_KB + true_N.astype(np.float64) @ counts_NB)
 
 
 def _spearman(
@@ -131,9 +131,9 @@ def _pearson(
 
 
 def _centred_ranks(values: NDArray[np.float64], counts_NB: Counts) -> NDArray[np.float64]:
-    """Ranks inside each resample less their mean; equal values share the mean of their ranks.
+    """Ranks within each resample minus their mean; equal values share the mean of their ranks.
 
-    Multiples of one half, so that sums of their products are exact.
+    They are multiples of one half, so that sums of their products are exact.
     """
     order = np.argsort(values, kind="stable")
     _, starts, group = np.unique(values[order], return_index=True, return_inverse=True)
@@ -145,7 +145,7 @@ def _centred_ranks(values: NDArray[np.float64], counts_NB: Counts) -> NDArray[np
 
 
 def _deviations(values: NDArray[np.float64], counts_NB: Counts) -> NDArray[np.float64]:
-    """Values less their mean in each resample, in units of the largest; zero where all are equal."""
+    """Values minus their mean in each resample, in units of the largest; zero if all are equal."""
     scaled = values / (np.abs(values).max() or 1.0)
     deviations_NB = scaled[:, None] - scaled @ counts_NB / len(values)
     largest_B = np.abs(deviations_NB).max(axis=0, where=counts_NB > 0, initial=0.0)
@@ -162,5 +162,5 @@ def _correlation(
 
 
 def _ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`a / b`, 0 where `b` is."""
+    """`a / b`, or 0 where `b` is 0."""
     return np.divide(a, b, out=np.zeros_like(a), where=b > 0)

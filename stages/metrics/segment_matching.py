@@ -1,8 +1,8 @@
 """Segment matching: does the vector of a text's first half find that of its second half?
 
 Source: Value Aggregation, section 3.2 and figure 2 (recall at 1, 5 and 10 and mean reciprocal rank by
-layer). The paper leaves open how texts are cut and how ties count. Here: at the word in the middle, and
-against the method, so that a layer that maps everything to one point scores nothing.
+layer). The paper does not say how texts are cut and how ties count. Here texts are cut at the middle word,
+and ties count against the method, so that a layer that maps everything to one point scores 0.
 
 Axes: P prefixes, S suffixes, D width.
 """
@@ -25,7 +25,7 @@ RECALL_AT = (1, 5, 10)
 
 _ROWS_AT_A_TIME = 1024
 _ROUNDING = 1e-12
-"""Cosines closer than this are a tie: rounding of equal vectors depends on where a block ends."""
+"""Cosines closer than this are tied: the rounding of equal vectors depends on the blocks."""
 
 
 class SegmentSplit(BaseModel):
@@ -34,27 +34,27 @@ class SegmentSplit(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_texts: int = Field(default=1000, ge=2, le=MAX_TEXTS)
-    """At most this many; a hash of seed and text chooses, so the order of the rows plays no role."""
+    """Maximum number; chosen by a hash of seed and text, so that the order of the rows does not matter."""
     min_words: int = Field(default=64, ge=2, le=MAX_TEXTS)
-    """Shorter texts are left out; words are what stands between spaces."""
+    """Shorter texts are left out; words are separated by white space."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice."""
+    """A different seed gives a different choice."""
 
 
 class SegmentMatchingConfig(SegmentSplit):
     """Which texts are cut, and how the search is scored."""
 
     k: tuple[PositiveInt, ...] = Field(default=RECALL_AT, min_length=1)
-    """Recall among this many nearest; certain where there are no more texts than that."""
+    """Recall among this many nearest neighbours; trivially 1 if there are no more texts than that."""
 
 
 def split_segments(
     texts: Sequence[str], config: SegmentSplit
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Cut long texts before the word in the middle.
+    """Cut long texts before their middle word.
 
-    Both halves are as they stand in the text, and all of them differ: a text with a half that occurs
-    already is left out, as nothing could tell the two apart.
+    The halves are not altered, and all of them differ: a text with a half that occurs already is left out, as
+    the two could not be told apart.
 
     Returns:
         prefixes and suffixes, in the order in which the texts first appear.
@@ -62,10 +62,10 @@ def split_segments(
     Raises:
         InputError: fewer than two texts can be cut.
     """
-    wanted = [t for t in dict.fromkeys(texts) if len(t.split()) >= config.min_words]
+    long = [t for t in dict.fromkeys(texts) if len(t.split()) >= config.min_words]
     seen: set[str] = set()
     chosen: dict[str, tuple[str, str]] = {}
-    for text in sorted(wanted, key=lambda t: _hash(config.seed, t)):
+    for text in sorted(long, key=lambda t: _hash(config.seed, t)):
         halves = _halves(text)
         if len(chosen) < config.n_texts and len({*halves} - seen) == 2:
             seen.update(halves)
@@ -76,7 +76,7 @@ def split_segments(
             f"cut: different from the others and of at least {config.min_words} words; lower min_words "
             "or give longer texts"
         )
-    pairs = [chosen[text] for text in wanted if text in chosen]
+    pairs = [chosen[text] for text in long if text in chosen]
     return tuple(prefix for prefix, _ in pairs), tuple(suffix for _, suffix in pairs)
 
 
@@ -85,7 +85,7 @@ def match(
     suffixes: Float[np.ndarray, "n_suffixes d_suffix"],
     k: Sequence[int] = RECALL_AT,
 ) -> dict[str, float]:
-    """`recall@k` for every k, and `mrr`, of finding the own suffix by cosine; row i belongs to row i.
+    """`recall@k` for every k, and `mrr`, of finding a prefix's own suffix by cosine; rows i belong together.
 
     Raises:
         InputError: see `suffix_ranks`.
@@ -103,16 +103,15 @@ def suffix_ranks(
 ) -> Int64[np.ndarray, " n_prefixes"]:
     """Rank (from 1) of every prefix's own suffix among all suffixes, by cosine in float64.
 
-    A suffix that is as near as the own one stands before it. Needs a few blocks of memory, whatever
-    the number of texts.
+    Ties count against the own suffix. Memory is a few blocks, whatever the number of texts.
 
     Raises:
-        InputError: other numbers or widths, fewer than two, a vector that is zero or not finite.
+        InputError: shapes differ, there are fewer than two texts, or a vector is zero or not finite.
     """
     if prefixes.shape != suffixes.shape or len(prefixes) < 2:
         raise InputError(
             f"prefixes are {list(prefixes.shape)} and suffixes {list(suffixes.shape)}; give equally many, "
-            "at least two, of one width, made by one method"
+            "at least two, of the same width, from the same method"
         )
     ranks = np.zeros(len(prefixes), dtype=np.int64)
     for start in range(0, len(prefixes), _ROWS_AT_A_TIME):
@@ -120,8 +119,8 @@ def suffix_ranks(
         own_P = np.einsum("pd,pd->p", prefix_PD, _directions(suffixes, start, "suffix"))
         for other in range(0, len(suffixes), _ROWS_AT_A_TIME):
             cosine_PS = prefix_PD @ _directions(suffixes, other, "suffix").T
-            near_PS = cosine_PS >= own_P[:, None] - _ROUNDING
-            ranks[start : start + _ROWS_AT_A_TIME] += near_PS.sum(axis=1)
+            ahead_PS = cosine_PS >= own_P[:, None] - _ROUNDING
+            ranks[start : start + _ROWS_AT_A_TIME] += ahead_PS.sum(axis=1)
     return ranks
 
 
@@ -138,8 +137,8 @@ def layer_curve(
         k: see `match`.
 
     Returns:
-        what, layer, recall@k for every k, mrr: one row per layer. The paper's final figure of a method
-        is its best layer.
+        Columns what, layer, recall@k for every k, mrr, one row per layer. The paper reports a method's best
+        layer.
 
     Raises:
         InputError: no layers; see also `suffix_ranks`.
@@ -160,7 +159,7 @@ def _hash(seed: int, text: str) -> str:
 
 
 def _halves(text: str) -> tuple[str, str]:
-    # \S+ and split() agree on what a space is.
+    # \S+ and split() agree on white space.
     starts = [word.start() for word in re.finditer(r"\S+", text)]
     middle = starts[len(starts) // 2]
     return text[:middle].strip(), text[middle:].strip()

@@ -1,4 +1,4 @@
-"""Vectors of test texts in two dimensions, for a picture: the first two principal components.
+"""Vectors of test texts in two dimensions, for plots: the first two principal components.
 
 Axes: n texts, d width of a vector.
 """
@@ -17,7 +17,7 @@ from permafrost.storage.errors import CorruptDataError
 
 VECTOR_MAP = "map.parquet"
 MAP_TEXTS = 300
-"""Texts on a map, at most, unless a config says otherwise."""
+"""Default maximum number of texts on a map."""
 _SHARES = b"shares"
 _CLASSES = b"classes"
 _TITLE = "title"
@@ -27,13 +27,13 @@ _SCHEMA = pa.schema({"text": pa.int64(), "class": pa.int64(), "x": pa.float32(),
 def principal_components(
     vectors: Float[np.ndarray, "n d"],
 ) -> tuple[Float64[np.ndarray, "n 2"], tuple[float, float]]:
-    """Coordinates on the first two principal components, and the shares of the variance on them.
+    """Coordinates on the first two principal components, and their shares of the variance.
 
-    Exact, in float64, from the inner products of the centred vectors; the coordinate of largest size is
-    positive on both axes. All zeros where no vector differs from another.
-    Source: Pearson (1901), as scikit-learn's PCA but for the signs.
+    Exact, in float64, from the inner products of the centred vectors; on both axes the coordinate of largest
+    magnitude is positive. All zeros if all vectors are equal.
+    Source: Pearson (1901); as scikit-learn's PCA except for the signs.
     """
-    # From the first vector: the mean of equal numbers need not be one of them.
+    # Subtract the first vector first, as the mean of equal numbers may differ from them by rounding.
     centred = vectors.astype(np.float64) - vectors[:1]
     centred -= centred.mean(axis=0)
     squares, directions = np.linalg.eigh(centred @ centred.T)
@@ -49,18 +49,18 @@ def principal_components(
 
 
 def spread_evenly(n: int, n_kept: int) -> NDArray[np.int64]:
-    """`n_kept` places of `n` at most, evenly over all of them, first and last included."""
+    """At most `n_kept` of `n` indices, evenly spaced, first and last included."""
     return np.linspace(0, n - 1, min(n_kept, n)).round().astype(np.int64)
 
 
 @dataclass(frozen=True)
 class MapNames:
-    """What a map calls its classes and texts, where no corpus of an experiment does."""
+    """Names of a map's classes and texts, if they are not in a corpus of the experiment."""
 
     classes: tuple[str, ...]
-    """By class index."""
+    """Names by class index."""
     texts: tuple[str, ...]
-    """`[n]`; their beginnings."""
+    """`[n]`; the beginnings of the texts."""
 
 
 def vector_map(
@@ -69,12 +69,12 @@ def vector_map(
     vectors: Float[np.ndarray, "n d"],
     names: MapNames | None = None,
 ) -> pa.Table | None:
-    """The map of these texts: text, class, x, y, and in its metadata the shares of the variance.
+    """The map of these texts: columns text, class, x, y, with the shares of the variance in its metadata.
 
-    None where a vector is not finite, which has no place on a map.
+    None if a vector is not finite, as it has no position on a map.
 
     Args:
-        texts: `[n]`, numbers in the corpus, or with names in other data.
+        texts: `[n]`, indices in the corpus, or with `names` in other data.
         classes: `[n]`, class indices.
         vectors: one per text.
         names: a column `title` and class names in the metadata, if given.
@@ -93,7 +93,7 @@ def vector_map(
 
 @dataclass(frozen=True)
 class VectorMap:
-    """A map as it was written."""
+    """A map as read back."""
 
     texts: NDArray[np.int64]
     """`[n]`"""
@@ -102,13 +102,13 @@ class VectorMap:
     points: NDArray[np.float64]
     """`[n, 2]`"""
     shares: tuple[float, float]
-    """Of the variance, on either axis."""
+    """Shares of the variance on both axes."""
     names: MapNames | None = None
-    """None where the classes and texts are those of a corpus."""
+    """None if classes and texts are those of a corpus."""
 
 
 def read_vector_map(folder: Path) -> VectorMap | None:
-    """The map in a folder of results; None where none was made.
+    """The map in a folder of results; None if there is none.
 
     Raises:
         CorruptDataError: the file cannot be read, or lacks a column.

@@ -1,4 +1,4 @@
-"""Local data as tasks of mteb's own classes."""
+"""Local data as instances of mteb's own task classes."""
 
 from typing import Any
 
@@ -26,12 +26,12 @@ _SPLIT = "test"
 
 
 class _Rows(Dataset):
-    """A dataset whose columns are lists: mteb walks over labels a hundred times, and reading a column of
-    `datasets` row by row takes longer than the classifier."""
+    """A dataset that returns columns as lists: mteb iterates over labels a hundred times, which with a column
+    of `datasets` takes longer than the classifier."""
 
     def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
-        return list(found) if isinstance(key, str) else found
+        item = super().__getitem__(key)
+        return list(item) if isinstance(key, str) else item
 
 
 _CLASSES: dict[str, type[AbsTask]] = {
@@ -46,14 +46,14 @@ _CLASSES: dict[str, type[AbsTask]] = {
 
 
 def build_task(config: LocalTask, name: str, data: LocalData) -> AbsTask:
-    """A task over `data`, loaded. Everything that the config does not say is mteb's default."""
+    """A task with `data` already loaded. Everything that the config does not set is mteb's default."""
     metadata = TaskMetadata(
         name=name,
         description=f"{config.type} on local files",
         type=config.category,  # pyright: ignore[reportArgumentType]
         dataset={"path": "local", "revision": "local"},
         eval_splits=[_SPLIT],
-        eval_langs=["eng-Latn"],  # mteb wants one; no score depends on it
+        eval_langs=["eng-Latn"],  # mteb requires one; no score depends on it
         main_score=config.default_score,
     )
     base = _CLASSES[config.type]
@@ -83,7 +83,7 @@ def _settings(config: LocalTask) -> dict[str, Any]:
         }
     if isinstance(config, RetrievalTask):
         return {"ignore_identical_ids": config.identical_ids == "ignore"}
-    # Grades of pairs and summaries are used as they are: no correlation depends on their scale.
+    # Grades of pairs and summaries are not rescaled, as no correlation depends on their scale.
     return {"min_score": 0, "max_score": 1}
 
 

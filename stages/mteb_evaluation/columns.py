@@ -18,7 +18,7 @@ from permafrost.storage.quoting import quoted
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file of a task, and the columns it has."""
+    """A file of a task, with the names of its columns."""
 
     path: Path
     names: tuple[str, ...]
@@ -29,7 +29,7 @@ class LocalFile:
         return str(self.path)
 
     def column(self, field: str, name: str, usual: Sequence[str]) -> str:
-        """The column that a field means; raises as `find_column`."""
+        """The column that a field refers to; raises as `find_column`."""
         return find_column(field, name, usual, self.names, self.where)
 
     def pair(self, text: str, text_pair: str) -> tuple[str, str]:
@@ -57,10 +57,10 @@ class LocalFile:
         return table
 
     def read_flat(self, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
-        """As `read`; rows whose columns all hold lists are one row per element.
+        """As `read`, but if the columns hold lists, with one row per element.
 
         Raises:
-            InputError: lists that do not belong together; see also `read`.
+            InputError: lists of a row have different lengths; see also `read`.
         """
         if not holds_lists(self.path, [*texts, *labels]):
             return self.read(texts, labels=labels)
@@ -71,14 +71,14 @@ def open_file(config: LocalTask, holds: str) -> LocalFile:
     """The file of a task that holds this.
 
     Raises:
-        InputError: it is not there, or cannot be read.
+        InputError: it is missing, or cannot be read.
     """
     path = config.file(holds)
     return LocalFile(path, tuple(column_names(path)))
 
 
 def text_lists_of(table: pa.Table, name: str, where: str) -> list[list[str]]:
-    """The column as lists of at least one text; a cell of text is one, or a JSON list of several."""
+    """The column as lists of at least one text; a text cell is a single text, or a JSON list of several."""
     if holds_text(table.column(name).type):
         values = [_listed(text) for text in texts_of(table, name, where)]
     else:
@@ -104,7 +104,7 @@ def _listed(text: str) -> Any:
 
 def classes_of(table: pa.Table, name: str, where: str) -> list[int | str]:
     """The column as classes, whole numbers or names."""
-    # A column of integers is often stored as float, and is in jsonl.
+    # Integers are often stored as float, and always in jsonl.
     values: list[Any] = [
         int(v) if isinstance(v, float) and v.is_integer() else v
         for v in values_of(table, name, where)

@@ -18,18 +18,21 @@ from permafrost.stages.mteb_evaluation.hub import ROLE_OF_PROMPT
 from permafrost.stages.mteb_evaluation.tasks import Role
 
 VectorsOf = Callable[[Sequence[str], Role], Vectors]
-"""Texts in one role to one vector each, in order, `[n, d]` float32."""
+"""Maps texts in one role to one vector each, in order, `[n, d]` float32."""
 
 
 class PermafrostEncoder(AbsEncoder):
-    """Compared by cosine. mteb keeps results by name and revision, so the revision is the whole identity."""
+    """mteb's view of a method; vectors are compared by cosine.
+
+    mteb stores results by name and revision, so the revision is the digest of the whole identity.
+    """
 
     def __init__(self, vectors: VectorsOf, method: str, identity: str) -> None:
         """
         Args:
             vectors: how texts become vectors.
-            method: name of the method, for people.
-            identity: digest of everything that decides the vectors.
+            method: display name of the method.
+            identity: digest of everything that determines the vectors.
         """
         self.vectors = vectors
         self.mteb_model_meta = ModelMeta.create_empty(
@@ -50,13 +53,13 @@ class PermafrostEncoder(AbsEncoder):
         prompt_type: PromptType | None = None,
         **kwargs: Any,
     ) -> Vectors:
-        """One vector per text of all batches, in order `[n, d]` float32; the other arguments play no role."""
+        """One vector per text of all batches, in order, `[n, d]` float32; other arguments are ignored."""
         texts = [text for batch in inputs for text in batch["text"]]
         return self.vectors(texts, ROLE_OF_PROMPT[prompt_type])
 
 
 def silence_bars() -> None:
-    """Switch off the bars of `datasets`, and the one of mteb's that no argument reaches."""
+    """Switch off the progress bars of `datasets`, and the one of mteb that no argument controls."""
     datasets.disable_progress_bars()
     summaries: Any = sys.modules[AbsTaskSummarization.evaluator.__module__]
     summaries.tqdm = partial(tqdm, disable=True)

@@ -1,6 +1,6 @@
 """Score an embedding on an evaluation task, with mteb itself.
 
-mteb is imported when a task of it is looked up or run, and not before: it takes seconds.
+mteb is imported only when one of its tasks is looked up or run, as the import takes seconds.
 """
 
 import json
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
 
 MAIN_SCORE = "main_score"
-"""Where mteb repeats the score that is the result."""
+"""The field in which mteb repeats the score that is the result."""
 
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What is known of a task before it runs."""
+    """What is known about a task before it runs."""
 
     category: Category
     key: dict[str, Any]
-    """What decides its scores, in plain JSON types."""
+    """Everything that determines its scores, in plain JSON types."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,17 @@ class EvaluationResult:
 
     metrics: dict[str, Any]
     """metric, test, n_test, category, n_parameters, and what a report expects of any method;
-    texts_in_train: role to n_texts, the different texts that the task asked for, and n_in_train, how many of
-    them the method was trained on; None for a method that was not trained."""
+    texts_in_train: for each role n_texts, the number of distinct texts of the task, and n_in_train, how many
+    of them the method was trained on; None for a training-free method."""
     scores: dict[str, Any]
-    """Everything that mteb measured: split to its subsets; null where a score is not a number."""
+    """All of mteb's scores, by split and subset; null if a score is not a number."""
     examples: ExampleScores | None
-    """What each example adds to the score; None where the kind of task has no such thing."""
+    """The contribution of each example to the score; None if the kind of task has none."""
     map: pa.Table | None = None
-    """See `vector_map`: vectors of labelled texts; None where texts have no classes."""
+    """See `vector_map`: vectors of labelled texts; None if texts have no classes."""
 
     def save(self, folder: Path) -> None:
-        """Write metrics.json, scores.json and, of tasks that have them, example_scores.parquet and
-        map.parquet."""
+        """Write metrics.json, scores.json and, if there are any, example_scores.parquet and map.parquet."""
         if self.examples is not None:
             self.examples.save(folder)
         if self.map is not None:
@@ -70,10 +69,10 @@ class EvaluationResult:
 
 
 def task_facts(config: MtebTask) -> TaskFacts:
-    """Look a task up without loading its data: digests of local files, or the commits that mteb pins.
+    """Look up a task without loading its data: digests of local files, or the commits that mteb pins.
 
     Raises:
-        InputError: mteb has no such task, or a file is not there.
+        InputError: mteb has no such task, or a file is missing.
     """
     if isinstance(config, HubTask):
         from permafrost.stages.mteb_evaluation.hub import find_task, hub_facts
@@ -87,42 +86,42 @@ def task_facts(config: MtebTask) -> TaskFacts:
 def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> EvaluationResult:
     """Run one task.
 
-    The result is mteb's main score, averaged over the splits and subsets of the task. Embeddings that are
-    all equal have the score that mteb gives them: that of a guess for classes, 0 for clusters, the share of
-    ones for pairs, and for searches that of an order by chance; correlations of them do not exist.
+    The result is mteb's main score, averaged over the splits and subsets of the task. If all embeddings are
+    equal, the score is what mteb gives them: chance level for classes, 0 for clusters, the share of ones for
+    pairs, a random ranking's for retrieval; correlations are undefined.
 
     Args:
         config: the task.
-        name: what it is called.
+        name: its name in the experiment.
         embedding: how texts become vectors.
 
     Raises:
-        InputError: the data cannot be had or is wrong, a vector is not finite, the score asked for does not
-            exist, or the main score is not a number.
+        InputError: the data cannot be loaded or is wrong, a vector is not finite, the requested score does
+            not exist, or the main score is not a number.
     """
     from permafrost.stages.mteb_evaluation.examples import example_scores
     from permafrost.stages.mteb_evaluation.maps import task_map
     from permafrost.stages.mteb_evaluation.running import run_task
 
     task, data, key = _loaded(config, name)
-    wanted = task.metadata.main_score if key == MAIN_SCORE else key
-    asked: dict[Role, set[str]] = {}
+    metric = task.metadata.main_score if key == MAIN_SCORE else key
+    embedded: dict[Role, set[str]] = {}
 
     def vectors(texts: Sequence[str], role: Role) -> Vectors:
-        asked.setdefault(role, set()).update(map(text_digest, texts))
+        embedded.setdefault(role, set()).update(map(text_digest, texts))
         return embedding(texts, role)
 
     with TemporaryDirectory() as kept:
         scores = run_task(task, vectors, embedding.method, embedding.digest, Path(kept))
         value = _mean(scores, key, name)
-        examples = example_scores(task, Path(kept), wanted, value)
+        examples = example_scores(task, Path(kept), metric, value)
     if not math.isfinite(value):
         raise InputError(
-            f"the {wanted} of {quoted(embedding.method)} on {name} is not a number: all similarities are "
+            f"the {metric} of {quoted(embedding.method)} on {name} is not a number: all similarities are "
             f"equal, so the method does not tell these texts apart; choose another method or other layers"
         )
     metrics = {
-        "metric": wanted,
+        "metric": metric,
         "dev": None,
         "test": value,
         "n_dev": 0,
@@ -132,21 +131,21 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         "n_parameters": embedding.vectors.n_parameters,
         "category": task.metadata.type,
         "embedding": embedding.digest,
-        "texts_in_train": _in_train(asked, embedding.trained_on),
+        "texts_in_train": _in_train(embedded, embedding.trained_on),
     }
     names = () if data is None else data.class_names
-    shown = task_map(task, embedding, asked.get("text", ()), names)
-    return EvaluationResult(metrics, _plain(scores), examples, shown)
+    vector_map = task_map(task, embedding, embedded.get("text", ()), names)
+    return EvaluationResult(metrics, _plain(scores), examples, vector_map)
 
 
 def _in_train(
-    asked: Mapping[Role, Collection[str]], trained_on: frozenset[str] | None
+    embedded: Mapping[Role, Collection[str]], trained_on: frozenset[str] | None
 ) -> dict[str, dict[str, int]] | None:
     if trained_on is None:
         return None
     return {
         role: {"n_texts": len(texts), "n_in_train": len(trained_on.intersection(texts))}
-        for role, texts in asked.items()
+        for role, texts in embedded.items()
     }
 
 
@@ -155,7 +154,7 @@ def _version() -> dict[str, str]:
 
 
 def _loaded(config: MtebTask, name: str) -> "tuple[AbsTask, LocalData | None, str]":
-    """The task with its data, that of a local one as it was read, and which score is the result."""
+    """The task with its data, the data as read if it is local, and the name of the resulting score."""
     if isinstance(config, HubTask):
         from permafrost.stages.mteb_evaluation.hub import load_task
 
@@ -166,18 +165,18 @@ def _loaded(config: MtebTask, name: str) -> "tuple[AbsTask, LocalData | None, st
     return build_task(config, name, data), data, config.score
 
 
-def _mean(scores: Mapping[str, list[dict[str, Any]]], wanted: str, name: str) -> float:
+def _mean(scores: Mapping[str, list[dict[str, Any]]], metric: str, name: str) -> float:
     rows = [row for split in scores.values() for row in split]
-    if missing := [row for row in rows if not isinstance(row.get(wanted), int | float)]:
-        known = sorted(k for k, v in missing[0].items() if isinstance(v, int | float))
+    if missing := [row for row in rows if not isinstance(row.get(metric), int | float)]:
+        available = sorted(k for k, v in missing[0].items() if isinstance(v, int | float))
         raise InputError(
-            f"the task {name} has no score {quoted(wanted)}; it has {', '.join(known)}"
+            f"the task {name} has no score {quoted(metric)}; it has {', '.join(available)}"
         )
-    return float(sum(row[wanted] for row in rows) / len(rows))
+    return float(sum(row[metric] for row in rows) / len(rows))
 
 
 def _n_examples(task: "AbsTask") -> int:
-    """Rows, or queries, of the evaluated splits."""
+    """Number of rows, or queries, in the evaluated splits."""
     from permafrost.stages.mteb_evaluation.examples import data_of
     from permafrost.stages.mteb_evaluation.hub import parts_of
 
@@ -191,7 +190,7 @@ def _n_examples(task: "AbsTask") -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Plain JSON; a float that is not a number becomes null."""
+    """Plain JSON types; a float that is not finite becomes None."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

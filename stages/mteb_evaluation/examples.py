@@ -1,8 +1,8 @@
-"""From the predictions that mteb keeps to what each example adds to the main score.
+"""The contribution of each example to the main score, from the predictions that mteb writes.
 
-Of STS the cosine of a pair; of searches the metric of a query, by pytrec_eval as in mteb; of classification
-the share of mteb's experiments that answer a text correctly. Other kinds have no score by example, nor has
-a mean over several splits or subsets.
+For STS it is the cosine of a pair; for retrieval the metric of a query, by pytrec_eval as in mteb; for
+classification the share of mteb's experiments that classify a text correctly. Other kinds of task have no
+scores by example, nor has a mean over several splits or subsets.
 """
 
 import json
@@ -26,17 +26,17 @@ _MEASURES = {
     "precision_at": "P",
     "hit_rate_at": "success",
 }
-"""Metrics of mteb to those of pytrec_eval."""
+"""pytrec_eval's names of mteb's metrics."""
 
 
 def example_scores(task: AbsTask, folder: Path, metric: str, score: float) -> ExampleScores | None:
-    """What each example adds to a score; None where that is not known.
+    """The contribution of each example to a score; None if it is not known.
 
     Args:
-        task: as it was evaluated.
+        task: the evaluated task.
         folder: where mteb wrote the predictions of this task alone.
         metric: name of the score.
-        score: its value. Where the mean over the examples is another, nothing is returned.
+        score: its value; if the mean over the examples differs, None is returned.
     """
     data, files = only_data(task), list(folder.iterdir())
     if data is None or len(files) != 1:
@@ -94,18 +94,18 @@ def _of_queries(
 
 
 def _query_names(queries: Sequence[str], data: Any) -> tuple[str, ...]:
-    """Of each query the id, and a digest of what it asks, of the documents that are judged with their grades,
-    and of the candidates if it has some of its own: ids come again in other collections."""
+    """The id of each query with a digest of its text, its judged documents and grades, and its candidates if
+    there are any, as collections may use the same ids."""
     texts = dict(zip(data["queries"]["id"], data["queries"]["text"], strict=True))
     relevant: dict[str, dict[str, int]] = data["relevant_docs"]
     ranked: dict[str, list[str]] = data.get("top_ranked") or {}
-    wanted = {key for q in queries for key in (*relevant[q], *ranked.get(q, ()))}
+    referenced = {key for q in queries for key in (*relevant[q], *ranked.get(q, ()))}
     corpus = data["corpus"]
     titles = corpus["title"] if "title" in corpus.column_names else [""] * len(corpus)
     documents = {
         key: text_digest(f"{title} {text}")
         for key, title, text in zip(corpus["id"], titles, corpus["text"], strict=True)
-        if key in wanted
+        if key in referenced
     }
     return tuple(
         f"{q} "
@@ -141,19 +141,19 @@ def _floats(values: Any) -> NDArray[np.float64]:
 
 
 def only_data(task: AbsTask) -> Any:
-    """The data of the split that is evaluated; None of a task with several splits or subsets."""
+    """The data of the evaluated split; None for a task with several splits or subsets."""
     if len(task.eval_splits) != 1 or len(task.hf_subsets) != 1:
         return None
     return data_of(task, task.hf_subsets[0], task.eval_splits[0])
 
 
 def data_of(task: AbsTask, subset: str, split: str) -> Any:
-    """Rows, or for searches a dictionary of queries, corpus and judgements. Tasks with one subset may have
-    none of that name."""
+    """Rows, or for retrieval a dictionary of queries, corpus and judgements. The data of a task with one
+    subset may not be keyed by subset."""
     dataset: Any = task.dataset
     return dataset.get(subset, dataset)[split]
 
 
 def single_classes(labels: Sequence[Any]) -> bool:
-    """Whether every label is one class; some tasks have several, or a number, for a text."""
+    """Whether every label is a single class; some tasks have several classes, or a number, per text."""
     return all(isinstance(label, int | str) for label in labels)

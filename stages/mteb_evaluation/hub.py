@@ -1,4 +1,4 @@
-"""Tasks of mteb by name: what they are, and their data from the hub."""
+"""mteb's tasks by name: looking them up, and loading their data from the hub."""
 
 import difflib
 from functools import cache
@@ -17,26 +17,26 @@ ROLE_OF_PROMPT: dict[PromptType | None, Role] = {
     PromptType.query: "query",
     PromptType.document: "document",
 }
-"""What mteb calls a role."""
+"""Our roles for mteb's prompt types."""
 
 NEAR = 5
-"""Names suggested instead of an unknown one."""
+"""Maximum number of suggestions for an unknown name."""
 
 
 def find_task(config: HubTask) -> AbsTask:
-    """The task as mteb has it, its data not loaded.
+    """Look up a task in mteb, without loading its data.
 
     Raises:
         InputError: mteb has no such task, subset, language or split, or it is not about text.
     """
-    known = {task.metadata.name: task.metadata for task in TASK_LIST}
-    if config.name not in known:
-        near = difflib.get_close_matches(config.name, known, n=NEAR, cutoff=0.5)
+    by_name = {task.metadata.name: task.metadata for task in TASK_LIST}
+    if config.name not in by_name:
+        near = difflib.get_close_matches(config.name, by_name, n=NEAR, cutoff=0.5)
         raise InputError(
-            f"mteb has no task {quoted(config.name)} among its {len(known)}; "
+            f"mteb has no task {quoted(config.name)} among its {len(by_name)}; "
             + (f"near it are {', '.join(near)}" if near else "its documentation lists them")
         )
-    metadata = known[config.name]
+    metadata = by_name[config.name]
     if metadata.modalities != ["text"]:
         raise InputError(
             f"the task {config.name} is about {' and '.join(metadata.modalities)}, an embedding of texts "
@@ -54,7 +54,7 @@ def find_task(config: HubTask) -> AbsTask:
         )
     except ValueError as error:
         raise InputError(
-            f"the task {config.name} cannot be had in the languages {', '.join(config.languages)}: {error}"
+            f"the task {config.name} is not available in the languages {', '.join(config.languages)}: {error}"
         ) from error
     if not task.hf_subsets:
         raise InputError(
@@ -79,14 +79,14 @@ def has_task(name: str) -> bool:
 
 
 def parts_of(task: AbsTask) -> list[AbsTask]:
-    """The task itself, or those that an aggregate is made of."""
+    """The task itself, or the tasks of an aggregate."""
     return list(getattr(task.metadata, "tasks", None) or [task])
 
 
 @cache
 def roles_of(name: str) -> tuple[Role, ...]:
-    """In which roles a task hands texts to an encoder: searches have queries and documents, and so have pairs
-    whose two sides differ.
+    """The roles in which a task passes texts to an encoder: retrieval has queries and documents, as have
+    pairs whose two sides differ.
 
     Raises:
         InputError: mteb has no such task, or it is not about text.
@@ -104,8 +104,8 @@ def _roles_of_part(task: AbsTask) -> list[Role]:
 
 
 def prompts_of(task: AbsTask) -> dict[Role, str | None]:
-    """What mteb says to the texts of a task, by role: the prompt of its metadata, that of its class where
-    it has none. The parts of an aggregate have to agree.
+    """mteb's prompts for the texts of a task, by role: from its metadata or, without one, from its class. The
+    parts of an aggregate have to agree.
 
     Raises:
         InputError: they do not.
@@ -133,15 +133,15 @@ def load_data(task: AbsTask) -> None:
     """Fetch the data, from the hub or from what is cached of it.
 
     Raises:
-        InputError: it cannot be had.
+        InputError: the data cannot be loaded.
     """
     name = task.metadata.name
     try:
         task.load_data()
     except Exception as error:
-        # The hub client, `datasets` and mteb's own loaders each fail in ways of their own without a network.
+        # Without a network the hub client, `datasets` and mteb's own loaders raise different errors.
         raise InputError(
-            f"the data of the task {name} (dataset {_source(task)}) cannot be had: "
+            f"the data of the task {name} (dataset {_source(task)}) cannot be loaded: "
             f"{type(error).__name__}: {error}. Fetch it once on a machine with a network, or give the same "
             f"data as a task of kind 'local' with the path of a folder"
         ) from error
@@ -160,7 +160,7 @@ def load_task(config: HubTask) -> AbsTask:
 
 
 def hub_facts(config: HubTask, task: AbsTask) -> dict[str, Any]:
-    """What a hub task is, for a key: the commits of its data, and what of it is evaluated."""
+    """What identifies a hub task in a key: the commits of its data, and what is evaluated."""
     return {
         **config.model_dump(mode="json"),
         "dataset": _source(task),

@@ -1,7 +1,7 @@
-"""Instructions of tasks: words that tell a model what a text is embedded for, and where they stand.
+"""Instructions of tasks: words that tell a model what a text is embedded for, and how they are placed.
 
-HTP's own words (appendix B, tables 10 and 11) are in `htp_instructions.csv`: the name that the paper prints,
-mteb's name, the table, the instruction.
+HTP's instructions (appendix B, tables 10 and 11) are in `htp_instructions.csv`: the name in the paper, mteb's
+name, the table, the instruction.
 """
 
 import csv
@@ -34,10 +34,10 @@ FormCategory = Literal[
     "Summarization",
     "other",
 ]
-"""Kinds of task as mteb names them, those of texts; `other` for those that are not named."""
+"""mteb's kinds of text task; `other` stands for all that are not listed."""
 
 Forms = Mapping[FormCategory, Mapping[Role, str]]
-"""Kind of task to role to form; texts of a role that has none get no instruction."""
+"""Form by kind of task and role; texts of a role without a form get no instruction."""
 
 _SEARCH: Mapping[Role, str] = {"query": "{instruction} Text: {text}"}
 _EVERYWHERE = "{instruction} {text}"
@@ -47,12 +47,12 @@ DEFAULT_FORMS: Forms = {
     "InstructionRetrieval": _SEARCH,
     "other": {"text": _EVERYWHERE, "query": _EVERYWHERE, "document": _EVERYWHERE},
 }
-"""As HTP has them (section 5.3, appendix C): queries alone in retrieval, every text elsewhere, none on
-STS."""
+"""As in HTP (section 5.3, appendix C): for queries only in retrieval, for no text in STS, else for every
+text."""
 
 
 class NoInstructions(BaseModel):
-    """Texts as they are, as in the rows of Value Aggregation without prompts."""
+    """No instructions, as in the Value Aggregation paper's rows without prompts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,11 +66,11 @@ class _Instructions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     methods: tuple[str, ...] | None = None
-    """Methods that read them; all of the evaluation if not given."""
+    """Methods that use them; all of the evaluation if not given."""
     tasks: dict[str, str | None] = {}
-    """Words of single tasks, instead of those that `kind` gives; null for none."""
+    """Words for single tasks, instead of those from `kind`; null for none."""
     forms: dict[FormCategory, dict[Role, str]] = {}
-    """Kinds of task to roles to how words and text go together; instead of those of `DEFAULT_FORMS`."""
+    """How words and text are combined, by kind of task and role; overrides `DEFAULT_FORMS`."""
 
     @field_validator("tasks")
     @classmethod
@@ -100,25 +100,25 @@ class _Instructions(BaseModel):
 
 
 class SuiteInstructions(_Instructions):
-    """The words that the suites carry: HTP's own, by mteb's name of the task; a local task is looked up by
-    its name in the experiment."""
+    """The instructions of the suites: HTP's, by mteb's name of the task; a local task is looked up by its
+    name in the experiment."""
 
     kind: Literal["suite"]
 
 
 class MtebInstructions(_Instructions):
-    """mteb's words: `metadata.prompt`, and where a task has none that of its class, as mteb itself does; a
-    local task is looked up by its name in the experiment."""
+    """mteb's prompts: `metadata.prompt` or, if a task has none, that of its class, as in mteb itself; a local
+    task is looked up by its name in the experiment."""
 
     kind: Literal["mteb"]
 
 
 class CustomInstructions(_Instructions):
-    """Words of the user's own."""
+    """The user's own words."""
 
     kind: Literal["custom"]
     others: str | None = None
-    """Of every task that `tasks` does not name."""
+    """Words for every task that `tasks` does not name."""
 
     @field_validator("others")
     @classmethod
@@ -132,7 +132,7 @@ Instructions = Annotated[NoInstructions | GivenInstructions, Field(discriminator
 
 
 def require_words(words: str | None) -> None:
-    """Refuse an instruction that says nothing or holds braces of a slot.
+    """Refuse an instruction that is blank or contains a slot.
 
     Raises:
         ValueError: pydantic turns this into its own error.
@@ -140,20 +140,20 @@ def require_words(words: str | None) -> None:
     if words is None:
         return
     if not words.strip():
-        raise ValueError(f"the instruction {quoted(words)} says nothing; write null for none")
+        raise ValueError(f"the instruction {quoted(words)} is blank; write null for none")
     if slots := [slot for slot in (TEXT, WORDS, "{first}", "{placeholder}") if slot in words]:
         raise ValueError(
-            f"the instruction {quoted(words)} contains {slots[0]}; where the text goes is said in 'forms'"
+            f"the instruction {quoted(words)} contains {slots[0]}; set where the text goes in 'forms'"
         )
 
 
 def task_instructions(config: Instructions, name: str, task: MtebTask) -> dict[Role, str]:
-    """What is said around the texts of a task, with {text} for the text, by role; other roles have none.
+    """The instruction around the texts of a task, with {text} for the text, by role; other roles have none.
 
     Args:
         config: of the evaluation.
         name: of the task in the experiment.
-        task: itself; looked up, its data not loaded.
+        task: the task; its data is not loaded.
 
     Raises:
         InputError: mteb has no such task, or there are no words for it.
@@ -173,29 +173,29 @@ def task_instructions(config: Instructions, name: str, task: MtebTask) -> dict[R
 
 
 def suite_instructions() -> Mapping[str, str]:
-    """HTP's instructions by mteb's name of the task."""
+    """HTP's instructions, by mteb's name of the task."""
     return {row["mteb"]: row["instruction"] for row in _rows()}
 
 
 def _words(config: GivenInstructions, name: str, task: MtebTask) -> Mapping[Role, str | None]:
     if name in config.tasks:
         return _for_all(config.tasks[name])
-    known = task.name if isinstance(task, HubTask) else name
+    mteb_name = task.name if isinstance(task, HubTask) else name
     match config:
         case CustomInstructions():
             if config.others is not None:
                 return _for_all(config.others)
             where = "'tasks' does not name it and there is no 'others'"
         case SuiteInstructions():
-            if known in (carried := suite_instructions()):
-                return _for_all(carried[known])
-            where = f"the suites carry none for {quoted(known)}"
+            if mteb_name in (of_suites := suite_instructions()):
+                return _for_all(of_suites[mteb_name])
+            where = f"the suites have none for {quoted(mteb_name)}"
         case MtebInstructions():
             if isinstance(task, HubTask):
                 return _hub_words(task.model_dump_json())[1]
-            if (instruction := _words_by_name(known)) is not None:
+            if (instruction := _words_by_name(mteb_name)) is not None:
                 return instruction
-            where = f"mteb has no task {quoted(known)}"
+            where = f"mteb has no task {quoted(mteb_name)}"
     raise InputError(
         f"the instructions are of kind {config.kind!r}, and there is none for the task {quoted(name)}: "
         f"{where}; give its words in 'instructions.tasks', null for none"
@@ -208,7 +208,7 @@ def _for_all(words: str | None) -> Mapping[Role, str | None]:
 
 @cache
 def _hub_words(task: str) -> tuple[str, Mapping[Role, str | None]]:
-    """Kind of a task of mteb, given as JSON, and what mteb would say to its texts."""
+    """Kind of an mteb task, given as JSON, and mteb's prompts for its texts."""
     from permafrost.stages.mteb_evaluation.hub import find_task, prompts_of
 
     task_of_mteb = find_task(HubTask.model_validate_json(task))

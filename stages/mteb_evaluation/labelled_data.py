@@ -1,4 +1,4 @@
-"""Local data of tasks whose rows carry a label: pairs, classes, clusters."""
+"""Local data of tasks with labelled rows: pairs, classes, clusters."""
 
 import pyarrow as pa
 
@@ -25,8 +25,8 @@ def read_sts(config: StsTask) -> LocalData:
     grades = numbers_of(table, label, where)
     if len(set(grades)) < 2:
         raise InputError(
-            f"all {len(grades)} pairs of {where} have the grade {grades[0]:g}, so nothing correlates with "
-            f"them; name another column as label"
+            f"all {len(grades)} pairs of {where} have the grade {grades[0]:g}, so there is nothing to "
+            f"correlate; name another column as label"
         )
     sides = [texts_of(table, name, where) for name in names]
     return LocalData(
@@ -35,7 +35,7 @@ def read_sts(config: StsTask) -> LocalData:
 
 
 def read_pair_classification(config: PairClassificationTask) -> LocalData:
-    """Pairs with the labels 0 and 1; a row may hold lists of all three, as mteb's older datasets have it."""
+    """Pairs with the labels 0 and 1; a row may hold lists of all three, as in mteb's older datasets."""
     file = open_file(config, "pairs")
     names, where = file.pair(config.text, config.text_pair), file.where
     label = file.column("label", config.label, BINARY)
@@ -53,7 +53,7 @@ def read_pair_classification(config: PairClassificationTask) -> LocalData:
 
 
 def read_classification(config: ClassificationTask) -> LocalData:
-    """Train and test texts with the numbers of their classes; those of test all occur in train."""
+    """Train and test texts with class indices; every class in test occurs in train."""
     tables: dict[str, Columns] = {}
     for holds in ("train", "test"):
         table, text, label, where = _labelled(config, holds)
@@ -61,19 +61,20 @@ def read_classification(config: ClassificationTask) -> LocalData:
             "text": texts_of(table, text, where),
             "label": classes_of(table, label, where),
         }
-    known, in_test = (set(tables[holds]["label"]) for holds in ("train", "test"))
-    if unknown := sorted(map(str, in_test - known)):
+    in_train, in_test = (set(tables[holds]["label"]) for holds in ("train", "test"))
+    if unknown := sorted(map(str, in_test - in_train)):
         raise InputError(
             f"{config.file('test')} has the class {quoted(unknown[0])} ({len(unknown)} such), which no row "
             f"of {config.file('train')} has; a classifier cannot know it"
         )
-    if len(known) < 2:
+    if len(in_train) < 2:
         raise InputError(
-            f"all rows of {config.file('train')} are of one class, so there is nothing to tell apart; name "
+            f"all rows of {config.file('train')} have the same class, so there is nothing to learn; name "
             f"another column as label"
         )
-    # Of two classes in test mteb wants the numbers 0 and 1.
-    names = [*sorted(in_test), *sorted(known - in_test)] if len(in_test) == 2 else sorted(known)
+    # If test has two classes, mteb requires the indices 0 and 1 for them.
+    first = in_test if len(in_test) == 2 else set[int | str]()
+    names = [*sorted(first), *sorted(in_train - first)]
     numbers = {name: number for number, name in enumerate(names)}
     for columns in tables.values():
         columns["label"] = [numbers[name] for name in columns["label"]]
@@ -81,12 +82,12 @@ def read_classification(config: ClassificationTask) -> LocalData:
 
 
 def read_clustering(config: ClusteringTask) -> LocalData:
-    """Texts with their classes, as names; rows that hold lists of both are put together, as in mteb."""
+    """Texts with their classes, as names; rows with lists of both are concatenated, as in mteb."""
     table, text, label, where = _labelled(config, "texts")
     labels = classes_of(table, label, where)
     if len(set(labels)) < 2:
         raise InputError(
-            f"all {len(labels)} rows of {where} are of one class, so there is nothing to cluster; name "
+            f"all {len(labels)} rows of {where} have the same class, so there is nothing to cluster; name "
             f"another column as label"
         )
     # mteb reads -1 as "no label at this level".
@@ -103,7 +104,7 @@ def read_clustering(config: ClusteringTask) -> LocalData:
 def _labelled(
     config: ClassificationTask | ClusteringTask, holds: str
 ) -> tuple[pa.Table, str, str, str]:
-    """A table, its columns of texts and labels, and the file it is from."""
+    """A table, its text and label columns, and the name of its file."""
     file = open_file(config, holds)
     text = file.column("text", config.text, TEXT)
     label = file.column("label", config.label, CLASS)

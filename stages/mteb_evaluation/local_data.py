@@ -1,4 +1,4 @@
-"""What the files of a local task hold, in the columns that mteb's task classes expect."""
+"""The content of a local task's files, in the columns that mteb's task classes expect."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,15 +13,14 @@ class LocalData:
     tables: dict[str, Columns]
     """`test` (and `train`), or `queries` and `corpus`, with mteb's column names."""
     relevant: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Query to its relevant documents, where documents are searched for."""
+    """The relevant documents of each query with their grades, for retrieval."""
     candidates: dict[str, list[str]] | None = None
-    """Query to the documents that are ranked for it; None where all are."""
-
+    """The documents that are ranked for each query; None if all documents are."""
     class_names: tuple[str, ...] = ()
-    """By label, where labels are numbers of classes."""
+    """Names by label, if labels are class indices."""
 
     @property
     def n_examples(self) -> int:
-        """Pairs, texts, queries, or documents with summaries, that are scored."""
+        """Number of scored pairs, texts, queries, or documents with summaries."""
         columns = self.tables["queries" if "queries" in self.tables else "test"]
         return len(next(iter(columns.values())))

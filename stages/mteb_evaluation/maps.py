@@ -1,4 +1,4 @@
-"""Maps of the labelled texts that a task of mteb had embedded: of classification and of clustering."""
+"""Maps of the labelled texts that an mteb task embedded, for classification and clustering."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from permafrost.stages.mteb_evaluation.vectors import Embedding
 from permafrost.storage.keys import text_digest
 
 _KEPT_CHARS = 200
-"""Of a text, for people."""
+"""Characters of a text that are kept for display."""
 
 
 @dataclass(frozen=True)
 class _Labelled:
     rows: NDArray[np.int64]
-    """Of the task's data; only texts that were embedded, each once."""
+    """Row indices into the task's data; only texts that were embedded, each once."""
     texts: list[str]
     labels: list[int | str]
 
@@ -28,16 +28,16 @@ class _Labelled:
 def task_map(
     task: AbsTask, embedding: Embedding, asked: Collection[str], class_names: Sequence[str] = ()
 ) -> pa.Table | None:
-    """See `vector_map`, of `MAP_TEXTS` texts at most, evenly from the task's data.
+    """See `vector_map`, for at most `MAP_TEXTS` texts, evenly spread over the task's data.
 
-    None for other kinds of task, mteb's clustering before 2024, several splits, subsets or columns of text,
-    and labels that are not one class each.
+    None for other kinds of task, mteb's clustering before 2024, several splits, subsets or text columns, and
+    labels that are not single classes.
 
     Args:
-        task: as it was evaluated.
-        embedding: on which method.
-        asked: digests of the texts that the task had embedded; no other text is.
-        class_names: by label, if labels are numbers of classes; the labels themselves if not given.
+        task: the evaluated task.
+        embedding: of the method.
+        asked: digests of the texts that the task embedded; no other text is embedded.
+        class_names: by label, if labels are class indices; the labels themselves if not given.
     """
     if (labelled := _labelled(task, asked)) is None:
         return None
@@ -55,7 +55,7 @@ def task_map(
 
 
 def _labelled(task: AbsTask, asked: Collection[str]) -> _Labelled | None:
-    # mteb makes regression a kind of classification.
+    # In mteb regression is a subclass of classification.
     if isinstance(task, AbsTaskRegression) or not isinstance(
         task, AbsTaskClassification | AbsTaskClustering
     ):

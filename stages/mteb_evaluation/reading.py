@@ -1,4 +1,4 @@
-"""Reading local evaluation data, whatever the kind of task."""
+"""Reading the local evaluation data of any kind of task."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,18 +39,17 @@ def read_local(config: LocalTask) -> LocalData:
     """Read and check the data of a local task.
 
     Raises:
-        InputError: a file or column that is not there, no rows, a value that is missing or of another
-            kind than it should be, an id that occurs twice, judgements of unknown queries or documents,
-            or nothing that can be scored.
+        InputError: a file or column is missing, there are no rows, a value is missing or of the wrong type,
+            an id occurs twice, a judgement names an unknown query or document, or nothing can be scored.
     """
     return _READERS[type(config)](config)
 
 
 def file_digests(config: LocalTask) -> dict[str, str]:
-    """Extension and SHA-256 of every file of a task by what it holds.
+    """Extension and SHA-256 of every file of a task, by what it holds.
 
     Raises:
-        InputError: a file is not there.
+        InputError: a file is missing.
     """
     identities = {holds: file_identity(config.file(holds)) for holds in config.stems}
     return {holds: f"{file['format']} {file['sha256']}" for holds, file in identities.items()}

@@ -1,4 +1,4 @@
-"""Which texts the evaluation of a task from the hub will ask for: mteb runs it, and they are written down."""
+"""The texts that the evaluation of a hub task will embed, recorded by a dry run of mteb."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,36 +15,36 @@ from permafrost.storage.keys import text_digest
 
 
 def hub_corpus(config: HubTask, role: Role) -> Corpus:
-    """The texts that a task asks for in one role, as a corpus of kind `unlabelled`; blank ones are left out.
+    """The texts that a task embeds in one role, as a corpus of kind `unlabelled`, without blank ones.
 
-    Which these are follows from the data and from mteb's own seeds, not from the vectors.
+    They depend on the data and on mteb's own seeds, not on the vectors.
 
     Raises:
-        InputError: its data cannot be had, or it has no text in this role.
+        InputError: the data cannot be loaded, or the task has no text in this role.
     """
     from permafrost.stages.mteb_evaluation.hub import load_task
     from permafrost.stages.mteb_evaluation.running import run_task
 
-    asked: dict[str, None] = {}
+    recorded: dict[str, None] = {}
 
-    def write_down(texts: Sequence[str], of: Role) -> Vectors:
+    def record(texts: Sequence[str], of: Role) -> Vectors:
         if of == role:
-            asked.update(dict.fromkeys(texts))
+            recorded.update(dict.fromkeys(texts))
         return _any_vectors(texts)
 
     task = load_task(config)
     with TemporaryDirectory() as kept:
-        run_task(task, write_down, "texts", "texts", Path(kept))
-    corpus = texts_corpus(asked, role)
+        run_task(task, record, "texts", "texts", Path(kept))
+    corpus = texts_corpus(recorded, role)
     if not corpus.texts:
         raise InputError(
-            f"the task {config.name} asks for {len(asked)} texts as {role}, and none that is not blank; "
+            f"the task {config.name} has no text as {role} that is not blank ({len(recorded)} in all); "
             f"leave the task out, or choose other subsets"
         )
     return corpus
 
 
 def _any_vectors(texts: Sequence[str]) -> Vectors:
-    """Different texts have different vectors `[n, 32]` float32: mteb has no score for others."""
+    """Arbitrary vectors `[n, 32]` float32, different for different texts, as mteb cannot score equal ones."""
     digests = b"".join(bytes.fromhex(text_digest(text)) for text in texts)
     return np.frombuffer(digests, np.uint8).reshape(len(texts), -1).astype(np.float32) - 127.5

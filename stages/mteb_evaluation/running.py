@@ -1,4 +1,4 @@
-"""One run of a task by mteb."""
+"""Running one task with mteb."""
 
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,19 @@ BATCH_TEXTS = 1024
 def run_task(
     task: AbsTask, vectors: VectorsOf, method: str, identity: str, predictions: Path
 ) -> Any:
-    """Everything that mteb measures: split to one row of scores per subset.
+    """Run a task; returns all of mteb's scores: for each split one row per subset.
 
     Args:
-        task: with its data.
-        vectors: of the texts that it asks for.
-        method: name of the method, for people.
-        identity: digest of everything that decides the vectors.
-        predictions: folder to which mteb writes what it predicted.
+        task: with its data loaded.
+        vectors: embeds the task's texts.
+        method: display name of the method.
+        identity: digest of everything that determines the vectors.
+        predictions: folder to which mteb writes its predictions.
     """
     silence_bars()
     for part in parts_of(task):
         if hasattr(part, "evaluator_model"):
-            # The classifier belongs to mteb's class, and tasks that run side by side would share it.
+            # The classifier is an attribute of mteb's class, so tasks that run in parallel would share it.
             part.evaluator_model = clone(part.evaluator_model)  # pyright: ignore[reportAttributeAccessIssue]
     encoder: Any = PermafrostEncoder(vectors, method, identity)
     results = mteb.evaluate(

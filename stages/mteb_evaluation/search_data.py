@@ -1,4 +1,4 @@
-"""Local data of tasks that search: queries, documents, and which of them answer which."""
+"""Local data of retrieval and reranking tasks: queries, documents, and relevance judgements."""
 
 from permafrost.stages.corpus.candidates import read_candidates
 from permafrost.stages.corpus.search_files import (
@@ -15,7 +15,7 @@ from permafrost.storage.errors import InputError
 
 
 def read_retrieval(config: RetrievalTask) -> LocalData:
-    """All documents, and the queries that have a relevant one."""
+    """All documents, and the queries with at least one relevant document."""
     path = config.file("qrels")
     documents, where = read_documents(config)
     titles, contents = (list(side) for side in zip(*documents.values(), strict=True))
@@ -24,9 +24,9 @@ def read_retrieval(config: RetrievalTask) -> LocalData:
         corpus["title"] = titles
     queries_by_id, queries_where = read_queries(config)
     table, names = read_judgements(config, path)
-    known = Judgeable(queries_by_id, queries_where), Judgeable(documents, where)
+    judgeable = Judgeable(queries_by_id, queries_where), Judgeable(documents, where)
     relevant: dict[str, dict[str, int]] = {}
-    for judgement in judgements_of(table, names, str(path), *known):
+    for judgement in judgements_of(table, names, str(path), *judgeable):
         if judgement.grade > 0:
             relevant.setdefault(judgement.query, {})[judgement.document] = judgement.grade
     kept = [query for query in queries_by_id if query in relevant]
@@ -37,7 +37,7 @@ def read_retrieval(config: RetrievalTask) -> LocalData:
 
 
 def read_reranking(config: RerankingTask) -> LocalData:
-    """Candidates as documents of their own, also where two queries share a text."""
+    """Candidates as separate documents for each query, even if queries share a text."""
     rows = read_candidates(config, config.file("candidates"))
     where, query_ids, labels = rows.where, rows.keys, rows.labels
     queries, documents = rows.queries_and_documents()

@@ -1,4 +1,4 @@
-"""Named sets of mteb tasks, as papers and leaderboards use them; of several languages, English."""
+"""Named sets of mteb tasks, as in papers and leaderboards; English subsets of multilingual tasks."""
 
 from typing import Literal, get_args
 
@@ -19,7 +19,7 @@ _ENGLISH = {
     "STS17": "en-en",
     "STS22.v2": "en",
 }
-"""The English subset of tasks that have others."""
+"""The English subset of multilingual tasks."""
 
 _CLASSIFICATION = (
     "AmazonCounterfactualClassification",
@@ -183,7 +183,7 @@ _NAMES: dict[SuiteName, tuple[str, ...]] = {
 
 
 _OWN_SPLITS: tuple[SuiteName, ...] = ("beir", "longembed", "htp-longembed")
-"""Suites whose tasks are evaluated on the splits that mteb gives each; the others on `test` alone."""
+"""Suites whose tasks are evaluated on mteb's default splits; the others on `test` only."""
 
 
 def suite(name: SuiteName) -> dict[str, HubTask]:

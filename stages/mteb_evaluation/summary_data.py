@@ -1,4 +1,4 @@
-"""Local data of summarization tasks: what people wrote, what machines wrote, what people thought of it."""
+"""Local data of summarization tasks: human summaries, machine summaries, and grades of the latter."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,13 +29,13 @@ _IDS = (*DOCUMENT_ID, *OWN_ID)
 
 
 def read_summarization(config: SummarizationTask) -> LocalData:
-    """Documents whose summaries are not all of one grade."""
+    """Documents whose summaries do not all have the same grade."""
     summaries = _read_nested(config) if config.is_nested else _read_rows(config)
     kept = [i for i, grades in enumerate(summaries.grades) if len(set(grades)) > 1]
     if not kept:
         raise InputError(
             f"no document of {summaries.where} has summaries of different {quoted(summaries.rating)}, so "
-            "nothing correlates with them"
+            "there is nothing to correlate"
         )
     columns: Columns = {
         "text": [summaries.ids[i] for i in kept],
@@ -48,11 +48,11 @@ def read_summarization(config: SummarizationTask) -> LocalData:
 
 @dataclass(frozen=True)
 class _Summaries:
-    """One of each per document."""
+    """Summaries and grades, one entry per document."""
 
     where: str
     rating: str
-    """What the column of the grades is called."""
+    """Name of the grade column."""
     ids: list[str]
     human: list[list[str]]
     machine: list[list[str]]
@@ -60,7 +60,7 @@ class _Summaries:
 
 
 def _read_nested(config: SummarizationTask) -> _Summaries:
-    """Rows of a document with lists of its summaries, human and machine, and of the grades of the latter."""
+    """One row per document, with lists of its human and machine summaries and of the latter's grades."""
     file = open_file(config, "documents")
     where = file.where
     references = file.column("references", config.references, REFERENCES)
@@ -98,7 +98,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _read_rows(config: SummarizationTask) -> _Summaries:
-    """A file of documents with human summaries, and one of machine summaries."""
+    """A file of documents with their human summaries, and a file of machine summaries."""
     file = open_file(config, "documents")
     where = file.where
     key = file.column("document_id", config.document_id, _IDS)
@@ -114,15 +114,15 @@ def _read_rows(config: SummarizationTask) -> _Summaries:
     of = ids_of(table, key, summaries_where)
     summaries = texts_of(table, summary, summaries_where)
     grades = numbers_of(table, rating, summaries_where)
-    places = {key: i for i, key in enumerate(ids)}
+    index_of = {key: i for i, key in enumerate(ids)}
     machine: list[list[str]] = [[] for _ in ids]
     relevance: list[list[float]] = [[] for _ in ids]
     for row, (key, summary, grade) in enumerate(zip(of, summaries, grades, strict=True), start=1):
-        if key not in places:
+        if key not in index_of:
             raise InputError(
                 f"row {row} of {summaries_where} is a summary of {quoted(key)}, which is not in {where}; "
                 f"remove the row or add the document"
             )
-        machine[places[key]].append(summary)
-        relevance[places[key]].append(grade)
+        machine[index_of[key]].append(summary)
+        relevance[index_of[key]].append(grade)
     return _Summaries(f"{where} and {summaries_where}", rating, ids, human, machine, relevance)

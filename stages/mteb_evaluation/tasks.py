@@ -1,4 +1,4 @@
-"""Evaluation tasks: those of mteb by name, and tasks of the same kinds from local files."""
+"""Evaluation tasks: mteb's by name, and tasks of the same kinds from local files."""
 
 from abc import abstractmethod
 from difflib import get_close_matches
@@ -14,13 +14,13 @@ from permafrost.stages.corpus.search_files import SearchColumns, qrels_file
 from permafrost.storage.quoting import quoted
 
 Role = Literal["text", "query", "document"]
-"""What a text is to a task: one of those to be searched for, one of those to be found, or neither."""
+"""The role of a text in a task: a query, a document to be retrieved, or neither (`text`)."""
 
 ROLES: tuple[Role, ...] = ("text", "query", "document")
 SEARCH_ROLES: tuple[Role, ...] = ("query", "document")
 
 Category = str
-"""Kind of a task as mteb names it: STS, Classification, Retrieval, ..."""
+"""mteb's name of a kind of task: STS, Classification, Retrieval, ..."""
 
 
 class _Config(BaseModel):
@@ -28,7 +28,7 @@ class _Config(BaseModel):
 
 
 class HubTask(_Config):
-    """A task of mteb, whose data comes from the hub (or from what is cached of it).
+    """A task of mteb, with data from the hub (or its local cache).
 
     ```yaml
     STS17: {kind: mteb, name: STS17, subsets: [en-en]}
@@ -36,23 +36,23 @@ class HubTask(_Config):
     """
 
     texts_known: ClassVar[bool] = False
-    """Its texts are known once the hub has given them."""
+    """Its texts are known only after its data is downloaded."""
 
     kind: Literal["mteb"] = "mteb"
     name: str
-    """As mteb lists it."""
+    """mteb's name of the task."""
     revision: str | None = None
-    """Commit of the dataset; the one that the installed mteb pins if not given."""
+    """Commit of the dataset; if not given, the one that the installed mteb pins."""
     languages: tuple[str, ...] = ()
-    """Only subsets in these languages and no other (`eng`, `deu-Latn`); all if not given."""
+    """Only subsets in these languages (`eng`, `deu-Latn`) and no others; all if not given."""
     subsets: tuple[str, ...] = ()
     """Only these subsets of the dataset; all if not given."""
     splits: tuple[str, ...] = ()
-    """Only these splits; those that mteb evaluates if not given."""
+    """Only these splits; mteb's default splits if not given."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Those of its texts, as mteb's class of the task has them.
+        """The roles of its texts, from mteb's class of the task.
 
         Raises:
             InputError: mteb has no such task, or it is not about text.
@@ -79,24 +79,24 @@ _SEARCH_SCORES = (
 )
 _CORRELATIONS = ("pearson", "spearman")
 _FIELDS = {"pairs": "split", "texts": "split", "candidates": "split"}
-"""Which field names the file that holds something, where it is not called the same."""
+"""The field that names a file, if it differs from what the file holds."""
 
 
 class _Local(_Config):
     category: ClassVar[Category]
     default_score: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
-    """What the installed mteb computes for tasks of this kind, so that another name is told at once."""
+    """Scores that the installed mteb computes for this kind of task; other names are refused at once."""
     roles: ClassVar[tuple[Role, ...]] = ("text",)
     texts_known: ClassVar[bool] = True
-    """They are read ahead of the evaluation."""
+    """Its texts are read ahead of the evaluation."""
 
     kind: Literal["local"]
     path: str
-    """Folder of the files: .parquet, .jsonl, .csv or .tsv. Names of files are with their extension or
-    without; columns that are not named may have other usual names."""
+    """Folder of the files: .parquet, .jsonl, .csv or .tsv. File names may be given with or without extension;
+    columns that are not named may have another usual name."""
     main_score: str | None = None
-    """Which of mteb's scores is the result; that of mteb's own tasks of this kind if not given."""
+    """Which of mteb's scores is the result; if not given, the main score of mteb's own tasks of this kind."""
 
     @field_validator("main_score")
     @classmethod
@@ -119,13 +119,13 @@ class _Local(_Config):
     @property
     @abstractmethod
     def stems(self) -> dict[str, str]:
-        """What a file holds, to its name without extension."""
+        """File names without extension, by what the files hold."""
 
     def file(self, holds: str) -> Path:
         """The file that holds this.
 
         Raises:
-            InputError: it is not there, or there are several.
+            InputError: it is missing, or there are several.
         """
         return find_file(Path(self.path), [self.stems[holds]], _FIELDS.get(holds, holds))
 
@@ -162,7 +162,7 @@ class StsTask(_Pairs):
 
 
 class PairClassificationTask(_Pairs):
-    """Pairs that belong together (1) or not (0): average precision of the similarity."""
+    """Pairs that match (1) or do not (0): average precision of the similarity."""
 
     category: ClassVar[Category] = "PairClassification"
     default_score: ClassVar[str] = "max_ap"
@@ -177,7 +177,7 @@ class PairClassificationTask(_Pairs):
 
 
 class ClassificationTask(_Local):
-    """Logistic regression on a few vectors per class, several times."""
+    """Logistic regression on a few vectors per class, repeated several times."""
 
     category: ClassVar[Category] = "Classification"
     default_score: ClassVar[str] = "accuracy"
@@ -194,9 +194,9 @@ class ClassificationTask(_Local):
     label: str = "label"
     """Column with the class: integers or strings."""
     samples_per_label: int = Field(default=8, ge=1, le=MAX_STEPS)
-    """Drawn per class, as mteb draws them; mteb's EmotionClassification has 16."""
+    """Training texts drawn per class, in mteb's way; mteb's EmotionClassification uses 16."""
     n_experiments: int = Field(default=10, ge=1, le=MAX_STEPS)
-    """Draws; the score is the mean over them."""
+    """Number of draws; the score is the mean over them."""
 
     @property
     def stems(self) -> dict[str, str]:
@@ -225,7 +225,7 @@ class ClusteringTask(_Local):
 
 
 class RetrievalTask(SearchColumns, _Local):
-    """Queries, a corpus, and judgements of which document answers which query."""
+    """Queries, a corpus, and relevance judgements."""
 
     category: ClassVar[Category] = "Retrieval"
     default_score: ClassVar[str] = "ndcg_at_10"
@@ -234,9 +234,9 @@ class RetrievalTask(SearchColumns, _Local):
 
     type: Literal["retrieval"]
     qrels: str = "qrels_test"
-    """File of the judgements, also `qrels/test`; queries without a relevant document are left out."""
+    """File of the judgements, e.g. `qrels/test`; queries without a relevant document are left out."""
     identical_ids: Literal["keep", "ignore"] = "keep"
-    """`ignore`: a document is not found for the query that has its id, as in mteb's ArguAna."""
+    """`ignore`: a document is not a result for the query with the same id, as in mteb's ArguAna."""
 
     @property
     def stems(self) -> dict[str, str]:
@@ -244,13 +244,13 @@ class RetrievalTask(SearchColumns, _Local):
         return {"corpus": self.corpus, "queries": self.queries, "qrels": self.qrels}
 
     def file(self, holds: str) -> Path:
-        """The file that holds this; raises as that of other tasks."""
+        """The file that holds this; raises like that of other tasks."""
         return qrels_file(self.path, self.qrels) if holds == "qrels" else super().file(holds)
 
 
 class RerankingTask(CandidateColumns, _Local):
-    """Queries, each with candidates of its own: rows of query, document and whether it answers, or of a query
-    and the lists `positive` and `negative`.
+    """Queries, each with its own candidates: rows of query, document and label, or of a query with the lists
+    `positive` and `negative`.
 
     Queries without an answer are left out.
     """
@@ -270,10 +270,10 @@ class RerankingTask(CandidateColumns, _Local):
 
 
 class SummarizationTask(_Local):
-    """Machine summaries against human ones: correlation with what people thought of them.
+    """Machine summaries compared with human ones: correlation with human grades.
 
-    A row of `documents` may hold the lists of all machine summaries and their grades, as in mteb's SummEval;
-    there is no file of summaries then, and the one of documents may be called `test`.
+    A row of `documents` may hold lists of all machine summaries and their grades, as in mteb's SummEval;
+    there is no file of summaries then, and the file of documents may be called `test`.
     """
 
     category: ClassVar[Category] = "Summarization"
@@ -302,12 +302,12 @@ class SummarizationTask(_Local):
 
     @property
     def is_nested(self) -> bool:
-        """Whether there is no file of machine summaries, so that they stand in that of the documents."""
+        """Whether the machine summaries are in the file of documents, as there is no other."""
         is_named = self.summaries != type(self).model_fields["summaries"].default
         return not is_named and look_for(Path(self.path), [self.summaries], "summaries") is None
 
     def file(self, holds: str) -> Path:
-        """The file that holds this; raises as that of other tasks."""
+        """The file that holds this; raises like that of other tasks."""
         if not self.is_nested:
             return super().file(holds)
         is_named = self.documents != type(self).model_fields["documents"].default

@@ -1,4 +1,4 @@
-"""Which texts the evaluation of a local task will ask for, so that they are extracted ahead of it."""
+"""The texts that the evaluation of a local task will embed, so that they can be extracted ahead of it."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -20,11 +20,11 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest
 
 SEED = 42
-"""Of mteb's tasks."""
+"""Seed of mteb's tasks."""
 
 
 def task_corpus(config: LocalTask, role: Role) -> Corpus:
-    """The texts that a task asks for in one role, as a corpus of kind `unlabelled`; blank ones are left out.
+    """The texts that a task embeds in one role, as a corpus of kind `unlabelled`, without blank ones.
 
     Raises:
         InputError: all texts are blank; see also `read_local`.
@@ -33,14 +33,14 @@ def task_corpus(config: LocalTask, role: Role) -> Corpus:
     corpus = texts_corpus(asked, role)
     if not corpus.texts:
         raise InputError(
-            f"all {len(asked)} texts that the task in {config.path} asks for as {role} are blank; name "
+            f"all {len(asked)} texts of the task in {config.path} in the role {role} are blank; name "
             f"another column"
         )
     return corpus
 
 
 def texts_corpus(asked: Iterable[str], role: Role) -> Corpus:
-    """Different texts as a corpus of kind `unlabelled` whose only split is their role, without blank ones."""
+    """Unique texts as a corpus of kind `unlabelled` whose only split is their role, without blank ones."""
     texts = tuple(text for text in asked if text.strip())
     columns = {"split": [role] * len(texts), "text": list(range(len(texts)))}
     empty = [None] * len(texts)
@@ -49,8 +49,8 @@ def texts_corpus(asked: Iterable[str], role: Role) -> Corpus:
 
 
 def asked_texts(config: LocalTask, data: LocalData) -> dict[Role, list[str]]:
-    """Texts by role, as mteb hands them to an encoder. An evaluation that asks for a text that is missing
-    here fails; those beyond cost time only."""
+    """Texts by role, as mteb passes them to an encoder. An evaluation fails if it needs a text that is
+    missing here; superfluous texts only cost time."""
     tables = data.tables
     if "queries" in tables:
         return {"query": tables["queries"]["text"], "document": documents(tables["corpus"])}
@@ -67,15 +67,15 @@ def asked_texts(config: LocalTask, data: LocalData) -> dict[Role, list[str]]:
 
 
 def documents(corpus: Columns) -> list[str]:
-    """Title and text with a space between, as mteb joins them."""
+    """Title and text joined by a space, as in mteb."""
     titles: Sequence[str] = corpus.get("title", [""] * len(corpus["text"]))
     return [document_text(*both) for both in zip(titles, corpus["text"], strict=True)]
 
 
 def drawn_rows(labels: Sequence[int | str], per_label: int, n_draws: int) -> list[int]:
-    """Training rows of all of mteb's draws of `per_label` rows of every class, ascending.
+    """Training rows in any of mteb's draws of `per_label` rows per class, ascending.
 
-    mteb shuffles the rows of the previous draw with a generator that is seeded anew every time.
+    mteb shuffles the rows of the previous draw with a generator that is reseeded every time.
     """
     order, drawn = list(range(len(labels))), set[int]()
     for _ in range(n_draws):
@@ -88,7 +88,7 @@ def drawn_rows(labels: Sequence[int | str], per_label: int, n_draws: int) -> lis
     return sorted(drawn)
 
 
-def _sampled(texts: list[str], most: int | None) -> list[str]:
-    if most is None:
+def _sampled(texts: list[str], limit: int | None) -> list[str]:
+    if limit is None:
         return texts
-    return [texts[i] for i in random.Random(SEED).sample(range(len(texts)), min(most, len(texts)))]
+    return [texts[i] for i in random.Random(SEED).sample(range(len(texts)), min(limit, len(texts)))]

@@ -1,4 +1,4 @@
-"""Vectors for whatever texts an evaluation asks for, from the feature store."""
+"""Vectors for the texts of an evaluation, from the feature store."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
 
 FeaturesOf = Callable[[Role, Mapping[str, str]], Sequence[Features]]
-"""Role and texts (digest to text) to their features, one per prompt of an ensemble."""
+"""Gives the features of texts (by digest) in a role, one per prompt of an ensemble."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Embedding:
     """A method on stored features."""
 
     method: str
-    """Its name, for people."""
+    """Its display name."""
     vectors: TextVectors
     features: FeaturesOf
     identity: Mapping[str, Any]
-    """Everything that decides the vectors: stores with their recipes, and method or trained head."""
+    """Everything that determines the vectors: stores with their recipes, and method or trained head."""
     progress: Progress
     trained_on: frozenset[str] | None = None
-    """Digests of the texts that it was trained on, or its whitening fitted; None if on none."""
+    """Digests of the texts on which it was trained or its whitening fitted; None if there are none."""
 
     @property
     def digest(self) -> str:
@@ -41,11 +41,11 @@ class Embedding:
     def __call__(self, texts: Sequence[str], role: Role) -> Vectors:
         """One vector per text `[n, d]` float32. Equal texts are computed once.
 
-        A blank text has no token, so it gets a vector of zeros, whose cosine with any other is 0;
-        sentence-transformers embeds the special tokens that stand around nothing.
+        A blank text has no token, so it gets a zero vector, whose cosine with any other is 0;
+        sentence-transformers would embed its special tokens.
 
         Raises:
-            InputError: all texts are blank, or a vector is not finite or cannot be made.
+            InputError: all texts are blank, or a vector is not finite or cannot be computed.
         """
         digests = [text_digest(text) for text in texts]
         unique = {d: text for d, text in zip(digests, texts, strict=True) if text.strip()}

@@ -1,7 +1,7 @@
-"""What is recorded of a method's answers to the dev and test examples of a corpus.
+"""The metrics and predictions recorded for a method on the dev and test examples of a corpus.
 
-Next to the score on test stands the one on its clean part: the examples of which no text occurs in train,
-neither as a first nor as a second one (of the 1,379 test pairs of STS-B, 249 are not clean).
+Beside the score on test there is one on its clean part: the examples with no text that occurs in train, as a
+first or as a second one (249 of the 1,379 test pairs of STS-B are not clean).
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from permafrost.stages.fit import (
 from permafrost.stages.metrics.predictions import predictions_table
 
 SPLITS = ("dev", "test")
-"""What is scored."""
+"""The scored splits."""
 
 Answered = Mapping[str, tuple[Examples, Predictions]]
 """Examples and answers of `SPLITS`."""
@@ -43,12 +43,12 @@ def answer_metrics(metric: Metric, data: FitData, answered: Answered) -> dict[st
     """The metrics of answers, by name.
 
     Args:
-        metric: the one that counts.
+        metric: the main metric.
         data: the corpus.
         answered: the answers.
 
     Returns:
-        metric, dev, test, n_dev, n_test; majority and class_balance of test, None where labels are no
+        metric, dev, test, n_dev, n_test; majority and class_balance of test, None if labels are not
         classes; overlap, n_clean_test and clean_test (see `overlap_metrics`); `{dev,test}_{metric}` for
         every metric of the task.
     """
@@ -56,7 +56,7 @@ def answer_metrics(metric: Metric, data: FitData, answered: Answered) -> dict[st
 
     def measure(clean: NDArray[np.bool_]) -> float | None:
         labels = test.labels[clean]
-        # Of equal scores there is no correlation.
+        # Equal labels have no correlation.
         if data.task == "similarity" and np.ptp(labels) == 0:
             return None
         return evaluate(metric, labels, answers.values[clean])

@@ -1,7 +1,7 @@
-"""Controls: baselines that see no backbone. A task they solve is solved by its surface.
+"""Controls: baselines without a backbone. A task that they solve can be solved from its surface.
 
-Both are logistic regressions on counts taken from the text; a task whose signal is relational must
-leave them at chance.
+Both are logistic regressions on counts from the text; on a task whose signal is relational they must stay at
+chance.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class _Control(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     metric: ClassMetric = "accuracy"
-    """What is compared on dev and reported; in an experiment the task's own if not given."""
+    """Compared on dev and reported; in an experiment the default is the task's own metric."""
 
 
 class LengthControl(_Control):
@@ -40,7 +40,7 @@ class LengthControl(_Control):
     c: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(
         default=(1.0,), min_length=1
     )
-    """Inverse regularisation strengths to choose from, on dev."""
+    """Inverse regularisation strengths, chosen on dev."""
 
 
 class BagOfWordsControl(_Control):
@@ -50,7 +50,7 @@ class BagOfWordsControl(_Control):
     c: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(
         default=(0.01, 0.1, 1.0, 10.0), min_length=1
     )
-    """Inverse regularisation strengths to choose from, on dev; the smallest of the best is kept."""
+    """Inverse regularisation strengths, chosen on dev; the smallest of equally good ones is kept."""
 
 
 ControlConfig = Annotated[LengthControl | BagOfWordsControl, Field(discriminator="kind")]
@@ -59,11 +59,11 @@ ControlConfig = Annotated[LengthControl | BagOfWordsControl, Field(discriminator
 def run_control(config: ControlConfig, corpus: Corpus) -> Scores:
     """Fit on train, choose on dev, report dev and test.
 
-    Pairs are described by the counts of their first and of their second text, side by side.
+    The features of pairs are the concatenated counts of both texts.
 
     Returns:
         metric, dev, test, n_dev, n_test, majority, class_balance, choice, n_parameters; overlap, n_clean_test
-        and clean_test (see `overlap_metrics`). Of two classes, the score of a prediction is the probability
+        and clean_test (see `overlap_metrics`). With two classes, the score of a prediction is the probability
         of class 1.
 
     Raises:
@@ -162,7 +162,7 @@ def _texts(corpus: Corpus, split: str, side: str) -> Sequence[str]:
 
 
 def _length(corpus: Corpus) -> dict[str, Float[np.ndarray, "n f"]]:
-    """Words and characters, standardised by train; `[n_examples, 2]` (pairs 4) float64."""
+    """Counts of words and characters, standardised on train; `[n_examples, 2]` (pairs: 4) float64."""
     counts = {
         split: np.hstack(
             [
@@ -173,7 +173,7 @@ def _length(corpus: Corpus) -> dict[str, Float[np.ndarray, "n f"]]:
         for split in SPLITS
     }
     mean, std = counts["train"].mean(0), counts["train"].std(0)
-    # A constant count says nothing, wherever it lies; dividing by 1 keeps it finite.
+    # A constant count carries no information; dividing by 1 keeps it finite.
     scale = np.where(std > 0, std, 1.0)
     return {split: (count - mean) / scale for split, count in counts.items()}
 

@@ -1,6 +1,6 @@
-"""Score a trained head on dev and test, and show where it looks.
+"""Score a trained head on dev and test, and record its token weights.
 
-Dev and test are scored with their true labels, also for a head that was trained on shuffled ones.
+Dev and test are scored with their true labels, even for a head that was trained on shuffled ones.
 """
 
 import copy
@@ -36,17 +36,18 @@ from permafrost.storage.quoting import quoted
 
 
 class ScoreConfig(BaseModel):
-    """What is scored."""
+    """How a trained head is scored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_weight_texts: int = Field(default=128, ge=0, le=MAX_TEXTS)
-    """Token weights are kept for this many texts at most, those of examples spread evenly over test, which
-    may be in the order of its sources or classes."""
+    """Maximum number of texts whose token weights are kept; they are spread evenly over test, which may be
+    sorted by source or class."""
     n_map_texts: int = Field(default=MAP_TEXTS, ge=0, le=MAX_TEXTS)
-    """Texts whose vectors are mapped, at most, spread over test likewise; of single texts with classes."""
+    """Maximum number of texts on the map of vectors, spread over test likewise; for single texts with
+    classes."""
     batch_size: int = Field(default=64, ge=1, le=MAX_STEPS)
-    """Texts at a time; changes results by rounding only (about 1e-6 of a logit)."""
+    """Texts per batch; changes results by rounding only (about 1e-6 of a logit)."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,15 @@ class ScoreResult:
     predictions: pa.Table
     """See `predictions_table`.
 
-    By task: the class and, of two, the probability of class 1; the cosine, without a score; the rank of
-    the partner (the label is the 1 that is wanted) and its similarity."""
+    By task: the class and, with two classes, the probability of class 1; the cosine, without a score; the
+    rank of the partner (the label is the ideal rank, 1) and its similarity."""
     token_weights: pa.Table | None
-    """text, digest, weights: None for a head that has none, or that reads one row per text."""
+    """Columns text, digest, weights; None for a head without token weights, or on one row per text."""
     vectors: pa.Table | None = None
-    """See `vector_map`: vectors of test texts; None where single texts have no classes."""
+    """See `vector_map`: vectors of test texts; None unless single texts have classes."""
 
     def save(self, folder: Path) -> None:
-        """Write metrics.json, predictions.parquet and, if made, token_weights.parquet and map.parquet."""
+        """Write metrics.json, predictions.parquet and, if any, token_weights.parquet and map.parquet."""
         write_metrics(folder, self.metrics)
         pq.write_table(self.predictions, folder / PREDICTIONS)
         if self.token_weights is not None:
@@ -79,40 +80,40 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
     """Score `head` on the dev and test examples of a corpus.
 
     Args:
-        config: how much is kept.
+        config: how much to keep.
         head: a trained head.
-        data: features and examples of the kind, and with the classes, that the head knows.
+        data: features and examples of the kind, and with the classes, that the head was trained on.
         device: where to compute, for example "cuda".
 
     Raises:
-        InputError: no dev or no test examples, another kind of corpus, other classes, features of
-            another width, scores that are all equal or pairs that are all of one second text.
+        InputError: there are no dev or test examples; the kind of corpus, the classes or the width of
+            features differ; all scores are equal, or all pairs have the same second text.
     """
     _require_same(head, data)
     reader = data.reader(head.layer)
     torch_device = torch.device(device)
-    # A copy: the caller's head stays where it is.
-    mover = copy.deepcopy(head).to(torch_device)
+    # A copy, so that the caller's head stays on its device.
+    moved = copy.deepcopy(head).to(torch_device)
     answered: dict[str, tuple[Examples, Predictions]] = {}
     for name, split in scored_examples(data).items():
         source = source_of(split, reader)
-        answered[name] = split, predict(mover.model, source, config.batch_size, torch_device)
+        answered[name] = split, predict(moved.model, source, config.batch_size, torch_device)
     metrics = {
         **answer_metrics(head.config.metric, data, answered),
         "choice": head.choice,
         "n_parameters": head.n_parameters,
     }
     texts = _spread(answered["test"][0], config.n_weight_texts)
-    weights = _weights(mover, data, texts, config.batch_size, torch_device)
-    vectors = _map(mover, data, answered["test"][0], config, torch_device)
+    weights = _weights(moved, data, texts, config.batch_size, torch_device)
+    vectors = _map(moved, data, answered["test"][0], config, torch_device)
     return ScoreResult(metrics, answers_table(answered), weights, vectors)
 
 
 def scored_examples(data: FitData) -> dict[str, Examples]:
-    """Dev and test.
+    """The dev and test examples.
 
     Raises:
-        InputError: no dev or no test examples, scores that are all equal or pairs that are all of one second
+        InputError: there are no dev or test examples, all scores are equal, or all pairs have the same second
             text.
     """
     examples = {name: data.split(name) for name in SPLITS}
@@ -125,7 +126,7 @@ def scored_examples(data: FitData) -> dict[str, Examples]:
 
 
 def _require_same(head: LoadedHead, data: FitData) -> None:
-    """Check that the head was made for this kind of corpus, its classes and its features."""
+    """Check that the head was trained on this kind of corpus, these classes and this width of features."""
     width = data.reader(head.layer).width
     if width != head.d_in:
         raise InputError(
@@ -145,7 +146,7 @@ def _require_same(head: LoadedHead, data: FitData) -> None:
 
 
 def _spread(test: Examples, n_texts: int) -> NDArray[np.int64]:
-    """Texts of examples that lie evenly over a split, each once, in its order."""
+    """Texts of examples that are spread evenly over a split, each once, in its order."""
     n_sides = len(test.sides)
     picked = spread_evenly(len(test), n_texts // n_sides)
     texts = np.stack(test.sides, axis=1)[picked].ravel()

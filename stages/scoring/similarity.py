@@ -1,7 +1,7 @@
-"""Score vectors on graded pairs: how the cosine of two texts correlates with the label people gave them.
+"""Score vectors on graded pairs: the correlation of cosines with human labels.
 
 Source: the STS convention of mteb, whose main score is the Spearman correlation of the cosines; FREEZE!,
-section 4.2, reports Pearson next to it, and so do we. Labels are compared as they are, never rounded.
+section 4.2, also reports Pearson, and so do we. Labels are never rounded.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ _SPLITS = ("dev", "test")
 _PAIRS_AT_A_TIME = 1024
 CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 _ROUNDING = 1e-12
-"""Cosines of float32 vectors that differ by less differ by rounding only."""
+"""Cosines of float32 vectors that differ by less count as equal."""
 
 
 class SimilarityConfig(BaseModel):
@@ -37,7 +37,7 @@ class SimilarityConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     metric: Literal["spearman", "pearson"] = "spearman"
-    """Which of the two is the result; both are recorded."""
+    """Which correlation is the result; both are recorded."""
 
 
 def score_pairs(
@@ -54,16 +54,16 @@ def score_pairs(
         config: which correlation is the result.
         vectors: one per text of the corpus, in its order.
         corpus: a corpus of kind `similarity`.
-        choice: what was chosen on dev to make the vectors, for the report.
-        n_parameters: trained to make the vectors; none for a training-free method.
+        choice: settings of the vectors that were chosen on dev, for the report.
+        n_parameters: number of trained parameters behind the vectors; 0 for a training-free method.
 
     Returns:
         metric, dev, test, n_dev, n_test, choice, n_parameters; overlap, n_clean_test and clean_test (see
         `overlap_metrics`); `{dev,test}_{spearman,pearson}`. Predictions are cosines, without a score.
 
     Raises:
-        InputError: another kind of corpus, neither dev nor test, another number of vectors, a vector
-            that is zero or not finite, or a split whose cosines or labels are all equal.
+        InputError: the corpus is of another kind, has neither dev nor test, or another number of texts than
+            vectors; a vector is zero or not finite; or all cosines or labels of a split are equal.
     """
     _check(vectors, corpus)
     scores: dict[str, dict[str, float | None]] = {}
@@ -97,10 +97,10 @@ def score_pairs(
 
 
 def require_graded(corpus: Corpus) -> None:
-    """Check that vectors, whatever they are, can be scored on a corpus, and shown in a report.
+    """Check that vectors can be scored on a corpus and shown in a report.
 
     Raises:
-        InputError: no graded pairs, no test split, or a split whose labels are all equal.
+        InputError: there are no graded pairs, there is no test split, or all labels of a split are equal.
     """
     _require_pairs(corpus)
     if "test" not in corpus.splits:
@@ -119,15 +119,15 @@ def overlap_of_pairs(
 ) -> dict[str, float | int | None]:
     """See `overlap_metrics`, for the predictions of the test pairs.
 
-    The clean part has no score where its predictions or its labels are all equal.
+    The clean part has no score if its predictions or its labels are all equal.
     """
     first, second, predicted, labels = (
         test.column(c).to_numpy() for c in ("text", "text_b", "prediction", "label")
     )
 
     def measure(clean: NDArray[np.bool_]) -> float | None:
-        is_telling = np.ptp(predicted[clean]) > _ROUNDING and np.ptp(labels[clean]) > 0
-        return CORRELATIONS[config.metric](predicted[clean], labels[clean]) if is_telling else None
+        is_varied = np.ptp(predicted[clean]) > _ROUNDING and np.ptp(labels[clean]) > 0
+        return CORRELATIONS[config.metric](predicted[clean], labels[clean]) if is_varied else None
 
     return overlap_metrics(corpus.examples, (first, second), measure)
 
@@ -163,7 +163,7 @@ def _cosines(
             broken = ~np.isfinite(squares) | (squares == 0)
             if broken.any():
                 _refuse_vector(int(texts[broken.argmax()]), vectors, corpus)
-        # One root of the product: a text with itself then has a cosine of exactly 1, so that pairs of
+        # One square root of the product: a text with itself then has a cosine of exactly 1, so that pairs of
         # equal texts share their rank.
         parts.append(ab / np.sqrt(aa * bb))
     return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""Copies of what cannot be computed again: the record of a store and the tables of its segments."""
+"""Copies of what cannot be recomputed: the record of a store and the tables of its segments."""
 
 import contextlib
 import hashlib
@@ -14,13 +14,13 @@ from permafrost.storage.replica import fetch_missing, replica_of
 
 
 def keep_copies(store: FeatureStore) -> None:
-    """Write the copies that are missing or differ; stores of earlier versions have none. Only the lease
-    holder may. A table is copied only if the segment's receipts prove it."""
+    """Write the copies that are missing or differ; stores of earlier versions have none. Call it as the lease
+    holder. A table is copied only if the segment's receipts confirm it."""
     keep_record(store.root, store.record)
     for number in store.tables():
         copy = table_copy(store.root, number)
         if is_there(copy) or replica_of(copy) is not None:
-            # On an object store only tables that were written with a copy have one.
+            # On an object store only tables written together with a copy have one.
             continue
         with contextlib.suppress(CorruptDataError, FileNotFoundError):
             content = read_whole(segment_path(store.root, number))
@@ -29,53 +29,53 @@ def keep_copies(store: FeatureStore) -> None:
 
 
 def restore_tables(store: FeatureStore) -> list[int]:
-    """Put copies in the place of tables that are not those of their segments' receipts, and the other way
-    round; only the lease holder may. Returns the segments whose table was restored."""
+    """Replace tables that do not match their segments' receipts with their copies, and the other way round.
+    Call it as the lease holder. Returns the segments whose table was restored."""
     restored: list[int] = []
     for number in sorted({*store.tables(), *store.lost_tables()}):
-        wanted = committed_tables(store, number)
+        committed = committed_tables(store, number)
         path, copy = segment_path(store.root, number), table_copy(store.root, number)
-        mine, other = (_sha256(p) for p in (path, copy))
-        if mine != other and other in wanted:
+        of_table, of_copy = (_sha256(p) for p in (path, copy))
+        if of_table != of_copy and of_copy in committed:
             rewrite(path, read_whole(copy))
             restored.append(number)
-        elif mine != other and mine in wanted and replica_of(copy) is None:
+        elif of_table != of_copy and of_table in committed and replica_of(copy) is None:
             rewrite(copy, read_whole(path))
     store.forget()
     return restored
 
 
 def committed_tables(store: FeatureStore, number: int) -> frozenset[str]:
-    """SHA-256 of the table that the receipts of a segment were written for: one, if nothing is damaged."""
-    found = set[str]()
+    """SHA-256 of the table that the receipts of a segment were written for; exactly one if all are intact."""
+    digests = set[str]()
     for array in sorted(store.committed(number)):
         with contextlib.suppress(CorruptDataError, FileNotFoundError):
             receipt = read_receipt(store.root, number, array)
             if receipt.store_id == store.store_id:
-                found.add(receipt.segment_sha256)
-    return frozenset(found)
+                digests.add(receipt.segment_sha256)
+    return frozenset(digests)
 
 
 def damaged_copies(store: FeatureStore) -> list[str]:
-    """What is wrong with the copies that are there; one that is missing is written with the next data."""
-    found: list[str] = []
+    """Problems with the existing copies; a missing one is written with the next data."""
+    problems: list[str] = []
     try:
         copy = read_copy(store.root)
         if copy is not None and copy != store.record:
-            found.append(f"the copy of {store.root / 'store.json'} is another one")
+            problems.append(f"the copy of {store.root / 'store.json'} differs from it")
     except CorruptDataError as error:
-        found.append(str(error))
+        problems.append(str(error))
     for number in store.tables():
         path, copy = segment_path(store.root, number), table_copy(store.root, number)
-        # Of a segment without receipts nobody knows which of the two is right, and nothing is lost.
-        wanted = committed_tables(store, number)
-        if is_there(copy) and wanted and _sha256(copy) not in wanted:
-            found.append(f"{copy} is not a copy of {path}")
-    return found
+        # For a segment without receipts it is not known which of the two is right, but nothing is lost.
+        committed = committed_tables(store, number)
+        if is_there(copy) and committed and _sha256(copy) not in committed:
+            problems.append(f"{copy} is not a copy of {path}")
+    return problems
 
 
 def _sha256(path: Path) -> str | None:
-    """Of a file; None if it cannot be read."""
+    """SHA-256 of a file; None if it cannot be read."""
     try:
         fetch_missing([path])
         return hashlib.sha256(read_whole(path)).hexdigest()

@@ -1,4 +1,4 @@
-"""What makes two feature stores the same store, and what is only provenance."""
+"""The identity of a feature store, as opposed to its provenance."""
 
 from typing import Any, Literal, cast
 
@@ -17,11 +17,10 @@ FloatName = Literal["float32", "float16", "bfloat16"]
 
 
 class StoreIdentity(BaseModel):
-    """Everything that decides the numbers in a store; its digest names the store.
+    """Everything that determines the numbers in a store; its digest names the store.
 
-    Not in here, on purpose: library versions, device, attention implementation, batch sizes and our
-    own code. They are provenance in each receipt, and `verify --recompute` measures whether they
-    mattered.
+    Left out on purpose: library versions, device, attention implementation, batch sizes and our own code.
+    They are recorded as provenance in each receipt, and `verify --recompute` measures whether they matter.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,7 +45,7 @@ class StoreIdentity(BaseModel):
 
 
 def flatten(value: object, path: str = "") -> dict[str, object]:
-    """Nested JSON to `{"a.b[0]": leaf}`, for comparing two documents field by field."""
+    """Flatten nested JSON to `{"a.b[0]": leaf}`, to compare two documents field by field."""
     if isinstance(value, dict) and value:
         mapping = cast(dict[str, object], value)
         parts = [flatten(v, f"{path}.{k}" if path else k) for k, v in mapping.items()]
@@ -72,14 +71,15 @@ def require_same(recorded: StoreIdentity, wanted: StoreIdentity, where: str) -> 
     """Raise unless both identities are equal.
 
     Raises:
-        IdentityMismatchError: names every field that differs and both values.
+        IdentityMismatchError: they differ; the message has every differing field with both values.
     """
     found = differences(to_plain(recorded), to_plain(wanted))
     if found:
         lines = "; ".join(
-            f"{path}: store has {quoted(old)}, asked for {quoted(new)}" for path, old, new in found
+            f"{path}: store has {quoted(old)}, requested is {quoted(new)}"
+            for path, old, new in found
         )
         raise IdentityMismatchError(
-            f"the store at {where} was made with another identity ({lines}). Use a store of your own "
-            f"(another --home), or ask for what this one holds"
+            f"the store at {where} was created with another identity ({lines}). Use a separate store "
+            f"(another --home), or request what this one holds"
         )

@@ -18,20 +18,20 @@ Axis = Literal["token", "text"]
 Codec = Literal["none", "zstd"]
 
 CHUNK_BYTES = 1 << 20
-"""Inner chunks of at most this size: 0.5-2 MB reads best through every engine (benchmarks/)."""
+"""Maximum size of inner chunks; 0.5-2 MB is fastest to read with every engine (benchmarks/)."""
 SHARD_BYTES = 64 << 20
-"""Shards of the residual stream of at most this size."""
+"""Maximum size of the residual stream's shards."""
 
 
 class Axes(BaseModel):
-    """Sizes of a segment on both axes; chosen at creation, the same for every array."""
+    """Sizes of a segment on both axes; fixed at creation, and the same for every array."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     segment_tokens: int
     segment_texts: int
     chunk_bytes: int = CHUNK_BYTES
-    """Inner chunks are at most this large; recorded, so that a later default leaves old stores readable."""
+    """Maximum size of inner chunks; recorded, so that old stores stay readable if the default changes."""
 
 
 def _floor_power(n: int) -> int:
@@ -61,7 +61,7 @@ def check_axes(axes: Axes, max_length: int) -> None:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """NumPy dtype of the bytes on disk: bfloat16 is kept as its uint16 bits."""
+    """NumPy dtype of the bytes on disk; bfloat16 is stored as its uint16 bits."""
     return np.dtype({"bfloat16": "uint16"}.get(name, name)).newbyteorder("<")
 
 
@@ -76,15 +76,15 @@ def widen(rows: NDArray[Any], dtype: str) -> NDArray[np.float32]:
         return (rows.astype(np.uint32) << 16).view(np.float32)
     if rows.dtype != np.float16 or not rows.flags.c_contiguous:
         return rows.astype(np.float32, copy=False)
-    # NumPy widens float16 number by number; these four passes over whole words are several times faster.
-    # Sign, exponent and mantissa move to their places and the exponent's bias is made up for by a power
-    # of two, which is exact, also for subnormal numbers.
+    # NumPy converts float16 one number at a time; these four vectorised passes are several times faster.
+    # Sign, exponent and mantissa are shifted into place, and a power of two corrects the exponent's bias,
+    # which is exact, even for subnormal numbers.
     bits = rows.view(np.int16).astype(np.int32)
     bits <<= 13
     bits &= _NOT_THE_COPIED_SIGN
     wide = bits.view(np.float32)
     wide *= _BIAS
-    # Infinity and NaN would come out as numbers, beyond the largest one of float16.
+    # Infinity and NaN would become finite numbers, beyond float16's largest.
     if wide.size and (wide.max() >= _BEYOND or wide.min() <= -_BEYOND):
         return rows.astype(np.float32)
     return wide

@@ -1,4 +1,4 @@
-"""Where texts lie, found by their content digests: as bytes, sorted once for each segment."""
+"""Locating texts by content digest, with digests as bytes, sorted once per segment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,10 +11,10 @@ PLACE = ("digest", "n_tokens", "token_start", "text_row", "truncated")
 """Columns of a segment's table that `Places` reads."""
 
 MERGED_TEXTS = 1 << 18
-"""Runs are merged up to this many texts, so that merging never needs much memory."""
+"""Runs are merged up to this many texts, which bounds the memory of merging."""
 
 _AT_A_TIME = 1 << 15
-"""Digests looked up together."""
+"""Digests looked up at a time."""
 
 _HEX_DIGITS = 64
 _NO_DIGIT = 255
@@ -24,24 +24,25 @@ _VALUE_OF_CODE[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 @dataclass(frozen=True)
 class Locations:
-    """Where texts lie: `[n]` each; `segment` is -1 for a text the store does not know."""
+    """The locations of texts, `[n]` each; `segment` is -1 for a text that is not in the store."""
 
     segment: NDArray[np.int64]
     token_start: NDArray[np.int64]
     n_tokens: NDArray[np.int64]
     text_row: NDArray[np.int64]
     truncated: NDArray[np.bool_]
-    """Whether a text is stored without its end; False for a text that is not stored."""
+    """Whether a text is stored truncated; False for a text that is not stored."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """The texts of some segments by digest; equal digests in the order in which they were added."""
+    """The texts of some segments, sorted by digest; equal digests are in the order in which they were
+    added."""
 
     head: NDArray[np.uint64]
     """The first eight bytes of each digest `[n]`, ascending."""
     tail: NDArray[np.uint64]
-    """The other 24 `[n, 3]`: a text is found only if all of them agree."""
+    """The other 24 bytes `[n, 3]`; a text is found only if all of them agree."""
     segment: NDArray[np.int32]
     token_start: NDArray[np.int64]
     n_tokens: NDArray[np.int32]
@@ -70,29 +71,29 @@ class _Run:
         return _Run(*(getattr(self, f.name)[order] for f in fields(self)))
 
     def rows(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The first row of each digest `[n, 4]`; -1 for those that are not here."""
-        found = np.full(len(words), -1, np.int64)
+        """The first row of each digest `[n, 4]`; -1 for those that are not in the run."""
+        rows = np.full(len(words), -1, np.int64)
         at = np.searchsorted(self.head, words[:, 0])
-        asked = np.flatnonzero(at < len(self))
-        while len(asked):
-            here = at[asked]
-            same = self.head[here] == words[asked, 0]
-            asked, here = asked[same], here[same]
-            hit = (self.tail[here] == words[asked, 1:]).all(1)
-            found[asked[hit]] = here[hit]
+        pending = np.flatnonzero(at < len(self))
+        while len(pending):
+            here = at[pending]
+            same = self.head[here] == words[pending, 0]
+            pending, here = pending[same], here[same]
+            hit = (self.tail[here] == words[pending, 1:]).all(1)
+            rows[pending[hit]] = here[hit]
             # Another digest may begin with the same eight bytes.
-            asked = asked[~hit]
-            at[asked] += 1
-            asked = asked[at[asked] < len(self)]
-        return found
+            pending = pending[~hit]
+            at[pending] += 1
+            pending = pending[at[pending] < len(self)]
+        return rows
 
 
 @dataclass(frozen=True)
 class Places:
-    """The places of the texts of some segments, about 57 bytes a text.
+    """The locations of the texts of some segments, about 57 bytes per text.
 
-    Of a digest that several segments hold, or one segment several times, the first place counts, in the
-    order of the segments. Never changed: adding a segment makes another one.
+    If several segments hold a digest, or one segment several times, the first location counts, in the order
+    of the segments. Immutable: adding a segment returns a new object.
     """
 
     segments: tuple[int, ...] = ()
@@ -100,12 +101,13 @@ class Places:
     runs: tuple[_Run, ...] = ()
 
     def adding(self, number: int, table: pa.Table) -> "Places":
-        """With the texts of one more segment.
+        """A copy with the texts of one more segment.
 
         Args:
             number: of the segment.
-            table: has the columns PLACE. Digests that are not 64 lower-case hex digits are passed over, as no
-                text has them.
+            table: has the columns PLACE. Digests that are not 64 lower-case hex digits are skipped, as no
+            text
+                has them.
         """
         runs = [*self.runs, _Run.of(number, table)]
         while len(runs) > 1 and _worth_merging(*runs[-2:]):
@@ -114,7 +116,7 @@ class Places:
         return Places((*self.segments, number), tuple(runs))
 
     def find(self, digests: Sequence[str]) -> Locations:
-        """Where the texts with these digests lie."""
+        """The locations of the texts with these digests."""
         n = len(digests)
         start, length, row = np.zeros((3, n), np.int64)
         out = Locations(np.full(n, -1, np.int64), start, length, row, np.zeros(n, np.bool_))
@@ -124,13 +126,13 @@ class Places:
 
     def _find(self, digests: Sequence[str], first: int, out: Locations) -> None:
         words, usable = _words(pa.array(digests, pa.large_string()))
-        asked = np.flatnonzero(usable)
+        pending = np.flatnonzero(usable)
         for run in self.runs:
-            rows = run.rows(words[asked])
+            rows = run.rows(words[pending])
             hit = rows >= 0
             for f in fields(out):
-                getattr(out, f.name)[first + asked[hit]] = getattr(run, f.name)[rows[hit]]
-            asked = asked[~hit]
+                getattr(out, f.name)[first + pending[hit]] = getattr(run, f.name)[rows[hit]]
+            pending = pending[~hit]
 
 
 def _worth_merging(earlier: _Run, later: _Run) -> bool:
@@ -139,7 +141,7 @@ def _worth_merging(earlier: _Run, later: _Run) -> bool:
 
 
 def _words(digests: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Digests as four words each `[n, 4]`, and which of them `[n]` are 64 lower-case hex digits."""
+    """Digests as four words each `[n, 4]`, and whether each `[n]` has 64 lower-case hex digits."""
     column = digests.cast(pa.large_binary())
     _, ends, data = column.buffers()
     bounds = np.frombuffer(ends, np.int64)[column.offset : column.offset + len(column) + 1]

@@ -1,4 +1,4 @@
-"""Output projections of a backbone, kept beside its features so that aligned aggregations never load it."""
+"""Output projections of a backbone, stored with its features so that aligned aggregations never load it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,8 +37,8 @@ def has_projection(store: FeatureStore, block: int) -> bool:
 def write_projection(
     store: FeatureStore, block: int, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
 ) -> None:
-    """Store `weight` `[d_heads, d_model]` and `bias` `[d_model]`, float32, so that `z @ weight + bias`
-    is the attention output. The weight's metadata comes last: it says that both are there."""
+    """Store `weight` `[d_heads, d_model]` and `bias` `[d_model]`, float32, such that `z @ weight + bias` is
+    the attention output. The weight's metadata is written last and marks both as complete."""
     weight_path, bias_path = _paths(store, block)
     write_projection_groups(store)
     if bias is not None:
@@ -53,7 +53,7 @@ def projection_groups(store: FeatureStore) -> list[Path]:
 
 
 def write_projection_groups(store: FeatureStore) -> None:
-    """Write that metadata."""
+    """Write the metadata of these groups."""
     for path in projection_groups(store):
         rewrite(path, json_bytes(ZARR_GROUP))
 
@@ -64,7 +64,7 @@ def read_projection(
     """Weight `[d_heads, d_model]` and bias `[d_model]` or None, float32.
 
     Raises:
-        NotFoundError: not stored.
+        NotFoundError: it is not stored.
         CorruptDataError: a checksum or the metadata does not match, or a file is missing.
     """
     weight_path, bias_path = _paths(store, block)
@@ -105,7 +105,7 @@ def _chunk_path(path: Path, shape: Sequence[int]) -> Path:
 
 
 def _seal(shape: Sequence[int], has_bias: bool, block: int, crc: int) -> dict[str, Any]:
-    """What ties a projection's metadata to its numbers: data followed by its own crc32c fits any block's
+    """Ties a projection's metadata to its numbers, as data followed by its own crc32c would match any block's
     metadata. Projections of earlier versions have none."""
     known = {"block": block, "chunk_crc32c": crc}
     return {**known, "checksum": digest({**known, "shape": list(shape), "has_bias": has_bias})}
@@ -128,7 +128,7 @@ def _metadata(shape: Sequence[int], has_bias: bool) -> dict[str, Any]:
 
 
 def _read_array(path: Path, block: int) -> tuple[NDArray[np.float32], bool]:
-    """Values, and whether a bias belongs to them. Not through Zarr: it reads a missing chunk as zeros."""
+    """Values, and whether they have a bias. Not read through Zarr, which reads a missing chunk as zeros."""
     try:
         found = read_json(path / "zarr.json")
         shape, has_bias = tuple(found["shape"]), found["attributes"]["has_bias"]

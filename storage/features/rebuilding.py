@@ -1,7 +1,7 @@
-"""`store.json` against the arrays: what a store says of its sizes, and what its committed shards show.
+"""Checking `store.json` against the arrays: the sizes in the record, and those of the committed shards.
 
-A record that its shards contradict is never written by: with wrong sizes every good array would get wrong
-metadata. A shard shows its own layout through its receipt, which has a checksum.
+Nothing is written under a record that contradicts its shards: with wrong sizes every intact array would get
+wrong metadata. A shard's layout follows from its receipt, which has a checksum.
 """
 
 import os
@@ -27,7 +27,7 @@ from permafrost.storage.sealed import read_sealed
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the shards of an array are laid out."""
+    """The layout of an array's shards."""
 
     segment_rows: int
     chunk_rows: int
@@ -43,28 +43,28 @@ class _Layout:
 
 
 def disagreements(store: FeatureStore) -> list[str]:
-    """In what the record of a store differs from its committed shards and segment tables; empty if in
-    nothing. What is itself damaged says nothing here."""
-    found: list[str] = []
-    for array, (mine, shown) in _layouts(store).items():
-        if shown != mine:
-            found.append(
-                f"the shards of {array} have {shown}, {record_path(store.root)} says {mine}"
+    """Differences between a store's record and its committed shards and segment tables. Damaged shards and
+    tables are skipped."""
+    problems: list[str] = []
+    for array, (recorded, actual) in _layouts(store).items():
+        if actual != recorded:
+            problems.append(
+                f"the shards of {array} have {actual}, {record_path(store.root)} says {recorded}"
             )
     axes = store.record.axes
-    for name, shown in _strides(store).items():
-        if shown != (said := getattr(axes, name)):
-            found.append(
-                f"the segment tables have {name} {shown}, {record_path(store.root)} says {said}"
+    for name, actual in _strides(store).items():
+        if actual != (recorded := getattr(axes, name)):
+            problems.append(
+                f"the segment tables have {name} {actual}, {record_path(store.root)} says {recorded}"
             )
-    return found
+    return problems
 
 
 def require_agreement(store: FeatureStore) -> None:
-    """Call before anything is written.
+    """Check the record; call before anything is written.
 
     Raises:
-        CorruptDataError: the committed shards are not what the store's record says.
+        CorruptDataError: the committed shards disagree with the store's record.
     """
     if found := disagreements(store):
         raise CorruptDataError(
@@ -74,11 +74,11 @@ def require_agreement(store: FeatureStore) -> None:
 
 
 def rebuild_record(root: Path) -> StoreRecord:
-    """The record that fits the arrays of the store in `root`: the file itself, its copy, or, for a store of
-    an earlier version that has neither checksum nor copy, its fields put right from the arrays.
+    """The record that matches the arrays of the store in `root`: the file itself, its copy or, for a store of
+    an earlier version without checksum and copy, its fields corrected from the arrays.
 
     Raises:
-        CorruptDataError: none of these suffices.
+        CorruptDataError: none of these works.
     """
     tried: list[str] = []
     for path in (record_path(root), copy_path(root)):
@@ -107,7 +107,7 @@ def rebuild_record(root: Path) -> StoreRecord:
 
 
 def _corrected(root: Path, record: StoreRecord) -> StoreRecord:
-    """`record` with those sizes that the arrays show; the others stay as they are."""
+    """`record` with the sizes that follow from the arrays; the others are unchanged."""
     store = FeatureStore(root, record)
     sizes, axes, codecs = record.sizes.model_dump(), record.axes.model_dump(), {record.codec}
     low, high = 1, 1 << 62
@@ -136,35 +136,35 @@ def _corrected(root: Path, record: StoreRecord) -> StoreRecord:
 
 
 def _layouts(store: FeatureStore) -> dict[str, tuple[_Layout, _Layout]]:
-    """By array: the layout that the record gives it, and the one that a committed shard has."""
-    found: dict[str, tuple[_Layout, _Layout]] = {}
+    """For each array the layout in the record, and that of a committed shard."""
+    layouts: dict[str, tuple[_Layout, _Layout]] = {}
     for number in [*store.tables(), *store.lost_tables()]:
-        for array in sorted(store.committed(number).difference(found)):
+        for array in sorted(store.committed(number).difference(layouts)):
             try:
                 spec, receipt = store.spec(array), read_receipt(store.root, number, array)
             except (NotFoundError, CorruptDataError, FileNotFoundError):
                 continue
             if receipt.store_id != store.store_id:
                 continue
-            mine = _recorded(store, spec)
-            for layout in (mine, _declared(store.zarr_path / array)):
+            recorded = _recorded(store, spec)
+            for layout in (recorded, _declared(store.zarr_path / array)):
                 if layout is not None and _explains(layout, store, spec, receipt):
-                    found[array] = (mine, layout)
+                    layouts[array] = (recorded, layout)
                     break
-    return found
+    return layouts
 
 
 def _recorded(store: FeatureStore, spec: ArraySpec) -> _Layout:
     axes = store.record.axes
     rows = spec.segment_rows(axes)
-    # A damaged record may hold sizes of which nothing can be derived.
+    # A damaged record may hold impossible sizes.
     possible = axes.chunk_bytes > 0 and spec.row_bytes > 0
     chunk_rows = spec.chunk_rows(axes) if possible else 0
     return _Layout(rows, chunk_rows, spec.width, store.record.codec)
 
 
 def _declared(folder: Path) -> _Layout | None:
-    """What the metadata of an array says; None if it cannot be read."""
+    """The layout in an array's metadata; None if it cannot be read."""
     try:
         content: Mapping[str, Any] = read_json(folder / "zarr.json")
         sharding = content["codecs"][0]["configuration"]
@@ -204,7 +204,7 @@ def _explains(layout: _Layout, store: FeatureStore, spec: ArraySpec, receipt: Re
 
 
 def _strides(store: FeatureStore) -> dict[str, int]:
-    """Sizes of the axes that the segment tables show; a first segment shows none."""
+    """Sizes of the axes that follow from the segment tables; the first segment shows none."""
     for number in store.tables():
         if number == 0:
             continue

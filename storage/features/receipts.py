@@ -1,4 +1,4 @@
-"""Receipts: the last thing written for a cell (segment x array), and the only proof that it is there."""
+"""Receipts: written last for a cell (segment x array), and the only proof that it is complete."""
 
 import math
 from pathlib import Path
@@ -15,7 +15,7 @@ from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 
 class Statistics(BaseModel):
-    """Moments and range of the values of a cell, mergeable over batches (Chan et al., 1979)."""
+    """Moments and range of the values of a cell; can be merged over batches (Chan et al., 1979)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,12 +47,12 @@ class Statistics(BaseModel):
 
 
 def measure(values: NDArray[Any]) -> Statistics:
-    """Statistics of one batch, any shape; the moments and the range are those of its finite values."""
+    """Statistics of one batch, of any shape; moments and range are over its finite values."""
     wide = values.astype(np.float64, copy=False) if values.dtype.kind in "iub" else values
     finite = np.isfinite(wide)
     if not finite.all():
-        found = measure(wide[finite])
-        return found.model_copy(update={"nonfinite": int(values.size - found.count)})
+        statistics = measure(wide[finite])
+        return statistics.model_copy(update={"nonfinite": int(values.size - statistics.count)})
     if values.size == 0:
         return Statistics()
     mean = float(wide.mean(dtype=np.float64))
@@ -67,7 +67,7 @@ def measure(values: NDArray[Any]) -> Statistics:
 
 
 class Receipt(BaseModel):
-    """What a committed cell is, how to check it and where it came from."""
+    """The content of a committed cell, how to check it and where it came from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -75,7 +75,7 @@ class Receipt(BaseModel):
     store_id: str
     segment: int
     segment_sha256: str
-    """Of the segment's Parquet file: a receipt is void if the layout changes under it."""
+    """SHA-256 of the segment's Parquet file: a receipt is void if the layout changes."""
     array: str
     n_texts: int
     n_rows: int
@@ -91,17 +91,17 @@ class Receipt(BaseModel):
 
     @property
     def seal(self) -> ShardSeal:
-        """The part that checks the shard's bytes."""
+        """The part that verifies the shard's bytes."""
         return ShardSeal(self.shard_bytes, self.shard_crc32c, self.chunk_crc32c)
 
 
 def receipt_path(root: Path, segment: int, array: str) -> Path:
-    """Where the receipt of a cell lies."""
+    """The path of a cell's receipt."""
     return root / "receipts" / f"{segment:06d}" / f"{array}.json"
 
 
 def write_receipt(root: Path, receipt: Receipt) -> None:
-    """Commit a cell. The file also holds `checksum`, the digest of all other fields."""
+    """Commit a cell. The file also has `checksum`, the digest of all other fields."""
     path = receipt_path(root, receipt.segment, receipt.array)
     write_durably(path, sealed_bytes(receipt.model_dump(mode="json")))
 
@@ -110,7 +110,7 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
     """Read the receipt of a committed cell.
 
     Raises:
-        CorruptDataError: it is damaged, or of another cell.
+        CorruptDataError: it is damaged, or belongs to another cell.
     """
     path = receipt_path(root, segment, array)
     damaged = f"the receipt {path} is damaged; 'permafrost repair' computes this cell again"
@@ -140,5 +140,5 @@ def committed_arrays(root: Path, segment: int) -> frozenset[str]:
 
 
 def revoke_receipt(root: Path, segment: int, array: str) -> None:
-    """Make a cell missing again; always before its shard is touched."""
+    """Mark a cell as missing again; always done before its shard is touched."""
     remove(receipt_path(root, segment, array))

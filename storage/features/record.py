@@ -1,7 +1,7 @@
-"""`store.json`: what a feature store is, under a checksum of its own, and its copy.
+"""`store.json`: the description of a feature store, with its own checksum, and its copy.
 
-Everything in a store is read by what this file says of sizes, so it is kept twice: a change of either copy
-is found by the checksum and put right from the other one.
+Everything in a store is read according to the sizes in this file, so it is kept twice: a change to either is
+detected by the checksum and repaired from the other.
 """
 
 import contextlib
@@ -32,22 +32,23 @@ class StoreRecord(BaseModel):
     sizes: StoreSizes
     codec: Codec
     backbone: dict[str, str]
-    """How to find the backbone again (source, revision): a hint, never identity."""
+    """How to find the backbone again (source, revision); a hint, never part of the identity."""
     created: str
 
 
 def record_path(root: Path) -> Path:
-    """Where the record of a store lies."""
+    """The path of a store's record."""
     return root / RECORD
 
 
 def copy_path(root: Path) -> Path:
-    """Where its copy lies; stores of earlier versions get it when they are next written."""
+    """The path of its copy; stores of earlier versions get one when they are next written."""
     return root / "copies" / RECORD
 
 
 def create_record(root: Path, record: StoreRecord) -> bool:
-    """Write the record of a new store and its copy; False if another machine made the store meanwhile."""
+    """Write the record of a new store and its copy; returns False if another machine has created the store
+    meanwhile."""
     content = sealed_bytes(record.model_dump(mode="json"))
     if not create_durably(record_path(root), content):
         return False
@@ -56,7 +57,7 @@ def create_record(root: Path, record: StoreRecord) -> bool:
 
 
 def keep_record(root: Path, record: StoreRecord) -> None:
-    """Write the record and its copy where they are not there with exactly this content."""
+    """Write the record and its copy unless they have exactly this content."""
     content = sealed_bytes(record.model_dump(mode="json"))
     for path in (record_path(root), copy_path(root)):
         if not holds(path, content):
@@ -68,8 +69,8 @@ def read_record(root: Path, expect: StoreIdentity | None = None) -> StoreRecord:
 
     Raises:
         NotFoundError: there is no store.
-        InputError: made by a newer format.
-        CorruptDataError: `store.json` is damaged, gone, or does not fit its own id.
+        InputError: it has another format version.
+        CorruptDataError: `store.json` is damaged, missing, or does not match its own id.
         IdentityMismatchError: its identity is not `expect`.
     """
     path = record_path(root)
@@ -97,7 +98,8 @@ def read_record(root: Path, expect: StoreIdentity | None = None) -> StoreRecord:
 
 
 def _require_checksum(root: Path, record: StoreRecord) -> None:
-    """A record without a checksum is of an earlier version, or has lost it; then its copy still has one."""
+    """Check that a record without a checksum is of an earlier version; if it has lost its checksum, its copy
+    still has one."""
     _, has_checksum = read_sealed(record_path(root))
     if has_checksum or not is_there(copy_path(root)):
         return
@@ -110,7 +112,7 @@ def _require_checksum(root: Path, record: StoreRecord) -> None:
 
 
 def _require_possible(root: Path, record: StoreRecord) -> None:
-    """Sizes that no store was ever made with, of a record of an earlier version."""
+    """Refuse sizes that no store can have, in a record of an earlier version."""
     numbers = {**record.sizes.model_dump(), **record.axes.model_dump()}
     try:
         check_axes(record.axes, record.identity.max_length)
@@ -122,10 +124,10 @@ def _require_possible(root: Path, record: StoreRecord) -> None:
 
 
 def has_record(root: Path) -> bool:
-    """Whether a folder is a feature store, be its `store.json` damaged or gone; a killed creation leaves a
-    folder that is none yet."""
-    known = is_there(record_path(root)) or is_there(copy_path(root))
-    return known or next(root.glob("receipts/*/*"), None) is not None
+    """Whether a folder is a feature store, even if its `store.json` is damaged or missing. A creation that
+    was killed leaves a folder that is not one yet."""
+    has_file = is_there(record_path(root)) or is_there(copy_path(root))
+    return has_file or next(root.glob("receipts/*/*"), None) is not None
 
 
 def read_copy(root: Path) -> StoreRecord | None:
@@ -139,11 +141,11 @@ def read_copy(root: Path) -> StoreRecord | None:
 
 
 def parse_record(path: Path, hint: str = "") -> StoreRecord:
-    """One file as a record, its checksum compared.
+    """Parse a file as a record, and check its checksum.
 
     Raises:
-        InputError: made by a newer format.
-        CorruptDataError: damaged.
+        InputError: it has another format version.
+        CorruptDataError: it is damaged.
     """
     try:
         fields, _ = read_sealed(path)

@@ -1,4 +1,4 @@
-"""Putting a store right: what has a copy is restored, what can be computed again is made missing."""
+"""Repairing a store: what has a copy is restored, what can be recomputed is marked as missing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,41 +16,39 @@ from permafrost.storage.progress import Progress
 
 @dataclass(frozen=True)
 class Mended:
-    """What was found and done; what is left has to be computed."""
+    """What was found and repaired, and what has to be recomputed."""
 
     store: FeatureStore
     problems: list[str]
-    """What was wrong, also what is right again."""
+    """All problems found, including those that are repaired."""
     restored_tables: list[int]
     """Segments whose table was restored from its copy."""
     dropped_segments: list[int]
-    """Segments that had neither a table nor a copy; their texts are not in the store any more."""
+    """Segments with neither a table nor a copy; their texts are not in the store any more."""
     cells: dict[int, tuple[str, ...]]
-    """Cells to compute again, by segment."""
+    """Cells to recompute, by segment."""
     receipts: dict[tuple[int, str], Receipt]
-    """What these cells were, where that is still known."""
+    """The former receipts of these cells, as far as they could be read."""
     projections: list[int]
     """Blocks whose output projection has to be stored again."""
 
 
 def mend(root: Path, progress: Progress) -> Mended:
-    """Restore what can be restored of the store in `root` and make the rest of what is damaged missing.
+    """Restore what can be restored in the store in `root`, and mark the rest of what is damaged as missing.
 
-    What is right is not touched: no array is rewritten whose shards are.
+    What is intact is not touched: no array with intact shards is rewritten.
 
     Raises:
         CorruptDataError: `store.json` is damaged and cannot be rebuilt; nothing was changed.
-        StoreBusyError: another process writes to this store.
+        StoreBusyError: another process is writing to this store.
     """
     problems: list[str] = []
     record = rebuild_record(root)
     try:
-        right = read_record(root) == record
+        if read_record(root) != record:
+            problems.append(f"{root / 'store.json'} disagrees with its arrays and its copy")
     except (CorruptDataError, InputError) as error:
         problems.append(str(error))
-        right = True
-    if not right:
-        problems.append(f"{root / 'store.json'} is not what its arrays and its copy show")
     if problems:
         keep_record(root, record)
     store = FeatureStore(root, record)
@@ -60,7 +58,7 @@ def mend(root: Path, progress: Progress) -> Mended:
     with writing(store) as writer:
         restored = restore_tables(store)
         if restored:
-            # Behind a wrong table nothing of its segment was looked at.
+            # A segment with a wrong table was not checked any further.
             damage = verify(store, progress)
             problems += [d.problem for d in damage if d.problem not in problems]
         receipts = _known_receipts(store, damage)

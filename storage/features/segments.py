@@ -1,4 +1,4 @@
-"""Segments: which texts own which rows. A segment's Parquet file is its layout."""
+"""Segments: the assignment of rows to texts, kept in one Parquet file per segment."""
 
 import hashlib
 import io
@@ -39,11 +39,11 @@ class Segment:
     table: pa.Table
     """Columns as in SCHEMA; `token_start` and `text_row` are positions on the whole axes."""
     sha256: str
-    """Of the Parquet file; every receipt of the segment repeats it."""
+    """SHA-256 of the Parquet file; every receipt of the segment repeats it."""
 
     @property
     def n_texts(self) -> int:
-        """Texts, that is rows used on the text axis."""
+        """Number of texts, which is the number of rows used on the text axis."""
         return self.table.num_rows
 
     @property
@@ -53,7 +53,7 @@ class Segment:
 
     @property
     def n_tokens(self) -> int:
-        """Token slots used."""
+        """Number of token slots used."""
         return int(self.lengths.sum())
 
     def rows(self, axis: str) -> int:
@@ -62,13 +62,13 @@ class Segment:
 
 
 def segment_path(root: Path, number: int) -> Path:
-    """Where the layout of a segment lies."""
+    """The path of a segment's table."""
     return root / "segments" / f"{number:06d}.parquet"
 
 
 def table_copy(root: Path, number: int) -> Path:
-    """Where the copy of a segment's table lies; segments of earlier versions get theirs when the store is
-    next written."""
+    """The path of the copy of a segment's table; stores of earlier versions get it when they are next
+    written."""
     return root / "copies" / f"{number:06d}.parquet"
 
 
@@ -81,7 +81,7 @@ def build_table(
     span_end: NDArray[np.int64],
     truncated: NDArray[np.bool_],
 ) -> pa.Table:
-    """Give each text its rows: contiguous on both axes, in the given order."""
+    """Assign rows to each text, contiguous on both axes, in the given order."""
     assert lengths.sum() <= axes.segment_tokens
     assert len(texts) <= axes.segment_texts
     columns = [
@@ -98,10 +98,10 @@ def build_table(
 
 
 def write_segment(root: Path, number: int, table: pa.Table) -> Segment:
-    """Publish the layout of a new segment, and its copy.
+    """Publish the table of a new segment, and its copy.
 
     Raises:
-        StoreBusyError: another machine has just made a segment of this number.
+        StoreBusyError: another machine has just added a segment of this number.
     """
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
@@ -116,7 +116,7 @@ def write_segment(root: Path, number: int, table: pa.Table) -> Segment:
 
 
 def read_segment(root: Path, number: int, columns: Sequence[str] | None = None) -> Segment:
-    """Read the layout of a segment.
+    """Read the table of a segment.
 
     Raises:
         CorruptDataError: the file is damaged or not a segment table.
@@ -124,7 +124,7 @@ def read_segment(root: Path, number: int, columns: Sequence[str] | None = None) 
     path = segment_path(root, number)
     try:
         content = read_whole(path)
-        # Not `read_table`, which scans with Arrow's threads: a process that ends soon after could be aborted
+        # Not `read_table`, which uses Arrow's threads: a process that exits soon after could be aborted
         # ("terminate called without an active exception", exit code 134).
         with pq.ParquetFile(
             io.BytesIO(content), page_checksum_verification=True, pre_buffer=False
@@ -144,10 +144,10 @@ def read_segment(root: Path, number: int, columns: Sequence[str] | None = None) 
 
 
 def pack(lengths: NDArray[np.int64], axes: Axes) -> list[NDArray[np.int64]]:
-    """Pack texts into segments: longest first, each segment filled until the next text does not fit.
+    """Pack texts into segments: longest first, filling each segment until the next text does not fit.
 
-    Sorting by length makes the batches inside a segment nearly free of padding. Ties keep the given
-    order, so the packing is a function of the lengths alone.
+    Sorting by length leaves batches within a segment nearly free of padding. Ties keep the given order, so
+    the packing is a function of the lengths alone.
 
     Args:
         lengths: tokens of each text `[n]`.
@@ -157,7 +157,7 @@ def pack(lengths: NDArray[np.int64], axes: Axes) -> list[NDArray[np.int64]]:
         Indices of the texts of each segment, in storage order.
 
     Raises:
-        InputError: a text is longer than a segment.
+        InputError: a text does not fit into a segment.
     """
     if len(lengths) and lengths.max() > axes.segment_tokens:
         raise InputError(

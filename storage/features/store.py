@@ -1,4 +1,4 @@
-"""Opening a feature store, and what is in it."""
+"""Opening a feature store, and finding out what it holds."""
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,22 +37,22 @@ from permafrost.storage.features.shard import ShardRows
 from permafrost.storage.replica import fetch_missing
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
-"""Arrays that every segment has, whatever was captured."""
+"""Arrays that every segment has, whatever is captured."""
 
 
 _KEPT_SEGMENTS = 2
 
 
 class FeatureStore:
-    """Read side of a feature store; `storage.features.writing` holds the write side."""
+    """The read side of a feature store; for the write side see `storage.features.writing`."""
 
     def __init__(self, root: Path, record: StoreRecord) -> None:
         self.root, self.record = root, record
         self._segments: dict[int, Segment] = {}
-        """The last ones used, at most _KEPT_SEGMENTS; the last is the newest."""
+        """The most recently used segments, at most _KEPT_SEGMENTS, in order of use."""
         self._places = Places()
         self._sha256: dict[int, str] = {}
-        """Of the table of every segment that was looked into."""
+        """SHA-256 of the table of every segment read so far."""
         self._shards: dict[tuple[int, str], ShardRows] = {}
 
     @classmethod
@@ -66,11 +66,11 @@ class FeatureStore:
         codec: Codec = "none",
         axes: Axes | None = None,
     ) -> "FeatureStore":
-        """The store of `identity` under `home`, made if it is not there.
+        """The store of `identity` under `home`, created if it does not exist.
 
         Raises:
             IdentityMismatchError: the folder holds a store of another identity.
-            CorruptDataError: the store is there, and its `store.json` is damaged, gone or of other sizes.
+            CorruptDataError: the store exists, but its `store.json` is damaged, missing or has other sizes.
             InputError: the axes cannot hold a text of `max_length`.
         """
         root = store_folder(home, identity.store_id)
@@ -109,14 +109,14 @@ class FeatureStore:
 
         Raises:
             NotFoundError: there is no store.
-            InputError: made by a newer format.
-            CorruptDataError: `store.json` is damaged or does not fit its own id.
+            InputError: it has another format version.
+            CorruptDataError: `store.json` is damaged or does not match its own id.
             IdentityMismatchError: its identity is not `expect`.
         """
         return cls(root, read_record(root, expect))
 
     def forget(self) -> None:
-        """Drop what was read into memory, after something on disk was dropped."""
+        """Clear everything cached in memory, after something on disk has changed."""
         self._segments.clear()
         self._places = Places()
         self._sha256.clear()
@@ -169,11 +169,11 @@ class FeatureStore:
         return {int(p.name) for p in self.root.glob("receipts/[0-9]*") if p.name.isdigit()}
 
     def n_slots(self) -> int:
-        """One more than the highest segment number ever used; dropped numbers are not used again."""
+        """One more than the highest segment number ever used; numbers of dropped segments are not reused."""
         return max([-1, *self.tables(), *self._used()]) + 1
 
     def segment(self, number: int) -> Segment:
-        """Layout of one segment (the last few stay in memory: segments never change).
+        """One segment (the last few are cached, as segments never change).
 
         Raises:
             CorruptDataError: its table is damaged, or not the one that its receipts were written for.
@@ -196,7 +196,8 @@ class FeatureStore:
         return segment
 
     def _require_committed(self, segment: Segment) -> None:
-        """A whole table of another segment would give other texts, and no array need ever be read."""
+        """Check a table against the receipts: an intact table of another segment would give other texts, and
+        no array need ever be read to notice."""
         other: Receipt | None = None
         for array in sorted(self.committed(segment.number), key=lambda a: (a not in ALWAYS, a)):
             try:
@@ -222,11 +223,11 @@ class FeatureStore:
         return sorted(set[str]().union(*(self.committed(s) for s in self.segments())))
 
     def locate(self, digests: Sequence[str]) -> Locations:
-        """Find texts by content digest; a text the store does not know gets segment -1."""
+        """Locate texts by content digest; a text that is not in the store gets segment -1."""
         numbers = self.segments()
         places = self._places
         if places.segments != tuple(numbers[: len(places.segments)]):
-            # One was dropped, or put back, since.
+            # A segment has been dropped or restored since.
             places = Places()
         for number in numbers[len(places.segments) :]:
             places = places.adding(number, self._read(number, PLACE).table)
@@ -236,7 +237,7 @@ class FeatureStore:
     def missing_cells(
         self, segments: Iterable[int], arrays: Sequence[str]
     ) -> dict[int, tuple[str, ...]]:
-        """For each segment, those of `arrays` (token ids and spans included) without a receipt."""
+        """For each segment, those of `arrays` (and of token ids and spans) without a receipt."""
         wanted = (*ALWAYS, *arrays)
         cells = {
             s: tuple(a for a in wanted if a not in have)
@@ -246,15 +247,15 @@ class FeatureStore:
         return {s: names for s, names in cells.items() if names}
 
     def shard_path(self, segment: int, array: str) -> Path:
-        """File of one cell."""
+        """The shard file of one cell."""
         return self.zarr_path / shard_key(self.spec(array), segment)
 
     def open_shard(self, segment: int, array: str) -> ShardRows:
-        """Open a committed cell; opened once, so that each chunk is verified once.
+        """Open a committed cell; it is cached, so that each chunk is verified only once.
 
         Raises:
             NotFoundError: the cell has no receipt.
-            CorruptDataError: its receipt or shard is damaged or belongs elsewhere.
+            CorruptDataError: its receipt or shard is damaged, or belongs to another cell.
         """
         if (segment, array) not in self._shards:
             self._shards[segment, array] = self.reopen_shard(segment, array)
@@ -265,7 +266,7 @@ class FeatureStore:
 
         Raises:
             NotFoundError: the cell has no receipt.
-            CorruptDataError: its receipt is damaged or belongs elsewhere.
+            CorruptDataError: its receipt is damaged, or belongs to another cell.
         """
         if array not in self.committed(segment):
             raise NotFoundError(
@@ -287,7 +288,7 @@ class FeatureStore:
         return receipt
 
     def reopen_shard(self, segment: int, array: str) -> ShardRows:
-        """As `open_shard`, but afresh: every chunk will be verified again."""
+        """As `open_shard`, but not cached: every chunk will be verified again."""
         receipt = self.checked_receipt(segment, array)
         spec, axes = self.spec(array), self.record.axes
         path = self.shard_path(segment, array)
@@ -303,12 +304,12 @@ class FeatureStore:
         )
 
     def array_metadata(self, array: str, n_segments: int) -> dict[str, Any]:
-        """The `zarr.json` that `array` has when the store holds `n_segments`."""
+        """The `zarr.json` of `array` if the store holds `n_segments`."""
         return zarr_metadata(self.spec(array), self.record.axes, n_segments, self.record.codec)
 
 
 def store_folder(home: Path, store_id: str) -> Path:
-    """Where a feature store lies under a home."""
+    """The folder of a feature store under a home."""
     return home / "features" / store_id
 
 
@@ -322,6 +323,6 @@ def all_stores(home: Path) -> list[FeatureStore]:
 
 
 def store_folders(home: Path) -> list[Path]:
-    """Folder of every feature store under `home`, by id; also of those whose `store.json` is damaged."""
+    """The folder of every feature store under `home`, by id, including those with a damaged `store.json`."""
     found = sorted(p for p in home.glob("features/*") if not p.name.startswith(DRAFT_PREFIX))
     return [p for p in found if has_record(p)]

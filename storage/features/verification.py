@@ -1,4 +1,4 @@
-"""Is every committed byte what was committed? And dropping exactly what is not."""
+"""Verifying every committed byte, and discarding exactly what is damaged."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,25 +38,25 @@ PROJECTION = "projections/o_proj/"
 
 @dataclass(frozen=True)
 class Damage:
-    """One thing that is wrong, and the smallest part that has to be computed again."""
+    """One problem, and the smallest part that has to be recomputed for it."""
 
     segment: int | None
-    """None: the Zarr metadata, which is written again without computing anything."""
+    """None: Zarr metadata, which is rewritten without computing anything."""
     array: str | None
-    """None with a segment: its table, so the whole segment."""
+    """None with a segment: its table, and so the whole segment."""
     problem: str
 
 
 def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
-    """Read every table, receipt and shard and check each against the others.
+    """Read every table, receipt and shard, and check each against the others.
 
-    Never raises on damage; what it finds is the result.
+    Damage is returned, never raised.
     """
-    store.forget()  # what is on disk counts, not what was read before
+    store.forget()  # check what is on disk, not what is cached
     if (replica := replica_of(store.root)) is not None:
         replica.drop_fetched(store.root)
     if wrong := disagreements(store):
-        # Seen through a wrong record, everything that is right looks damaged.
+        # With a wrong record everything intact would look damaged.
         return [Damage(None, None, problem) for problem in wrong]
     damage = [Damage(None, None, problem) for problem in damaged_copies(store)]
     damage += _verify_lock(store)
@@ -87,7 +87,7 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
 def _verify_lock(store: FeatureStore) -> list[Damage]:
     path = lock_path(store)
     if is_there(path) and (path.is_symlink() or not path.is_file()):
-        return [Damage(None, None, f"{path} is no file, so nobody can write to this store")]
+        return [Damage(None, None, f"{path} is not a file, so nobody can write to this store")]
     return []
 
 
@@ -105,7 +105,7 @@ def _verify_metadata(store: FeatureStore) -> list[Damage]:
         except (CorruptDataError, FileNotFoundError) as error:
             found.append(Damage(None, array, f"{path}: {error}"))
             continue
-        # A killed writer may have grown some arrays and not others; each must cover its own cells.
+        # A killed writer may have extended some arrays but not others; each must cover its own cells.
         fitting = (store.array_metadata(array, n) for n in range(segment + 1, store.n_slots() + 1))
         if content not in fitting:
             found.append(Damage(None, array, f"{path} does not describe this store's {array}"))
@@ -177,16 +177,16 @@ def _is_array(store: FeatureStore, name: str) -> bool:
 
 
 def free_lock(store: FeatureStore) -> None:
-    """Remove what damage put in the place of the lock; nobody can hold that."""
+    """Remove whatever damage put in the place of the lock file; nobody can hold that."""
     if _verify_lock(store):
         remove_any(lock_path(store))
 
 
 def discard(writer: StoreWriter, damage: Iterable[Damage]) -> dict[int, tuple[str, ...]]:
-    """Make what is damaged missing, receipts first, so that it can be computed again.
+    """Remove what is damaged, receipts first, so that it can be recomputed.
 
-    Undamaged cells are not touched. A segment whose table is damaged is dropped whole (its texts are
-    then unknown to the store). Zarr metadata is written again.
+    Intact cells are not touched. A segment with a damaged table is dropped entirely (its texts are then not
+    in the store any more). Zarr metadata is rewritten.
 
     Returns:
         The dropped cells of the segments that still have their table.

@@ -189,8 +189,8 @@ def test_another_identity_is_refused_with_every_differing_field_and_both_values(
     with pytest.raises(IdentityMismatchError) as caught:
         require_same(IDENTITY, wanted, "home/features/x")
     message = str(caught.value)
-    assert "max_length: store has 32, asked for 512" in message
-    assert "recipe.specials.keep: store has True, asked for False" in message
+    assert "max_length: store has 32, requested is 512" in message
+    assert "recipe.specials.keep: store has True, requested is False" in message
     assert "home/features/x" in message
     assert "compute_dtype" not in message
 

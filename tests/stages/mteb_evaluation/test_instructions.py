@@ -151,7 +151,7 @@ def test_a_local_task_is_looked_up_by_its_name() -> None:
     [
         (
             {"kind": "suite"},
-            "none for the task 'mine': the suites carry none for 'mine'; .*null for",
+            "none for the task 'mine': the suites have none for 'mine'; .*null for",
         ),
         ({"kind": "mteb"}, "none for the task 'mine': mteb has no task 'mine'"),
         ({"kind": "custom", "tasks": {"other": "Find."}}, "'tasks' does not name it"),
@@ -165,7 +165,7 @@ def test_a_task_without_words_is_refused(config: dict[str, Any], says: str) -> N
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"kind": "custom", "others": " "}, "says nothing; write null"),
+        ({"kind": "custom", "others": " "}, "is blank; write null"),
         ({"kind": "suite", "tasks": {"a": "Find {text}"}}, "contains {text}; where the text goes"),
         ({"kind": "suite", "tasks": {"a": "Find {first}"}}, "contains {first}"),
         ({"kind": "suite", "forms": {"STS": {"text": "{text}"}}}, "contains {instruction} 0 times"),

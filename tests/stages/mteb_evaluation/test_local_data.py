@@ -180,7 +180,7 @@ def column(name: str, field: str, values: Any) -> Callable[[Path], None]:
             column("train", "label", 0.5),
             "row 1 of .* has 0.5 .* classes are whole",
         ),
-        ("clustering", every("test", label=0), "all 45 rows of .* are of one class"),
+        ("clustering", every("test", label=0), "all 45 rows of .* have the same class"),
         (
             "reranking",
             put("test", query="other"),
@@ -232,7 +232,7 @@ def test_training_texts_of_one_class_cannot_be_told_apart(tmp_path: Path) -> Non
     folder = write_task(tmp_path, "classification")
     for name in ("train", "test"):
         every(name, label=0)(folder)
-    with pytest.raises(InputError, match="are of one class, so there is nothing to tell apart"):
+    with pytest.raises(InputError, match="have the same class, so there is nothing to learn"):
         read_local(task(tmp_path, "classification"))
 
 
@@ -245,5 +245,5 @@ def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_only_blank_texts_make_no_corpus(tmp_path: Path) -> None:
     folder = write_task(tmp_path, "retrieval")
     every("corpus", text=" ", title="")(folder)
-    with pytest.raises(InputError, match="asks for as document are blank"):
+    with pytest.raises(InputError, match="in the role document are blank"):
         task_corpus(task(tmp_path, "retrieval"), "document")

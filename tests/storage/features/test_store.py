@@ -43,8 +43,8 @@ def test_opening_with_another_identity_names_every_field_and_both_values(small: 
     with pytest.raises(IdentityMismatchError) as caught:
         FeatureStore.open(small.store.root, expect=wanted)
     message = str(caught.value)
-    assert "weights_digest: store has 'weights', asked for 'other'" in message
-    assert "compute_dtype: store has 'float32', asked for 'float16'" in message
+    assert "weights_digest: store has 'weights', requested is 'other'" in message
+    assert "compute_dtype: store has 'float32', requested is 'float16'" in message
     assert "max_length" not in message
 
 
@@ -52,7 +52,7 @@ def test_a_foreign_store_in_the_folder_is_refused(tmp_path: Path) -> None:
     store = new_store(tmp_path).store
     wanted = IDENTITY.model_copy(update={"max_length": 16})
     store.root.rename(store_folder(tmp_path, wanted.store_id))
-    with pytest.raises(IdentityMismatchError, match="max_length: store has 32, asked for 16"):
+    with pytest.raises(IdentityMismatchError, match="max_length: store has 32, requested is 16"):
         new_store(tmp_path, identity=wanted)
 
 
