@@ -1,6 +1,6 @@
-"""From an experiment to its graph: every key is known before anything runs.
+"""Building the graph of an experiment: every key is known before anything runs.
 
-A node's key is made of its config, the keys of its inputs and the code it reaches, so the whole graph
+A node's key is computed from its config, the keys of its inputs and the code it reaches, so the whole graph
 can be drawn, explained and checked against the artifact store without loading a backbone.
 """
 
@@ -34,11 +34,11 @@ class ExperimentGraph(ExperimentNodes):
     """All nodes, in one graph."""
 
     report: Node
-    """Everything together."""
+    """The report's node."""
 
     @cached_property
     def graph(self) -> Graph:
-        """All nodes, in the order of a reader."""
+        """All nodes, in reading order."""
         before = (self.corpora, self.extractions, self.pretrainings)
         fits = [n for name, fit in self.fits.items() for n in (*self.candidates[name], fit)]
         after = (self.probes, self.scores, self.evaluations)
@@ -50,7 +50,7 @@ def _all(groups: Sequence[Mapping[Any, Node]]) -> list[Node]:
 
 
 def build_graph(experiment: Experiment) -> ExperimentGraph:
-    """Resolve the experiment's names to facts and lay out its graph.
+    """Resolve the experiment's names and build its graph.
 
     Raises:
         InputError: the backbone, a recipe, the capture or a task's files are wrong, or a method reads an
@@ -61,7 +61,7 @@ def build_graph(experiment: Experiment) -> ExperimentGraph:
 
 @dataclass
 class _Builder:
-    """Makes nodes when the first one asks for them."""
+    """Creates each node when it is first needed."""
 
     experiment: Experiment
     _corpora: dict[str, Node] = field(default_factory=dict)
@@ -123,12 +123,12 @@ class _Builder:
 
     @cached_property
     def stores(self) -> dict[str, RecipeStores]:
-        """By recipe."""
+        """Feature stores by recipe."""
         return resolve_stores(self.experiment, self._base)
 
     @property
     def sizes(self) -> BackboneSizes:
-        """Of the experiment's backbone."""
+        """Sizes of the experiment's backbone."""
         return self._base.sizes
 
     @cached_property
@@ -174,7 +174,7 @@ class _Builder:
         return reading(ids, arrays, self.sizes, after)
 
     def pretraining(self, name: str) -> Node:
-        """What several heads start from."""
+        """The node of a pretraining, from which several heads may start."""
         if name not in self._pretrainings:
             self._pretrainings[name] = self.experiment.pretrainings[name].node(name, self)
         return self._pretrainings[name]

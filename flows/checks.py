@@ -1,4 +1,4 @@
-"""What a run would refuse, found before anything is computed or written."""
+"""Checks of everything that a run would refuse, before anything is computed or written."""
 
 import os
 from collections import Counter
@@ -16,13 +16,13 @@ from permafrost.storage.quoting import quoted
 
 def check(nodes: ExperimentGraph, home: Path) -> RunContext:
     """Refuse an experiment that a run would refuse, as far as its file, its corpora, the backbone's files and
-    the home tell: splits, columns, labels, layers, devices.
+    the home show: splits, columns, labels, layers, devices.
 
-    Corpora that are not published are read into memory, and stay in the context that is returned: what was
-    checked is what runs. What is published already is not looked at. Nothing is written.
+    Corpora that are not published are read into memory and kept in the returned context, so that what was
+    checked is what runs. What is published already is not checked. Nothing is written.
 
     Raises:
-        InputError: the first thing that is wrong, with the stage that would fail.
+        InputError: the first problem, with the stage that would fail.
     """
     require_writable(home)
     _check_report(nodes)
@@ -39,10 +39,10 @@ def check(nodes: ExperimentGraph, home: Path) -> RunContext:
 
 
 def require_writable(home: Path) -> None:
-    """Check that a home exists or can be made, and that files can be written in it; leaves none.
+    """Check that a home exists or can be created, and is writable; leaves no files behind.
 
     Raises:
-        InputError: a file stands where a folder should be, or the folder takes no files.
+        InputError: a file is in the place of a folder, or the folder is not writable.
     """
     existing = next(p for p in (home, *home.absolute().parents) if os.path.lexists(p))
     if not existing.is_dir():
@@ -53,7 +53,7 @@ def require_writable(home: Path) -> None:
 
 
 def _check_report(nodes: ExperimentGraph) -> None:
-    """What the report refuses, which is built when all else is done."""
+    """Check what the report would refuse, as it is built last."""
     e = nodes.experiment
     tasks = dict.fromkeys([*(c.task for c in e.cells), *(c.task for c in e.evaluation_cells)])
     e.report.x_axis.require(tasks)

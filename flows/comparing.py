@@ -33,7 +33,7 @@ class Side:
     """One side of a comparison."""
 
     label: str
-    """What it is, in words."""
+    """Description for tables."""
     methods: tuple[ScoredMethod, ...]
 
 
@@ -43,7 +43,8 @@ def compare_sources(
     """Read both sides and compare b with a.
 
     Raises:
-        InputError: no such report, file or experiment, a file of something else; see also `compare`.
+        InputError: there is no such report, file or experiment, or a file has another content; see also
+            `compare`.
         CorruptDataError: an artifact is damaged.
     """
     sides = read_side(a, home_a), read_side(b, home_b)
@@ -51,16 +52,16 @@ def compare_sources(
 
 
 def read_side(source: str, home: Path) -> Side:
-    """The results that a user means.
+    """Find and read the results that a user names.
 
     Args:
         source: a results.parquet or the folder of a report; the name of an experiment, for its latest
             run; or the id of a report, which may be shortened.
-        home: where reports and the predictions behind a file are looked for. The results.parquet inside
-            a home belongs to that one.
+        home: where to look for reports and for the predictions behind a file. A results.parquet inside a home
+            belongs to that home.
 
     Raises:
-        InputError: there is no such thing, or it is something else.
+        InputError: there is no such thing, or it is not a result.
         CorruptDataError: an artifact is damaged.
     """
     path = Path(source)
@@ -82,8 +83,8 @@ def _report(source: str, home: Path, artifacts: ArtifactStore) -> tuple[Artifact
         ref = artifacts.find(source)
     except NotFoundError as error:
         raise NotFoundError(
-            f"{quoted(source)} is no file, no experiment that ran under {home} (there are "
-            f"{', '.join(runs) or 'none'}) and no artifact there; see 'permafrost ls'"
+            f"{quoted(source)} is neither a file nor an experiment that ran under {home} (there are "
+            f"{', '.join(runs) or 'none'}) nor an artifact there; see 'permafrost ls'"
         ) from error
     if ref.stage != "report":
         raise InputError(
@@ -102,14 +103,14 @@ def _home_of(path: Path) -> Path | None:
 
 @dataclass
 class _Kept:
-    """Predictions of results under a home."""
+    """The predictions kept under a home."""
 
     artifacts: ArtifactStore
     _digests: dict[str, list[str]] = field(default_factory=dict)
-    """By corpus."""
+    """Digests of texts by corpus."""
 
     def answers(self, key: str) -> NamedAnswers | ExampleScores | None:
-        """Of a result's artifact; None where it, its predictions or its corpus are not here."""
+        """The predictions of a result's artifact; None if it, its predictions or its corpus do not exist."""
         if len(key.partition("/")[2]) != KEY_LENGTH:
             return None
         ref = parse_ref(key)
@@ -136,7 +137,7 @@ def _read(path: Path, kept: _Kept) -> tuple[ScoredMethod, ...]:
         rows = pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"{path} is no {RESULTS} of a report ({error}); give a report, or the {RESULTS} beside it"
+            f"{path} is not the {RESULTS} of a report ({error}); give a report, or the {RESULTS} beside it"
         ) from error
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:

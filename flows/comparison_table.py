@@ -1,4 +1,4 @@
-"""What `permafrost compare` prints: one table, as text, Markdown, LaTeX or JSON."""
+"""The output of `permafrost compare`: one table, as text, Markdown, LaTeX or JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,9 +33,9 @@ _EXPLAINED: dict[Basis, tuple[str, str]] = {
     ),
 }
 _N_TEXT = 3
-"""Leading columns of words; the others but the last hold numbers."""
+"""Leading columns with text; all others except the last hold numbers."""
 _TERMINAL = ("A", "B", "B − A", "interval", "p", "verdict")
-"""What stands behind the method in a terminal; task and metric are lines of their own."""
+"""Columns after the method in a terminal; task and metric have their own lines."""
 _COLOURS = {"better": "green", "worse": "red"}
 
 
@@ -71,7 +71,7 @@ def _over(change: Change) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What the table says, how it was tested, and what it leaves out."""
+    """A summary of the table, how it was tested, and what it leaves out."""
     counts = ", ".join(f"{comparison.count(v)} {v}" for v in VERDICTS if comparison.count(v))
     lines = [
         f"B against A: {counts}. {comparison.n_tests} tests at {comparison.alpha:g}, not corrected for their "
@@ -95,7 +95,7 @@ def _listed(names: Sequence[tuple[str, str]]) -> str:
 
 
 def as_text(a: Side, b: Side, comparison: Comparison) -> Group:
-    """For a terminal; the verdict is in words, colour only repeats it."""
+    """For a terminal; colours only repeat the verdict, which is in words."""
     table = Table(
         title=Text(f"A: {visible(a.label)}\nB: {visible(b.label)}", "table.title"),
         title_justify="left",

@@ -1,4 +1,4 @@
-"""What running a node needs beside the node: the home, the device, and what nodes of one process share."""
+"""What a node needs to run: the home, the device, and what nodes of one process share."""
 
 import threading
 from dataclasses import replace
@@ -25,21 +25,22 @@ from permafrost.storage.replica import replica_of
 
 
 class RunRuntime(BaseModel):
-    """How an experiment runs; nothing here is part of any key."""
+    """How an experiment runs; none of it is part of any key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: str | None = None
     """What runs the stages: serial, prefect, dask or dask=tcp://host:port; None leaves it to the caller."""
     workers: int = Field(default=0, ge=0, le=MAX_LAYERS)
-    """Stages side by side, and processes of the engine `dask`; 0 means as many as cores are free when the run
-    starts."""
+    """Number of stages run in parallel, and of processes of the engine `dask`; 0 for as many as cores are free
+    when the run starts."""
     threads: int = Field(default=0, ge=0, le=MAX_LAYERS)
-    """Of a stage; 0 means one, and all cores for one that runs the backbone on the CPU, in one process."""
+    """Threads of each stage; 0 for one, or all cores for a stage that runs the backbone on the CPU in one
+    process."""
     worker_memory_bytes: int = Field(default=0, ge=0, le=MAX_BYTES)
-    """Memory of a worker of the cluster that `dask` starts; 0 means its share of this machine's."""
+    """Memory of each worker of the cluster that `dask` starts; 0 for its share of this machine's memory."""
     memory_bytes: int = Field(default=1 << 30, ge=1, le=MAX_BYTES)
-    """Features of one reader held in memory, at most; beyond, windows of segments are streamed."""
+    """Maximum features of one reader held in memory; larger ones are streamed in windows of segments."""
     device: str = "auto"
     """Where heads are trained and scored: auto, cpu, cuda, cuda:1, ..."""
     extract: ExtractRuntime = ExtractRuntime()
@@ -52,19 +53,19 @@ class RunRuntime(BaseModel):
         return name
 
     def choose_workers(self) -> int:
-        """Stages side by side; looks at what other programs do now, if it is not set."""
+        """Number of stages to run in parallel; if not set, depends on the present load of the machine."""
         return self.workers or max(1, n_free_cores() // max(1, self.threads))
 
 
 class SharedBackbone:
-    """A backbone that nodes of one process use one after the other, loaded when the first one needs it."""
+    """A backbone that nodes of one process use in turn, loaded when it is first needed."""
 
     def __init__(self) -> None:
         self._loaded: tuple[tuple[str, str, str], Backbone] | None = None
         self._lock = threading.Lock()
 
     def load(self, target: ExtractTarget, device: str, dtype: FloatName | None = None) -> Backbone:
-        """The backbone of `target`, in its own precision unless another is given; the last one is kept."""
+        """The backbone of `target`, in its own precision unless another is given; the last one is cached."""
         dtype = dtype or target.identity.compute_dtype
         wanted = (target.files.weights_digest, dtype, device)
         with self._lock:
@@ -80,21 +81,21 @@ class SharedBackbone:
 
 
 class BackboneSource(BaseModel):
-    """Where the backbone of a recorded identity is found: running needs it, and a key must not hold it."""
+    """Where to find the backbone of a recorded identity; needed to run, but never part of a key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str
     revision: str
     codec: Codec
-    """Of a store that is made anew."""
+    """Codec of a store that has to be created again."""
 
 
 class RunContext:
     """The home and the device of a run, and what its nodes share in this process.
 
-    Pickled, it is the home's URL and the runtime settings: another process opens the home anew, on another
-    machine through a replica of its own, and sees all that was published before.
+    It is pickled as the home's URL and the runtime settings: another process opens the home again, on another
+    machine through its own replica, and sees everything published before.
 
     Args:
         home: a folder, or a URL, see `open_home`.
@@ -103,28 +104,28 @@ class RunContext:
 
     def __init__(self, home: str | Path, runtime: RunRuntime) -> None:
         self.home, self.runtime = open_home(home, SilentProgress()), runtime
-        """`home` is its folder here; of a home on an object store the one that mirrors it."""
+        """`home` is its folder here; for a home on an object store the folder that mirrors it."""
         self.artifacts = ArtifactStore(self.home)
         self.backbone = SharedBackbone()
         self.segments: SegmentPool | None = None
         """Who computes segments of features; None: this process. An engine sets it."""
         self.built: dict[str, Corpus] = {}
-        """Corpora that were built before they were published, by node."""
+        """Corpora that were built but not yet published, by node."""
         self._corpora: dict[str, Corpus] = {}
         self._targets: dict[str, ExtractTarget] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not the corpora that were read for checks: they are large, and a node reads what it needs.
+        # Without the corpora read for checks, which are large; a node reads what it needs.
         return RunContext, (self.url, self.runtime)
 
     @property
     def url(self) -> str:
-        """What opens the home from another process, wherever that runs."""
+        """The URL or path from which another process, on any machine, opens the home."""
         return home_url(self.home)
 
     def refresh(self) -> None:
-        """Take note of what other machines have published in a home on an object store."""
+        """Fetch what other machines have published in a home on an object store."""
         if replica_of(self.home) is not None:
             open_home(self.url, SilentProgress())
 
@@ -134,7 +135,7 @@ class RunContext:
         return str(choose_device(self.runtime.device))
 
     def wants_the_machine(self, node: Node) -> bool:
-        """Whether a node uses all processors by itself: whatever runs the backbone without a GPU."""
+        """Whether a node uses all cores by itself, as it runs the backbone without a GPU."""
         return node.resources.backbone and choose_device(self.runtime.extract.device).type == "cpu"
 
     def in_the_way(self, one: Node, other: Node) -> bool:
@@ -144,13 +145,13 @@ class RunContext:
         return one.resources.backbone and other.resources.backbone
 
     def threads_of(self, node: Node) -> int:
-        """torch's threads in a node: they depend on its kind, the machine and the settings, not on what runs
-        beside it, as they can change the last digits of results."""
+        """Number of torch threads in a node. It depends on its kind, the machine and the settings, not on
+        other nodes running, as it can change the last digits of results."""
         return self.runtime.threads or (self.all_threads if self.wants_the_machine(node) else 1)
 
     @property
     def all_threads(self) -> int:
-        """One for each core, unless torch was told to use fewer (`OMP_NUM_THREADS`)."""
+        """One per core, unless torch is limited to fewer (`OMP_NUM_THREADS`)."""
         return min(n_cores(), torch.get_num_threads())
 
     def open(self, source: Input) -> Path:
@@ -158,16 +159,16 @@ class RunContext:
 
         Raises:
             NotFoundError: it is not published.
-            CorruptDataError: a file of it is damaged.
+            CorruptDataError: one of its files is damaged.
         """
         return self.artifacts.open(parse_ref(source.ref))
 
     def load(self, source: Input) -> Any:
-        """An artifact as its loader reads it; raises as `open`."""
+        """Load an artifact with its loader; raises as `open`."""
         return resolve(source.loader)(self.open(source))
 
     def corpus(self, source: Input) -> Corpus:
-        """A corpus, which is kept: many nodes read the same one. Raises as `open`."""
+        """A corpus, cached because many nodes read the same one. Raises as `open`."""
         with self._lock:
             corpus = self._corpora.get(source.ref)
         if corpus is None:
@@ -177,20 +178,21 @@ class RunContext:
         return corpus
 
     def is_known(self, source: Input) -> bool:
-        """Whether a corpus can be had now; false of one that nothing but a run makes, before it did."""
+        """Whether a corpus is available now; False for one that only a run can build, before it has."""
         return self.artifacts.is_done(parse_ref(source.ref))
 
     def load_corpus(self, source: Input) -> Corpus:
-        """A corpus from its artifact."""
+        """Load a corpus from its artifact."""
         return self.load(source)
 
     def target(
         self, identity: StoreIdentity, arrays: tuple[str, ...], where: BackboneSource
     ) -> ExtractTarget:
-        """What an extraction into the store of `identity` is for; the backbone's files are hashed once.
+        """The target of an extraction into the store of `identity`; the backbone's files are hashed once.
 
         Raises:
-            IdentityMismatchError: the backbone found at its source is another one; names both digests.
+            IdentityMismatchError: the backbone found at its source is a different one; the message has both
+                digests.
         """
         key = f"{identity.store_id} {where.model_dump_json()}"
         with self._lock:
@@ -206,6 +208,6 @@ class RunContext:
         return replace(self._targets[key], arrays=arrays)
 
     def bare_target(self, node: Node) -> ExtractTarget:
-        """The backbone and recipe that a node names, for work that no store is read or written for."""
+        """The backbone and recipe that a node names, for work without a store."""
         identity = StoreIdentity.model_validate(node.run_facts["identity"])
         return self.target(identity, (), BackboneSource.model_validate(node.run_facts["backbone"]))

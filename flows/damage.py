@@ -1,4 +1,4 @@
-"""What is damaged in a home, by where it is; nothing here raises on damage."""
+"""Damage in a home, returned rather than raised."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from permafrost.storage.progress import Progress
 
 
 def store_problems(folder: Path, progress: Progress) -> list[str]:
-    """What is wrong with the feature store in `folder`, also if it cannot be opened."""
+    """Problems of the feature store in `folder`, even if it cannot be opened."""
     try:
         store = FeatureStore.open(folder)
     except PermafrostError as error:

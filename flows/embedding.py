@@ -1,4 +1,4 @@
-"""Embeddings of a file of texts: extract what is missing, pool what is cached."""
+"""Embeddings of a list of texts: extract missing features, then pool the cached ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -49,10 +49,10 @@ DEV_COLUMNS = Similarity(text="text_a", text_pair="text_b", label="score")
 
 @dataclass(frozen=True)
 class ByMethod:
-    """A method without parameters on a backbone."""
+    """A training-free method on a backbone."""
 
     extract: ExtractConfig
-    """Its capture plays no role: the method decides what it reads."""
+    """Its capture is ignored, as the method determines what is read."""
     config: EmbedConfig
     dev: str | None
     """File of graded pairs on which layers are chosen, for `layers: auto`."""
@@ -110,7 +110,7 @@ class ByHead:
 
     artifact: str
     backbone: str | None
-    """Where the backbone is now; None for where it was."""
+    """Where the backbone is now; None if it has not moved."""
 
     def make(self, unique: "_Unique", context: "ExtractContext") -> "_Made":
         """Vectors of different texts, and what they were made from; raises as `find_fitted`."""
@@ -130,7 +130,7 @@ class ByHead:
 
 @dataclass(frozen=True)
 class ExtractContext:
-    """Where and how features are made."""
+    """Where and how features are extracted."""
 
     home: Path
     runtime: ExtractRuntime
@@ -138,10 +138,10 @@ class ExtractContext:
 
 
 def embed_config(**fields: str) -> EmbedConfig:
-    """The method that the flags of the command line describe.
+    """The method described by command-line flags.
 
     Raises:
-        InputError: an unknown method, or fields that do not go together.
+        InputError: the method is unknown, or fields do not fit together.
     """
     if fields["method"] not in (known := AGGREGATIONS.kinds()):
         raise InputError(
@@ -162,13 +162,13 @@ def embed_config(**fields: str) -> EmbedConfig:
 def embed_texts(
     how: ByMethod | ByHead, texts: Sequence[str], output: Path, context: ExtractContext
 ) -> dict[str, Any]:
-    """Write the embeddings of `texts` to `output` and return a few figures.
+    """Write the embeddings of `texts` to `output` and return a summary.
 
     Equal texts are computed once and written as often as they occur.
 
     Raises:
-        InputError: unknown layer or head, `auto` without development pairs, non-finite vectors, or an
-            output that cannot be written.
+        InputError: a layer or head is unknown, `auto` has no development pairs, vectors are not finite, or
+            the output cannot be written.
     """
     require_place(output)
     texts = Texts.of(texts)
@@ -198,7 +198,7 @@ def _make(how: ByMethod | ByHead, texts: Texts, context: ExtractContext) -> "tup
 
 @dataclass(frozen=True)
 class _Unique:
-    """Different texts and their digests, same order."""
+    """Unique texts and their digests, in the same order."""
 
     texts: Sequence[str]
     digests: Sequence[str]
@@ -209,7 +209,7 @@ class _Made:
     vectors: np.ndarray
     """One row per unique text."""
     reports: list[ExtractReport]
-    """Of the extractions of the texts, one per member of an ensemble."""
+    """Reports of the extractions, one per member of an ensemble."""
     facts: dict[str, Any]
     n_tokens_computed: int
 
@@ -225,7 +225,7 @@ class _Extractions:
     def run(
         self, config: EmbedConfig, texts: _Unique
     ) -> tuple[list[StoredFeatures], list[ExtractReport]]:
-        """Extract what `config` reads of these texts under every recipe."""
+        """Extract what `config` reads for these texts under every recipe."""
         prompt_features, reports = list[StoredFeatures](), list[ExtractReport]()
         for target in self.targets:
             arrays = required_arrays(config, target.sizes)
@@ -236,7 +236,7 @@ class _Extractions:
 
 
 def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[EmbedConfig, int]:
-    """The config with definite layers, and the tokens that were computed for it."""
+    """The config with the chosen layers, and the number of tokens computed for the choice."""
     if dev is None:
         raise InputError(
             f"--layers auto chooses layers on graded pairs, and none were given; add --dev FILE with the "

@@ -1,4 +1,4 @@
-"""The evaluations of an experiment: methods on tasks of mteb, or on local tasks of the same kinds."""
+"""The evaluations of an experiment: methods on mteb's tasks, or on local tasks of the same kinds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,40 +22,40 @@ from permafrost.storage.quoting import quoted
 
 
 class Evaluation(BaseModel):
-    """Methods on tasks; every pair of them is one result."""
+    """Methods on tasks; every combination is one result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tasks: dict[str, MtebTask] = {}
-    """By the name that they get in tables. A task with the name of one of a suite stands instead of it."""
+    """Tasks by their name in tables. A task with the same name as one of a suite replaces it."""
     suites: tuple[SuiteName, ...] = ()
     """Named sets of tasks from the hub."""
     methods: tuple[str, ...] | None = None
-    """Methods of kind `embed` or `head`, and those of kind `layers` with a unified embedding; all of kind
-    `embed` if not given."""
+    """Methods of kind `embed` or `head`, or of kind `layers` with a unified embedding; if not given, all of
+    kind `embed`."""
     fitted_on: str | None = None
-    """The task of the experiment on which heads were trained, layers named `auto` chosen, and whitening
-    fitted, on the texts of train; for whitening a task of any kind."""
+    """The task of the experiment on which heads are trained, `auto` layers chosen and whitening fitted (on
+    the texts of train; a task of any kind)."""
     instructions: Instructions = NoInstructions()
-    """Words of a task around its texts. Methods that are trained or whitened learnt from texts without, and
-    cannot read them."""
+    """Instructions around the texts of tasks. Methods that are trained or whitened cannot use them, as they
+    were fitted on texts without instructions."""
 
     @property
     def all_tasks(self) -> dict[str, MtebTask]:
-        """Those of the suites, then the others."""
+        """The tasks of the suites, then the others."""
         tasks: dict[str, MtebTask] = {}
         for name in self.suites:
             tasks.update(suite(name))
         return tasks | self.tasks
 
     def method_names(self, methods: Mapping[str, Method]) -> tuple[str, ...]:
-        """Its methods: those given, or all that are never trained."""
+        """Its methods: those given, or all training-free ones."""
         if self.methods is not None:
             return self.methods
         return tuple(n for n, m in methods.items() if m.evaluated() is not None and not m.is_random)
 
     def instructed_methods(self, methods: Mapping[str, Method]) -> tuple[str, ...]:
-        """Those of them that read the instructions of tasks."""
+        """Those of its methods that use the instructions of tasks."""
         named = self.instructions.methods
         return self.method_names(methods) if named is None else named
 
@@ -74,17 +74,17 @@ class EvaluationCell:
 
     @property
     def instructed(self) -> dict[Role, str]:
-        """What is said around texts, by role; roles without are left out.
+        """The instruction around texts, by role; roles without one are left out.
 
         Raises:
-            InputError: there are no words for the task.
+            InputError: there is no instruction for the task.
         """
         return task_instructions(self.instructions, self.task, self.config)
 
     @property
     def recipes(self) -> dict[Role, str]:
-        """The recipe under which texts of each role are read: one of the experiment, or that with the
-        instruction of the task, named after both."""
+        """The recipe for the texts of each role: one of the experiment, or the same with the task's
+        instruction, named after both."""
         recipes_of: dict[Role, str] = {}
         for role in self.config.roles:
             own, instruction = self.method.recipe_for(role), self.instructed.get(role)
@@ -98,12 +98,12 @@ class EvaluationCell:
 
 
 def texts_name(task: str, role: Role) -> str:
-    """What the corpus of an evaluation task's texts in a role is called."""
+    """Name of the corpus of an evaluation task's texts in a role."""
     return f"{task} · {role} of evaluation"
 
 
 def evaluation_texts(evaluations: Mapping[str, Evaluation]) -> dict[str, tuple[MtebTask, Role]]:
-    """Corpora of the texts of their tasks: name to task and role."""
+    """The task and role of each corpus of evaluation texts, by its name."""
     return {
         texts_name(task, role): (config, role)
         for evaluation in evaluations.values()
@@ -115,11 +115,12 @@ def evaluation_texts(evaluations: Mapping[str, Evaluation]) -> dict[str, tuple[M
 def instructed_recipes(
     cells: Sequence[EvaluationCell], recipes: Mapping[str, Recipe]
 ) -> dict[str, Recipe]:
-    """Recipes with an instruction that evaluations read, by name: one per recipe and instruction, whatever
-    tasks share it.
+    """The recipes with instructions that evaluations use, by name: one per recipe and instruction, however
+    many tasks share it.
 
     Raises:
-        InputError: there are no words for a task, or a recipe of the experiment has the name of one of these.
+        InputError: there is no instruction for a task, or a recipe of the experiment has the name of one of
+            these.
     """
     instructed: dict[str, Recipe] = {}
     for cell in cells:
@@ -132,7 +133,7 @@ def instructed_recipes(
                     f"{quoted(cell.task)} gets; rename it"
                 )
             base = recipes[cell.method.recipe_for(role)]
-            # Through validation: an instruction comes from outside.
+            # Validated, as an instruction comes from outside.
             instructed[name] = type(base).model_validate(
                 base.model_dump() | {"instruction": instruction}
             )
@@ -141,20 +142,20 @@ def instructed_recipes(
 
 @dataclass(frozen=True)
 class Named:
-    """What the evaluations of an experiment may name."""
+    """The names that evaluations may refer to."""
 
     methods: Mapping[str, Method]
     recipes: Mapping[str, Recipe]
     tasks: Mapping[str, tuple[str, ...]]
-    """Methods to the tasks that they are scored on."""
+    """The tasks that each method is scored on."""
     task_names: tuple[str, ...]
 
 
 def check_evaluations(evaluations: Mapping[str, Evaluation], named: Named) -> None:
-    """Check that names exist and that methods can be used on texts that belong to no corpus.
+    """Check that names exist, and that methods can be used on texts outside a corpus.
 
     Raises:
-        ValueError: says what is wrong.
+        ValueError: the first problem.
     """
     seen = dict[str, str]()
     for name, evaluation in evaluations.items():
@@ -222,17 +223,17 @@ def _check_method(where: str, name: str, fitted_on: str | None, named: Named) ->
         raise ValueError(
             f"{where}.methods names {quoted(name)}; there are {', '.join(named.methods)}"
         )
-    found = method.evaluated()
-    if found is None or found.without_vector() is not None:
+    evaluated = method.evaluated()
+    if evaluated is None or evaluated.without_vector() is not None:
         raise ValueError(f"{where}.methods names {quoted(name)}, {method.without_vector()}")
-    why = found.fitted_because()
+    why = evaluated.fitted_because()
     if why is None:
         return
     if fitted_on is None:
         raise ValueError(
             f"{where} evaluates {quoted(name)}, which {why} on a task; say on which with 'fitted_on'"
         )
-    if not found.fitted_on_any_task and fitted_on not in named.tasks[name]:
+    if not evaluated.fitted_on_any_task and fitted_on not in named.tasks[name]:
         raise ValueError(
             f"{where}.fitted_on is {quoted(fitted_on)}, but {quoted(name)}, which {why} on a task, goes with "
             f"{', '.join(named.tasks[name]) or 'none'}"

@@ -1,4 +1,4 @@
-"""Experiment files: one complete, runnable description each."""
+"""Experiment files; each is a complete, runnable description."""
 
 import os
 import re
@@ -52,7 +52,7 @@ class GridCell:
     seed: int
     task_config: CorpusConfig
     named_metric: Metric | None
-    """What methods are compared by on this task, if the experiment says so."""
+    """The metric that the experiment names for this task, if any."""
 
 
 def loaded_plugins(paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -66,27 +66,27 @@ def loaded_plugins(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Experiment(BaseModel):
-    """What is computed from which texts, and how it is reported."""
+    """What to compute from which texts, and how to report it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     plugins: Annotated[tuple[str, ...], AfterValidator(loaded_plugins)] = Field(
         default=(), max_length=LIMIT, validate_default=True
     )
-    """Python files that add kinds. The first field, as those after it may be of these kinds."""
+    """Python files that add kinds. This field comes first, as later ones may use these kinds."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=LIMIT)
     backbone: BackboneConfig
     recipe: RecipeField = PlainRecipe()
     recipes: dict[str, RecipeField] = {}
-    """More recipes by name; methods and probes say which one they read."""
+    """More recipes by name; methods and probes name the one they use."""
     capture: Capture | None = None
-    """What heads may read under `recipe`. What embed methods and probes read is added by itself."""
+    """What heads may read under `recipe`. What embed methods and probes read is added automatically."""
     store_dtype: FloatName = "float16"
     codec: Codec = "none"
     tasks: dict[str, CorpusConfig] = {}
     metrics: dict[str, Metric] = {}
-    """What heads and linear methods are compared by, for tasks where it is not accuracy, or the mean of both
-    correlations."""
+    """The metric that heads and linear methods use on a task, if not the default (accuracy, or the mean of
+    both correlations)."""
     methods: dict[str, MethodConfig] = Field(min_length=1)
     seeds: tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...] = Field(
         default=(0, 1, 2), min_length=1, max_length=1_000
@@ -159,7 +159,7 @@ class Experiment(BaseModel):
         )
         evaluated = {n for e in self.evaluations.values() for n in e.method_names(self.methods)}
         for name, method in self.methods.items():
-            # What is never trained need not be scored on a task to be evaluated.
+            # A training-free method need not be scored on a task to be evaluated.
             if not scored_on[name] and not (name in evaluated and not method.is_random):
                 kind = " or ".join(method.task_kinds)
                 existing = ", ".join(f"{t} ({c.task_kind})" for t, c in self.tasks.items())
@@ -181,7 +181,7 @@ class Experiment(BaseModel):
         return tuple(task for task in fitting if named is None or task in named)
 
     def seeds_of(self, method: str) -> tuple[int, ...]:
-        """Every seed for what is trained or permuted, one for what has nothing random."""
+        """Every seed for a method that is trained or permuted, one for a deterministic method."""
         return self.seeds if self.methods[method].is_random else self.seeds[:1]
 
     def cell(self, method: str, task: str, seed: int) -> GridCell:
@@ -230,9 +230,9 @@ class Experiment(BaseModel):
 
 
 def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Experiment:
-    """Read and validate an experiment, see `read_yaml` for the form of a file's values.
+    """Read and validate an experiment; for the values in a file see `read_yaml`.
 
-    `${NAME}` in a string is replaced by the environment variable; relative paths of corpora count from
+    `${NAME}` in a string is replaced by the environment variable; relative paths of corpora are relative to
     the working folder. Top-level keys that begin with `x-` are ignored (a place for YAML anchors).
 
     Args:
@@ -240,7 +240,8 @@ def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] =
         overrides: `path.to.field=value` each, the value in YAML.
 
     Raises:
-        InputError: unreadable, unknown or wrong fields: each with its path and the value given.
+        InputError: the file is unreadable, or fields are unknown or wrong; the message has the path and value
+            of each.
     """
     if isinstance(source, Mapping):
         where, document = "the experiment", plain_document(source, "the experiment")
@@ -287,7 +288,7 @@ def _override(document: dict[str, Any], override: str) -> None:
     if len(parts) > MAX_NESTING:
         raise InputError(f"--set {quoted(override)} names a field {len(parts):,} names deep")
     while len(parts) > 1:
-        # Names of tasks and methods may hold dots: the longest name that exists is meant.
+        # Names of tasks and methods may contain dots, so the longest existing name is used.
         lengths = range(len(parts) - 1, 0, -1)
         n = next((n for n in lengths if isinstance(at, dict) and ".".join(parts[:n]) in at), 1)
         name, parts = ".".join(parts[:n]), parts[n:]

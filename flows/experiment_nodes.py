@@ -1,4 +1,4 @@
-"""The nodes of an experiment, by their role in it."""
+"""The nodes of an experiment, by role."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,30 +13,30 @@ CellName = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class ExperimentNodes:
-    """All nodes but that of the report."""
+    """All nodes except the report's."""
 
     experiment: Experiment
     stores: dict[str, RecipeStores]
-    """By recipe."""
+    """Feature stores by recipe."""
     corpora: dict[str, Node]
     """One per task, and one per role of the texts of local evaluation tasks."""
     extractions: dict[tuple[str, str, int], Node]
     """One per recipe, task and prompt of an ensemble."""
     pretrainings: dict[str, Node]
-    """What several heads start from."""
+    """Pretrainings, from which several heads may start."""
     candidates: dict[CellName, tuple[Node, ...]]
-    """What a fit is chosen from; empty where there is nothing to choose."""
+    """The fits among which one is chosen; empty if there is no choice."""
     fits: dict[CellName, Node]
-    """Trained heads, chosen ones, vectors without training, and baselines that need no features."""
+    """Trained or chosen heads, training-free vectors, and baselines that need no features."""
     probes: dict[tuple[str, str, str], Node]
-    """By probe, curve and task."""
+    """Probes, by probe, curve and task."""
     scores: dict[CellName, Node]
-    """Trained heads and vectors, applied to dev and test."""
+    """Scores of trained heads and vectors on dev and test."""
     evaluations: dict[CellName, Node]
     """Methods on evaluation tasks."""
 
     @cached_property
     def results(self) -> dict[CellName, Node]:
-        """For every cell of the grid, the node that holds its metrics."""
+        """For every cell of the grid, the node with its metrics."""
         names = [(c.method, c.task, c.seed) for c in self.experiment.cells]
         return {name: self.scores.get(name) or self.fits[name] for name in names}

@@ -1,4 +1,4 @@
-"""Features of a file of texts, without an experiment."""
+"""Extracting features of a list of texts, without an experiment."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +27,7 @@ def extract_texts(
     rows = Texts.of(texts)
     unique, digests = each_once([rows], [rows.map(text_digest)])
     backbone, reports = SharedBackbone(), list[ExtractReport]()
-    # All are resolved before the first one runs, so that a wrong prompt costs nothing.
+    # All targets are resolved before the first one runs, so that a wrong prompt is reported at once.
     targets = [
         resolve_target(config.model_copy(update={"recipe": member}))
         for member in config.recipe.members()

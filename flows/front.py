@@ -1,4 +1,4 @@
-"""What `import permafrost` offers: an experiment run or planned, and texts encoded."""
+"""The functions behind `import permafrost`: running or planning an experiment, and encoding texts."""
 
 import asyncio
 import contextvars
@@ -38,7 +38,7 @@ from permafrost.storage.quoting import quoted
 Config = TypeVar("Config", bound=BaseModel)
 HomeName = str | PathLike[str] | Home
 Source = Path | dict[str, Any]
-"""Of an experiment: its file, or its fields."""
+"""An experiment as its file or its fields."""
 
 
 def run(
@@ -59,14 +59,17 @@ def run(
 def _run_on_prefect(
     source: Source, folder: Path, overrides: list[str], engine: str
 ) -> PipelineResult:
-    # Before a server starts: wrong input is told at once.
+    # Checked before a server starts, so that wrong input is reported at once.
     check(build_graph(load_experiment(source, overrides)), folder)
-    given = source if isinstance(source, dict) else str(source)
-    return _outside_event_loops(partial(run_embedded, given, home_url(folder), overrides, engine))
+    experiment = source if isinstance(source, dict) else str(source)
+    return _outside_event_loops(
+        partial(run_embedded, experiment, home_url(folder), overrides, engine)
+    )
 
 
 def _outside_event_loops(work: Callable[[], PipelineResult]) -> PipelineResult:
-    """Where an event loop runs, as in a notebook, Prefect's functions return coroutines; not in a thread."""
+    """Run `work` in a thread if an event loop is running, as in a notebook, where Prefect's functions would
+    return coroutines."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

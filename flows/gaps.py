@@ -1,4 +1,4 @@
-"""What a run leaves when some of its nodes failed: a report of the rest, with the gaps marked."""
+"""The report of a run in which some nodes failed: the rest of the results, with the gaps marked."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +13,9 @@ from permafrost.flows.runs import gaps_folder, remove_gaps
 def report_with_gaps(
     nodes: ExperimentGraph, context: RunContext, outcomes: Mapping[str, Outcome]
 ) -> Path | None:
-    """Write it and return its path; None if there are no results at all.
+    """Write the report and return its path; None if there are no results at all.
 
-    It lies beside the run records and is not published: published, it would count as done for ever.
+    It lies beside the run records and is not published, as a published report would count as done for ever.
     """
     results = [*nodes.results.values(), *nodes.evaluations.values()]
     if not any(context.artifacts.is_done(node.ref) for node in results):

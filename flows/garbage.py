@@ -1,4 +1,4 @@
-"""Garbage: what no experiment's latest run, and nothing the user names, reaches."""
+"""Garbage: everything that neither an experiment's latest run nor anything the user names depends on."""
 
 import shutil
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from permafrost.storage.keys import KEY_VERSION
 
 @dataclass(frozen=True)
 class Garbage:
-    """What may go."""
+    """What may be removed."""
 
     artifacts: ArtifactStore
     refs: tuple[ArtifactRef, ...]
@@ -25,7 +25,7 @@ class Garbage:
     drafts: tuple[Path, ...]
     n_kept: int
     n_older: int
-    """Of those that are kept: made under an earlier version of keys, and used by no latest run."""
+    """How many of those kept have an earlier version of keys and are not used by any latest run."""
 
     @property
     def folders(self) -> list[Path]:
@@ -37,7 +37,8 @@ class Garbage:
         ]
 
     def remove(self) -> None:
-        """Remove it; a store's identity goes first, under its write lease, so none looks whole meanwhile.
+        """Remove everything; of a store the identity first, under its write lease, so that it never looks
+        complete while it is being removed.
 
         Raises:
             StoreBusyError: a store is being written.
@@ -60,14 +61,14 @@ def collect(home: Path, keep: Sequence[str], older: Older = "keep") -> Garbage:
     Args:
         home: the home.
         keep: artifacts (with everything they were made from) and stores to keep as well.
-        older: what becomes of artifacts whose keys an earlier version made. No run of today reuses them, so
-            the latest run of an experiment uses none, however good the heads in them are.
+        older: what to do with artifacts whose keys are of an earlier version. No run reuses them now, so no
+            latest run refers to them, however good the heads in them are.
 
     Raises:
-        CorruptDataError: the record of a run or a store is damaged, or names what is not there, so that what
-            it uses is not known.
+        CorruptDataError: the record of a run or a store is damaged, or names something missing, so that it is
+            not known what is in use.
         InputError: no run is recorded and nothing is named, so everything would be garbage.
-        NotFoundError: a name in `keep` means nothing.
+        NotFoundError: a name in `keep` matches nothing.
     """
     artifacts = ArtifactStore(home)
     for problem in (p for path in run_files(home) for p in run_problems(home, path)):
@@ -93,13 +94,13 @@ def collect(home: Path, keep: Sequence[str], older: Older = "keep") -> Garbage:
     garbage = tuple(m.ref for m in artifacts.all() if str(m.ref) not in kept)
     lost = tuple(s for s in every if s.store_id not in stores)
     n_kept = sum(1 for _ in artifacts.all()) - len(garbage) + len(every) - len(lost)
-    # A store is removed by way of such a name; a kill leaves it.
+    # A store is renamed to such a name before it is deleted; a kill in between leaves it.
     drafts = (*artifacts.stale_drafts(), *sorted(home.glob(f"features/{DRAFT_PREFIX}*")))
     return Garbage(artifacts, garbage, lost, drafts, n_kept, len(earlier & kept))
 
 
 def _reachable(artifacts: ArtifactStore, roots: set[str], stores: set[str]) -> set[str]:
-    """Roots and everything they were made from; feature stores on the way are added to `stores`."""
+    """The roots and everything they depend on; feature stores among it are added to `stores`."""
     kept, queue = set[str](), list(roots)
     while queue:
         ref = queue.pop()

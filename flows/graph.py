@@ -1,7 +1,7 @@
 """The graph of an experiment: nodes are data, edges are references.
 
-Everything here is strings and JSON. A node names the class that runs it by its import path, so that it can be
-sent to another process, and running it needs the node and the home and nothing else.
+Everything here is strings and JSON. A node names the class that runs it by import path, so it can be sent to
+another process, and running it needs only the node and the home.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec
 
 FEATURES = "features/"
-"""How a reference to cached features begins: `features/<store_id>/<array>`."""
+"""Prefix of references to cached features: `features/<store_id>/<array>`."""
 
 
 class _Data(BaseModel):
@@ -22,32 +22,32 @@ class _Data(BaseModel):
 
 
 class Input(_Data):
-    """One thing that a node is made from."""
+    """One input of a node."""
 
     name: str
-    """What it is to the node: `corpus`, `features`, `head`, ..."""
+    """Its role in the node: `corpus`, `features`, `head`, ..."""
     ref: str
     """`<stage>/<key>` of an artifact, or `features/<store_id>/<array>`."""
     loader: str
-    """Import path of what reads it, `module:name`. Its code is part of the node's key."""
+    """Import path of the function that loads it, `module:name`. Its code is part of the node's key."""
 
 
 class Resources(_Data):
-    """What a node needs for itself while it runs."""
+    """What a node needs exclusively while it runs."""
 
     backbone: bool = False
-    """It runs the backbone: one such node at a time on a device."""
+    """Whether it runs the backbone; only one such node runs at a time."""
     stores: tuple[str, ...] = ()
     """Ids of the feature stores it may write; a store has one writer."""
 
 
 class Node(_Data):
-    """One artifact to be made: what its key is made of, how it is made, and what must be there before."""
+    """One artifact to be computed: what its key consists of, how it is computed, and its dependencies."""
 
     kind: str
     """Import path of its `Stage`, `module:name`."""
     label: str
-    """For people, e.g. `fit GLOT · ratio 0.9 · seed 2`."""
+    """Display name, e.g. `fit GLOT · ratio 0.9 · seed 2`."""
     stage: str
     """Name of the stage in the artifact store."""
     config: dict[str, Any]
@@ -56,17 +56,17 @@ class Node(_Data):
     code: dict[str, str] = {}
     """Project functions that run inside the node, `module:name` to digest."""
     run_facts: dict[str, Any] = {}
-    """What running needs and the key must not hold: paths beside hashed facts, devices, names."""
+    """What running needs but the key must not contain: paths of hashed files, devices, names."""
     plugins: dict[str, str] = {}
-    """Sources of the plug-in modules that it runs, by name, in a graph also of those that made what it reads:
-    another process may not have their files."""
+    """Sources of the plug-in modules that it runs, by name; in a graph also of those that computed its
+    inputs, as another process may not have their files."""
     after: tuple[str, ...] = ()
-    """Nodes that have to be done first although the key does not hold them: the extraction of features."""
+    """Nodes that have to be done first although they are not part of the key: the extraction of features."""
     resources: Resources = Resources()
 
     @cached_property
     def spec(self) -> ArtifactSpec:
-        """What the key is made of."""
+        """What the key is computed from."""
         return ArtifactSpec(
             stage=self.stage,
             config=self.config,
@@ -86,7 +86,7 @@ class Node(_Data):
 
     @cached_property
     def upstream(self) -> tuple[str, ...]:
-        """Ids of the nodes that have to be done first."""
+        """Ids of the nodes that it depends on."""
         made = (i.ref for i in self.inputs if not i.ref.startswith(FEATURES))
         return tuple(dict.fromkeys((*made, *self.after)))
 
@@ -96,12 +96,12 @@ class Node(_Data):
         return source
 
     def inputs_named(self, name: str) -> tuple[Input, ...]:
-        """All inputs of this name, in their order."""
+        """All inputs of this name, in order."""
         return tuple(i for i in self.inputs if i.name == name)
 
 
 class Graph:
-    """Nodes by id. Nodes with equal keys are one: the first one's label stays."""
+    """Nodes by id. Nodes with equal keys are merged, keeping the first label."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._nodes: dict[str, Node] = {}
@@ -118,8 +118,9 @@ class Graph:
             self._hand_plugins_on()
 
     def _hand_plugins_on(self) -> None:
-        """To read what a plug-in made takes its code, e.g. to build the head of a fit, or the recipe of
-        features: no part of the key, which has the fit's and the features'."""
+        """Give nodes the plug-ins of their inputs: loading what a plug-in computed takes its code, e.g. to
+        build the head of a fit, or the recipe of features. It is not part of the key, which already has the
+        fit's and the features'."""
         for node in self.ordered():
             sources = (*(self[ref].plugins for ref in node.upstream), node.plugins)
             plugins = {name: source for one in sources for name, source in one.items()}
@@ -127,7 +128,7 @@ class Graph:
                 self._nodes[node.id] = _with(node, plugins=plugins)
 
     def __iter__(self) -> Iterator[Node]:
-        """In the order in which they were given."""
+        """Nodes in the given order."""
         return iter(self._nodes.values())
 
     def __len__(self) -> int:
@@ -140,7 +141,7 @@ class Graph:
         return self._nodes[id]
 
     def ordered(self) -> list[Node]:
-        """Every node after all that it needs; where that leaves a choice, in the given order."""
+        """Nodes in topological order, otherwise in the given order."""
         placed: dict[str, Node] = {}
         for node in self:
             self._place(node, placed, ())
@@ -161,17 +162,17 @@ class Graph:
 
 
 def _with(node: Node, **fields: Any) -> Node:
-    # Not model_copy: it would take over what was computed from the old fields.
+    # Not model_copy, which would keep properties cached from the old fields.
     return Node(**{**{name: getattr(node, name) for name in Node.model_fields}, **fields})
 
 
 def import_path(entry: Any) -> str:
-    """Where a class or function is found again: `module:name`."""
+    """The import path of a class or function, `module:name`."""
     return f"{entry.__module__}:{entry.__qualname__}"
 
 
 def resolve(path: str) -> Any:
-    """The class or function of an import path."""
+    """The class or function at an import path."""
     module, _, name = path.partition(":")
     value: Any = import_module(module)
     for part in name.split("."):

@@ -1,4 +1,4 @@
-"""Where a home is, and what is in it: a folder, or the local replica of one on an object store."""
+"""Homes: a folder, or the local replica of a home on an object store, and access to what it holds."""
 
 import hashlib
 import os
@@ -22,22 +22,22 @@ from permafrost.storage.readers import FeatureReader, open_reader
 from permafrost.storage.replica import attach, public_name, replica_of
 
 if TYPE_CHECKING:
-    # An encoder needs torch, which takes seconds; what is stored can be looked at without.
+    # An encoder needs torch, whose import takes seconds; most of a home can be read without it.
     from permafrost.stages.encoder import Encoder
 
 FILE = "file://"
 
 
 class Home:
-    """A home: its feature stores, artifacts and runs, and encoders and readers of what is there.
+    """A home: its feature stores, artifacts and runs, and encoders and readers for them.
 
-    Everything is read when it is asked for. A home on an object store is brought up to date as it is opened.
-    Pickled, it is its URL, so that another process opens the same home.
+    Everything is read on request. A home on an object store is brought up to date when it is opened. It is
+    pickled as its URL, so that another process opens the same home.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        """Where it lies on this machine; of a home on an object store the folder that mirrors it."""
+        """Its folder on this machine; for a home on an object store the folder that mirrors it."""
 
     def __repr__(self) -> str:
         return f"permafrost.open({self.url!r})"
@@ -47,12 +47,12 @@ class Home:
 
     @property
     def url(self) -> str:
-        """What opens it anywhere: `s3://bucket/prefix`, or `file:///folder`."""
+        """Its URL: `s3://bucket/prefix`, or `file:///folder`."""
         return home_url(self.folder)
 
     @property
     def artifacts(self) -> ArtifactStore:
-        """Everything published: `artifacts.refs("fit")` are the trained heads, oldest first."""
+        """All published artifacts: `artifacts.refs("fit")` are the trained heads, oldest first."""
         return ArtifactStore(self.folder)
 
     def stores(self) -> list[FeatureStore]:
@@ -72,10 +72,10 @@ class Home:
         return list(latest_runs(self.folder))
 
     def report(self, experiment: str) -> Path:
-        """The report of the latest complete run of an experiment; its figures and tables lie beside it.
+        """The path of the report of an experiment's latest complete run; figures and tables are beside it.
 
         Raises:
-            NotFoundError: there is no such run, or its report is gone.
+            NotFoundError: there is no such run, or its report is missing.
             CorruptDataError: the run's record or a file of the report is damaged.
         """
         names = [path.stem for path in run_files(self.folder)]
@@ -89,13 +89,13 @@ class Home:
         return self.artifacts.open(report) / "report.html"
 
     def results(self, experiment: str) -> dict[str, Any]:
-        """The numbers of that report: `summary.json`. Raises as `report`."""
+        """The numbers of the report, from `summary.json`. Raises as `report`."""
         return read_json(self.report(experiment).with_name("summary.json"))
 
     def encoder(
         self, head: str | ArtifactRef, *, backbone: str | None = None, device: str = "auto"
     ) -> "Encoder":
-        """A trained head with the backbone that it was trained on, in memory; its `encode` stores nothing.
+        """Load a trained head with the backbone that it was trained on; its `encode` stores nothing.
 
         Args:
             head: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them.
@@ -103,9 +103,10 @@ class Home:
             device: `auto` (the first GPU, else the CPU) or a torch device.
 
         Raises:
-            NotFoundError: no such artifact, or its feature store is gone.
-            InputError: not a fit, or a head that has no vector for a single text.
-            IdentityMismatchError: another backbone than the head was trained on; names both digests.
+            NotFoundError: there is no such artifact, or its feature store is missing.
+            InputError: it is not a fit, or a head that has no vector for a single text.
+            IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
+                digests.
         """
         from permafrost.stages.encoder import load_encoder
 
@@ -124,10 +125,10 @@ class Home:
 
         Args:
             array: for example `hidden/6`.
-            texts: any that are stored; repeats are allowed.
-            store: beginning of a store's id, where several hold the texts (other recipes, other precision).
+            texts: texts that are stored; repeats are allowed.
+            store: beginning of a store's id, if several hold the texts (other recipes, other precision).
             tokens: `span` gives the tokens that poolings run over, `all` every token of the input.
-            memory_bytes: whole in memory up to this size, windows of segments beyond.
+            memory_bytes: the array is held in memory up to this size, else read in windows of segments.
 
         Raises:
             NotFoundError: no store holds this array of all texts.
@@ -136,13 +137,13 @@ class Home:
         if isinstance(texts, str):
             raise InputError(f"a reader is of a list of texts; write [{quoted(texts)}]")
         digests = [text_digest(text) for text in texts]
-        found = self._holding(array, digests, store)
-        return open_reader(found, array, digests, budget_bytes=memory_bytes, tokens=tokens)
+        holding = self._holding(array, digests, store)
+        return open_reader(holding, array, digests, budget_bytes=memory_bytes, tokens=tokens)
 
     def _holding(self, array: str, digests: Sequence[str], store: str | None) -> FeatureStore:
         stores = [s for s in self.stores() if s.store_id.startswith(store or "")]
         if len(stores) == 1:
-            return stores[0]  # says by itself what it lacks
+            return stores[0]  # reading it raises an error that says what is missing
         holding = [s for s in stores if _holds(s, array, digests)]
         if len(holding) > 1:
             ids = ", ".join(s.store_id[:12] for s in holding)
@@ -168,10 +169,9 @@ def _reopened(url: str) -> Home:
 
 
 def open_home(home: str | PathLike[str] | Home, progress: Progress) -> Path:
-    """The folder of a home; for the URL of one on an object store the folder that mirrors it, brought up to
-    date.
+    """The folder of a home; for a URL of an object store the folder that mirrors it, brought up to date.
 
-    Replicas lie under PERMAFROST_CACHE, or else in the user's cache folder.
+    Replicas are kept under PERMAFROST_CACHE or, if that is not set, in the user's cache folder.
 
     Raises:
         InputError: the home is a file, or a URL that cannot be used.
@@ -199,14 +199,14 @@ def _local_name(name: str) -> str:
     expanded = os.path.expanduser(name)  # noqa: PTH111  # a Path would take "" for the working folder
     if name.startswith("~") and expanded == name:
         raise InputError(
-            f"the home {quoted(name)} lies in the home folder of a user who is not there; write "
+            f"the home {quoted(name)} lies in the home folder of an unknown user; write "
             f"{quoted('./' + name)} for a folder of this name"
         )
     return expanded
 
 
 def home_url(folder: Path) -> str:
-    """What `open_home` finds the home in this folder by from another process, wherever that runs."""
+    """The URL by which `open_home` finds the home in this folder from another process, on any machine."""
     replica = replica_of(folder)
     return folder.absolute().as_uri() if replica is None else replica.url
 

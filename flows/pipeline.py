@@ -48,14 +48,14 @@ from permafrost.storage.errors import InputError
 
 LATEST_FIRST = TaskRunSort.EXPECTED_START_TIME_DESC
 LAST_RECORD_S = 0.6
-"""How long the record of a stop may take, so that the process still ends in two seconds."""
+"""Maximum time for recording a stop, so that the process still ends within two seconds."""
 RECORDING_S = 5.0
-"""How long to wait, at most, until the server has recorded a run."""
+"""Maximum time to wait for the server to record a run."""
 
 
 @dataclass
 class PipelineResult:
-    """What a run did."""
+    """The result of a run."""
 
     title: str
     report: Path
@@ -70,11 +70,11 @@ class PipelineResult:
         return render(self.title, self.results())
 
     def tables(self, console: Console) -> list[Table]:
-        """The results, in as many tables as fit the width of `console`."""
+        """The results, in as many tables as needed to fit the width of `console`."""
         return render_fitting(self.title, self.results(), console)
 
     def notes(self) -> list[str]:
-        """Sentences that belong under the results."""
+        """Notes to print below the results."""
         return self.results()["notes"]
 
     def results(self) -> dict[str, Any]:
@@ -89,11 +89,11 @@ def pipeline(
     overrides: list[str] | None = None,
     engine: str | None = None,
 ) -> PipelineResult:
-    """Run a whole experiment; what is published already is reused.
+    """Run a whole experiment; published artifacts are reused.
 
     Args:
         experiment: path of the experiment file, or its fields.
-        home: where features and artifacts are kept: a folder, or the URL of an object store.
+        home: where features and artifacts are stored: a folder, or the URL of an object store.
         overrides: `path.to.field=value` each.
         engine: what runs the nodes, see `permafrost.run`; if not given, `runtime.engine` of the experiment,
             and `prefect` if that names none.
@@ -128,14 +128,15 @@ def _engine(choice: EngineChoice, runtime: RunRuntime) -> Engine:
 def run_serially(
     experiment: Path | Mapping[str, Any], home: Path, overrides: Sequence[str] = ()
 ) -> PipelineResult:
-    """Run a whole experiment in this process, node by node: no server, no threads, no Prefect."""
+    """Run a whole experiment in this process, node by node, without server, threads or Prefect."""
     remove_drafts_of_dead_processes(home)
     nodes = build_graph(load_experiment(experiment, overrides))
     return run_graph(nodes, home, SerialEngine(), Terminal())
 
 
 def _record_stop(run: UUID) -> None:
-    """Tell the server that a run ends here, if Prefect has not: it waits for stages that do not look."""
+    """Tell the server that a run has been stopped, if Prefect has not, as it waits for stages that do not
+    check."""
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(run).state
         if state is None or not state.is_final():
@@ -145,8 +146,8 @@ def _record_stop(run: UUID) -> None:
 def run_embedded(
     experiment: str | dict[str, Any], home: str, overrides: list[str], engine: str | None = None
 ) -> PipelineResult:
-    """Run the pipeline from a program, with the Prefect server that is configured, or one of our own."""
-    # The heartbeat thread of a flow run costs a fixed second at its end, and nothing watches it here.
+    """Run the pipeline from a program, with the configured Prefect server or an embedded one."""
+    # The heartbeat thread of a flow run costs a fixed second at the end, and nothing watches it here.
     with prefect_api(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         state = pipeline(experiment, home, overrides, engine, return_state=True)
         if state.state_details.flow_run_id is not None:
@@ -155,7 +156,7 @@ def run_embedded(
 
 
 def _wait_for_records(flow_run: UUID) -> None:
-    """Give the server time to record the last stages: the embedded one drops them if we leave at once."""
+    """Give the server time to record the last stages, as an embedded one drops them if we exit at once."""
     runs = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
     deadline = time.monotonic() + RECORDING_S
     with get_client(sync_client=True) as client:
@@ -171,11 +172,11 @@ def _wait_for_records(flow_run: UUID) -> None:
 def run_graph(
     nodes: ExperimentGraph, home: Path, engine: Engine, console: Console
 ) -> PipelineResult:
-    """Run every node that is not done; a node that fails stops what needs it and nothing else.
+    """Run every node that is not done; a failed node stops only the nodes that depend on it.
 
     Raises:
         InputError: what `check` finds, before anything runs.
-        PermafrostError: nodes failed; everything that does not need them was finished and published.
+        PermafrostError: nodes failed; everything that does not depend on them is finished and published.
     """
     e = nodes.experiment
     context = check(nodes, home)
@@ -210,8 +211,8 @@ def _now() -> str:
 def raise_first(
     failed: Sequence[Outcome], outcomes: Mapping[str, Outcome], report: Path | None
 ) -> NoReturn:
-    """Raise the error of a node that failed, one that is not the user's to mend before others, and say how
-    many failed and were skipped, where the report of the rest is, and how to go on."""
+    """Raise the error of a failed node, preferably one that is not a user's error, and add how many nodes
+    failed and were skipped, where the report of the rest is, and how to resume."""
     own = [o for o in failed if not isinstance(o.error, InputError)]
     first = (own or list(failed))[0]
     error = first.error
@@ -221,7 +222,7 @@ def raise_first(
         error.add_note(f"{len(others)} more failed: {', '.join(others[:3])}")
     n_skipped = sum(o.state == "skipped" for o in outcomes.values())
     if n_skipped:
-        error.add_note(f"{n_skipped} skipped, which need what failed")
+        error.add_note(f"{n_skipped} skipped, which depend on failed ones")
     if report is not None:
         error.add_note(f"everything else is finished; a report with the gaps marked is {report}")
     error.add_note("the same command goes on from here")
@@ -246,7 +247,7 @@ def _show_in_prefect(name: str, result: PipelineResult) -> None:
         description="The whole report, with figures",
     )
     for picture in sorted((folder / "figures").glob("*.png")):
-        # Inside the URL: a server elsewhere cannot read this machine's files.
+        # Embedded in the URL, as a server elsewhere cannot read this machine's files.
         content = base64.b64encode(picture.read_bytes()).decode()
         create_image_artifact(
             f"data:image/png;base64,{content}",

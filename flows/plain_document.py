@@ -1,4 +1,4 @@
-"""A mapping of Python in the plain values that a YAML file gives."""
+"""Converting a Python mapping to the plain values of a YAML file."""
 
 import os
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from permafrost.storage.quoting import LIMIT, quoted, visible
 
 
 def plain_document(document: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """A copy in dict, list, str, int, float, bool and None; paths become text, numbers of NumPy plain ones.
+    """A copy made of dict, list, str, int, float, bool and None; paths become text, NumPy numbers plain ones.
 
     Args:
         document: fields and their values.
-        what: it is, for messages: "the experiment".
+        what: what it is, for messages, e.g. "the experiment".
 
     Raises:
-        InputError: a key that is no text, or a value of another type or inside of itself; says where.
+        InputError: a key is not text, or a value has another type or contains itself; the message says where.
     """
     return _plain(document, what, 0)
 
@@ -26,7 +26,7 @@ def plain_document(document: Mapping[str, Any], what: str) -> dict[str, Any]:
 def _plain(value: Any, where: str, depth: int) -> Any:
     if depth > MAX_NESTING:
         raise InputError(
-            f"{_cut(where)} stands more than {MAX_NESTING} deep; is a list or mapping inside itself?"
+            f"{_cut(where)} is nested more than {MAX_NESTING} deep; does a list or mapping contain itself?"
         )
     if value is None or isinstance(value, bool | str | int | float):
         return value

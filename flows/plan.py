@@ -1,4 +1,4 @@
-"""What would run and why, and what it would cost; writes nothing."""
+"""Planning a run: what would run, why, and at what cost; writes nothing."""
 
 import shutil
 from collections import Counter
@@ -24,7 +24,7 @@ from permafrost.storage.texts import each_once
 
 @dataclass(frozen=True)
 class PlanRow:
-    """Nodes of one stage that run for the same reason."""
+    """Nodes of one stage that would run for the same reason."""
 
     stage: str
     n_run: int
@@ -41,23 +41,23 @@ class Plan:
     """One per feature store."""
     free_bytes: int
     tokens_per_s: float | None
-    """Measured in earlier extractions under this home; None if there was none."""
+    """Measured in earlier extractions under this home; None if there are none."""
     hub_tasks: tuple[str, ...] = ()
-    """Evaluation tasks whose texts are not counted: they are known only once the hub has given them."""
+    """Evaluation tasks whose texts are not counted, as they are known only after download from the hub."""
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that all extractions will write."""
+        """Bytes that all extractions would write."""
         return sum(e.n_bytes for e in self.extractions)
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that will go through the backbone."""
+        """Tokens that would go through the backbone."""
         return sum(e.n_tokens for e in self.extractions)
 
     @property
     def fits(self) -> bool:
-        """Whether the extraction has room on the disk."""
+        """Whether the disk has room for the extractions."""
         need = self.n_bytes
         return need == 0 or need + DISK_MARGIN <= self.free_bytes
 
@@ -67,9 +67,9 @@ class Plan:
         return self.n_tokens / self.tokens_per_s if self.tokens_per_s else None
 
     def time_text(self) -> str:
-        """The estimate in words."""
+        """The estimate as text."""
         if self.seconds is None:
-            return "time unknown (no earlier extraction under this home to go by)"
+            return "time unknown (there is no earlier extraction under this home)"
         return f"about {self.seconds:,.0f} s at the {self.tokens_per_s:,.0f} tokens/s of earlier extractions"
 
     def as_json(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Plan:
         return {
             "stages": [vars(r) for r in self.rows],
             "stores": stores,
-            # Over all stores; a text under two recipes counts twice.
+            # Sums over all stores; a text under two recipes counts twice.
             "n_texts": sum(e.n_texts for e in self.extractions),
             "n_new_texts": sum(e.n_new_texts for e in self.extractions),
             "n_tokens": self.n_tokens,
@@ -135,7 +135,7 @@ def make_plan(nodes: ExperimentGraph, home: Path) -> Plan:
 
 
 def _by_store(nodes: ExperimentGraph, context: Preview) -> tuple[ExtractionPlan, ...]:
-    """What each feature store lacks for all of its corpora together: a text of two counts once."""
+    """What each feature store lacks for all of its corpora together; shared texts count once."""
     plans: list[ExtractionPlan] = []
     for recipe, stores in nodes.stores.items():
         if not stores.tasks:
@@ -176,7 +176,7 @@ def _reason(
 
 
 def _measured_speed(context: RunContext) -> float | None:
-    """Tokens per second of the latest extraction that computed something."""
+    """Tokens per second of the latest extraction that computed anything."""
     for manifest in reversed(list(context.artifacts.all(Extract.name))):
         tokens = manifest.summary.get("n_tokens_computed", 0)
         seconds = manifest.provenance.get("seconds", 0)

@@ -1,4 +1,4 @@
-"""Looking at a graph before anything of it is made."""
+"""Inspecting a graph before it runs."""
 
 from pathlib import Path
 
@@ -11,15 +11,14 @@ from permafrost.storage.artifacts import parse_ref
 
 
 class Preview(RunContext):
-    """The context of plans and checks: corpora that are not published are built in memory, nothing is
-    written."""
+    """The context for plans and checks: unpublished corpora are built in memory, and nothing is written."""
 
     def __init__(self, graph: Graph, home: Path, runtime: RunRuntime) -> None:
         super().__init__(home, runtime)
         self._graph = graph
 
     def load_corpus(self, source: Input) -> Corpus:
-        """From its artifact, or from its source."""
+        """Load a corpus from its artifact, or build it from its source."""
         if self.artifacts.is_done(parse_ref(source.ref)):
             return super().load_corpus(source)
         node = self._graph[source.ref]
@@ -27,7 +26,7 @@ class Preview(RunContext):
         return self.built[node.id]
 
     def is_known(self, source: Input) -> bool:
-        """Published, or it can be built in memory."""
+        """Whether a corpus is published, or can be built in memory."""
         return super().is_known(source) or _corpus_stage(self._graph[source.ref]).known_ahead
 
 

@@ -1,4 +1,4 @@
-"""Building a report again, without an orchestrator."""
+"""Rebuilding a report, without an orchestrator."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ from permafrost.storage.progress import SilentProgress
 
 
 def rebuild_report(nodes: ExperimentGraph, home: Path) -> Path:
-    """Make the report of finished results anew and return its path.
+    """Rebuild the report of finished results and return its path.
 
     Raises:
-        NotFoundError: a result is not there yet.
+        NotFoundError: a result does not exist yet.
     """
     context, node = RunContext(home, nodes.experiment.runtime), nodes.report
     results = [*nodes.results.values(), *nodes.evaluations.values()]
     missing = [n.label for n in results if not context.artifacts.is_done(n.ref)]
     if missing:
         raise NotFoundError(
-            f"{len(missing)} of {len(results)} results are not there yet (first: {missing[0]}); run "
+            f"{len(missing)} of {len(results)} results do not exist yet (first: {missing[0]}); run "
             f"'permafrost run' on this experiment first"
         )
     if context.artifacts.is_done(node.ref):

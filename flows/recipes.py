@@ -1,4 +1,4 @@
-"""How an experiment names recipes: by their fields, by the command line's words, or by a name of its own."""
+"""Recipes in an experiment: by fields, as on the command line, or by name."""
 
 from typing import Annotated, Any
 

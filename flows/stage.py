@@ -1,4 +1,4 @@
-"""What runs nodes: one `Stage` per kind of node, found by its import path."""
+"""Stages run nodes: one `Stage` class per kind of node, found by import path."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,36 +19,36 @@ PACKAGES = (
     "permafrost.stages",
     "permafrost.storage",
 )
-"""Where code counts in a key. The graph and the engines only wire."""
+"""Packages whose code is part of keys. The graph and the engines are not."""
 
 
 class Stage(ABC):
-    """How nodes of one kind run. Never instantiated: all that varies is in the node."""
+    """How nodes of one kind run. Never instantiated, as everything that varies is in the node."""
 
     name: ClassVar[str]
-    """Of the stage, as in keys and in folders of the artifact store."""
+    """Name of the stage in keys and in folders of the artifact store."""
 
     @classmethod
     @abstractmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
-        """Make the artifact of `node` in the folder of `draft`; its inputs are there."""
+        """Compute the artifact of `node` in the folder of `draft`; its inputs exist."""
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
-        """Raise what `run` would raise of wrong input, as far as the node and its corpora tell.
+        """Raise the input errors that `run` would raise, as far as the node and its corpora show them.
 
-        Writes nothing. The default knows nothing ahead.
+        Writes nothing. By default there is nothing to check.
         """
         return
 
     @classmethod
     def is_done(cls, node: Node, context: RunContext) -> bool:
-        """Whether nothing is left to do; published, unless a stage knows better."""
+        """Whether nothing is left to do; by default, whether the artifact is published."""
         return context.artifacts.is_done(node.ref)
 
     @classmethod
     def code(cls, entries: Sequence[Any]) -> dict[str, str]:
-        """Project functions that a node of these classes and functions reaches, `module:name` to digest."""
+        """Project functions reached from these classes and functions, `module:name` to digest."""
         return code_of(*entries)
 
     @classmethod
@@ -63,18 +63,18 @@ class Stage(ABC):
         after: Sequence[str] = (),
         resources: Resources | None = None,
     ) -> Node:
-        """A node of this kind.
+        """Create a node of this kind.
 
         Args:
-            label: for people.
+            label: display name.
             config: a validated config, or plain JSON.
-            inputs: what it is made from, in order.
-            kinds: configs with kinds that its code depends on beside those in `config`.
-            run_facts: what running needs and the key must not hold.
-            after: ids of nodes to be done first.
-            resources: what it needs for itself.
+            inputs: its inputs, in order.
+            kinds: configs of further kinds that its code depends on, besides those in `config`.
+            run_facts: what running needs but the key must not contain.
+            after: ids of nodes that have to be done first.
+            resources: what it needs exclusively.
         """
-        # Its stage, what loads its inputs, and the kinds that its config chose.
+        # Its stage, the loaders of its inputs, and the kinds in its config.
         loaders = (resolve(i.loader) for i in inputs)
         entries = (cls, *loaders, *kinds_in(config), *kinds_in(tuple(kinds)))
         return Node(
@@ -92,7 +92,7 @@ class Stage(ABC):
 
 
 def stage_of(node: Node) -> type[Stage]:
-    """What runs a node; its plug-ins are loaded, if this process has not."""
+    """The stage that runs a node; loads the node's plug-ins if necessary."""
     use_sources(node.plugins)
     stage = resolve(node.kind)
     assert isinstance(stage, type), f"{node.kind} is not a class"

@@ -1,4 +1,4 @@
-"""Which feature stores an experiment reads: one per recipe, one per prompt of an ensemble."""
+"""The feature stores of an experiment: one per recipe, or one per prompt of an ensemble."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 _LABEL = 60
-"""Characters of a recipe's name in a label, at most."""
+"""Maximum characters of a recipe's name in a label."""
 
 
 @dataclass(frozen=True)
 class RecipeStores:
-    """What is extracted under one recipe of the experiment."""
+    """The extractions under one recipe of the experiment."""
 
     recipe: str
     """Its name in the experiment."""
     targets: tuple[ExtractTarget, ...]
-    """One; several for the prompts of an ensemble, in their order."""
+    """One target, or one per prompt of an ensemble, in order."""
     tasks: tuple[str, ...]
-    """Whose texts."""
+    """Tasks whose texts are extracted."""
 
     def labels(self, task: str) -> list[str]:
-        """One per target, for people."""
+        """Display names, one per target."""
         name = "" if self.recipe == DEFAULT_RECIPE else f"{_short(self.recipe)} · "
         if len(self.targets) == 1:
             return [f"extract {name}{task}"]
@@ -35,22 +35,22 @@ class RecipeStores:
 
 
 def _short(name: str) -> str:
-    """A name as a line of progress has room for it; instructions are long."""
+    """A name shortened for progress lines, as instructions are long."""
     return name if len(name) <= _LABEL else f"{name[: _LABEL - 1]}…"
 
 
 def all_recipes(experiment: Experiment) -> dict[str, Recipe]:
-    """Those of the experiment, and those with the instruction of an evaluation task."""
+    """The experiment's recipes, and those with the instruction of an evaluation task."""
     own = experiment.all_recipes
     return own | instructed_recipes(experiment.evaluation_cells, own)
 
 
 def resolve_stores(experiment: Experiment, base: ResolvedBackbone) -> dict[str, RecipeStores]:
-    """The stores by recipe; recipes that nothing reads are left out.
+    """The stores by recipe; unused recipes are left out.
 
     Raises:
-        InputError: the backbone cannot do what a recipe asks for, has not the layers that are asked for, or
-            a method reads an array that is not captured.
+        InputError: the backbone cannot do what a recipe asks for, lacks a layer, or a method reads an array
+            that is not captured.
     """
     stores: dict[str, RecipeStores] = {}
     needs = _needs(experiment, base)
@@ -72,7 +72,7 @@ def resolve_stores(experiment: Experiment, base: ResolvedBackbone) -> dict[str, 
 
 
 class _Need:
-    """Arrays and tasks of everything that reads a recipe."""
+    """Arrays and tasks of everything that uses a recipe."""
 
     def __init__(self) -> None:
         self.arrays, self.tasks = set[str](), set[str]()
@@ -109,7 +109,7 @@ def _needs(experiment: Experiment, base: ResolvedBackbone) -> Mapping[str, _Need
 
 
 def _single_store_recipes(experiment: Experiment) -> set[str]:
-    """Recipes under which heads are trained or tokens are probed: those have one store."""
+    """Recipes under which heads are trained or tokens are probed, which must have a single store."""
     single = {r for m in experiment.methods.values() for r in m.single_store_recipes()}
     single.update(p.latents.recipe for p in experiment.pretrainings.values())
     single.update(p.recipe for p in experiment.probes.values() if p.single_store)

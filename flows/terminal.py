@@ -1,4 +1,4 @@
-"""The terminal: words of users as they are, neither markup nor control codes, and the results as a table."""
+"""Terminal output: user text shown literally, without markup or control codes, and the results as a table."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,26 +13,26 @@ from permafrost.stages.report.tables import TIED
 from permafrost.storage.quoting import visible
 
 NAME_WIDTH = 21
-"""Longer names are broken, so that four columns of numbers fit a terminal of 80 columns."""
+"""Longer names are wrapped, so that four columns of numbers fit into 80 characters."""
 
 
 class Terminal(Console):
-    """A console that takes strings literally; what is to be styled comes as `rich.text.Text`."""
+    """A console that prints strings literally; styled text has to be a `rich.text.Text`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        """As the parent, each line with its control characters visible."""
+        """As the parent, with control characters made visible."""
         return super().render_str("\n".join(map(visible, text.split("\n"))), **settings)
 
 
 def render(title: str, summary: dict[str, Any]) -> Table:
-    """Methods and controls by tasks, test metric times 100, mean ± sd over seeds, best in bold.
+    """A table of methods and controls by task: test metric times 100, mean ± sd over seeds, best in bold.
 
-    Below them the majority rate and the shares of the classes in test.
+    The majority rate and the class shares in test are below.
     """
-    # Text, not strings: a console takes brackets in those for markup.
+    # Text, not strings, in which a console would interpret brackets as markup.
     table = Table(
         title=Text(visible(title), "table.title") if title else None,
         title_justify="left",
@@ -73,7 +73,7 @@ def render(title: str, summary: dict[str, Any]) -> Table:
 
 
 def render_fitting(title: str, summary: dict[str, Any], console: Console) -> list[Table]:
-    """The table; where it is wider than `console`, several of some columns each, means over tasks first."""
+    """The table, or if it is wider than `console` several tables of some columns each, averages first."""
     whole = render(title, summary)
     if _width(whole, console) <= console.width:
         return [whole]
@@ -85,7 +85,8 @@ def render_fitting(title: str, summary: dict[str, Any], console: Console) -> lis
 def _runs(
     n: int, part: Callable[[range], dict[str, Any]], console: Console
 ) -> list[dict[str, Any]]:
-    """As few parts as fit, of columns that follow each other; one that does not fit stands alone."""
+    """Split consecutive columns into as few fitting parts as possible; a column that does not fit is
+    alone."""
 
     def fits(columns: range) -> bool:
         return _width(render("", part(columns)), console) <= console.width
@@ -102,12 +103,12 @@ def _runs(
 
 
 def _width(table: Table, console: Console) -> int:
-    """Without a line of it broken."""
+    """Width of a table without wrapped lines."""
     return Measurement.get(console, console.options.update(width=10_000), table).maximum
 
 
 def _part(summary: dict[str, Any], tasks: range, means: range) -> dict[str, Any]:
-    """A summary of some tasks and some means over tasks."""
+    """The part of a summary with some tasks and some averages."""
     by_task = ("tasks", "metrics", "n_test", "majority", "class_balance")
     rows = [
         {
@@ -126,7 +127,7 @@ def _part(summary: dict[str, Any], tasks: range, means: range) -> dict[str, Any]
 
 
 def _column(cells: Sequence[dict[str, Any] | None], others: Sequence[str]) -> list[Text]:
-    """Numbers below each other, also where some have a mark behind them; `others` share the column."""
+    """Aligned numbers, even if some are followed by a mark; `others` share the column."""
     is_marked = any(c is not None and c["tied"] for c in cells)
     behind = {False: "  " if is_marked else "", True: f" {TIED}"}
     texts = [
@@ -134,7 +135,7 @@ def _column(cells: Sequence[dict[str, Any] | None], others: Sequence[str]) -> li
     ]
     width = max(map(len, (*texts, *others)))
     return [
-        # Aligned here: the column would strip the blanks that stand for a missing mark.
+        # Aligned here, as the column would strip the spaces that stand for a missing mark.
         Text(text.rjust(width), "bold" if c is not None and c["best"] else "", justify="left")
         for text, c in zip(texts, cells, strict=True)
     ]

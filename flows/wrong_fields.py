@@ -1,4 +1,4 @@
-"""Validation errors of pydantic, for people."""
+"""Readable messages for pydantic's validation errors."""
 
 from pydantic import ValidationError
 
@@ -8,7 +8,7 @@ _LISTED = 10
 
 
 def wrong_fields(error: ValidationError, separator: str = "\n  ") -> str:
-    """Field, reason and value of each error, as many as one reads."""
+    """Field, reason and value of the first errors."""
     errors = error.errors(include_url=False)
     lines = [
         f"{_cut('.'.join(map(str, e['loc'])))}: {_cut(e['msg'], 4 * LIMIT)} (given: {quoted(e['input'])})"

@@ -1,8 +1,8 @@
-"""YAML of experiment files and of `--set`: the scalars of YAML 1.2, and bounds on what a file may ask for.
+"""YAML of experiment files and of `--set`: the scalars of YAML 1.2, with limits on size and depth.
 
-YAML 1.1, which PyYAML reads, takes `no` for false, `1:30` for 90, `010` for 8 and `2020-01-01` for a date.
-YAML 1.2 (section 10.3, the core schema), which we follow, takes `010` for ten and the others for text. We add
-the merge key `<<` of YAML 1.1, and refuse keys that stand twice in a mapping, and tags of one's own.
+YAML 1.1, which PyYAML reads, parses `no` as false, `1:30` as 90, `010` as 8 and `2020-01-01` as a date. YAML
+1.2 (section 10.3, the core schema), which we follow, parses `010` as ten and the others as text. We add the
+merge key `<<` of YAML 1.1, and refuse duplicate keys and custom tags.
 """
 
 import re
@@ -16,11 +16,11 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import LIMIT, quoted, visible
 
 MAX_FILE_BYTES = 1 << 20
-"""Of a file. Data belongs into files of its own."""
+"""Maximum size of a file. Data belongs in separate files."""
 MAX_NESTING = 40
-"""Lists and mappings inside each other."""
+"""Maximum nesting of lists and mappings."""
 MAX_NODES = 100_000
-"""Values of a file, those of an alias counted each time."""
+"""Maximum number of values in a file, with aliases expanded."""
 
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -42,23 +42,23 @@ def read_yaml(text: str, where: str) -> Any:
         where: names it in messages.
 
     Raises:
-        InputError: no YAML, a key twice, an alias inside of what it stands for, or more than the bounds
-            allow; says in which line.
+        InputError: the text is not YAML, has a duplicate key or an alias inside the value it refers to, or
+            exceeds a limit; the message has the line.
     """
     if len(text) > MAX_FILE_BYTES:
         raise InputError(
             f"{where} has {len(text):,} characters, more than {MAX_FILE_BYTES:,}; an experiment is small, so "
-            "put data into files of its own and name these"
+            "put data into separate files and name these"
         )
     try:
-        # _Loader is a SafeLoader: it makes plain values only.
+        # _Loader is a SafeLoader, which creates plain values only.
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise InputError(f"{where} is not readable as YAML: {_reason(error)}") from error
 
 
 class _Loader(yaml.SafeLoader):
-    """Scalars of YAML 1.2; refuses cycles, repeated keys and what is too deep or too large."""
+    """Scalars of YAML 1.2; refuses cycles, duplicate keys and documents that are too deep or too large."""
 
     yaml_implicit_resolvers: dict[str | None, Any] = {}  # noqa: RUF012  # as in the parent
     yaml_constructors: dict[Any, Any] = {}  # noqa: RUF012
@@ -82,11 +82,11 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-_TOO_DEEP = f"lists and mappings stand more than {MAX_NESTING} deep inside each other"
+_TOO_DEEP = f"lists and mappings are nested more than {MAX_NESTING} deep"
 
 
 class _Budget:
-    """How many values may still come."""
+    """Counts down the values that are still allowed."""
 
     def __init__(self, root: yaml.Node) -> None:
         self._left, self._root = MAX_NODES, root
@@ -109,7 +109,7 @@ def _check(node: yaml.Node, around: set[int], budget: _Budget) -> None:
         return
     if id(node) in around:
         raise ConstructorError(
-            None, None, "an alias stands inside of what it stands for", node.start_mark
+            None, None, "an alias is inside the value it refers to", node.start_mark
         )
     if len(around) >= MAX_NESTING:
         raise ConstructorError(None, None, _TOO_DEEP, node.start_mark)

@@ -151,7 +151,7 @@ def test_wrong_input_is_told_with_exit_code_2(cli: Cli, tmp_path: Path) -> None:
     good = written(tmp_path / "good.parquet")
     cases = {
         "nothing": ("tiny", "(there are tiny)"),
-        "abcdef": ("tiny", "'abcdef' is no file, no experiment"),
+        "abcdef": ("tiny", "'abcdef' is neither a file nor an experiment"),
         fit: ("tiny", "expected an artifact of stage report"),
         str(other): ("tiny", "no results.parquet of a report"),
         str(text): ("tiny", "no results.parquet of a report"),

@@ -179,7 +179,7 @@ def test_failing_stage_fails_the_run_and_keeps_the_rest(
     assert kinds == {"mean": 4, "glot": 8}
     artifacts = ArtifactStore(tmp_path / "home")
     assert sum(1 for _ in artifacts.all("score")) == 8, "what the failed fits do not stop is scored"
-    assert "5 skipped, which need what failed" in notes, "four scores and the report"
+    assert "5 skipped, which depend on failed ones" in notes, "four scores and the report"
     assert not list(artifacts.all("report")), "published, a report with gaps would count as done"
     page = (tmp_path / "home" / "runs" / "unfinished" / "tiny" / "report.html").read_text()
     assert "Missing: score shuffled · ratio 0.2 · seed 0, which needs fit shuffled" in page
