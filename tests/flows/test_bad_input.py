@@ -199,7 +199,7 @@ def test_names_of_texts(texts: str, refused: Refused, tiny_bert: Path) -> None:
 
 def test_a_pipe_is_no_file(refused: Refused, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert "no regular file" in refused(["run", str(tmp_path / "pipe.yaml")])
+    assert "not a regular file" in refused(["run", str(tmp_path / "pipe.yaml")])
 
 
 _SCALARS = st.one_of(

@@ -63,7 +63,7 @@ def test_a_loss_from_one_file_trains_is_saved_and_read_again(
     same_fit(result, fit(_config(), data, SilentProgress()))
     result.save(tmp_path)
     assert load_head(tmp_path).config.loss.model_dump() == {"kind": "margin_ranking", "margin": 0.1}
-    with pytest.raises(InputError, match=r"margin_ranking does not go .*\{kind: cross_entropy\}"):
+    with pytest.raises(InputError, match=r"margin_ranking is not for .*\{kind: cross_entropy\}"):
         require_trainable(_config(), make_data())
 
 

@@ -194,7 +194,7 @@ def test_columns_of_judgements_can_be_named(tmp_path: Path) -> None:
 WRONG = {
     "cells missing": ("3\td1\t1\n4\t7\n", "line 2 of .*test.tsv has 2 cells and the first one 3"),
     "no grade": ("query-id\tcorpus-id\tscore\n3\td1\thigh\n", "row 1 .* the relevance 'high'"),
-    "four columns": ("3\tmine\td1\t1\n", "TREC's second is 0, but here 'mine'"),
+    "four columns": ("3\tmine\td1\t1\n", "not TREC's, as its second column has 'mine'"),
     "header only": ("query-id\tcorpus-id\tscore\n", "has no rows"),
     "unknown document": ("3\tnone\t1\n", "judges the document 'none', which is not in"),
     "two names": (
