@@ -32,8 +32,8 @@ class RunRuntime(BaseModel):
     engine: str | None = None
     """What runs the stages: serial, prefect, dask or dask=tcp://host:port; None leaves it to the caller."""
     workers: int = Field(default=0, ge=0, le=MAX_LAYERS)
-    """Number of stages run in parallel, and of processes of the engine `dask`; 0 for as many as cores are free
-    when the run starts."""
+    """Number of stages run in parallel, and of processes of the engine `dask`; 0 for as many as cores are
+    free when the run starts."""
     threads: int = Field(default=0, ge=0, le=MAX_LAYERS)
     """Threads of each stage; 0 for one, or all cores for a stage that runs the backbone on the CPU in one
     process."""

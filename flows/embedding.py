@@ -58,7 +58,7 @@ class ByMethod:
     """File of graded pairs on which layers are chosen, for `layers: auto`."""
 
     def make(self, unique: "_Unique", context: "ExtractContext") -> "_Made":
-        """Vectors of different texts, and what they were made from.
+        """Vectors of the unique texts, and what they were computed from.
 
         Raises:
             InputError: as `embed_texts`.
@@ -76,7 +76,7 @@ class ByMethod:
         )
         work = _Extractions(targets, context, load)
         config, dev_tokens = self.config, 0
-        # A layer that is not there is told before anything runs.
+        # Reports a layer that does not exist before anything runs.
         layers = layers_of(config, first.sizes)
         if config.layers == "auto":
             config, dev_tokens = _choose(config, self.dev, work)
@@ -113,7 +113,7 @@ class ByHead:
     """Where the backbone is now; None if it has not moved."""
 
     def make(self, unique: "_Unique", context: "ExtractContext") -> "_Made":
-        """Vectors of different texts, and what they were made from; raises as `find_fitted`."""
+        """Vectors of the unique texts, and what they were computed from; raises as `find_fitted`."""
         fitted = find_fitted(context.home, self.artifact, self.backbone)
         target = fitted.target
         report = _extract(target, unique, context, None)
