@@ -166,7 +166,10 @@ def test_a_task_without_words_is_refused(config: dict[str, Any], says: str) -> N
     ("config", "says"),
     [
         ({"kind": "custom", "others": " "}, "is blank; write null"),
-        ({"kind": "suite", "tasks": {"a": "Find {text}"}}, "contains {text}; set where the text goes"),
+        (
+            {"kind": "suite", "tasks": {"a": "Find {text}"}},
+            "contains {text}; set where the text goes",
+        ),
         ({"kind": "suite", "tasks": {"a": "Find {first}"}}, "contains {first}"),
         ({"kind": "suite", "forms": {"STS": {"text": "{text}"}}}, "contains {instruction} 0 times"),
         (
