@@ -189,8 +189,8 @@ def register(kind: type[K]) -> type[K]:
         kind: a subclass of `Head`, `Conv`, ... with its name: `kind: Literal["my_head"] = "my_head"`.
 
     Raises:
-        InputError: no kind, or one that is defined in a notebook, a script or a function, where neither a key
-            nor another process finds its code.
+        InputError: no kind, one that lacks a method, or one that is defined in a notebook, a script or a
+            function, where neither a key nor another process finds its code.
     """
     from permafrost.stages import kinds, plugins
     from permafrost.storage.errors import InputError
@@ -201,6 +201,7 @@ def register(kind: type[K]) -> type[K]:
             f"{quoted(kind)} is no kind; register a class whose field 'kind' is its name, for example "
             'kind: Literal["my_head"] = "my_head"'
         )
+    kinds.require_written(kind)
     plugins.register(kind)
     return kind
 

@@ -91,12 +91,7 @@ class Category(Generic[K]):
     def _named(self, found: Iterable[type]) -> Iterator[tuple[str, type[K]]]:
         for cls in found:
             if issubclass(cls, self.base) and (name := kind_name(cls)) is not None:
-                if missing := sorted(getattr(cls, "__abstractmethods__", ())):
-                    raise InputError(
-                        f"the kind {quoted(name)}, {origin_of(cls)}, lacks {', '.join(missing)}; write "
-                        f"{'it' if len(missing) == 1 else 'them'}, as the base class {self.base.__module__}."
-                        f"{self.base.__qualname__} describes"
-                    )
+                require_written(cls)
                 yield name, cls
 
     def validate(self, value: object) -> K:
@@ -181,6 +176,16 @@ def kind_name(cls: type) -> str | None:
     if len(names) != 1 or not isinstance(names[0], str) or field.default != names[0]:
         raise _misnamed(cls)
     return names[0]
+
+
+def require_written(cls: type) -> None:
+    """Raises: InputError: a kind lacks a method that its base class leaves to it."""
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        base = next(c for c in cls.__mro__ if missing[0] in vars(c))
+        raise InputError(
+            f"{origin_of(cls)} lacks {', '.join(missing)}; write {'it' if len(missing) == 1 else 'them'}, as "
+            f"the base class {base.__module__}.{base.__qualname__} describes"
+        )
 
 
 def _misnamed(cls: type[BaseModel]) -> InputError:

@@ -271,15 +271,20 @@ def test_a_kind_is_registered_by_its_class(
         "from typing import Literal\nimport permafrost\n"
         "from permafrost.stages.heads.poolings import MeanHead\n\n"
         "@permafrost.register\nclass Own(MeanHead):\n"
-        "    kind: Literal['own_mean'] = 'own_mean'\n"
+        "    kind: Literal['own_mean'] = 'own_mean'\n\n"
+        "class Half(permafrost.stages.heads.head.Head):\n    kind: Literal['half'] = 'half'\n"
     )
     (tmp_path / "door_kinds.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(plugins, "_PLUGINS", plugins._Plugins())
-    own = importlib.import_module("door_kinds").Own
+    module = importlib.import_module("door_kinds")
+    own = module.Own
     assert HEADS.kinds()["own_mean"] is own
     with pytest.raises(permafrost.InputError, match="is no kind"):
         permafrost.register(dict)
+    with pytest.raises(permafrost.InputError, match=r"Half .*lacks build; write it"):
+        permafrost.register(module.Half)
+    assert "half" not in HEADS.kinds()
     with pytest.raises(permafrost.InputError, match="put it in a file"):
         permafrost.register(type("Here", (own,), {"__module__": "__main__"}))
 

@@ -207,7 +207,7 @@ _BUILD = "    def build(self, d_in, generator): ...\n"
         ),
         (
             _KIND + "    kind: Literal['a'] = 'a'\n",
-            r"the kind 'a', .*broken.MyHead .*, lacks build; write it",
+            r"broken.MyHead .* lacks build; write it, as the base class .*heads\.head\.Head describes",
         ),
         (
             _KIND + "    kind: Literal['glot'] = 'glot'\n" + _BUILD,
