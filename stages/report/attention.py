@@ -1,7 +1,7 @@
-"""Where the backbone itself looks: stored attention rows of a few test texts, block by block.
+"""What the backbone itself attends to: stored attention rows of a few test texts, block by block.
 
-A row is the softmax with which one query, the readout token, weighs every token of the input. It is the
-mean over attention heads here, and shown as token weights are.
+A row is the softmax with which one query, the readout token, weighs every token of the input. Here it is
+averaged over attention heads, and shown in the same way as token weights.
 Axes: T tokens of one input, H attention heads, K blocks.
 """
 
@@ -20,7 +20,7 @@ from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import text_digest
 
 MOST_BLOCKS = 6
-"""Of more blocks, so many are shown, evenly from the first to the last."""
+"""Maximum number of blocks shown; of more, this many are chosen, evenly from the first to the last."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class TextAttention:
     """The attention rows of one input."""
 
     tokens: Sequence[Token]
-    """All of the input, prompt words and special tokens included."""
+    """All tokens of the input, including prompt words and special tokens."""
     rows: Mapping[int, Float[np.ndarray, "t h"]]
-    """By block."""
+    """Attention weights by block, one row per token and one column per head."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class AttentionRows:
     """Attention rows in a store."""
 
     recipe: str
-    """Under which they were computed."""
+    """The recipe under which they were computed."""
     blocks: tuple[int, ...]
     """Ascending."""
     read: Callable[[Sequence[str], Sequence[int]], Mapping[str, TextAttention]]
-    """Digests of texts and blocks to the rows of those texts that are stored."""
+    """Gives, for digests of texts and for blocks, the rows of those texts that are stored, by digest."""
 
     @property
     def shown(self) -> tuple[int, ...]:
@@ -53,12 +53,12 @@ class AttentionRows:
 def attention_examples(
     stored: AttentionRows, corpora: Mapping[str, TaskCorpus], n_examples: int
 ) -> tuple[Example, ...]:
-    """Test texts with one row per block: the tasks in turn, each task's texts evenly over its test split.
+    """Test texts with one row per block: tasks in turn, each task's texts spread evenly over its test split.
 
-    Of pairs, the first texts. Texts without stored rows are left out.
+    For pairs, the first text of each is used. Texts without stored rows are left out.
 
     Raises:
-        CorruptDataError: a text has not as many tokens as weights.
+        CorruptDataError: a text has a different number of tokens than of weights.
     """
     chosen = _chosen(corpora, n_examples)
     if not chosen:
@@ -76,7 +76,7 @@ def attention_examples(
 def _chosen(
     corpora: Mapping[str, TaskCorpus], n_examples: int
 ) -> list[tuple[str, int, str | None]]:
-    """Task, number of the text, and the name of its class."""
+    """Task, index of the text, and the name of its class."""
     tested = {
         task: rows
         for task, corpus in corpora.items()

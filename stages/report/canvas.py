@@ -1,6 +1,6 @@
-"""From matplotlib to a file or into the page: PNG bytes for a viewer, SVG that takes the page's colours.
+"""Export of matplotlib figures: as PNG for files, and as SVG in the page's colours for the page.
 
-Only Figure and canvas objects are used, no pyplot: reports may be made in several threads.
+Only Figure and canvas objects are used, not pyplot, as several threads may write reports.
 """
 
 import io
@@ -50,7 +50,7 @@ _STYLE: dict[RcKeyType, Any] = {
 }
 
 
-# matplotlib's settings belong to the process; two reports at once would see each other's.
+# matplotlib's settings are global to the process; two reports at once would see each other's.
 _settings = threading.Lock()
 
 
@@ -77,7 +77,7 @@ class InlineSvg:
 
     markup: str
     width: int
-    """Of its own coordinates; text is 10.5 high in them."""
+    """Width in its own coordinates, in which the font size is 10.5."""
 
 
 def svg(
@@ -90,10 +90,9 @@ def svg(
 
     Args:
         figure: what to draw.
-        prefix: begins every id, so that several pictures share a page.
-        description: read out in place of the picture.
-        titles: texts that are shown where the pointer rests on a mark, one per mark, by the `gid` of a line
-            that has marks.
+        prefix: prefix of every id, so that several pictures can share a page.
+        description: alternative text, for screen readers.
+        titles: tooltips, one per marker, by the `gid` of the line that has the markers.
     """
     FigureCanvasSVG(figure)
     buffer = io.BytesIO()
@@ -127,7 +126,7 @@ _METADATA = ("Creator", "Date", "Format", "Type")
 
 
 def _entitle(root: ElementTree.Element, gid: str, texts: Sequence[str]) -> None:
-    """Give every marker of a line its tooltip; their common style moves to the group, as they may be many."""
+    """Give every marker of a line its tooltip; their common style moves to the group, to save space."""
     group = next(element for element in root.iter() if element.get("id") == gid)
     marks = [element for element in group.iter() if _local(element.tag) == "use"]
     for mark, text in zip(marks, texts, strict=True):
@@ -152,7 +151,7 @@ def _themed(style: str) -> str:
 
 
 def drawable(text: str, n_chars: int = 40) -> str:
-    """One line of a user's text as matplotlib may draw it: cut, no formulas, no missing glyphs."""
+    """A user's text as one line that matplotlib can draw: shortened, without formulas or missing glyphs."""
     line = shortened(" ".join(text.split()), n_chars)
     known = get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap()
     return "".join(c if ord(c) in known else "□" for c in line).replace("$", r"\$")

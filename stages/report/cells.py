@@ -1,4 +1,4 @@
-"""What a report is made of: cells of the grid (method x task x seed), their metrics, and the tasks' texts."""
+"""The input of a report: cells of the grid (method x task x seed), their metrics, and the tasks' texts."""
 
 import math
 from collections.abc import Sequence
@@ -16,44 +16,44 @@ from permafrost.storage.errors import CorruptDataError, InputError, NotFoundErro
 
 @dataclass(frozen=True)
 class Costs:
-    """What a cell took, as far as it was recorded when its artifacts were made."""
+    """What a cell cost, as far as it was recorded when its artifacts were computed."""
 
     fit_seconds: float | None = None
-    """Wall time of the fit, its whole grid included; of the vectors where nothing is trained."""
+    """Wall time of the fit, including its whole grid; if nothing is trained, of computing the vectors."""
     score_seconds: float | None = None
     n_pooling_parameters: int | None = None
-    """Of all parameters, those of the pooling; the others belong to the task."""
+    """Number of parameters in the pooling; all others belong to the task."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one task with one seed, and where its results lie."""
+    """One method on one task with one seed, and where its results are."""
 
     method: str
     task: str
     seed: int
     role: Role
     folder: Path
-    """Holds metrics.json, predictions.parquet and, for some, token_weights.parquet and map.parquet."""
+    """Contains metrics.json, predictions.parquet and, for some, token_weights.parquet and map.parquet."""
     history: Path | None
-    """history.parquet of the fit; None where nothing is trained in epochs."""
+    """history.parquet of the fit; None if nothing is trained in epochs."""
     key: str
     """Artifact key of the results."""
     loss: str | None = None
-    """The loss that training minimised; None where nothing is trained in epochs."""
+    """The loss that training minimised; None if nothing is trained in epochs."""
     costs: Costs = Costs()
     category: str | None = None
     """Kind of the task, for averages over tasks of one kind."""
 
     @property
     def label(self) -> str:
-        """The cell in words."""
+        """Name of the cell, for messages."""
         return f"{self.method} · {self.task} · seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """A cell and its numbers."""
+    """A cell and its metrics."""
 
     cell: Cell
     metrics: Metrics
@@ -61,7 +61,7 @@ class CellResult:
 
 @runtime_checkable
 class TaskCorpus(Protocol):
-    """What a report needs to know of a task's corpus."""
+    """What a report reads from a task's corpus."""
 
     @property
     def texts(self) -> Sequence[str]: ...
@@ -80,7 +80,7 @@ def read_results(cells: Sequence[Cell]) -> tuple[CellResult, ...]:
         InputError: there are no cells, one occurs twice, one has no test score, or the cells of a task
             were scored on different test sets.
         NotFoundError: a folder has no metrics.json.
-        CorruptDataError: a metrics.json has not the fields it should.
+        CorruptDataError: a metrics.json has wrong or missing fields.
         PermafrostError: a metric is not a finite number.
     """
     if not cells:
@@ -136,7 +136,7 @@ def _read_metrics(cell: Cell) -> Metrics:
 
 
 def label_text(value: float, corpus: TaskCorpus) -> str:
-    """The name of a class, or three digits of a grade."""
+    """The name of a class, or a grade with three significant digits."""
     names = corpus.label_names
     if value.is_integer() and 0 <= value < len(names):
         return names[int(value)]

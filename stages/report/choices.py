@@ -9,7 +9,7 @@ from permafrost.stages.report.entries import DASH, Entry, entry, mean_text
 from permafrost.stages.report.markup import PlainTable
 
 MOST_FIELDS = 6
-"""Choices of more fields than these have columns only for those that differ."""
+"""With more fields than this, only those that differ get columns."""
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,17 @@ class ChoiceRow:
     metric: str
     seeds: tuple[int, ...]
     choices: dict[str, str]
-    """Field to the value chosen; `a, b, c` by seed where the seeds differ."""
+    """The value chosen for each field; `a, b, c` by seed if the seeds differ."""
     by_seed: frozenset[str]
     """Fields in which the seeds differ."""
     dev: Entry | None
-    """None where a seed has no dev score."""
+    """None if a seed has no dev score."""
     test: Entry
     majority: float | None
 
 
 def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
-    """One row per (method, task, metric), seeds ascending inside."""
+    """One row per (method, task, metric), with seeds ascending."""
     groups: dict[tuple[str, str, str, Role], list[CellResult]] = {}
     for r in results:
         key = (r.cell.task, r.cell.method, r.metrics.metric, r.cell.role)
@@ -61,8 +61,8 @@ def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
 
 
 def choice_fields(rows: Sequence[ChoiceRow]) -> tuple[list[str], dict[str, str]]:
-    """Fields that stand in columns, and the values of those that do not: of many, those with one value
-    for all rows and seeds."""
+    """Fields that have columns, and the values of those that do not: if there are many fields, those with
+    one value for all rows and seeds."""
     values: dict[str, dict[str, None]] = {}
     for row in rows:
         for field, value in row.choices.items():
@@ -79,7 +79,7 @@ def choice_fields(rows: Sequence[ChoiceRow]) -> tuple[list[str], dict[str, str]]
 
 
 def _by_seed(values: Sequence[str | int | float | bool | None]) -> list[str]:
-    """One text for each seed, or one where they are all the same."""
+    """One text for each seed, or a single one if they are all the same."""
     texts = [f"{v:g}" if isinstance(v, float) else "–" if v is None else str(v) for v in values]
     return texts[:1] if len(set(texts)) == 1 else texts
 
@@ -105,7 +105,7 @@ def choices_table(rows: Sequence[ChoiceRow]) -> PlainTable:
 
 
 def settled_table(rows: Sequence[ChoiceRow]) -> PlainTable:
-    """The settings that every method has alike, where it has them at all."""
+    """The settings that are the same for every method that has them."""
     _, settled = choice_fields(rows)
     return PlainTable(
         "The same wherever it applies", ("setting", "value"), tuple(settled.items()), n_names=1

@@ -1,4 +1,4 @@
-"""Scores without the test examples of which train has a text."""
+"""Scores without the test examples that share a text with train."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from permafrost.stages.report.tables import Column, ResultsTable
 
 @dataclass(frozen=True)
 class CleanRow:
-    """Scores of one method on the test examples of which train has no text."""
+    """Scores of one method on the test examples that share no text with train."""
 
     method: str
     role: Role
     entries: tuple[tuple[Entry | None, Entry | None], ...]
-    """Per column: on all of test, and on the clean part; None where that was not run or is too small."""
+    """Per column: on all of test, and on the clean part; None if that was not run or is too small."""
 
 
 @dataclass(frozen=True)
 class CleanTable:
-    """Scores beside those on the clean part, for the tasks whose test shares texts with train."""
+    """Scores on all of test and on its clean part, for the tasks whose test split shares texts with train."""
 
     columns: tuple[Column, ...]
     n_clean: tuple[int, ...]
@@ -30,30 +30,30 @@ class CleanTable:
 
 
 def clean_table(results: Sequence[CellResult], table: ResultsTable) -> CleanTable | None:
-    """Means over seeds on the clean parts of test; None where train shares no text with any test set."""
-    places = [i for i, column in enumerate(table.columns) if column.overlap]
-    if not places:
+    """Means over seeds on the clean parts of test; None if train shares no text with any test set."""
+    indices = [i for i, column in enumerate(table.columns) if column.overlap]
+    if not indices:
         return None
     rows: list[CleanRow] = []
     for row in table.rows:
         entries = tuple(
-            (row.entries[i], _clean(row.method, table.columns[i], results)) for i in places
+            (row.entries[i], _clean(row.method, table.columns[i], results)) for i in indices
         )
         if any(on_clean is not None for _, on_clean in entries):
             rows.append(CleanRow(row.method, row.role, entries))
-    columns = tuple(table.columns[i] for i in places)
+    columns = tuple(table.columns[i] for i in indices)
     return CleanTable(columns, tuple(_n_clean(c, results) for c in columns), tuple(rows))
 
 
 def _clean(method: str, column: Column, results: Sequence[CellResult]) -> Entry | None:
-    wanted = (method, column.task, column.metric)
+    cell = (method, column.task, column.metric)
     values = [
         r.metrics.clean_test
         for r in results
-        if (r.cell.method, r.cell.task, r.metrics.metric) == wanted
+        if (r.cell.method, r.cell.task, r.metrics.metric) == cell
     ]
-    known = [value for value in values if value is not None]
-    return entry(known) if known and len(known) == len(values) else None
+    scores = [value for value in values if value is not None]
+    return entry(scores) if scores and len(scores) == len(values) else None
 
 
 def _n_clean(column: Column, results: Sequence[CellResult]) -> int:

@@ -11,8 +11,9 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 AverageRule = Literal["same_metric", "any_metric", "mteb", "none"]
-"""Which tasks are averaged: only those scored by one metric, or all, as GLUE does, or none. `mteb`: all, and
-beside the mean over tasks the mean over kinds of task, as its leaderboard has both."""
+"""Which tasks are averaged: `same_metric`, all tasks if they have one metric; `any_metric`, all tasks, as in
+GLUE; `mteb`, all tasks, with the mean over kinds of task beside the mean over tasks, as on MTEB's
+leaderboard; or `none`."""
 
 
 class _Config(BaseModel):
@@ -26,13 +27,13 @@ class CurveAxis(_Config):
     label: str = Field(min_length=1)
     """Name of the parameter, as written under the axis."""
     values: dict[str, FiniteFloat] = Field(min_length=1)
-    """Task to its value of the parameter. Tasks that are not named here are in the tables only."""
+    """Value of the parameter by task. Tasks that are not named here are in the tables only."""
 
     def require(self, tasks: Collection[str]) -> None:
-        """Check that what is placed is there.
+        """Check that every task with a value exists.
 
         Raises:
-            InputError: a value for a task that is not among `tasks`.
+            InputError: there is a value for a task that is not among `tasks`.
         """
         if unknown := [task for task in self.values if task not in tasks]:
             raise InputError(
@@ -47,16 +48,16 @@ class CurveAxis(_Config):
 
 
 class TasksAxis(_Config):
-    """The tasks stand side by side."""
+    """The tasks are shown side by side."""
 
     kind: Literal["tasks"] = "tasks"
 
     def require(self, tasks: Collection[str]) -> None:
-        """It places no task by its name."""
+        """Nothing to check, as no task is named."""
         return
 
     def among(self, tasks: Collection[str]) -> "TasksAxis":
-        """The same: it shows what is there."""
+        """The axis itself, as it shows whatever tasks there are."""
         return self
 
 
@@ -64,18 +65,18 @@ XAxis = Annotated[CurveAxis | TasksAxis, Field(discriminator="kind")]
 
 
 class ReportConfig(_Config):
-    """Everything about a report that is chosen, not measured."""
+    """Settings of a report."""
 
     title: str = Field(min_length=1)
     description: str = ""
     """Paragraphs, separated by blank lines. `code`, **bold** and lists of `- ` lines are understood."""
     x_axis: XAxis = TasksAxis()
     n_examples: int = Field(default=4, ge=0, le=MAX_TEXTS)
-    """Test texts whose token weights are shown, and as many whose stored attention rows are, taken from the
-    tasks in turn."""
+    """Number of test texts whose token weights are shown, and of those whose stored attention rows are shown,
+    taken from the tasks in turn."""
     n_errors: int = Field(default=5, ge=0, le=MAX_TEXTS)
-    """Worst errors shown of each task."""
+    """Number of worst errors shown per task."""
     averages: AverageRule = "same_metric"
-    """Means over the tasks; tasks that differ in a parameter have none."""
+    """Means over the tasks; there are none if the tasks are values of a parameter."""
     bootstrap: BootstrapConfig = BootstrapConfig()
-    """Intervals, and tests against the best method of each task."""
+    """Confidence intervals, and tests against the best method of each task."""

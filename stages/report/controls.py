@@ -1,4 +1,4 @@
-"""What the controls say: every control against the majority rate."""
+"""Comparison of every control with the majority rate."""
 
 import math
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ class ControlFinding:
     entry: Entry
     majority: float
     standard_error: float
-    """Of the majority rate on a test set of this size, sqrt(p (1 - p) / n)."""
+    """Standard error of the majority rate on a test set of this size, sqrt(p (1 - p) / n)."""
     p: float
-    """Two-sided, of a control at chance, by the normal distribution; corrected for the number of control
-    results by Holm's method."""
+    """Two-sided p-value under the hypothesis that the control is at chance, by the normal approximation;
+    corrected for the number of control results by Holm's method."""
     alpha: float
-    """At which it is tested."""
+    """Significance level."""
 
     @property
     def at_chance(self) -> bool:
@@ -37,7 +37,7 @@ class ControlFinding:
 
     @property
     def verdict(self) -> str:
-        """The finding in a few words."""
+        """The finding in words."""
         if self.at_chance:
             return "at chance"
         above = self.entry.mean > self.majority
@@ -45,10 +45,10 @@ class ControlFinding:
 
 
 def control_findings(table: ResultsTable) -> tuple[ControlFinding, ...]:
-    """Every control on every task for which there is a majority rate.
+    """Compare every control on every task that has a majority rate.
 
-    Corrected by S. Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scandinavian Journal of
-    Statistics, 1979: among many controls at chance, some are past any bound made for one.
+    p-values are corrected by S. Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scandinavian
+    Journal of Statistics, 1979, as some of many controls at chance exceed any bound meant for a single one.
     """
     results = [
         (row.method, column.task, entry, column.majority, column.n_test)
@@ -70,18 +70,18 @@ def control_findings(table: ResultsTable) -> tuple[ControlFinding, ...]:
 
 
 def _two_sided(difference: float, error: float) -> float:
-    """Of a normal distribution; a test set of one class leaves nothing to chance."""
+    """Two-sided p-value of a normal distribution; a test set of one class has no standard error."""
     if error == 0:
         return float(difference == 0)
     return math.erfc(abs(difference) / error / math.sqrt(2))
 
 
 def _holm(ps: Sequence[float]) -> list[float]:
-    """p-values corrected for their number, in the order given."""
+    """p-values corrected for their number, in the same order."""
     corrected, least = [1.0] * len(ps), 0.0
-    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        least = max(least, (len(ps) - rank) * ps[place])
-        corrected[place] = min(least, 1.0)
+    for rank, i in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        least = max(least, (len(ps) - rank) * ps[i])
+        corrected[i] = min(least, 1.0)
     return corrected
 
 

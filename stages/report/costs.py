@@ -1,4 +1,4 @@
-"""What methods cost beside their scores, and what the backbone took; as recorded, never estimated."""
+"""Costs of methods beside their scores, and of running the backbone; as recorded, never estimated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ class Extraction:
 
     label: str
     n_tokens: int
-    """That the backbone was run over; 0 where the store had everything."""
+    """Tokens over which the backbone was run; 0 if the store had everything."""
     seconds: float
-    """Wall time, loading the backbone and writing included."""
+    """Wall time, including loading the backbone and writing."""
 
     @property
     def tokens_per_second(self) -> float | None:
-        """None where nothing was computed."""
+        """None if nothing was computed."""
         return self.n_tokens / self.seconds if self.n_tokens and self.seconds > 0 else None
 
 
@@ -38,22 +38,22 @@ class CostRow:
     metric: str
     test: Entry
     n_parameters: tuple[int, int]
-    """Smallest and largest over seeds, which may choose different candidates."""
+    """Smallest and largest number over seeds, which may choose different candidates."""
     n_pooling_parameters: tuple[int, int] | None
-    """Of these the pooling's own; None where nothing is recorded of it."""
+    """The same for the pooling alone; None if not recorded."""
     n_candidates: int | None
-    """Settings that were trained; None where nothing is trained in epochs."""
+    """Number of settings that were trained; None if nothing is trained in epochs."""
     n_epochs: float | None
-    """Of all candidates together."""
+    """Total over all candidates."""
     fit_seconds: float | None
-    """None where a seed has no record."""
+    """None if a seed has no record."""
     score_seconds: float | None
 
 
 def cost_rows(
     results: Sequence[CellResult], curves: Sequence[LearningCurve]
 ) -> tuple[CostRow, ...]:
-    """One row per (task, method, metric), in order of first appearance; none without a recorded time."""
+    """One row per (task, method, metric), in order of first appearance; no rows if no time was recorded."""
     if all(r.cell.costs.fit_seconds is None for r in results):
         return ()
     trained = {(c.method, c.task, c.metric): c.runs for c in curves}
@@ -87,12 +87,12 @@ def _range(values: Sequence[int]) -> tuple[int, int]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if len(known) == len(values) else None
+    recorded = [value for value in values if value is not None]
+    return float(np.mean(recorded)) if len(recorded) == len(values) else None
 
 
 def costs_table(rows: Sequence[CostRow]) -> PlainTable:
-    """What every method took."""
+    """Costs of every method."""
     return PlainTable(
         "Costs beside the test metric × 100; means over seeds",
         ("task", "method", "test", "parameters", "settings", "epochs", "fit, s", "score, s"),
@@ -113,7 +113,7 @@ def costs_table(rows: Sequence[CostRow]) -> PlainTable:
 
 
 def extractions_table(rows: Sequence[Extraction]) -> PlainTable:
-    """What the backbone took."""
+    """Costs of running the backbone."""
     return PlainTable(
         "Runs of the backbone",
         ("extraction", "tokens", "seconds"),

@@ -1,4 +1,4 @@
-"""One number of the results: its mean and spread over seeds, and how numbers are printed."""
+"""One entry of the results, with mean and spread over seeds, and how numbers are printed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 DASH = "–"
-"""Stands where there is no number."""
+"""Printed in place of a missing number."""
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,9 @@ class Entry:
 
     mean: float
     sd: float | None
-    """Sample standard deviation (ddof 1); None for one seed."""
+    """Sample standard deviation (ddof 1); None for a single seed."""
     n: int
-    """Seeds."""
+    """Number of seeds."""
 
     @property
     def text(self) -> str:
@@ -26,19 +26,19 @@ class Entry:
 
 
 def hundredths(value: float) -> str:
-    """A fraction times 100, one decimal, with a typographic minus."""
+    """A fraction times 100, with one decimal and a typographic minus."""
     text = f"{100 * value:.1f}"
     return "0.0" if text == "-0.0" else text.replace("-", "−")
 
 
 def signed(value: float) -> str:
-    """As `hundredths`, with a plus before what is above zero."""
+    """Like `hundredths`, with a plus sign before positive numbers."""
     text = hundredths(value)
     return text if text.startswith(("−", "0.0")) else f"+{text}"
 
 
 def magnitude(n: int) -> str:
-    """A count below ten thousand as it is, others with three digits or so: `12.3 k`, `1.2 M`, `3.4 G`."""
+    """A count below ten thousand in full, others with about three digits: `12.3 k`, `1.2 M`, `3.4 G`."""
     if n < 9_999.5:
         return f"{n:,}"
     for unit, size in (("k", 1e3), ("M", 1e6)):
@@ -48,7 +48,7 @@ def magnitude(n: int) -> str:
 
 
 def p_text(p: float) -> str:
-    """A p-value: two decimals, three below 0.1."""
+    """A p-value with two decimals, or three below 0.1."""
     return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
@@ -59,12 +59,12 @@ def entry(values: Sequence[float]) -> Entry:
 
 
 def mean_text(number: Entry | None) -> str:
-    """The mean as it is printed."""
+    """The mean as printed."""
     return DASH if number is None else hundredths(number.mean)
 
 
 def seconds(value: float | None) -> str:
-    """A time as it is printed: two digits below ten seconds, whole seconds beyond."""
+    """A time in seconds as printed: two significant digits below ten seconds, else whole seconds."""
     if value is None:
         return DASH
     return f"{value:.2g}" if value < 9.95 else f"{value:,.0f}"

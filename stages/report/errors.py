@@ -1,7 +1,7 @@
-"""Where the best method is wrong: which classes it confuses, and its worst errors (FREEZE!, appendix 10).
+"""Errors of the best method: which classes it confuses, and its worst errors (FREEZE!, appendix 10).
 
-The method is the one with the best score on dev, as nothing may be chosen on test; of its seeds the smallest
-is shown.
+The method is the one with the best score on dev, as nothing may be chosen on test; its smallest seed is
+shown.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,19 +15,19 @@ from permafrost.stages.metrics.predictions import Answers, read_answers
 from permafrost.stages.report.cells import CellResult, TaskCorpus
 
 MAX_CLASSES = 12
-"""Matrices of more classes are unreadable; their most frequent confusions are listed instead."""
+"""For more classes a matrix would be unreadable, so the most frequent confusions are listed instead."""
 N_LISTED = 15
 
 
 @dataclass(frozen=True)
 class WorstError:
-    """One test example that was answered badly."""
+    """One badly answered test example."""
 
     texts: tuple[str, ...]
     label: str
     prediction: str
     size: str
-    """How wrong."""
+    """Size of the error, in words."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Confused:
     prediction: str
     n: int
     share: float
-    """Of the examples with this label."""
+    """Share of the examples with this label."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,10 @@ class Confusion:
 
     names: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
-    """Labels down, predictions across; empty where there are more than `MAX_CLASSES` classes."""
+    """One row per label and one column per prediction; empty for more than `MAX_CLASSES` classes."""
     confused: tuple[Confused, ...]
-    """The most frequent ones of more classes, at most `N_LISTED`; otherwise empty."""
+    """For more than `MAX_CLASSES` classes the most frequent confusions, at most `N_LISTED`; otherwise
+    empty."""
     n_wrong: int
 
 
@@ -58,11 +59,11 @@ class WorstAnswers:
     """Wrong answers, the worst first."""
 
     rows: tuple[int, ...]
-    """Of the answers, the worst first."""
+    """Rows of the answers, the worst first."""
     sizes: tuple[str, ...]
-    """Of each: how wrong."""
+    """Size of each error, in words."""
     order: str
-    """What decides, in words."""
+    """The criterion, in words."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,13 @@ class TaskErrors:
     method: str
     seed: int
     dev: float
-    """Its score on dev, the mean over its seeds: the best of the methods."""
+    """Its mean score on dev over its seeds, the highest of all methods."""
     n_test: int
     confusion: Confusion | None
-    """None where labels are no classes."""
+    """None if labels are not classes."""
     worst: tuple[WorstError, ...]
     order: str
-    """What the worst errors are ordered by, in words."""
+    """The criterion by which the worst errors are ordered, in words."""
 
 
 def task_errors(
@@ -89,7 +90,7 @@ def task_errors(
     corpora: Mapping[str, TaskCorpus],
     n_worst: int,
 ) -> tuple[TaskErrors, ...]:
-    """Errors on every column, a (task, metric) each, where a method has a score on dev and predictions.
+    """Errors for every column, a (task, metric), in which a method has a score on dev and predictions.
 
     Raises:
         CorruptDataError: a file of predictions cannot be read.
@@ -153,7 +154,7 @@ def _worst(
 
 
 def _best_on_dev(results: Sequence[CellResult]) -> CellResult | None:
-    """The smallest seed of the method with the highest mean on dev; the first of equal methods."""
+    """The smallest seed of the method with the highest mean on dev; the first one if methods tie."""
     by_method: dict[str, list[CellResult]] = {}
     for r in results:
         if r.metrics.dev is not None:
@@ -175,7 +176,7 @@ def confusion(
     predictions: Float64[np.ndarray, " n"],
     names: Sequence[str],
 ) -> Confusion:
-    """Count class indices against each other."""
+    """Count pairs of label and prediction, which are class indices."""
     counts = np.zeros((len(names), len(names)), np.int64)
     np.add.at(counts, (labels.astype(np.int64), predictions.astype(np.int64)), 1)
     is_small = len(names) <= MAX_CLASSES
@@ -190,7 +191,7 @@ def confusion(
 def _most_frequent(counts: NDArray[np.int64], names: Sequence[str]) -> tuple[Confused, ...]:
     wrong = counts - np.diag(np.diag(counts))
     order: list[int] = np.argsort(-wrong, axis=None, kind="stable")[:N_LISTED].tolist()
-    cells: list[tuple[int, int]] = [divmod(place, len(names)) for place in order]
+    cells: list[tuple[int, int]] = [divmod(i, len(names)) for i in order]
     return tuple(
         Confused(names[i], names[j], int(wrong[i, j]), float(wrong[i, j] / counts[i].sum()))
         for i, j in cells
@@ -199,43 +200,44 @@ def _most_frequent(counts: NDArray[np.int64], names: Sequence[str]) -> tuple[Con
 
 
 def worst_partners(answers: Answers, n: int) -> WorstAnswers:
-    """By the rank that the partner of a text got."""
+    """The worst retrievals, by the rank of a text's partner."""
     order = "by the number of texts that stand before the partner"
     return _largest(answers.predictions - 1, n, order, lambda row, size: f"{size:,.0f} before it")
 
 
 def worst_grades(answers: Answers, metric: str, n: int) -> WorstAnswers:
-    """By the distance of prediction and label in what the metric compares.
-
-    Pearson's correlation compares standard scores; Spearman's, and the mean of both, ranks.
+    """The worst grades, by the distance between prediction and label on the scale that the metric compares:
+    standard scores for Pearson's correlation; ranks for Spearman's and for the mean of both.
     """
-    predicted, wanted = answers.predictions, answers.labels
+    predictions, labels = answers.predictions, answers.labels
     if metric == "pearson":
-        predicted, wanted = _standard(predicted), _standard(wanted)
+        predictions, labels = _standard(predictions), _standard(labels)
         order = "by the distance between prediction and label (error: both in standard deviations)"
         return _largest(
-            np.abs(predicted - wanted),
+            np.abs(predictions - labels),
             n,
             order,
-            lambda row, _: f"{predicted[row]:+.1f} for {wanted[row]:+.1f}",
+            lambda row, _: f"{predictions[row]:+.1f} for {labels[row]:+.1f}",
         )
     # Imported here: scipy.stats takes half a second, which a report without graded pairs should not pay.
     from scipy.stats import rankdata
 
-    predicted, wanted = ((rankdata(values) - 0.5) / len(values) for values in (predicted, wanted))
+    predictions, labels = (
+        (rankdata(values) - 0.5) / len(values) for values in (predictions, labels)
+    )
     order = (
         "by the distance between the ranks of prediction and label (error: both, as shares of all)"
     )
     return _largest(
-        np.abs(predicted - wanted),
+        np.abs(predictions - labels),
         n,
         order,
-        lambda row, _: f"{predicted[row]:.0%} for {wanted[row]:.0%}",
+        lambda row, _: f"{predictions[row]:.0%} for {labels[row]:.0%}",
     )
 
 
 def worst_classes(answers: Answers, others: Sequence[CellResult], n: int) -> WorstAnswers:
-    """Wrong answers by their probability; where that was not kept, by how many results are wrong."""
+    """Wrong answers by their probability or, if that was not kept, by how many results are wrong."""
     is_wrong = answers.predictions != answers.labels
     if answers.scores is not None:
         of_answer = np.where(answers.predictions == 1, answers.scores, 1 - answers.scores)

@@ -1,4 +1,4 @@
-"""What the figures share: their width, a legend along the top, lines drawn as marks, panels over epochs.
+"""Parts shared by the figures: width, a legend along the top, lines with markers, panels over epochs.
 
 A figure is drawn inside `canvas.drawing()`. Lengths are points.
 """
@@ -18,21 +18,21 @@ from permafrost.stages.report.palette import INK, MUTED, PAPER, Mark
 WIDTH = 480.0
 POINTS = 72.0
 DASHES = (5.0, 3.0)
-"""Of lines that compare: a majority rate, a uniform weight."""
+"""Dash pattern of reference lines, e.g. a majority rate or a uniform weight."""
 _COLUMNS = ((12, 4), (22, 3), (38, 2))
-"""Characters of the longest name in a legend to the names that stand side by side."""
+"""(Length of the longest name in a legend, columns of the legend): the first row that fits is used."""
 _ROW = 158.0
 _N_MARKERS = 6
-"""Along a line; a marker at every epoch would hide a line of a hundred."""
+"""Maximum markers along a line; a marker at each of a hundred epochs would hide it."""
 
 
 def framed(height: float, marks: dict[str, Mark], compared: Sequence[str]) -> tuple[Figure, float]:
-    """A figure with its legend along the top, and where the room below the legend ends (0 to 1).
+    """A figure with its legend along the top, and the top of the space below the legend (0 to 1).
 
     Args:
-        height: of the whole figure.
-        marks: what the lines mean, by name.
-        compared: names of dashed lines, behind the marks.
+        height: height of the whole figure.
+        marks: how each name is drawn.
+        compared: names of dashed reference lines, listed after the marks.
     """
     figure = Figure(figsize=(WIDTH / POINTS, height / POINTS), dpi=POINTS)
     handles = [line(mark, np.zeros(0), np.zeros(0)) for mark in marks.values()]
@@ -56,7 +56,7 @@ def framed(height: float, marks: dict[str, Mark], compared: Sequence[str]) -> tu
 
 
 def legend_height(names: Sequence[str]) -> float:
-    """Room that a legend of these names takes."""
+    """Height of a legend of these names."""
     shown = _shown_names(names)
     return -(-len(shown) // _n_across(shown)) * 14.5 + 10
 
@@ -80,7 +80,7 @@ def line(mark: Mark, x: np.ndarray, y: np.ndarray, *, small: bool = False) -> Li
 
 
 def marks_of(marks: dict[str, Mark], names: set[str]) -> dict[str, Mark]:
-    """The marks of these names, in their order."""
+    """The marks of these names, in the order of `marks`."""
     return {name: mark for name, mark in marks.items() if name in names}
 
 
@@ -94,7 +94,7 @@ def _n_across(names: Sequence[str]) -> int:
 
 
 def log_scale(axes: Axes) -> None:
-    """A logarithmic scale with a few plain numbers."""
+    """Set a logarithmic y scale with a few plain numbers."""
     axes.set_yscale("log")
     axes.autoscale_view()
     low, high = axes.get_ylim()
@@ -114,17 +114,17 @@ def two_across(
     hspace: float,
     wspace: float,
 ) -> tuple[Figure, list[SubplotSpec]]:
-    """A figure with a legend and room for panels, two in a row, and what their x is below.
+    """A figure with a legend, space for panels, two in a row, and a common x label.
 
     Args:
         n_panels: at least one.
-        shown: what the legend explains.
-        below: what x is.
+        shown: marks in the legend.
+        below: x label.
         row: height of a row.
-        foot: room below the rows.
-        left: of the width, what is in front of the panels.
-        hspace: between rows, of a panel.
-        wspace: between columns, of a panel.
+        foot: space below the rows.
+        left: left margin, as a fraction of the width.
+        hspace: space between rows, as a fraction of the height of a panel.
+        wspace: space between columns, as a fraction of the width of a panel.
     """
     n_across = min(2, n_panels)
     n_down = -(-n_panels // n_across)
@@ -170,22 +170,22 @@ def rows_of_panels(shown: dict[str, Mark], n_rows: int) -> tuple[Figure, list[tu
 
 
 def panel_title(axes: Axes, text: str) -> None:
-    """The title of a small panel."""
+    """Set the title of a small panel."""
     axes.set_title(drawable(text, 36), color=INK, fontsize=9.5)
 
 
 def add_line(axes: Axes, mark: Mark, x: np.ndarray, y: np.ndarray, place: int) -> None:
-    """A line over epochs; `place` among the lines of a panel decides where its markers stand."""
+    """Add a line over epochs; `place` is its index among the lines of a panel and shifts its markers."""
     drawn = line(mark, x, y, small=True)
     step = -(-len(x) // _N_MARKERS)
     if step > 1:
-        # Lines begin to be marked at different epochs, so that equal ones are told apart.
+        # The first marker of each line is at a different epoch, so that equal lines can be told apart.
         drawn.set_markevery((place % step, step))
     axes.add_line(drawn)
 
 
 def ring(axes: Axes, x: float, y: float, colour: str, size: float) -> None:
-    """A ring around a point that was chosen."""
+    """Draw a ring around a chosen point."""
     axes.plot(
         [x],
         [y],

@@ -1,4 +1,4 @@
-"""The page: what goes into the template, and the template's own small helpers."""
+"""The HTML page: the context of the template, and the template's helpers."""
 
 import hashlib
 import re
@@ -38,23 +38,23 @@ _PARTS = (
     "attention.html.j2",
     "errors.html.j2",
 )
-"""What the template includes."""
+"""Templates that the main one includes."""
 COMMAND = "command"
-"""The entry of the provenance that is shown as the command that makes the report again."""
+"""The provenance entry that is shown as the command that reproduces the report."""
 _CODE = re.compile(r"`([^`\n]+)`")
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page shows."""
+    """The content of a page."""
 
     config: ReportConfig
     results: Sequence[CellResult]
     table: ResultsTable
     corpora: Mapping[str, TaskCorpus]
     svgs: Mapping[str, InlineSvg]
-    """By the name of the figure, as in the folder of figures."""
+    """Pictures by the name of the figure, as in the folder `figures`."""
     layer_curves: Sequence[LayerCurve]
     probes: Sequence[Probe]
     pretrainings: Sequence[Pretraining]
@@ -70,7 +70,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The whole HTML document; it refers to nothing outside itself."""
+    """The whole HTML document; it is self-contained."""
     environment = Environment(
         loader=DictLoader({name: _asset(name) for name in _PARTS}),
         autoescape=True,
@@ -143,7 +143,7 @@ def render(page: Page) -> str:
 
 
 def page_digest() -> str:
-    """Digest of the template and the style sheet: the part of a report's code that is not Python."""
+    """Digest of the templates and the style sheet: the part of a report's code that is not Python."""
     content = "\0".join(_asset(name) for name in (_TEMPLATE, _STYLE, *_PARTS))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -173,12 +173,12 @@ def _data_rows(page: Page) -> list[dict[str, Any]]:
 
 
 def _extent(values: tuple[int, int] | None) -> str:
-    """A number, or the least and the largest."""
+    """The smallest and the largest number, or one if they are equal."""
     return DASH if values is None else DASH.join(f"{n:,}" for n in sorted(set(values)))
 
 
 def prose(text: str) -> Markup:
-    """HTML of the text. Everything in it is escaped, so no tag of the writer's gets through."""
+    """HTML of the text. Everything in it is escaped, so no tag in it is interpreted."""
     blocks = [block.strip() for block in re.split(r"\n\s*\n", text) if block.strip()]
     return Markup("\n").join(_block(block) for block in blocks)
 
@@ -192,7 +192,7 @@ def _block(block: str) -> Markup:
 
 
 def _inline(text: str) -> Markup:
-    """Code spans first, so that asterisks inside them stay as they are."""
+    """Convert code spans and bold text; code spans first, so that asterisks inside them are kept."""
     parts = _CODE.split(text)
     return Markup("").join(
         Markup("<code>{}</code>").format(part)

@@ -27,7 +27,7 @@ LAYER_CURVES = pa.schema(
         pa.field("score", pa.float64()),
     ]
 )
-"""Columns of a table of layer curves; scores are fractions, more is better."""
+"""Columns of a table of layer curves; scores are fractions, and higher is better."""
 
 
 @dataclass(frozen=True)
@@ -37,34 +37,34 @@ class LayerCurve:
     method: str
     task: str
     layers: Int64[np.ndarray, " n_layers"]
-    """Ascending, each once."""
+    """Ascending and unique."""
     scores: Float64[np.ndarray, " n_layers"]
 
     @property
     def best(self) -> int:
-        """Place of the best layer; the first of several that print the same."""
+        """Index of the best layer; the first one if several print the same."""
         shown = [hundredths(score) for score in self.scores]
         return shown.index(hundredths(self.scores.max()))
 
 
 @dataclass(frozen=True)
 class LayerTable:
-    """The curves of one task, layers down and methods across."""
+    """The curves of one task, one row per layer and one column per method."""
 
     task: str
     curves: tuple[LayerCurve, ...]
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Layers that any method has, ascending."""
+        """Layers of all methods, ascending."""
         return tuple(sorted({int(layer) for curve in self.curves for layer in curve.layers}))
 
     def rows(self) -> list[tuple[int, list[tuple[float | None, bool]]]]:
-        """Layer, and for every curve its score there (None without one) and whether it is its best."""
+        """Each layer with every curve's score (None if it has none) and whether that is the curve's best."""
         cells = [
             {
-                int(layer): (float(score), place == curve.best)
-                for place, (layer, score) in enumerate(zip(curve.layers, curve.scores, strict=True))
+                int(layer): (float(score), i == curve.best)
+                for i, (layer, score) in enumerate(zip(curve.layers, curve.scores, strict=True))
             }
             for curve in self.curves
         ]
@@ -75,8 +75,8 @@ def read_layer_curves(table: pa.Table) -> tuple[LayerCurve, ...]:
     """One curve per (task, method), each in order of first appearance.
 
     Raises:
-        InputError: no rows, other columns than `LAYER_CURVES`, a value that is missing or not finite,
-            or a layer given twice.
+        InputError: the table has no rows, columns other than `LAYER_CURVES`, a value that is missing or not
+            finite, or a layer twice.
     """
     rows = _checked(table)
     columns = [rows.column(name).to_pylist() for name in LAYER_CURVES.names]
@@ -102,7 +102,7 @@ def layer_tables(curves: Sequence[LayerCurve]) -> tuple[LayerTable, ...]:
 
 
 def layer_description(curves: Sequence[LayerCurve]) -> str:
-    """The figure in words: the best layer of every curve. All numbers are in the tables below it."""
+    """Alternative text of the figure: the best layer of every curve. The tables below it have all numbers."""
     best = "; ".join(
         f"{c.method} on {c.task} {c.scores[c.best]:.1%} at layer {c.layers[c.best]}" for c in curves
     )
@@ -128,9 +128,9 @@ def _checked(table: pa.Table) -> pa.Table:
             raise InputError(f"layer curves lack the {name} of {rows.column(name).null_count} rows")
     scores = rows.column("score").to_numpy()
     if not np.isfinite(scores).all():
-        place = int((~np.isfinite(scores)).argmax())
+        row = int((~np.isfinite(scores)).argmax())
         raise InputError(
-            f"the score in row {place + 1} of the layer curves is {scores[place]}; find out why, or leave "
+            f"the score in row {row + 1} of the layer curves is {scores[row]}; find out why, or leave "
             "this layer out"
         )
     points = zip(
@@ -146,7 +146,7 @@ def _checked(table: pa.Table) -> pa.Table:
 
 
 def layer_figure(curves: Sequence[LayerCurve], marks: dict[str, Mark]) -> Figure:
-    """Score by layer, one panel per task, one line per method; scores of tasks share an axis."""
+    """Score by layer, one panel per task, one line per method; all panels share their axes."""
     shown = marks_of(marks, {c.method for c in curves})
     figure, panels = _panels([c.task for c in curves], shown, "layer")
     for task, axes in panels.items():
@@ -161,20 +161,20 @@ def layer_figure(curves: Sequence[LayerCurve], marks: dict[str, Mark]) -> Figure
 def _panels(
     tasks: Sequence[str], shown: dict[str, Mark], below: str
 ) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with one panel per task, two across, all of one scale."""
+    """A figure with one panel per task, two in a row, with shared axes."""
     unique = list(dict.fromkeys(tasks))
-    figure, places = two_across(
+    figure, cells = two_across(
         len(unique), shown, below, row=190.0, foot=24.0, left=0.085, hspace=0.3, wspace=0.1
     )
     panels: dict[str, Axes] = {}
     first: Axes | None = None
-    for place, task in zip(places, unique, strict=True):
-        axes = figure.add_subplot(place, sharex=first, sharey=first)
+    for cell, task in zip(cells, unique, strict=True):
+        axes = figure.add_subplot(cell, sharex=first, sharey=first)
         first = first or axes
         axes.set_title(drawable(task, 30), color=INK)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         is_lowest = task in unique[-2:]
-        axes.tick_params(labelleft=place.is_first_col(), labelbottom=is_lowest)
+        axes.tick_params(labelleft=cell.is_first_col(), labelbottom=is_lowest)
         panels[task] = axes
     return figure, panels
 

@@ -1,4 +1,4 @@
-"""Learning curves: loss on train and metric on dev of the chosen candidate, epoch by epoch, over seeds.
+"""Learning curves: loss on train and metric on dev of the chosen candidate by epoch, over seeds.
 
 A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points.
 """
@@ -36,40 +36,40 @@ LOG_FROM = 20.0
 
 @dataclass(frozen=True)
 class Run:
-    """One fit: every epoch of the candidate that it kept."""
+    """One fit: all epochs of the candidate that was kept."""
 
     seed: int
     epochs: Int64[np.ndarray, " n_epochs"]
-    """As the fit counted them, ascending."""
+    """Epochs in the numbering of the fit, ascending."""
     train_loss: Float64[np.ndarray, " n_epochs"]
     dev_metric: Float64[np.ndarray, " n_epochs"]
-    """NaN after an epoch without evaluation."""
+    """NaN for an epoch without evaluation."""
     kept: int
-    """The epoch whose parameters were kept: the best on dev, the earliest of equal ones."""
+    """The epoch whose parameters were kept: the best on dev, and the earliest if several are."""
     n_candidates: int
     n_epochs: int
-    """Of all candidates together."""
+    """Total over all candidates."""
 
     def points(
         self, what: Quantity
     ) -> tuple[Int64[np.ndarray, " n_points"], Float64[np.ndarray, " n_points"]]:
-        """Epochs at which there is a number, and the numbers."""
+        """Epochs with a finite value, and the values."""
         values = getattr(self, what)
-        known = np.isfinite(values)
-        return self.epochs[known], values[known]
+        finite = np.isfinite(values)
+        return self.epochs[finite], values[finite]
 
     @property
     def kept_metric(self) -> float:
-        """The metric on dev after the epoch that was kept."""
+        """The metric on dev after the kept epoch."""
         return float(self.dev_metric[self.epochs == self.kept][0])
 
 
 @dataclass(frozen=True)
 class Series:
-    """One quantity over epochs: mean over seeds, and the range of the seeds."""
+    """One quantity over epochs: mean and range over seeds."""
 
     epochs: Int64[np.ndarray, " n_epochs"]
-    """Those for which every seed has a number."""
+    """Epochs for which every seed has a value."""
     mean: Float64[np.ndarray, " n_epochs"]
     low: Float64[np.ndarray, " n_epochs"]
     high: Float64[np.ndarray, " n_epochs"]
@@ -83,12 +83,12 @@ class LearningCurve:
     task: str
     metric: str
     loss: str
-    """What was minimised."""
+    """The loss that was minimised."""
     runs: tuple[Run, ...]
     """One per seed."""
 
     def series(self, what: Quantity) -> Series:
-        """Mean and range over seeds, up to the last epoch that all have."""
+        """Mean and range over seeds, up to the last common epoch."""
         points = [run.points(what) for run in self.runs]
         common = reduce(np.intersect1d, [epochs for epochs, _ in points])
         values = np.stack([of_run[np.isin(epochs, common)] for epochs, of_run in points])
@@ -97,7 +97,7 @@ class LearningCurve:
     def tails(
         self, what: Quantity
     ) -> list[tuple[Int64[np.ndarray, " n_points"], Float64[np.ndarray, " n_points"]]]:
-        """Curves of seeds that trained longer than others, from the last epoch that all have."""
+        """Curves of seeds that trained longer than others, from the last common epoch on."""
         last = max(self.series(what).epochs.tolist(), default=0)
         tails = [
             (epochs[epochs >= last], values[epochs >= last])
@@ -107,11 +107,11 @@ class LearningCurve:
 
 
 def learning_curves(results: Sequence[CellResult]) -> tuple[LearningCurve, ...]:
-    """One curve per (method, task) that was trained in epochs.
+    """One curve per (method, task, metric, loss) that was trained in epochs.
 
     Raises:
-        NotFoundError: a history file is not there.
-        CorruptDataError: it lacks a column, has no rows, or no metric on dev.
+        NotFoundError: a history file does not exist.
+        CorruptDataError: a history file lacks a column, has no rows, or has no metric on dev.
     """
     groups: dict[tuple[str, str, str, str], list[Run]] = {}
     for r in results:
@@ -123,7 +123,7 @@ def learning_curves(results: Sequence[CellResult]) -> tuple[LearningCurve, ...]:
 
 
 def learning_description(curves: Sequence[LearningCurve]) -> str:
-    """The figure in words: the epoch that was kept of every fit, and its metric on dev."""
+    """Alternative text of the figure: the kept epoch of every fit, and its metric on dev."""
     kept = "; ".join(
         f"{c.method} on {c.task} "
         + ", ".join(f"{run.kept_metric:.1%} at epoch {run.kept}" for run in c.runs)
@@ -137,7 +137,7 @@ def learning_description(curves: Sequence[LearningCurve]) -> str:
 
 def _run(cell: Cell, path: Path) -> Run:
     table = _read(cell, path)
-    # A fit of one setting says nothing of candidates.
+    # The history of a fit of a single setting has no candidates.
     alone = "candidate" not in table.column_names
     candidate = (
         np.zeros(table.num_rows, np.int64) if alone else table.column("candidate").to_numpy()
@@ -182,9 +182,9 @@ def _read(cell: Cell, path: Path) -> pa.Table:
 
 
 def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> Figure:
-    """Loss on train and metric on dev by epoch, one row per (task, loss): mean and range over seeds.
+    """Loss on train and metric on dev by epoch, one row per (task, loss, metric): mean and range over seeds.
 
-    A ring is the epoch that a fit kept. Metrics are times 100 and share a scale where they are the same.
+    A ring marks the epoch that a fit kept. Metrics are times 100; panels of one metric share a scale.
     """
     shown = marks_of(marks, {c.method for c in curves})
     rows = list(dict.fromkeys((c.task, c.loss, c.metric) for c in curves))

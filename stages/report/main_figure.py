@@ -24,7 +24,7 @@ def main_figure(config: ReportConfig, table: ResultsTable, row_marks: dict[str, 
 
 
 def main_description(config: ReportConfig, table: ResultsTable) -> str:
-    """The figure in words, with its numbers: they are in the results table as well."""
+    """Alternative text of the figure, with its numbers, which are in the results table as well."""
     axis = config.x_axis
     against = f"against {axis.label}" if isinstance(axis, CurveAxis) else "by task"
     lines = [
@@ -40,7 +40,7 @@ def main_description(config: ReportConfig, table: ResultsTable) -> str:
 
 
 def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) -> Figure:
-    """Test metric against the parameter, one line per method and control, bars of one sd over seeds."""
+    """Test metric against the parameter: one line per method and control, with bars of one sd over seeds."""
     placed = sorted(
         (axis.values[c.task], i) for i, c in enumerate(table.columns) if c.task in axis.values
     )
@@ -49,7 +49,7 @@ def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) 
     axes = figure.add_axes((0.1, 0.135, 0.88, top - 0.135))
     gap = min((b - a for a, b in pairwise(sorted(set(x.tolist())))), default=1.0)
     for place, row in enumerate(_back_to_front(table)):
-        # Side by side within a tenth of a step, so that bars of equal results do not hide each other.
+        # Lines are shifted within a tenth of a step, so that bars of equal results do not hide each other.
         shift = gap * 0.1 * (place / max(len(table.rows) - 1, 1) - 0.5)
         points = [(v + shift, e) for v, i in placed if (e := row.entries[i]) is not None]
         if points:
@@ -71,7 +71,7 @@ def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) 
 
 
 def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
-    """Test metric by task, one mark per method and control, bars of one sd over seeds."""
+    """Test metric by task: one mark per method and control, with bars of one sd over seeds."""
     n_tasks = len(table.columns)
     height = 90.0 + n_tasks * (22 + 7 * len(table.rows))
     figure, top = framed(height, marks, _compared(table))

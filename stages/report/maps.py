@@ -1,4 +1,5 @@
-"""Maps of test texts: where a method's vectors put the texts of each class; one panel per method.
+"""Maps of test texts: a method's vectors by class on their first two principal components, one panel per
+method.
 
 A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points.
 """
@@ -29,7 +30,7 @@ _ABOVE, _BELOW, _FOOT = 20.0, 26.0, 12.0
 
 @dataclass(frozen=True)
 class MethodMap:
-    """What one method's vectors look like."""
+    """The map of one method's vectors."""
 
     method: str
     map: VectorMap
@@ -40,13 +41,13 @@ class TaskMap:
     """The maps of one task."""
 
     number: int
-    """From 1, in order of first appearance."""
+    """Number from 1, in order of first appearance."""
     task: str
     class_names: tuple[str, ...]
     methods: tuple[MethodMap, ...]
-    """Each with its smallest seed."""
+    """Maps of the methods, each with its smallest seed."""
     titles: Mapping[int, str]
-    """Beginnings of the texts, by their numbers."""
+    """Beginnings of the texts, by the index of the text."""
 
     @property
     def figure(self) -> str:
@@ -55,22 +56,22 @@ class TaskMap:
 
     @property
     def n_texts(self) -> int:
-        """Most texts on one of the maps."""
+        """Number of texts on the largest of the maps."""
         return max(len(m.map.texts) for m in self.methods)
 
     @property
     def shown(self) -> dict[str, int]:
-        """Classes that have a mark of their own, by name: all, or the commonest where there are too many."""
+        """Classes that have a mark of their own, by name: all, or the most frequent if there are too many."""
         return {self._name(c): c for c in sorted(self._ranked[: self._n_shown])}
 
     @property
     def rest(self) -> tuple[int, ...]:
-        """Classes that are drawn together."""
+        """Classes that share one mark."""
         return tuple(sorted(self._ranked[self._n_shown :]))
 
     @property
     def rest_name(self) -> str:
-        """What the rest is called: like no class that is shown."""
+        """Name of the rest, which differs from all classes shown."""
         return OTHERS if OTHERS not in self.shown else f"all {OTHERS}"
 
     @cached_property
@@ -90,10 +91,10 @@ class TaskMap:
 def read_task_maps(
     results: Sequence[CellResult], corpora: Mapping[str, TaskCorpus]
 ) -> tuple[TaskMap, ...]:
-    """The maps of every task that has some; controls have none.
+    """The maps of every task that has any; controls have none.
 
     Raises:
-        CorruptDataError: a file of a map cannot be read, or is of another corpus.
+        CorruptDataError: a file of a map cannot be read, or belongs to a different corpus.
     """
     chosen: dict[tuple[str, str], CellResult] = {}
     for r in results:
@@ -132,7 +133,7 @@ def _task_map(
 
 
 def map_description(task_map: TaskMap) -> str:
-    """The figure in words: of every map its texts, and the shares of the variance it shows."""
+    """Alternative text of the figure: the number of texts and each map's shares of the variance."""
     maps = "; ".join(
         f"{m.method}: {m.map.shares[0]:.0%} and {m.map.shares[1]:.0%}" for m in task_map.methods
     )
@@ -151,7 +152,7 @@ def _check_texts(vector_map: VectorMap, corpus: TaskCorpus, result: CellResult) 
 
 
 def map_figure(task_map: TaskMap) -> tuple[Figure, Mapping[str, tuple[str, ...]]]:
-    """The figure, and the texts of its marks by the `gid` of the lines that hold them."""
+    """The figure, and the tooltips of its markers by the `gid` of their line."""
     marks = {name: class_mark(i) for i, name in enumerate(task_map.shown)}
     if task_map.rest:
         marks[task_map.rest_name] = rest_mark()

@@ -1,4 +1,4 @@
-"""Tables in Markdown and LaTeX, for which names and sentences are printed as they are, whatever they hold."""
+"""Tables in Markdown and LaTeX, in which names and sentences are printed literally."""
 
 import re
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ _INLINE = re.compile(
     r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis, not the inside of a word
 )
 _IN_FRONT = re.compile(r"^(?:[-+](?=[-\s]|$)|#+(?=\s|$)|>|\d+(?=[.)](?:\s|$)))")
-"""What makes a line a heading, a list, a rule or a quotation."""
+"""Beginnings that make a line a heading, a list, a rule or a quotation."""
 _CLOSING = re.compile(r"(?<=\s)#+$")
-"""What ends a heading without being shown."""
+"""A closing sequence of a heading, which is not shown."""
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -40,13 +40,13 @@ _SPECIAL = {
 
 @dataclass(frozen=True)
 class PlainTable:
-    """Text in rows and columns."""
+    """A table of texts."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     n_names: int = 2
-    """Columns in front that hold names; all others hold numbers."""
+    """Number of leading columns with names; all others have numbers."""
 
     def to_markdown(self) -> str:
         """A heading and a pipe table."""
@@ -63,21 +63,21 @@ class PlainTable:
 
 
 def literal(text: str) -> str:
-    """Text as a paragraph, a heading or the cell of a pipe table prints it, on one line."""
+    """Text escaped for a Markdown paragraph, heading or cell of a pipe table, on one line."""
     line = _INLINE.sub(r"\\\g<0>", " ".join(text.split()))
-    line = _IN_FRONT.sub(lambda found: _guarded(found[0]), line)
-    return _CLOSING.sub(lambda found: f"\\{found[0]}", line)
+    line = _IN_FRONT.sub(lambda match: _guarded(match[0]), line)
+    return _CLOSING.sub(lambda match: f"\\{match[0]}", line)
 
 
 def _guarded(mark: str) -> str:
-    # Of a number it is the sign behind it that makes a list; a digit cannot be escaped.
+    # After a number, the sign behind it makes the list; a digit cannot be escaped.
     return f"{mark}\\" if mark[0].isdigit() else f"\\{mark}"
 
 
 def escaped(text: str) -> str:
-    """Text as LaTeX prints it, on one line.
+    """Text escaped for LaTeX, on one line.
 
-    A `[` or `*` in front is guarded: behind the end of a row LaTeX would read it as an argument.
+    A leading `[` or `*` is guarded, as after the end of a row LaTeX would read it as an argument.
     """
     line = "".join(c for c in " ".join(text.split()) if c.isprintable())
     guard = "{}" if line.startswith(("[", "*")) else ""
@@ -85,11 +85,11 @@ def escaped(text: str) -> str:
 
 
 def tabular(alignment: str, groups: Sequence[Sequence[Sequence[str]]]) -> str:
-    """A booktabs table of cells that are LaTeX already; a rule stands between groups of rows.
+    """A booktabs table of cells that are already LaTeX, with a rule between groups of rows.
 
     Args:
-        alignment: a letter for each column.
-        groups: the rows of the head, then those of each part.
+        alignment: one letter per column.
+        groups: the rows of the header, then those of each part.
     """
     parts = ["".join(f"{' & '.join(row)} \\\\\n" for row in group) for group in groups if group]
     body = "\\midrule\n".join(parts)
@@ -97,7 +97,7 @@ def tabular(alignment: str, groups: Sequence[Sequence[Sequence[str]]]) -> str:
 
 
 def floating(table: str, caption: str, label: str) -> str:
-    """A table environment around a `tabular`; the caption is LaTeX already."""
+    """A table environment around a `tabular`; the caption is already LaTeX."""
     return (
         "% needs \\usepackage{booktabs}\n"
         "\\begin{table}\n\\centering\n"
@@ -106,10 +106,10 @@ def floating(table: str, caption: str, label: str) -> str:
 
 
 def to_markdown(tables: Sequence[PlainTable]) -> str:
-    """All tables in one text."""
+    """All tables as one Markdown text."""
     return "\n".join(table.to_markdown() for table in tables)
 
 
 def to_latex(tables: Sequence[PlainTable]) -> str:
-    """All tables in one text; labels `tab:report-1` and so on."""
+    """All tables as one LaTeX text, with labels `tab:report-1` and so on."""
     return "\n".join(table.to_latex(f"report-{i}") for i, table in enumerate(tables, start=1))

@@ -1,8 +1,8 @@
-"""Notes under the results: what the marks mean, what was averaged, and caveats about the scores.
+"""Notes under the results: the meaning of the marks, what was averaged, and caveats about the scores.
 
 One caveat names fits that may have stopped too early: the best epoch on dev is the last one, or the training
-loss still falls markedly and few epochs have passed since the best. A loss that falls while dev has long
-stopped improving is no sign of it.
+loss is still falling markedly and few epochs have passed since the best. A loss that falls long after dev
+has stopped improving is not a sign of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,17 @@ from permafrost.stages.report.standing import Standing, standings
 from permafrost.stages.report.tables import TIED, Average, Column, ResultsTable, averages
 
 ONE_EXAMPLE = 0.003
-"""A test set is small if one of its examples is worth more of the metric."""
+"""A test set is small if one example changes the metric by more than this."""
 HALF_WIDTH = 0.03
-"""A test set is small if half of an interval is wider."""
+"""A test set is small if half the width of an interval exceeds this."""
 FEW_SEEDS = 5
-"""With fewer, seeds alone make an interval more than 1.4 times as wide as a known spread of theirs would."""
+"""With fewer, estimating the spread over seeds makes an interval more than 1.4 times as wide as a known
+spread would."""
 _MEANS_OF_EXAMPLES = ("accuracy", "mrr")
 WAITED = 5
 """Epochs without improvement on dev after which a falling training loss no longer matters."""
 SHARE_OF_FALL = 0.05
-"""A loss still falls if its last epoch has more than this share of its whole fall,"""
+"""A loss is still falling if its last epoch has more than this share of the whole decrease,"""
 SHARE_OF_LOSS = 0.01
 """and more than this share of the loss of its first epoch."""
 _MOST_NAMED = 6
@@ -41,9 +42,9 @@ def annotated(
     config: ReportConfig,
     curves: Sequence[LearningCurve] = (),
 ) -> ResultsTable:
-    """The table with intervals, comparisons, means over tasks, and its notes.
+    """The table with intervals, comparisons, means over tasks, and notes.
 
-    `curves` say how methods were trained.
+    `curves` are the learning curves of the trained methods, for a note on fits that may be unfinished.
 
     Raises:
         CorruptDataError: a file of predictions cannot be read.
@@ -70,7 +71,7 @@ def annotated(
 
 
 def marks_note(standings: Sequence[Standing], config: BootstrapConfig) -> tuple[str, ...]:
-    """How the best of each column was compared with the others, if it was."""
+    """A note on how the best of each column was compared with the others, if it was."""
     n_comparisons = sum(len(s.against_best) for s in standings)
     n_results = sum(s.n_results for s in standings)
     n_missing = n_results - sum(len(s.cells) for s in standings)
@@ -92,7 +93,7 @@ def marks_note(standings: Sequence[Standing], config: BootstrapConfig) -> tuple[
 
 
 def few_seeds_note(results: Sequence[CellResult], standings: Sequence[Standing]) -> tuple[str, ...]:
-    """What the seeds of trained methods can show where they are few, if anything was compared."""
+    """A note on what few seeds of trained methods can show, if anything was compared."""
     if not any(s.against_best for s in standings):
         return ()
     seeds: dict[str, set[int]] = {}
@@ -114,7 +115,7 @@ def few_seeds_note(results: Sequence[CellResult], standings: Sequence[Standing])
 
 
 def averages_note(columns: Sequence[Column], averages: Sequence[Average]) -> tuple[str, ...]:
-    """What the means are of, or why there is none."""
+    """A note on what is averaged, or why there is no mean."""
     tasks = dict.fromkeys(c.task for c in columns)
     if len(tasks) < 2:
         return ()
@@ -133,11 +134,11 @@ def averages_note(columns: Sequence[Column], averages: Sequence[Average]) -> tup
 
 
 def small_sets_note(table: ResultsTable, config: BootstrapConfig) -> tuple[str, ...]:
-    """Test sets on which small differences of methods mean nothing, if there are any."""
+    """A note on test sets that are too small to show small differences between methods, if there are any."""
     small: list[str] = []
     for place, column in enumerate(table.columns):
         methods = {row.method for row in table.of_role("method")}
-        # Of single seeds: how far seeds lie apart is no matter of the test set.
+        # Intervals of single seeds, as the spread over seeds does not depend on the test set.
         of_seeds = table.standings[place].cells.items() if table.standings else ()
         widest = max((i.half_width for (m, _), i in of_seeds if m in methods), default=None)
         one = 1 / column.n_test if column.metric in _MEANS_OF_EXAMPLES and column.n_test else 0.0
@@ -159,13 +160,13 @@ def _counted(n: int, noun: str) -> str:
 
 
 def ends_at_its_best(run: Run) -> bool:
-    """The best epoch on dev is the last one, so the metric could still rise."""
+    """Whether the best epoch on dev is the last one, so that the metric could still rise."""
     evaluated, _ = run.points("dev_metric")
     return bool(run.kept == evaluated[-1] and run.kept_metric < 1)
 
 
 def still_falls(run: Run) -> bool:
-    """The training loss fell markedly in the last epoch, soon after the best epoch on dev."""
+    """Whether the training loss fell markedly in the last epoch, soon after the best epoch on dev."""
     losses = run.train_loss
     if len(losses) < 2 or run.epochs[-1] - run.kept >= WAITED or run.kept_metric >= 1:
         return False
@@ -176,7 +177,8 @@ def still_falls(run: Run) -> bool:
 def unfinished_note(
     curves: Sequence[LearningCurve], controls: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Which fits those are, by method, task and seed, and what to change; controls are left out."""
+    """A note on fits that may have stopped too early, by method, task and seed, and what to change; controls
+    are left out."""
     fits: list[str] = []
     for curve in curves:
         if curve.method in controls:
@@ -207,7 +209,7 @@ def _seeds(runs: Sequence[Run]) -> str:
 
 
 def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:
-    """Which tasks share texts between train and test, if there are any."""
+    """A note on tasks that share texts between train and test, if there are any."""
     shared = {c.task: f"{c.task} {hundredths(c.overlap)} %" for c in columns if c.overlap}
     if not shared:
         return ()
@@ -218,8 +220,8 @@ def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:
 
 
 def trained_texts_note(results: Sequence[CellResult]) -> tuple[str, ...]:
-    """Per evaluation task, how many of its texts a method was trained on, if anything that was trained was
-    evaluated; of several methods those of the one that was trained on most."""
+    """A note on how many texts of each evaluation task a method was trained on, if any trained method was
+    evaluated; of several methods, the one that was trained on most counts."""
     counts: dict[str, dict[str, TextsInTrain]] = {}
     for result in results:
         of_task = counts.setdefault(result.cell.task, {})

@@ -1,8 +1,8 @@
-"""Colours and markers: every method has one of each in all figures; all other rows are grey.
+"""Colours and markers: every method has the same ones in all figures; all other rows are grey.
 
-The hues are Okabe and Ito's, told apart with any kind of colour vision; the markers and line styles tell
-them apart without colour. A stand-alone picture uses the light values; in the page each becomes a
-custom property of the style sheet, which has a dark value too.
+The hues are Okabe and Ito's, which can be told apart with any kind of colour vision; markers and line styles
+distinguish methods without colour. A stand-alone picture uses the light values; in the page each becomes a
+custom property of the style sheet, which also has a dark value.
 """
 
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ SERIES = ("#0072b2", "#d55e00", "#00896a", "#b04a8b", "#a97a00", "#5b4fc4", "#8a
 
 
 HEAT = ("none", "#fdf3e0", "#fbe5bf", "#f9cf8a", "#f3b04f", "#e88d1c", "#b35900")
-"""Token weights from a quarter of uniform or less (first) to sixteen times it or more (last)."""
+"""Colours of token weights, from a quarter of uniform or less (first) to 16 times uniform or more (last)."""
 
 
 KIND_COLOURS = ("#c3cbd4", "#ead9a8", "#8fc7c0", "#d3ebe8")
-"""Kinds of token: special, punctuation, first of a word, continuation."""
+"""Colours of kinds of token: special, punctuation, first of a word, continuation."""
 
 
 CUSTOM_PROPERTIES = {
@@ -45,7 +45,7 @@ CUSTOM_PROPERTIES = {
     **{colour: f"var(--series-{i})" for i, colour in enumerate(SERIES)},
     **{colour: f"var(--kind-{i})" for i, colour in enumerate(KIND_COLOURS)},
 }
-"""Colours of a figure to their names in the page's style sheet."""
+"""Custom property of the page's style sheet for each colour of a figure."""
 
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
@@ -80,17 +80,17 @@ def marks(table: ResultsTable) -> dict[str, Mark]:
 
 
 def class_mark(i: int) -> Mark:
-    """How points of a class are drawn, by its place among those shown."""
+    """How points of a class are drawn, by its index among those shown."""
     return _method(i)
 
 
 def rest_mark() -> Mark:
-    """How points of all further classes are drawn: grey and small."""
+    """How points of all other classes are drawn: grey and small."""
     return Mark(CONTROL, ".", (), filled=True)
 
 
 def extended(marks: dict[str, Mark], methods: Sequence[str]) -> dict[str, Mark]:
-    """The marks, and further ones for methods that have none yet."""
+    """The marks, with new ones for methods that have none yet."""
     new = [name for name in dict.fromkeys(methods) if name not in marks]
     n_taken = sum(mark.colour != CONTROL for mark in marks.values())
     return {**marks, **{name: _method(n_taken + i) for i, name in enumerate(new)}}

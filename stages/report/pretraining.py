@@ -1,7 +1,8 @@
-"""Pretraining curves: how well the autoencoders of each third of the layers reconstruct, epoch by epoch.
+"""Pretraining curves: reconstruction error of the autoencoders of each third of the layers, by epoch.
 
-FREEZE! (figure 3) shows such curves for early, middle and late layers. We differ: its layers are not told,
-ours are thirds of those that were pretrained, and the error on held-out texts stands beside that on train.
+FREEZE! (figure 3) shows such curves for early, middle and late layers. We differ: the paper does not say
+which layers these are, whereas ours are thirds of those pretrained; and we show the error on held-out texts
+beside that on train.
 """
 
 from collections.abc import Sequence
@@ -38,34 +39,34 @@ _DEPTHS = {
 
 @dataclass(frozen=True)
 class PretrainingRun:
-    """A pretraining, and where its history lies."""
+    """A pretraining run and its history file."""
 
     name: str
     task: str
-    """Whose texts were used."""
+    """The task whose texts were used."""
     history: Path
     layers: tuple[str, ...]
-    """Names of the layers, in the order in which the history counts them."""
+    """Names of the layers, in the order of their indices in the history."""
 
 
 @dataclass(frozen=True)
 class Depth:
-    """Neighbouring layers together: mean squared error of reconstruction, the mean over the layers."""
+    """A group of neighbouring layers: mean squared error of reconstruction, averaged over the layers."""
 
     name: str
     layers: tuple[str, ...]
     train_mse: Float64[np.ndarray, " n_epochs"]
-    """During the epoch, dropout on."""
+    """Error on train during the epoch, with dropout."""
     dev_mse: Float64[np.ndarray, " n_epochs"]
-    """On held-out texts, after the epoch, dropout off."""
+    """Error on held-out texts after the epoch, without dropout."""
     kept_epochs: tuple[int, ...]
-    """The epoch kept of each layer: the first with the least error on held-out texts."""
+    """The kept epoch of each layer: the first with the smallest error on held-out texts."""
     kept_train_mse: tuple[float, ...]
     kept_dev_mse: tuple[float, ...]
 
     @property
     def extent(self) -> str:
-        """The first and the last layer."""
+        """The first and the last layer, as printed."""
         first, last = self.layers[0], self.layers[-1]
         return first if first == last else f"{first} {DASH} {last}"
 
@@ -84,14 +85,14 @@ def read_pretrainings(runs: Sequence[PretrainingRun]) -> tuple[Pretraining, ...]
     """The curves of all pretrainings, in their order.
 
     Raises:
-        NotFoundError: a history file is not there.
-        CorruptDataError: it lacks a column, or does not have every layer in every epoch.
+        NotFoundError: a history file does not exist.
+        CorruptDataError: a history file lacks a column, or does not have every layer in every epoch.
     """
     return tuple(_pretraining(run) for run in runs)
 
 
 def pretraining_description(pretrainings: Sequence[Pretraining]) -> str:
-    """The figure in words, with its last numbers."""
+    """Alternative text of the figure, with the errors after the last epoch."""
     ends = "; ".join(
         f"{p.name}, after epoch {p.epochs[-1]}: "
         + ", ".join(
@@ -149,7 +150,7 @@ def _read(run: PretrainingRun) -> pa.Table:
 def pretraining_figure(pretrainings: Sequence[Pretraining]) -> Figure:
     """Mean squared error of reconstruction by epoch, on train and held out, by depth of the layers.
 
-    A ring is the epoch kept of a layer.
+    A ring marks the kept epoch of a layer.
     """
     names = {depth.name for p in pretrainings for depth in p.depths}
     figure, panels = rows_of_panels(marks_of(_DEPTHS, names), len(pretrainings))

@@ -1,4 +1,4 @@
-"""What probes found: curves and choices, from a tidy table to a figure, one panel per task and measure.
+"""Results of probes: curves and choices, from a tidy table to a figure with one panel per task and measure.
 
 A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points.
 """
@@ -30,7 +30,7 @@ PROBE_CURVES = pa.schema(
         *(POINTS.field(name) for name in POINTS.names if name != "axis"),
     ]
 )
-"""Columns of `probes.parquet`: the points of all probes, and what they are of."""
+"""Columns of `probes.parquet`: the points of all probes, with the probe, method and task of each."""
 _ROW = 160.0
 _TICKS = 8
 
@@ -44,22 +44,22 @@ class ProbeCurve:
     measure: str
     unit: str
     x: Float64[np.ndarray, " n"]
-    """Ascending, each once."""
+    """Ascending and unique."""
     at: tuple[str, ...]
     values: Float64[np.ndarray, " n"]
     chosen: int | None
-    """Place that dev chose."""
+    """Index of the point chosen on dev; None if nothing was chosen."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What dev chose for one method on one task, and the measures there."""
+    """The point chosen on dev for one method on one task, and the measures there."""
 
     method: str
     task: str
     at: str
     measures: tuple[tuple[str, str], ...]
-    """Name and number, as shown."""
+    """(name, value) of each measure, as printed."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ class Probe:
     """All curves of one probe."""
 
     number: int
-    """From 1, in order of first appearance."""
+    """Number from 1, in order of first appearance."""
     name: str
     kind: str
     axis: str
     caption: str
-    """What its figure shows, as its kind says it."""
+    """What its figure shows, from the kind of probe."""
     curves: tuple[ProbeCurve, ...]
 
     @property
     def figure(self) -> str:
-        """Name of its picture; a probe's own name may hold what a file's may not."""
+        """Name of its picture; not the probe's own name, which may have characters that a file's may not."""
         return f"probe_{self.number}_{self.kind}"
 
     @property
@@ -113,7 +113,8 @@ class Probe:
         return tuple(choices)
 
     def rows(self, task: str) -> list[tuple[str, list[str]]]:
-        """Every place of a task's curves and what each curve has there, as shown; empty for nothing."""
+        """Every point on the axis of a task's curves with the value of each curve there, as printed; "" if a
+        curve has none."""
         curves = [c for c in self.curves if c.task == task]
         places = sorted({(x, at) for c in curves for x, at in zip(c.x.tolist(), c.at, strict=True)})
         columns = [
@@ -124,7 +125,8 @@ class Probe:
 
 
 def shown(value: float, unit: str) -> str:
-    """A share times 100 with one decimal, a number with three digits or all of its whole ones."""
+    """A share times 100 with one decimal; another number with three significant digits, or without decimals
+    from 1000 on."""
     if unit == "share":
         return hundredths(value)
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -139,7 +141,7 @@ def read_probes(table: pa.Table, captions: Mapping[str, str]) -> tuple[Probe, ..
         captions: what the figure of each kind shows.
 
     Raises:
-        InputError: other columns, or a value that is not finite.
+        InputError: the table has other columns, or a value that is not finite.
     """
     if table.schema.names != PROBE_CURVES.names:
         raise InputError(
@@ -167,7 +169,7 @@ def read_probes(table: pa.Table, captions: Mapping[str, str]) -> tuple[Probe, ..
 
 
 def probe_description(probe: Probe) -> str:
-    """The figure in words: what every curve spans. All numbers are in the tables below it."""
+    """Alternative text of the figure: the range of every curve. The tables below it have all numbers."""
     spans = "; ".join(
         f"{c.measure} of {c.method} on {c.task} {shown(c.values.min(), c.unit)} to "
         f"{shown(c.values.max(), c.unit)}"
@@ -192,9 +194,10 @@ def _curve(method: str, task: str, measure: str, rows: Sequence[dict[str, object
 
 
 def probe_figure(probe: Probe, marks: dict[str, Mark]) -> Figure:
-    """Every measure by place, two panels across; each measure has its own scale, dev and test share one.
+    """Every measure along the axis, two panels in a row; each measure has its own scale, shared by dev and
+    test.
 
-    A ring is the place that dev chose.
+    A ring marks the point chosen on dev.
     """
     names = marks_of(marks, set(probe.methods))
     panels = probe.panels()
@@ -240,6 +243,6 @@ def _draw(axes: Axes, curve: ProbeCurve, mark: Mark) -> None:
 def _ticks(axes: Axes, curves: list[ProbeCurve]) -> None:
     places = sorted({place for c in curves for place in zip(c.x.tolist(), c.at, strict=True)})
     step = -(-len(places) // _TICKS)
-    # The last place is always named: it is the layer, or the threshold, that people know best.
+    # The last point always has a label, as it is the layer or threshold that readers know best.
     kept = places[(len(places) - 1) % step :: step]
     axes.set_xticks([x for x, _ in kept], [drawable(at, 8) for _, at in kept])

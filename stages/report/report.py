@@ -1,4 +1,4 @@
-"""Write a report: a page to look at, the same numbers as data, and pictures to reuse."""
+"""Write a report: an HTML page, the same numbers as data, and pictures to reuse."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -86,33 +86,33 @@ def write_report(
 ) -> None:
     """Write report.html, results.parquet, results.md, results.tex, summary.json and figures/*.png.
 
-    The page's other tables are in tables.md and tables.tex. Where methods weigh tokens, token_summary.parquet
-    holds the numbers of that figure.
+    The page's other tables are in tables.md and tables.tex. If methods have token weights,
+    token_summary.parquet has their summary.
 
     The same input gives the same bytes.
 
     Args:
         config: title, description and layout.
-        cells: results, in the order in which methods and tasks are to appear.
+        cells: results, in the order in which methods and tasks are shown.
         texts: the corpus of every task.
-        tokens: digests of texts to their tokens, one per token weight.
-        provenance: shown as it is; the entry "command" is what makes the report again.
-        folder: made if it is not there.
-        layer_curves: scores by layer, columns of `LAYER_CURVES`; drawn, tabulated, and written as
+        tokens: gives the tokens of texts by digest, one per token weight.
+        provenance: shown unchanged; the entry "command" is the command that reproduces the report.
+        folder: created if it does not exist.
+        layer_curves: scores by layer, with the columns `LAYER_CURVES`; drawn, tabulated, and written as
             layer_curves.parquet.
-        probes: what other probes found, columns of `PROBE_CURVES`; drawn, tabulated, and written as
+        probes: results of other probes, with the columns `PROBE_CURVES`; drawn, tabulated, and written as
             probes.parquet.
         probe_captions: what the figure of each kind of probe shows.
-        pretrainings: what encoders were pretrained, drawn.
-        extractions: what the backbone took, tabulated.
+        pretrainings: pretraining runs, whose curves are drawn.
+        extractions: runs of the backbone, whose costs are tabulated.
         attention: stored attention rows, shown for a few texts.
-        gaps: what is missing, a sentence each; the first of the notes.
+        gaps: what is missing, one sentence each; printed before the other notes.
 
     Raises:
-        InputError: no cells, a cell given twice, a task without a corpus, a task on the axis that no
-            cell is of, or layer curves or probes that are not what they should be.
-        NotFoundError: a result file is not there.
-        CorruptDataError: a result file has not the content it should.
+        InputError: there are no cells, a cell occurs twice, a task has no corpus, a task on the axis has no
+            cell, or layer curves or probes are invalid.
+        NotFoundError: a result file does not exist.
+        CorruptDataError: a result file has invalid content.
         PermafrostError: a metric is not a finite number.
     """
     results = read_results(cells)
@@ -255,12 +255,12 @@ def plain_tables(
 
     Args:
         table: the results, with their intervals.
-        level: coverage of these.
+        level: coverage of the intervals.
         layers: scores by layer, by task.
-        weighed: token weights, by task.
+        weighed: summaries of token weights, by task.
         choices: what was chosen on dev.
-        costs: what methods took.
-        extractions: what the backbone took.
+        costs: costs of methods.
+        extractions: runs of the backbone.
     """
     tables = (
         intervals_table(table, level),

@@ -1,4 +1,4 @@
-"""The results as files: a row per cell (`results.parquet`), Markdown, LaTeX, and plain data for listings."""
+"""The results as files: one row per cell (`results.parquet`), Markdown, LaTeX, and JSON for listings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -40,10 +40,10 @@ SCHEMA = pa.schema(
         pa.field("key", pa.string(), nullable=False),
     ]
 )
-"""Columns, one row per cell. `ci_low` and `ci_high` are the interval of `test` over resampled test examples,
-null where the predictions were not kept. `overlap` is the share of test examples with a text that train has,
-`clean_test` the metric on the `n_clean_test` others. `choice` and `class_balance`, the share of each class in
-test, are JSON."""
+"""Columns, one row per cell. `ci_low` and `ci_high` are the confidence interval of `test` over resampled test
+examples, null if the predictions were not kept. `overlap` is the share of test examples that share a text
+with train, and `clean_test` the metric on the other `n_clean_test`. `choice` and `class_balance` (the share
+of each class in test) are JSON."""
 _OF_CELL = ("method", "task", "category", "seed", "role", "key")
 _MARKDOWN: dict[PrintedMark, str] = {"plain": "{}", "best": "**{}**", "tied": f"{{}} {TIED}"}
 _MARKED: dict[PrintedMark, str] = {
@@ -67,7 +67,7 @@ def cell_intervals(
 def results_arrow(
     results: Sequence[CellResult], intervals: Mapping[CellName, Interval]
 ) -> pa.Table:
-    """Every cell as a row, in the order given."""
+    """One row per cell, in the same order."""
     rows = [
         {
             **{name: getattr(r.cell, name) for name in _OF_CELL},
@@ -90,7 +90,7 @@ def _ends(interval: Interval | None) -> list[float] | None:
 
 
 def results_markdown(table: ResultsTable) -> str:
-    """A pipe table; best in bold, controls named so, then majority rate and class balance, and notes."""
+    """A pipe table, best in bold and controls labelled, with majority rate, class balance and notes below."""
     body = [
         [
             literal(row.label),
@@ -116,7 +116,7 @@ def results_markdown(table: ResultsTable) -> str:
 
 
 def results_summary(table: ResultsTable) -> dict[str, Any]:
-    """Plain data for listings: `tasks` are the headings of every row's `cells`."""
+    """JSON for listings; `tasks` are the headings of every row's `cells`."""
     return {
         "tasks": [c.heading for c in table.columns],
         "metrics": [c.metric for c in table.columns],

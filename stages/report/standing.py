@@ -1,9 +1,9 @@
-"""Intervals of the results, and which methods the best of a task is not shown to be better than.
+"""Confidence intervals of the results, and the methods that are not significantly worse than the best.
 
-The interval of a method is about examples and seeds (`stages.metrics.bootstrap`), that of a cell, one seed,
-about examples. Resampling needs the predictions on test, or of an evaluation what each example adds to the
-score. A result takes part if these were kept and give the score that it reports; cells of a task share their
-resamples if they answer the same examples.
+The interval of a method is over examples and seeds (`stages.metrics.bootstrap`), that of a cell, which has
+one seed, over examples. Resampling needs the predictions on test or, for an evaluation, the score of each
+example. A result takes part if these were kept and reproduce the reported score; cells of a task share their
+resamples if they have the same examples.
 """
 
 from collections.abc import Sequence
@@ -40,29 +40,29 @@ class AgainstBest:
     method: str
     best: str
     difference: Difference
-    """Method less best, both averaged over their seeds."""
+    """Method minus best, each averaged over its seeds."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What resampling says of one task under one metric."""
+    """The results of resampling one task under one metric."""
 
     cells: dict[tuple[str, int], Interval] = field(default_factory=dict)
-    """By method and seed: over examples."""
+    """Interval over examples, by method and seed."""
     entries: dict[str, Interval] = field(default_factory=dict)
-    """By method: the mean over its seeds, over examples and seeds."""
+    """Interval of the mean over seeds, over examples and seeds, by method."""
     against_best: tuple[AgainstBest, ...] = ()
-    """Every other method, controls left out."""
+    """Every other method except controls."""
     n_results: int = 0
-    """Results in the column, with or without an interval."""
+    """Number of results in the column, with or without an interval."""
 
     @property
     def best(self) -> str | None:
-        """The method that the others were compared with, if they were."""
+        """The method with which the others were compared; None if none were."""
         return self.against_best[0].best if self.against_best else None
 
     def against(self, method: str) -> AgainstBest | None:
-        """How a method compares with the best; None of the best itself, and where it was not compared."""
+        """How a method compares with the best; None for the best itself, and if it was not compared."""
         return next((a for a in self.against_best if a.method == method), None)
 
     def tied(self, alpha: float) -> frozenset[str]:
@@ -73,7 +73,7 @@ class Standing:
 def standings(
     results: Sequence[CellResult], columns: Sequence[tuple[str, str]], config: BootstrapConfig
 ) -> tuple[Standing, ...]:
-    """Resample every column, a (task, metric) each.
+    """Resample every column, a (task, metric).
 
     Raises:
         CorruptDataError: a file of predictions cannot be read.
@@ -91,7 +91,7 @@ def standings(
 class _Resampled:
     result: CellResult
     metric: str
-    """As it is resampled."""
+    """Name of the metric in `stages.metrics.resampling`."""
     value: float
     values: NDArray[np.float64]
     """One per resample."""
@@ -169,7 +169,7 @@ def _resampled(
 
 
 def _means(group: Sequence[_Resampled], n_seeds: dict[str, int]) -> dict[str, Estimate]:
-    """Estimates over the seeds of each method of which every seed is in the group."""
+    """Estimates over the seeds of each method whose seeds are all in the group."""
     by_method: dict[str, list[_Resampled]] = {}
     for cell in group:
         by_method.setdefault(cell.result.cell.method, []).append(cell)

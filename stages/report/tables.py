@@ -1,6 +1,6 @@
-"""Results as a table: methods and controls down, tasks across, mean and spread over seeds inside.
+"""Results as a table: one row per method or control, one column per task, mean and spread over seeds.
 
-Numbers are kept as fractions; renderers show them times 100 with one decimal.
+Numbers are fractions; they are printed times 100 with one decimal.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.standing import Standing
 
 _MOST_CLASSES = 3
-"""Shares of so many classes are listed, those of more given as a range."""
+"""Up to this many classes their shares are listed; of more, the range is given."""
 TIED = "≈"
-"""Stands behind a method that the best of its column is not shown to be better than."""
+"""Marks a method that is not significantly worse than the best of its column."""
 PrintedMark = Literal["plain", "best", "tied"]
-"""Bold; or not the best, but not shown to be worse either."""
+"""`best`: bold; `tied`: not the best, but not significantly worse either."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Column:
     class_balance: dict[str, float] | None = None
     """Share of each class in test."""
     overlap: float | None = None
-    """Share of test examples with a text that train has."""
+    """Share of test examples that share a text with train."""
 
     @property
     def balance_text(self) -> str:
-        """Shares of the classes in test, in their order: `38.8 / 61.2`; of many `77 classes, 0.6 to 1.9`."""
+        """Shares of the classes in test, in order: `38.8 / 61.2`; for many, `77 classes, 0.6 to 1.9`."""
         if self.class_balance is None:
             return DASH
         shares = list(self.class_balance.values())
@@ -60,25 +60,25 @@ class Row:
     method: str
     role: Role
     entries: tuple[Entry | None, ...]
-    """One per column; None where the method was not run."""
+    """One per column; None if the method was not run."""
     seeds: tuple[int, ...]
     n_parameters: tuple[int, int]
-    """Smallest and largest over the tasks."""
+    """Smallest and largest number over the results."""
 
     @property
     def label(self) -> str:
-        """Its name, and what it is unless a method."""
+        """The name, with the role unless it is a method."""
         return self.method if self.role == "method" else f"{self.method} ({self.role})"
 
     @property
     def n_seeds(self) -> int:
-        """Seeds of the best-covered task."""
+        """Number of seeds of the task that has most."""
         return max(e.n for e in self.entries if e is not None)
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A number as it is printed."""
+    """A number as printed."""
 
     text: str
     mark: PrintedMark
@@ -102,11 +102,11 @@ class Average:
 
     heading: str
     metric: str
-    """That of the tasks, or `mixed`."""
+    """The metric of the tasks, or `mixed`."""
     columns: tuple[int, ...]
-    """Which columns of the results."""
+    """Indices of the columns that are averaged."""
     kinds: tuple[tuple[int, ...], ...] = ()
-    """The columns by kind of task, where kinds count alike; empty where tasks do."""
+    """The columns by kind of task, if kinds have equal weight; empty if tasks do."""
 
 
 @dataclass(frozen=True)
@@ -116,24 +116,24 @@ class ResultsTable:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     standings: tuple[Standing, ...] = ()
-    """What resampling says of each column; nothing where no test set was resampled."""
+    """The results of resampling each column; empty if no test set was resampled."""
     alpha: float = 0.05
-    """Level of the tests in it."""
+    """Significance level of its tests."""
     averages: tuple[Average, ...] = ()
     notes: tuple[str, ...] = ()
-    """Sentences that belong under the table."""
+    """Sentences printed below the table."""
 
     def of_role(self, role: Role) -> tuple[Row, ...]:
-        """The rows that are methods, baselines or controls."""
+        """The rows with this role."""
         return tuple(row for row in self.rows if row.role == role)
 
     @property
     def compared(self) -> tuple[Row, ...]:
-        """The rows of which one is the best: all but controls."""
+        """The rows among which the best is sought: all except controls."""
         return tuple(row for row in self.rows if row.role != "control")
 
     def is_best(self, row: Row, column: int) -> bool:
-        """No method shows a higher mean in this column, at the printed precision."""
+        """Whether no method has a higher mean in this column, at the printed precision."""
         entry = row.entries[column]
         if entry is None or row.role == "control":
             return False
@@ -141,13 +141,13 @@ class ResultsTable:
         return hundredths(entry.mean) == hundredths(max(others))
 
     def is_tied(self, row: Row, column: int) -> bool:
-        """Not the best of the column, and not significantly worse."""
+        """Whether the row is not the best of the column, but not significantly worse."""
         if not self.standings or self.is_best(row, column):
             return False
         return row.method in self.standings[column].tied(self.alpha)
 
     def interval(self, row: Row, column: int) -> Interval | None:
-        """Where the entry lies under resampling of the test examples."""
+        """Confidence interval of the entry, or None."""
         if not self.standings or row.entries[column] is None:
             return None
         return self.standings[column].entries.get(row.method)
@@ -161,7 +161,7 @@ class ResultsTable:
         return float(np.mean([np.mean([means[i] for i in group]) for group in groups]))
 
     def is_best_average(self, row: Row, average: Average) -> bool:
-        """No method shows a higher mean over tasks, at the printed precision."""
+        """Whether no method has a higher mean over tasks, at the printed precision."""
         mean = self.average(row, average)
         if mean is None or row.role == "control":
             return False
@@ -170,25 +170,25 @@ class ResultsTable:
 
     @property
     def has_majority(self) -> bool:
-        """Some column has a majority rate to compare with."""
+        """Whether any column has a majority rate."""
         return any(c.majority is not None for c in self.columns)
 
     @property
     def has_classes(self) -> bool:
-        """Some column has a test set whose classes are counted."""
+        """Whether any column has shares of classes."""
         return any(c.class_balance is not None for c in self.columns)
 
     @property
     def has_spread(self) -> bool:
-        """Some method was run with several seeds; otherwise there is no spread to speak of."""
+        """Whether any entry has several seeds, and so a spread."""
         return any(e is not None and e.sd is not None for row in self.rows for e in row.entries)
 
     def text(self, entry: Entry) -> str:
-        """The entry as it is printed: with its spread, unless no entry has one."""
+        """The entry as printed: with its spread, unless no entry has one."""
         return entry.text if self.has_spread else hundredths(entry.mean)
 
     def printed(self, row: Row) -> tuple[Printed, ...]:
-        """Entries of a row and its means over tasks, as they are printed."""
+        """Entries of a row and its means over tasks, as printed."""
         entries = [
             Printed(DASH, "plain") if e is None else Printed(self.text(e), self._mark(row, i))
             for i, e in enumerate(row.entries)
@@ -208,7 +208,7 @@ class ResultsTable:
 
 
 def tabulate(results: Sequence[CellResult]) -> ResultsTable:
-    """Mean and spread over seeds of every (method, task) that occurs."""
+    """Mean and spread over seeds of every method on every task and metric."""
     metrics_of: dict[str, list[str]] = {}
     for r in results:
         metrics = metrics_of.setdefault(r.cell.task, [])
@@ -238,7 +238,7 @@ def _column(task: str, metric: str, ambiguous: bool, results: Sequence[CellResul
         metric=metric,
         heading=f"{task} · {metric}" if ambiguous else task,
         majority=next((m.majority for m in metrics_of if m.majority is not None), None)
-        if metric == "accuracy"  # the rate of one class says nothing about any other metric
+        if metric == "accuracy"  # the majority rate is a baseline for accuracy only
         else None,
         n_test=metrics_of[0].n_test,
         category=next((r.cell.category for r in results if r.cell.task == task), None),
@@ -249,8 +249,8 @@ def _column(task: str, metric: str, ambiguous: bool, results: Sequence[CellResul
 
 def _row(name: str, role: Role, columns: Sequence[Column], results: Sequence[CellResult]) -> Row:
     def tests(column: Column) -> list[float]:
-        wanted = (column.task, column.metric)
-        return [r.metrics.test for r in results if (r.cell.task, r.metrics.metric) == wanted]
+        task_metric = (column.task, column.metric)
+        return [r.metrics.test for r in results if (r.cell.task, r.metrics.metric) == task_metric]
 
     sizes = [r.metrics.n_parameters for r in results]
     return Row(
@@ -263,10 +263,9 @@ def _row(name: str, role: Role, columns: Sequence[Column], results: Sequence[Cel
 
 
 def averages(columns: Sequence[ScoredTask], rule: AverageRule) -> tuple[Average, ...]:
-    """The mean over all tasks last, before it one for each category, wherever there are two tasks or more.
+    """A mean for each category and then one over all tasks, each of at least two tasks.
 
-    A category that holds all tasks has no mean of its own. A task that has several metrics counts by the
-    first.
+    A category that has all tasks gets no mean of its own. A task with several metrics counts with the first.
     """
     first = {column.task: i for i, column in reversed(list(enumerate(columns)))}
     categories = dict.fromkeys(c.category for c in columns if c.category is not None)
@@ -291,7 +290,7 @@ def averages(columns: Sequence[ScoredTask], rule: AverageRule) -> tuple[Average,
 
 
 def intervals_table(table: ResultsTable, level: float) -> PlainTable:
-    """Intervals of every result, and of its difference to the best."""
+    """Confidence intervals of every result, and of its difference from the best."""
     rows: list[tuple[str, ...]] = []
     for place, column in enumerate(table.columns):
         for row in table.rows:

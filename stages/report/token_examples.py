@@ -1,4 +1,4 @@
-"""Which tokens a method reads: test examples with the weights of every method that has some."""
+"""Test examples with the token weights of every method that has any."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ class _Outcome:
 
 @dataclass(frozen=True)
 class _Method:
-    """One method's weights on a task, and what it said of the test examples, by their texts."""
+    """One method's weights on a task, and its predictions on the test examples, by the indices of their
+    texts."""
 
     weights: CellWeights
     outcomes: dict[tuple[int, ...], _Outcome]
@@ -32,14 +33,14 @@ def token_examples(
     corpora: Mapping[str, TaskCorpus],
     n_examples: int,
 ) -> tuple[Example, ...]:
-    """Test examples for all of whose texts every weighted method of their task has weights, tasks in turn.
+    """Test examples of the tasks in turn, with token weights of every method that has them on the task.
 
-    The cells of the smallest seed are read. Classes alternate where the examples allow it, and graded ones
-    lie above and below the middle in turn.
+    Only examples for whose texts all of these methods have weights are shown, from the cells of the smallest
+    seed. Classes alternate if the examples allow it; graded examples alternate around the median.
 
     Raises:
         CorruptDataError: a file of predictions cannot be read.
-        InputError: no corpus for a task.
+        InputError: a task has no corpus.
     """
     methods = {task: list(map(_method, cells)) for task, cells in _smallest_seed(weights).items()}
     queues = {task: _candidates(methods_of, reading) for task, methods_of in methods.items()}
@@ -66,7 +67,7 @@ def _corpus(corpora: Mapping[str, TaskCorpus], task: str) -> TaskCorpus:
 
 
 def _smallest_seed(weights: Sequence[CellWeights]) -> dict[str, list[CellWeights]]:
-    """By task: every method's cell of its smallest seed."""
+    """Every method's cell of its smallest seed, by task."""
     chosen: dict[tuple[str, str], CellWeights] = {}
     for cell in weights:
         kept = chosen.setdefault((cell.task, cell.method), cell)
@@ -92,7 +93,7 @@ def _method(weights: CellWeights) -> _Method:
 
 
 def _candidates(methods: Sequence[_Method], reading: Reading) -> list[tuple[int, ...]]:
-    """Test examples that every method has weights and an answer for, and whose tokens are known."""
+    """Test examples for which every method has weights and a prediction, and whose tokens are known."""
 
     def is_shown(method: _Method, texts: tuple[int, ...]) -> bool:
         weighted = method.weights.texts
@@ -108,7 +109,7 @@ def _candidates(methods: Sequence[_Method], reading: Reading) -> list[tuple[int,
 def _sides(
     methods: Sequence[_Method], candidates: Sequence[tuple[int, ...]]
 ) -> dict[tuple[int, ...], float | bool]:
-    """What is to alternate: the class, or whether a grade lies above the middle."""
+    """What alternates: the class, or whether a grade is above the median."""
     labels = {texts: methods[0].outcomes[texts].label for texts in candidates}
     if all(label.is_integer() for label in labels.values()):
         return {**labels}
@@ -147,7 +148,7 @@ def _row(
 
 
 def _answer_text(prediction: float, corpus: TaskCorpus) -> str:
-    """An answer in words: a class, the cosine of graded pairs, the rank at which a partner was found."""
+    """A prediction in words: a class, the cosine of graded pairs, or the rank of the partner."""
     match corpus.task:
         case "similarity":
             return f"cosine {label_text(prediction, corpus)}"

@@ -1,7 +1,7 @@
-"""Where the weight goes over many texts: by kind of token, by position, and how concentrated it is.
+"""Token weights over many texts: by kind of token, by position, and how concentrated they are.
 
-Every number is a mean over texts, each text counting the same, then over seeds. A plain mean's numbers are
-the shares of the tokens themselves, so those are what to compare with.
+Every number is an unweighted mean over texts, then over seeds. Under mean pooling the numbers are the shares
+of the tokens themselves, which therefore serve as the reference.
 
 Axes: T tokens of one text.
 """
@@ -40,11 +40,11 @@ SCHEMA = pa.schema(
         *(pa.field(f"position_{i + 1}", pa.float64(), nullable=False) for i in range(N_POSITIONS)),
     ]
 )
-"""Columns of `token_summary.parquet`, one row per cell: tokens per text, entropy in nats, its exponential,
-the share of the weight and of the tokens by kind, and of the weight by tenth of the text."""
+"""Columns of `token_summary.parquet`, one row per cell: tokens per text, entropy in nats and its exponential,
+shares of the weight and of the tokens by kind, and shares of the weight by tenth of the text."""
 _BAR = 19.0
 _LEAST = 1 / 16
-"""Of the uniform weight: what is less is drawn here."""
+"""Smallest ratio to the uniform weight that is drawn; smaller ones are drawn here."""
 _UNIFORM = "uniform"
 _TICKS = {1 / 16: "1/16", 1 / 8: "1/8", 1 / 4: "1/4", 1 / 2: "1/2", 1: "1", 2: "2", 4: "4", 8: "8"}
 _NAMES = {"word": "word, or its first token", "continuation": "further tokens of a word"}
@@ -57,9 +57,9 @@ class MethodSummary:
     method: str
     n_seeds: int
     entropy: float
-    """Of the weights of a text, in nats."""
+    """Entropy of the weights of a text, in nats."""
     effective_tokens: float
-    """The exponential of the entropy: as many equal weights would have it."""
+    """The exponential of the entropy: the number of equal weights that have the same entropy."""
     kinds: Float64[np.ndarray, " n_kinds"]
     """Share of the weight by kind of token, in the order of `KINDS`."""
     positions: Float64[np.ndarray, " n_positions"]
@@ -73,14 +73,15 @@ class TaskSummary:
     task: str
     n_texts: int
     n_tokens: float
-    """Per text."""
+    """Mean number of tokens per text."""
     kinds: Float64[np.ndarray, " n_kinds"]
-    """Share of the tokens by kind: what a plain mean weighs."""
+    """Share of the tokens by kind, which is the share of the weight under mean pooling."""
     methods: tuple[MethodSummary, ...]
 
 
 def summary_table(weights: Sequence[CellWeights], reading: Reading) -> pa.Table:
-    """Numbers of every cell, over the texts that all cells of its task have weights for; `SCHEMA`."""
+    """Numbers of every cell, over the texts for which all cells of its task have weights; columns
+    `SCHEMA`."""
     rows = [
         _row(cell, [(cell.texts[t].weights, reading[cell.texts[t].digest]) for t in texts])
         for cell, texts in _shared_texts(weights, reading)
@@ -89,7 +90,7 @@ def summary_table(weights: Sequence[CellWeights], reading: Reading) -> pa.Table:
 
 
 def summaries(table: pa.Table) -> tuple[TaskSummary, ...]:
-    """The cells of a table by task and method, means over seeds, in order of first appearance."""
+    """Means over seeds by task and method, in order of first appearance."""
     tasks: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for row in table.to_pylist():
         tasks.setdefault(row["task"], {}).setdefault(row["method"], []).append(row)
@@ -107,7 +108,7 @@ def summaries(table: pa.Table) -> tuple[TaskSummary, ...]:
 
 
 def summary_description(tasks: Sequence[TaskSummary]) -> str:
-    """The figure in words. All numbers are in the table below it."""
+    """Alternative text of the figure. The table below it has all numbers."""
     words = "; ".join(
         f"{s.task}, {s.n_texts} texts: "
         + ", ".join(f"{m.method} {m.effective_tokens:.1f} effective tokens" for m in s.methods)
@@ -128,8 +129,8 @@ def entropy(weights_T: Float64[np.ndarray, " t"]) -> float:
 def by_position(weights_T: Float64[np.ndarray, " t"]) -> Float64[np.ndarray, " n_positions"]:
     """Weight of each tenth of a text.
 
-    A token takes up 1/T of the text; where a boundary falls inside it, its weight is divided in proportion,
-    so that uniform weights give a tenth each however short the text is.
+    A token takes up 1/T of the text; if a boundary falls inside it, its weight is divided in proportion, so
+    that uniform weights give a tenth each even for short texts.
     """
     n = len(weights_T)
     cumulated = np.concatenate([[0.0], np.cumsum(weights_T)])
@@ -148,7 +149,7 @@ def by_kind(
 def _shared_texts(
     weights: Sequence[CellWeights], reading: Reading
 ) -> Iterator[tuple[CellWeights, list[int]]]:
-    """Every cell with the texts that all cells of its task have, if any, tokens known."""
+    """Every cell with the texts that all cells of its task have and whose tokens are known, if any."""
     shared: dict[str, set[int]] = {}
     for cell in weights:
         texts = {t for t, of_text in cell.texts.items() if of_text.digest in reading}
@@ -273,7 +274,8 @@ def _positions(axes: Axes, summary: TaskSummary, shown: dict[str, Mark]) -> None
 
 
 def _share_scale(panels: Sequence[Axes]) -> None:
-    """One scale for all, of half to twice the uniform weight at least, so that noise looks like noise."""
+    """Set one scale for all, at least from half to twice the uniform weight, so that noise looks like
+    noise."""
     limits = np.array([axes.get_ylim() for axes in panels])
     for axes in panels:
         axes.set_ylim(min(limits[:, 0].min(), 0.48), max(limits[:, 1].max(), 2.1))
@@ -291,7 +293,7 @@ def _title(axes: Axes, text: str) -> None:
 
 
 def token_weights_table(summary: TaskSummary) -> PlainTable:
-    """Where the weight of every method goes on a task."""
+    """Summary of the token weights of every method on a task."""
     title = (
         f"{summary.task}: share of the weight by kind of token, × 100, over {summary.n_texts} texts"
     )

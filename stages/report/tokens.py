@@ -1,13 +1,13 @@
-"""Tokens as readable text, and what kind each is, for WordPiece, byte-level BPE and SentencePiece.
+"""Tokens as readable text, and the kind of each, for WordPiece, byte-level BPE and SentencePiece.
 
-Kinds are told by facts of the token alone, in this order:
+The kind of a token is the first that applies:
 
-- `special`: a special token of the tokenizer, the one for unknown words among them, or a placeholder.
-- `punctuation`: no letter, mark or digit in it (Unicode categories L, M and N): punctuation, symbols, space.
-- `continuation`: joined to the token before it without a space, and that one is of a word.
+- `special`: a special token of the tokenizer, including the one for unknown words, or a placeholder.
+- `punctuation`: has no letter, mark or digit (Unicode categories L, M and N): punctuation, symbols, space.
+- `continuation`: follows a token of a word without a space.
 - `word`: every other token: the first of a word, or all of it.
 
-A piece of a character (byte-level BPE) counts as a part of a word.
+A fragment of a character (byte-level BPE) counts as part of a word.
 """
 
 import unicodedata
@@ -32,15 +32,14 @@ KINDS: tuple[TokenKind, ...] = get_args(TokenKind)
 
 @dataclass(frozen=True)
 class Token:
-    """One token as its tokenizer writes it."""
+    """One token in its tokenizer's notation."""
 
     text: str
     is_special: bool = False
 
 
 TextTokens = Callable[[Sequence[str]], Mapping[str, Sequence[Token]]]
-"""Digests of texts to their tokens, as many as there are weights; texts whose tokens are not known are not
-among them."""
+"""Gives the tokens of texts by digest, one per weight; texts whose tokens are not known are left out."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,17 @@ class ReadToken:
 
     text: str
     glued: bool
-    """Continues what is before it, without a space."""
+    """Whether it follows the previous token without a space."""
     kind: TokenKind
 
 
 Reading = Mapping[str, tuple[ReadToken, ...]]
-"""Digests of texts to their tokens."""
+"""Tokens of texts, by digest."""
 
 
 @dataclass(frozen=True)
 class TextWeights:
-    """The weights of one text, 1 in sum."""
+    """The token weights of one text, which sum to 1."""
 
     digest: str
     weights: Float64[np.ndarray, " n_tokens"]
@@ -67,15 +66,15 @@ class TextWeights:
 
 @dataclass(frozen=True)
 class CellWeights:
-    """What a method, with one seed, weighs on a task."""
+    """The token weights of a method with one seed on a task."""
 
     method: str
     task: str
     seed: int
     folder: Path
-    """Of the score."""
+    """Folder of the score."""
     texts: Mapping[int, TextWeights]
-    """By the text's number in the corpus."""
+    """Weights by the text's index in the corpus."""
 
 
 def readable(tokens: Sequence[Token]) -> tuple[ReadToken, ...]:
@@ -103,7 +102,7 @@ def _is_punctuation(text: str) -> bool:
 
 
 def _texts(tokens: Sequence[str]) -> list[tuple[str, bool]]:
-    """Text of each token, and whether the tokenizer joins it to the one before."""
+    """Text of each token, and whether it follows the previous one without a space."""
     if any("Ġ" in t for t in tokens):
         return [(_from_bytes(t.removeprefix("Ġ")), t[:1] != "Ġ") for t in tokens]
     if any("▁" in t for t in tokens):
@@ -112,7 +111,7 @@ def _texts(tokens: Sequence[str]) -> list[tuple[str, bool]]:
 
 
 def _from_bytes(token: str) -> str:
-    """Undo the printable alphabet of byte-level BPE; a token may hold a part of a character only."""
+    """Undo the printable alphabet of byte-level BPE; a token may be a fragment of a character."""
     if not all(c in _BYTE_OF for c in token):
         return token
     text = bytes(_BYTE_OF[c] for c in token).decode("utf-8", errors="replace")
@@ -127,7 +126,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 def read_weights(results: Sequence[CellResult]) -> tuple[CellWeights, ...]:
-    """The weights of every method that has some, cells in their order.
+    """The weights of every method that has any, in the order of the cells.
 
     Raises:
         CorruptDataError: a file lacks a column or cannot be read.
@@ -143,7 +142,7 @@ def read_tokens(weights: Sequence[CellWeights], tokens: TextTokens) -> Reading:
     """The tokens of all texts that have weights, as far as they are known.
 
     Raises:
-        CorruptDataError: a text has not as many tokens as weights.
+        CorruptDataError: a text has a different number of tokens than of weights.
     """
     digests = dict.fromkeys(text.digest for cell in weights for text in cell.texts.values())
     tokens_of = {d: readable(of_text) for d, of_text in tokens(list(digests)).items()}

@@ -1,7 +1,7 @@
-"""A text whose tokens have weights, relative to uniform: as data, as HTML, and as a stand-alone picture.
+"""A text with token weights relative to uniform: as data, as HTML, and as a stand-alone picture.
 
-Axes: T tokens of one text. A weight of 1/T is what a mean would give, and is the unit here, so rows of
-different methods and texts of different lengths mean the same by the same colour.
+Axes: T tokens of one text. The unit is 1/T, the weight under mean pooling, so that a colour means the same
+for different methods and for texts of different lengths.
 """
 
 import math
@@ -21,9 +21,9 @@ from permafrost.stages.report.tokens import ReadToken
 
 N_LEVELS = 7
 N_OPEN = 120
-"""Tokens of a long text that are seen at once; the others unfold."""
+"""Number of tokens of a long text that are visible at first; the others can be unfolded."""
 MAX_TOKENS = 512
-"""Tokens shown of one text, folded ones included; what is cut is said, with the weight it holds."""
+"""Maximum tokens shown of one text, including folded ones; the number and weight of the others is given."""
 _WIDTH = 700.0
 _MARGIN = 14.0
 _FONT = 9.0
@@ -38,13 +38,13 @@ class Piece:
 
     text: str
     glued: bool
-    """Continues what is before it, without a space."""
+    """Whether it follows the previous token without a space."""
     ratio: float
     """Weight in units of the uniform weight."""
 
     @property
     def level(self) -> int:
-        """0 to 6: a quarter of uniform or less, a half, uniform, 2, 4, 8, 16 times or more."""
+        """0 to 6: a quarter of uniform or less, half of it, uniform, 2, 4, 8, and 16 times or more."""
         if self.ratio <= 0:
             return 0
         return min(max(round(math.log2(self.ratio)) + 2, 0), N_LEVELS - 1)
@@ -56,28 +56,28 @@ class Passage:
 
     n_tokens: int
     pieces: tuple[Piece, ...]
-    """The first `MAX_TOKENS` at most."""
+    """At most the first `MAX_TOKENS`."""
     heaviest: tuple[tuple[str, float], ...]
-    """At most three tokens with the most weight, and their shares; none below half a percent."""
+    """Up to three tokens with the most weight, and their shares of at least half a percent."""
 
     @property
     def n_open(self) -> int:
-        """Pieces that are seen at once; a third more than usual where that shows all of the text."""
+        """Number of pieces visible at first: `N_OPEN`, or all if the text is at most a third longer."""
         return len(self.pieces) if self.n_tokens <= N_OPEN * 4 // 3 else N_OPEN
 
     @property
     def shown(self) -> tuple[Piece, ...]:
-        """The pieces that are seen at once."""
+        """The pieces visible at first."""
         return self.pieces[: self.n_open]
 
     @property
     def folded(self) -> tuple[Piece, ...]:
-        """The pieces that unfold."""
+        """The pieces that can be unfolded."""
         return self.pieces[self.n_open :]
 
     @property
     def n_cut(self) -> int:
-        """Tokens beyond the pieces."""
+        """Number of tokens beyond the pieces."""
         return self.n_tokens - len(self.pieces)
 
     @property
@@ -87,12 +87,12 @@ class Passage:
 
     @property
     def hidden_share(self) -> float:
-        """Weight of the tokens that are not seen at once."""
+        """Weight of the tokens that are not visible at first."""
         return max(1 - sum(piece.ratio for piece in self.shown) / self.n_tokens, 0.0)
 
     @property
     def is_uniform(self) -> bool:
-        """All pieces have the weight of a mean, to a percent."""
+        """Whether all pieces have the uniform weight, within one percent."""
         return all(abs(piece.ratio - 1) < 0.01 for piece in self.pieces)
 
 
@@ -102,9 +102,9 @@ class WeightRow:
 
     method: str
     prediction: str | None
-    """None where nothing is answered."""
+    """None if there is no prediction."""
     correct: bool | None
-    """None where the answer is no class."""
+    """None if the prediction is not a class."""
     passages: tuple[Passage, ...]
     """One per text."""
 
@@ -115,22 +115,22 @@ class Example:
 
     task: str
     label: str | None
-    """None where examples have none."""
+    """None if examples have none."""
     n_tokens: tuple[int, ...]
-    """Of each text."""
+    """Number of tokens of each text."""
     rows: tuple[WeightRow, ...]
 
 
 @dataclass(frozen=True)
 class _Line:
-    """Pieces with their left edges, or a remark."""
+    """Pieces with the x of their left edges, or a remark."""
 
     pieces: tuple[tuple[Piece, float], ...]
     remark: str = ""
 
 
 def passage_of(words: Sequence[ReadToken], weights_T: Float64[np.ndarray, " t"]) -> Passage:
-    """One text under weights of its tokens, 1 in sum."""
+    """One text with the weights of its tokens, which sum to 1."""
     top = np.argsort(-weights_T, kind="stable")[:3]
     return Passage(
         n_tokens=len(words),
@@ -143,7 +143,7 @@ def passage_of(words: Sequence[ReadToken], weights_T: Float64[np.ndarray, " t"])
 
 
 def pieces_html(pieces: Sequence[Piece]) -> Markup:
-    """Tokens as one run of text, each with its level; pieces of one word touch."""
+    """Tokens as continuous text, each with its level; pieces of a word are adjacent."""
     parts: list[Markup] = []
     for i, piece in enumerate(pieces):
         if i and not piece.glued:
@@ -159,7 +159,7 @@ def pieces_html(pieces: Sequence[Piece]) -> Markup:
 def token_picture(example: Example) -> Figure:
     """Draw the example, one block per method; call inside `canvas.drawing()`.
 
-    Of a long text the tokens that a page shows at once are drawn; how many more there are is said.
+    Of a long text, the tokens that are visible at first in a page are drawn, with the number of the others.
     """
     blocks = [_lines(row) for row in example.rows]
     height = 44 + sum(24 + _LINE * len(lines) for lines in blocks)
@@ -201,12 +201,12 @@ def token_picture(example: Example) -> Figure:
 
 
 def _lines(row: WeightRow) -> list[_Line]:
-    """All texts of a row, each beginning a line of its own."""
+    """All texts of a row, each starting on a new line."""
     return [line for passage in row.passages for line in _wrapped(passage)]
 
 
 def _wrapped(passage: Passage) -> list[_Line]:
-    """A text's pieces, wrapped at the right margin, and what is left out."""
+    """A text's pieces, wrapped at the right margin, and a remark on those left out."""
     lines: list[list[tuple[Piece, float]]] = [[]]
     x = _MARGIN
     for piece in passage.shown:
@@ -232,7 +232,7 @@ def _text(piece: Piece) -> str:
 def _draw(axes: Axes, piece: Piece, x: float, y: float) -> None:
     text = _text(piece)
     width = len(text) * _ADVANCE
-    # Not add_patch, which measures each patch for limits that are set here.
+    # Not add_patch, which measures each patch to update the axes' limits, which are fixed here.
     axes.add_artist(
         FancyBboxPatch(
             (x, y),
