@@ -5,6 +5,7 @@ import datetime
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from prefect.artifacts import (
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.sorting import TaskRunSort
+from prefect.runtime import deployment as this_deployment
 from prefect.runtime import flow_run as this_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Crashed
@@ -99,7 +101,7 @@ def pipeline(
             and `prefect` if that names none.
     """
     console = Terminal()
-    with STOP.last_act(partial(_record_stop, UUID(this_run.id)), LAST_RECORD_S):
+    with _listening(), STOP.last_act(partial(_record_stop, UUID(this_run.id)), LAST_RECORD_S):
         with Display(console) as display:
             folder = open_home(home, NodeProgress(display, f"pull {home}"))
         remove_drafts_of_dead_processes(folder)
@@ -134,12 +136,19 @@ def run_serially(
     return run_graph(nodes, home, SerialEngine(), Terminal())
 
 
+def _listening() -> AbstractContextManager[None]:
+    """A deployed run has a process to itself, and there Prefect alone listens to signals: it waits for nodes
+    that do not look."""
+    return nullcontext() if this_deployment.id is None else STOP.listening()
+
+
 def _record_stop(run: UUID) -> None:
     """Tell the server that a run has been stopped, if Prefect has not, as it waits for stages that do not
     check."""
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(run).state
-        if state is None or not state.is_final():
+        # Who cancels a run is told by Prefect's worker, which saw to it that we were stopped.
+        if state is None or not (state.is_final() or state.is_cancelling()):
             client.set_flow_run_state(run, Crashed(message=f"Stopped by {STOP.cause}."), force=True)
 
 
