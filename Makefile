@@ -1,14 +1,16 @@
 # Everything runs from .venv, which any target sets up by itself. PYTHON chooses the interpreter (3.11+).
 PYTHON ?= python3
 BIN := .venv/bin
-# What is installed: torch, what the program needs, what its tests need too, and the tools of who changes it.
+# What is installed: torch, what the program needs, what its tests need too, what long tests need besides, and the tools of
+# who changes it.
 TORCH := .venv/.torch
 STAMP := .venv/.installed
 TESTS := .venv/.tests
+DEEP := .venv/.deep
 TOOLS := .venv/.tools
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() + 2)') --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-deep lint type bench gpu-check golden clean
+.PHONY: demo test test-deep lint type bench gpu-check sbom golden clean
 
 # The signal-dilution stress test, end to end on the packaged MiniLM weights. No server, no hub.
 demo: $(STAMP)
@@ -20,7 +22,7 @@ test: $(TESTS)
 	$(PYTEST) -m "not deep" $(ARGS)
 
 # Long tests of what shorter ones also touch: a hundred kills, every kind of damage to every kind of file, a scheduled run, ...
-test-deep: $(TESTS)
+test-deep: $(DEEP)
 	$(PYTEST) -m deep $(ARGS)
 
 lint: $(TOOLS)
@@ -39,6 +41,12 @@ bench: $(TESTS)
 # does nothing where there is no GPU.
 gpu-check: $(TESTS)
 	$(BIN)/python -W ignore -m benchmarks.gpu_check
+
+# What is installed in .venv, with versions and licences, for people and (CycloneDX) for programs; images carry their own.
+sbom: $(DEEP)
+	mkdir -p build
+	$(BIN)/cyclonedx-py environment --output-reproducible --output-file build/sbom.cdx.json $(BIN)/python
+	$(BIN)/python -c 'import json; found = json.load(open("build/sbom.cdx.json"))["components"]; print(*sorted("{name} {version}".format(**c) for c in found), sep="\n")'
 
 # Write the golden files again; look at the diff and explain it in the commit. tests/formats is not among
 # them: old bytes must stay as they were written.
@@ -63,9 +71,11 @@ $(TORCH): constraints.txt
 $(STAMP): EXTRAS :=
 $(TESTS): EXTRAS := [test]
 $(TESTS): WITH := $(STAMP)
+$(DEEP): EXTRAS := [deep]
+$(DEEP): WITH := $(STAMP) $(TESTS)
 $(TOOLS): EXTRAS := [dev]
 $(TOOLS): WITH := $(STAMP) $(TESTS)
-$(STAMP) $(TESTS) $(TOOLS): pyproject.toml constraints.txt $(TORCH)
+$(STAMP) $(TESTS) $(DEEP) $(TOOLS): pyproject.toml constraints.txt $(TORCH)
 	$(COMPILE) .venv/lib/python*/site-packages/torch & \
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation --editable '.$(EXTRAS)'; status=$$?; wait; exit $$status
 	$(COMPILE) .venv/lib || true
