@@ -87,7 +87,7 @@ def _is_in_the_way(error: OSError, path: Path) -> bool:
     while writing it."""
     # A rename has two names; the obstacle is at the second.
     name: object = error.filename if error.filename2 is None else error.filename2
-    if error.errno not in _IN_THE_WAY or not isinstance(name, str | os.PathLike):
+    if error.errno not in _IN_THE_WAY or not isinstance(name, str | Path):
         return False
     obstacle, path = Path(name).absolute(), path.absolute()
     is_draft = obstacle.parent == path.parent and obstacle.name.startswith(DRAFT_PREFIX)
