@@ -1,4 +1,4 @@
-"""Flags and small renderings that several commands share."""
+"""Flags and formatting shared by several commands."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def _refuse(value: object) -> object:
 
 
 def size(n_bytes: float) -> str:
-    """Bytes for people: 1.2 GB."""
+    """Number of bytes in readable units: `1.2 GB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
@@ -81,12 +81,12 @@ def size(n_bytes: float) -> str:
 
 
 def say_path(path: object) -> None:
-    """Print a path by itself, for people and for scripts."""
+    """Print a path on a line of its own, so that scripts can read it."""
     typer.echo(visible(str(path)))
 
 
 def table(title: str, *columns: str) -> Table:
-    """An empty table in the house look."""
+    """An empty table in the common style."""
     out = Table(
         title=title, title_justify="left", header_style="bold", show_edge=False, pad_edge=False
     )

@@ -1,4 +1,4 @@
-"""What every method of an experiment is asked: what it reads, what it is scored on, and its nodes."""
+"""The interface of methods in an experiment: what a method reads, what it is scored on, and its nodes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -27,22 +27,22 @@ CLASSES: tuple[TaskKind, ...] = ("classification", "pair_classification")
 
 @dataclass(frozen=True)
 class BackboneUse:
-    """The backbone itself under one recipe, for what no store keeps."""
+    """The backbone under one recipe, to compute what stores do not keep."""
 
     key: Mapping[str, Any]
-    """What of it decides results: digests of its files, precision, longest input, recipe."""
+    """Everything that determines results: digests of its files, precision, maximum input length, recipe."""
     run_facts: Mapping[str, Any]
-    """Where it is."""
+    """Where its files are."""
     recipe: Recipe
-    """Its code is that of a node that runs it."""
+    """Its code is part of the key of a node that runs the backbone under it."""
 
 
 class Upstream(Protocol):
-    """The nodes that those of a method are built upon."""
+    """The nodes on which those of a method depend."""
 
     @property
     def sizes(self) -> BackboneSizes:
-        """Of the experiment's backbone."""
+        """Sizes of the experiment's backbone."""
         ...
 
     def corpus(self, task: str) -> Input:
@@ -62,7 +62,7 @@ class Upstream(Protocol):
         ...
 
     def pretraining(self, name: str) -> Node:
-        """What several heads start from."""
+        """A pretraining, from which several heads are initialised."""
         ...
 
 
@@ -75,7 +75,7 @@ class Cell:
     seed: int
     task_config: CorpusConfig
     named_metric: Metric | None
-    """What the experiment compares methods by on this task, if it says so."""
+    """The metric by which the experiment compares methods on this task, if it sets one."""
     upstream: Upstream
 
     @property
@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def metric(self) -> Metric:
-        """The named one, or else the usual one of the kind of task."""
+        """The metric named, or the default one of the kind of task."""
         return self.named_metric or DEFAULT_METRIC[self.task_kind]
 
     @property
@@ -105,11 +105,11 @@ class Method(Kind, ABC):
     @property
     @abstractmethod
     def task_kinds(self) -> tuple[TaskKind, ...]:
-        """Kinds of task that it is scored on."""
+        """Kinds of task on which it is scored."""
 
     @property
     def named_tasks(self) -> tuple[str, ...] | None:
-        """The only tasks that it is scored on; None for every task of its kinds."""
+        """The only tasks on which it is scored; None for every task of its kinds."""
         return None
 
     @property
@@ -122,7 +122,7 @@ class Method(Kind, ABC):
         return {}
 
     def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
-        """Arrays that are extracted for it on the tasks it is scored on, by recipe.
+        """Arrays to extract for the tasks on which it is scored, by recipe.
 
         Raises:
             InputError: a layer that the backbone does not have.
@@ -130,7 +130,7 @@ class Method(Kind, ABC):
         return {}
 
     def captured(self) -> tuple[str, ...]:
-        """Arrays that the experiment's `capture` must hold."""
+        """Arrays that the experiment's `capture` must contain."""
         return ()
 
     def single_store_recipes(self) -> tuple[str, ...]:
@@ -138,15 +138,15 @@ class Method(Kind, ABC):
         return ()
 
     def pretraining(self) -> str | None:
-        """Name of the pretraining that it starts from."""
+        """Name of the pretraining from which it is initialised."""
         return None
 
     def role_on(self, task: CorpusConfig | None) -> Role:
-        """What it is in the report on a task of the experiment, or on one of an evaluation (None)."""
+        """Its role in the report on a task of the experiment, or on an evaluation task (None)."""
         return "method"
 
     def loss_on(self, kind: TaskKind) -> str | None:
-        """What its training makes small; None where nothing is trained in epochs."""
+        """Name of the loss that it minimises; None if nothing is trained in epochs."""
         return None
 
     @abstractmethod
@@ -155,11 +155,11 @@ class Method(Kind, ABC):
         others."""
 
     def score_node(self, cell: Cell, fitted: Node) -> Node | None:
-        """What holds its metrics; None where the last of `fit_nodes` does."""
+        """The node with its metrics; None if that is the last of `fit_nodes`."""
         return None
 
     def evaluated(self) -> "EvaluatedMethod | None":
-        """Itself, if it has a vector for a text, whatever corpus that belongs to."""
+        """The method itself if it computes a vector for any single text, else None."""
         return None
 
     def without_vector(self) -> str | None:
@@ -177,10 +177,10 @@ MethodConfig = Annotated[Method, METHODS.field()]
 
 @dataclass(frozen=True)
 class RoleStores:
-    """Where the texts of one role are read: the stores of one recipe."""
+    """Where features of the texts of one role are read: the stores of one recipe."""
 
     recipes: tuple[Recipe, ...]
-    """One; several for the prompts of an ensemble."""
+    """A single one, or one per prompt of an ensemble."""
     identities: tuple[StoreIdentity, ...]
     """One per prompt of an ensemble."""
     reading: Reading
@@ -188,7 +188,7 @@ class RoleStores:
 
 @dataclass(frozen=True)
 class EvaluationSite:
-    """One evaluation task, as the node of a method on it needs to know it."""
+    """The facts of one evaluation task for the node of a method on it."""
 
     task: str
     config: MtebTask
@@ -196,11 +196,11 @@ class EvaluationSite:
     roles: Mapping[TextRole, RoleStores]
     instructed: Mapping[TextRole, str]
     fitted: Cell | None
-    """Where the method was fitted; None for one that is not."""
+    """The task on which the method was fitted; None if it is not fitted."""
 
 
 class EvaluatedMethod(Method):
-    """A method that has a vector for a text, whatever corpus that belongs to."""
+    """A method that computes a vector for any single text."""
 
     def evaluated(self) -> "EvaluatedMethod":
         """Itself."""
@@ -208,45 +208,45 @@ class EvaluatedMethod(Method):
 
     @abstractmethod
     def evaluated_by(self) -> type[Stage]:
-        """The stage that scores it."""
+        """The stage that scores it on evaluation tasks."""
 
     def without_vector(self) -> str | None:
-        """Why it has none with these settings."""
+        """Why it has no vector for a text with these settings; None if it has one."""
         return None
 
     @abstractmethod
     def fitted_because(self) -> str | None:
-        """What of it needs a task to be fitted on, as in "it is trained"; None if nothing does."""
+        """Why it needs a task to be fitted on, e.g. "it is trained"; None if it does not."""
 
     @property
     def fitted_on_any_task(self) -> bool:
-        """Whether it can be fitted on tasks that it is not scored on."""
+        """Whether it can be fitted on tasks on which it is not scored."""
         return False
 
     @property
     def learns_from_texts(self) -> bool:
-        """Whether it was fitted on texts as they are, so that instructions around them would be new to it."""
+        """Whether it was fitted on texts without instructions, which would be new to it in an evaluation."""
         return True
 
     def recipe_for(self, role: TextRole) -> str:
-        """Under which texts of a role are read."""
+        """The recipe under which texts of a role are read."""
         (recipe,) = set(self.recipes().values())
         return recipe
 
     @abstractmethod
     def vector_arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        """Arrays that its vectors are made of."""
+        """Arrays from which its vectors are computed."""
 
     @abstractmethod
     def vector_identity(self) -> object:
-        """What of its config decides the vectors, beside what was fitted."""
+        """The part of its config that determines the vectors, besides what was fitted."""
 
     @abstractmethod
     def fitted_loader(self) -> object:
-        """What reads what was fitted."""
+        """The loader of what was fitted."""
 
     def fitted_corpora(self, fitted: Cell) -> tuple[Input, ...]:
-        """Corpora of which it has seen every text."""
+        """Corpora whose texts it has all seen in training."""
         return ()
 
     def evaluation_node(
@@ -255,10 +255,10 @@ class EvaluatedMethod(Method):
         """This method on an evaluation task.
 
         Args:
-            name: of the method.
-            seed: of what was fitted.
+            name: name of the method.
+            seed: seed of what was fitted.
             site: the task.
-            made: what was fitted.
+            made: node of what was fitted.
         """
         stores = {r: [to_plain(i) for i in s.identities] for r, s in site.roles.items()}
         readings = {id(s.reading): s.reading for s in site.roles.values()}.values()
