@@ -1,4 +1,4 @@
-"""Flags and formatting shared by several commands."""
+"""Flags and small renderings that several commands share."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def _refuse(value: object) -> object:
 
 
 def size(n_bytes: float) -> str:
-    """Number of bytes in readable units: `1.2 GB`."""
+    """Bytes for people: 1.2 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
@@ -81,12 +81,12 @@ def size(n_bytes: float) -> str:
 
 
 def say_path(path: object) -> None:
-    """Print a path on a line of its own, so that scripts can read it."""
+    """Print a path by itself, for people and for scripts."""
     typer.echo(visible(str(path)))
 
 
 def table(title: str, *columns: str) -> Table:
-    """An empty table in the common style."""
+    """An empty table in the house look."""
     out = Table(
         title=title, title_justify="left", header_style="bold", show_edge=False, pad_edge=False
     )

@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Future, Worker
@@ -30,6 +31,7 @@ from permafrost.flows.engine.in_worker import (
 from permafrost.flows.engine.prefect import ClusterGoneError
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.worker_check import WorkerCheck, facts_here, set_mark
+from permafrost.flows.graph import Resources
 from permafrost.flows.stopping import STOP
 from permafrost.storage.drafts import remove_drafts_of_dead_processes
 from permafrost.storage.durable import draft_path
@@ -42,10 +44,22 @@ CONNECT_S = 10.0
 STARTING_S = 120.0
 """How long a cluster on this machine may take to start."""
 POLL_S = 0.1
-LAST_S = 5.0
-"""How long workers may take, at the end of a run, to say what they used."""
 GPU = "GPU"
 """Dask resource of workers that are to have what runs the backbone."""
+ENDED = "ended"
+"""What is told of a task at last."""
+
+Told = queue.SimpleQueue[tuple[Any, ...]]
+"""What workers tell, as they do: task, verb, arguments (see `Line`)."""
+Hear = Callable[..., None]
+"""Is given verb and arguments."""
+
+
+@dataclass
+class _Asked:
+    label: str
+    told: Told
+    future: Future | None = None
 
 
 class Cluster:
@@ -68,11 +82,10 @@ class Cluster:
         self._run = uuid.uuid4().hex[:12]
         self._name = f"permafrost-{self._run}"
         self._mark = ""
-        self._lines: dict[str, queue.SimpleQueue[tuple[Any, ...]]] = {}
-        """To whom what workers tell goes, by task."""
-        self._labels: dict[str, str] = {}
-        self._fit: set[str] = set()
-        """Addresses of workers that can stand in for this process."""
+        self._asked: dict[str, _Asked] = {}
+        """Tasks that somebody waits for."""
+        self._fit: dict[str, set[str]] = {}
+        """Workers that can stand in for this process, by address, and their Dask resources."""
         self._refused: dict[str, str] = {}
         """Why others cannot, by address."""
         self._n_lost = 0
@@ -178,7 +191,7 @@ class Cluster:
         """Wait until the workers that are there are checked, and at least one can be used."""
         there = set(client.scheduler_info(n_workers=-1)["workers"])
         said = False
-        while not self._fit or not there <= self._fit | self._refused.keys():
+        while not self._fit or not there <= self._fit.keys() | self._refused.keys():
             self.require_workers()
             if not there and not said:
                 said = True
@@ -211,7 +224,13 @@ class Cluster:
         )
 
     def run(
-        self, function: Callable[..., Any], *arguments: Any, name: str, label: str, hear: "Hear"
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        name: str,
+        label: str,
+        resources: Resources,
+        hear: Hear,
     ) -> Any:
         """What `function(*arguments, line)` returns in a worker; waits for it.
 
@@ -220,59 +239,81 @@ class Cluster:
             arguments: what is sent.
             name: what Dask calls such tasks, in the dashboard too.
             label: what people call this one.
+            resources: what it needs.
             hear: called in this thread with what the worker tells.
 
         Raises:
             ClusterGoneError: the scheduler is gone, or no worker is left that could be used.
             PermafrostError: workers were lost one after the other while they ran it; or as `function`.
         """
+        told = Told()
         while True:
-            try:
-                return self._run_once(function, arguments, name, label, hear)
-            except UnlikeWorkerError as unlike:
-                self._refuse(unlike)
+            with self.asking(function, arguments, name, label, resources, told) as task:
+                while (what := self.next(told))[1] != ENDED:
+                    hear(*what[1:])
+                try:
+                    return self.result(task)
+                except UnlikeWorkerError as unlike:
+                    self.refuse(unlike)
 
-    def _run_once(
-        self, function: Callable[..., Any], arguments: Any, name: str, label: str, hear: "Hear"
-    ) -> Any:
+    @contextlib.contextmanager
+    def asking(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        name: str,
+        label: str,
+        resources: Resources,
+        told: Told,
+    ) -> Generator[str]:
+        """Have a task computed; given up with the block. See `run`.
+
+        Args:
+            told: where what the worker tells is put, the id of the task first, and `ENDED` at last.
+        """
         client = self.start()
         task = f"{name}-{uuid.uuid4().hex}"
-        told = self._lines[task] = queue.SimpleQueue[tuple[Any, ...]]()
-        self._labels[task] = label
         line = Line(self._name, task, self._name)
+        self._asked[task] = _Asked(label, told)
         future = client.submit(
-            function, *arguments, line, key=task, pure=False, resources=self._resources(client)
+            function, *arguments, line, key=task, pure=False, resources=self._needs(resources)
         )
-        future.add_done_callback(lambda _: told.put(("ended",)))
+        self._asked[task].future = future
+        future.add_done_callback(lambda _: told.put((task, ENDED)))
         try:
-            while (what := self._next(told))[0] != "ended":
-                hear(*what)
-            return self._result(future, label)
+            yield task
         finally:
-            del self._lines[task], self._labels[task]
+            del self._asked[task]
+            # A worker that computes it learns that nobody waits any more.
             future.release()
 
-    def _resources(self, client: Client) -> dict[str, float]:
-        return {self._mark: 1}
-
-    def _next(self, told: "queue.SimpleQueue[tuple[Any, ...]]") -> tuple[Any, ...]:
+    def next(self, told: Told) -> tuple[Any, ...]:
+        """What is told next: task, verb, arguments; raises as `require_workers`."""
         while True:
             self.require_workers()
             with contextlib.suppress(queue.Empty):
                 return told.get(timeout=POLL_S)
 
-    def _result(self, future: Future, label: str) -> Any:
+    def result(self, task: str) -> Any:
+        """What a task that has ended came to. Raises as `run`, and UnlikeWorkerError."""
+        asked = self._asked[task]
+        assert asked.future is not None, "it was submitted"
         try:
-            return future.result(timeout=CONNECT_S)
+            return asked.future.result(timeout=CONNECT_S)
         except FutureCancelledError as error:
             raise ClusterGoneError(self._gone()) from error
         except KilledWorker as error:
             limit = self._memory_limit()
             raise PermafrostError(
-                f"'{label}' was given up: {error.allowed_failures + 1} Dask workers were lost one after the "
-                f"other while they ran it. Did they need more than their memory{limit}? Set "
-                "runtime.worker_memory_bytes, or use fewer workers"
+                f"'{asked.label}' was given up: {error.allowed_failures + 1} Dask workers were lost one "
+                f"after another while they had it. Did they need more than their memory{limit}? "
+                "Set runtime.worker_memory_bytes, or use fewer workers"
             ) from error
+
+    def _needs(self, resources: Resources) -> dict[str, float]:
+        """Dask resources of a worker that may have a task: a GPU for the backbone, if any worker has one."""
+        gpu = resources.backbone and GPU in set().union(*self._fit.values())
+        return {self._mark: 1, GPU: 1} if gpu else {self._mark: 1}
 
     def _memory_limit(self) -> str:
         client = self.start()
@@ -281,7 +322,7 @@ class Cluster:
             return f" ({min(w['memory_limit'] for w in found) / 1e9:.1f} GB)"
         return ""
 
-    def _refuse(self, unlike: UnlikeWorkerError) -> None:
+    def refuse(self, unlike: UnlikeWorkerError) -> None:
         """Give a worker no more nodes: it found other files than we did.
 
         Raises:
@@ -290,7 +331,7 @@ class Cluster:
         client, address = self.start(), unlike.address
         with contextlib.suppress(Exception):
             client.run(_refused, self._mark, workers=[address])
-        self._fit.discard(address)
+        self._fit.pop(address, None)
         self._told_of_worker({"address": address, "host": "", "problem": unlike.problem})
         if not self._fit:
             raise IdentityMismatchError(f"{unlike.problem} (on the Dask worker {address})")
@@ -300,14 +341,14 @@ class Cluster:
         message = event[1]
         if message["told"] == "worker":
             self._told_of_worker(message)
-        elif (told := self._lines.get(message["task"])) is not None:
-            told.put(tuple(message["what"]))
+        elif (asked := self._asked.get(message["task"])) is not None:
+            asked.told.put((message["task"], *message["what"]))
 
     def _told_of_worker(self, message: dict[str, Any]) -> None:
         address, problem = message["address"], message["problem"]
         if not problem:
             self._refused.pop(address, None)
-            self._fit.add(address)
+            self._fit[address] = set(message["resources"])
         elif address not in self._refused:
             where = f" on {message['host']}" if message["host"] else ""
             self._refused[address] = problem
@@ -322,10 +363,10 @@ class Cluster:
         self._refused.pop(address, None)
         if address not in self._fit:
             return
-        self._fit.discard(address)
+        self._fit.pop(address, None)
         self._n_lost += 1
-        running = [self._labels[t] for t in message["processing-tasks"] if t in self._labels]
-        what = f" while it had '{running[0]}', which is computed again" if running else ""
+        running = [self._asked[t].label for t in message["processing-tasks"] if t in self._asked]
+        what = f" while it had '{running[0]}', which goes to another" if running else ""
         self._display.tell(f"lost the Dask worker {address}{what}", "yellow")
 
     def _report(self) -> None:
@@ -338,10 +379,6 @@ class Cluster:
         limits = [limit for _, limit in peaks.values() if limit]
         most = f" of at most {min(limits) / 1e9:.1f} GB each" if limits else " GB, not bounded"
         self._display.tell(f"memory of {len(peaks)} Dask workers at its peak: {taken}{most}")
-
-
-Hear = Callable[..., None]
-"""What a worker tells of a task: a verb and its arguments, see `Line`."""
 
 
 async def _refused(mark: str, dask_worker: Worker) -> None:

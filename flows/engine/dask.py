@@ -5,20 +5,18 @@ node computed by a worker and waits for it. So Prefect needs to be reached from 
 tells (progress, warnings, errors) is heard in the thread of the task run that it belongs to.
 """
 
-import logging
 from collections.abc import Mapping
-from typing import Any
-
-from prefect.logging import get_run_logger
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.cluster import Cluster
 from permafrost.flows.engine.engine import make_with
+from permafrost.flows.engine.hearing import Heard
 from permafrost.flows.engine.in_worker import compute, threads_of_workers
 from permafrost.flows.engine.prefect import run_at
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
+from permafrost.flows.engine.segments import SegmentsInWorkers
 from permafrost.flows.graph import Graph, Node
 from permafrost.storage.progress import Progress
 
@@ -52,11 +50,13 @@ class DaskEngine:
             ClusterGoneError: it is gone, or none of its workers can stand in for this process.
         """
         with Cluster(self._where, self.n_workers, context, display) as cluster:
+            context.segments = SegmentsInWorkers(cluster, context)
             return run_at(Workers(cluster, context), graph, context, display)
 
 
 class Workers:
-    """Has nodes computed on a cluster (prefect.Place), and here what writes stores or is built already."""
+    """Has nodes computed on a cluster (prefect.Place), and here what is built already, or only shares out
+    segments."""
 
     def __init__(self, cluster: Cluster, context: RunContext) -> None:
         self._cluster, self._context = cluster, context
@@ -83,43 +83,14 @@ class Workers:
         arguments = node, context.url, context.runtime
         hear = Heard(progress)
         try:
-            self._cluster.run(compute, *arguments, name=node.stage, label=node.label, hear=hear)
+            self._cluster.run(
+                compute,
+                *arguments,
+                name=node.stage,
+                label=node.label,
+                resources=node.resources,
+                hear=hear,
+            )
         finally:
             hear.end()
         context.refresh()
-
-
-class Heard:
-    """What a worker tells of a node, as progress and logs of the task run in whose thread it is called."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._started = False
-
-    def __call__(self, what: str, *arguments: Any) -> None:
-        match what:
-            case "start":
-                self.end()  # of a worker that was lost
-                self._started = True
-                self._progress.start(*arguments)
-            case "advance" if self._started:
-                self._progress.advance(*arguments)
-            case "finish":
-                self.end()
-            case "log":
-                log(*arguments)
-
-    def end(self) -> None:
-        """Nothing more is to come."""
-        if self._started:
-            self._started = False
-            self._progress.finish()
-
-
-def log(level: int, name: str, message: str) -> None:
-    """Pass on what was logged elsewhere: to Prefect where that takes it, which prints it too."""
-    run = get_run_logger()
-    if run.isEnabledFor(level):
-        run.log(level, "%s: %s", name, message)
-    else:
-        logging.getLogger(name).log(level, message)

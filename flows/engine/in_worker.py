@@ -17,7 +17,9 @@ from permafrost.flows.engine.engine import make
 from permafrost.flows.graph import Node
 from permafrost.flows.stage import stage_of
 from permafrost.flows.stopping import Stopped
+from permafrost.stages.extraction.segment_pool import SegmentTask, compute_segment
 from permafrost.storage.errors import IdentityMismatchError, InputError, PermafrostError
+from permafrost.storage.features.segment_drafts import SealedSegment
 
 TOLD_EVERY_S = 0.2
 """Progress is told at most this often."""
@@ -141,6 +143,24 @@ def compute(node: Node, home: str, runtime: RunRuntime, line: Line) -> None:
     torch.set_num_threads(threads_of_workers(runtime))
     with line.logs(), errors_located():
         make(node, context, ToldProgress(line))
+
+
+def compute_segment_here(
+    task: SegmentTask, home: str, runtime: RunRuntime, line: Line
+) -> SealedSegment:
+    """Compute a segment of an extraction up to a sealed draft, with the backbone that is kept here.
+
+    Raises:
+        UnlikeWorkerError: the backbone that this worker finds is another one.
+    """
+    context = context_here(home, runtime)
+    torch.set_num_threads(threads_of_workers(runtime))
+    with line.logs(), errors_located():
+        progress = ToldProgress(line)
+        progress.start("segment", task.n_tokens, "tokens")
+        sealed = compute_segment(task, context.backbone.load, progress)
+        progress.finish()
+        return sealed
 
 
 @contextlib.contextmanager

@@ -97,6 +97,7 @@ class WorkerCheck(WorkerPlugin):
                 "told": "worker",
                 "address": worker.address,
                 "host": socket.gethostname(),
+                "resources": list(worker.state.total_resources),
                 "problem": problem,
             },
         )

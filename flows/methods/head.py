@@ -42,7 +42,7 @@ from permafrost.storage.drafts import DRAFT_PREFIX
 from permafrost.storage.progress import Progress
 
 CHECKPOINT_EVERY_S = 15.0
-"""Seconds between checkpoints: the work that a killed fit loses at most, besides the epoch it was in."""
+"""Work that a killed fit loses, at most, beyond the epoch it was in."""
 
 
 class HeadMethod(EvaluatedMethod):
@@ -56,19 +56,19 @@ class HeadMethod(EvaluatedMethod):
     """Stored array that the head reads, e.g. `hidden/6`."""
     optim: OptimConfig = OptimConfig()
     labels: Literal["true", "shuffled"] = "true"
-    """`shuffled` makes this a control, which must be at chance."""
+    """`shuffled` makes this a control: it must sit at chance."""
     grid: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
-    """Candidate values by dotted field; every combination is a separate fit, and the best on dev is kept."""
+    """Dotted field to candidate values; the best on dev is kept. Every combination is a fit of its own."""
     metric: Metric | None = None
-    """Metric that is compared on dev and reported; the task's own if not given."""
+    """What is compared on dev and reported; the task's own if not given."""
     loss: LossConfig | None = None
-    """Must fit the kind of task: `cross_entropy` for classes, `cosine_mse` for graded pairs, `contrastive`
-    for pairs without labels. By default, the one that fits each task with labels."""
+    """Goes with the kind of task: `cross_entropy` for classes, `cosine_mse` for graded pairs, `contrastive`
+    for pairs without labels. Not given, it is that of each task with labels."""
     grid_patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """A candidate ends after this many epochs if none of them beats, on dev, every epoch of the candidates
     before it. They are trained one after the other then, and a new one trains those after it again."""
     tasks: tuple[str, ...] | None = None
-    """Only these tasks; every task that the loss fits if not given."""
+    """Only these tasks; every task that goes with the loss if not given."""
 
     @property
     def task_kinds(self) -> tuple[TaskKind, ...]:
@@ -92,7 +92,7 @@ class HeadMethod(EvaluatedMethod):
         return arrays(self.candidates(self.task_kinds[0], "accuracy", 0))
 
     def role_on(self, task: CorpusConfig | None) -> Role:
-        """`control` if it is trained on shuffled labels."""
+        """A control if it is trained on shuffled labels."""
         return "control" if self.labels == "shuffled" else "method"
 
     def loss_on(self, kind: TaskKind) -> str:
@@ -207,7 +207,7 @@ class FitHead(Stage):
 
 
 class ChooseHead(Stage):
-    """Keeps the candidate with the highest metric on dev, the first one if several tie."""
+    """Keeps the candidate with the highest metric on dev, the first of equal ones."""
 
     name = CHOOSE
 

@@ -94,7 +94,7 @@ class LayersMethod(EvaluatedMethod):
     head: PairHeadConfig
     latents: Latents = Latents()
     encoders: str | None = None
-    """Name of the pretraining with whose encoders the head is initialised."""
+    """Name of a pretraining whose encoders the head starts from."""
     label_range: tuple[float, float] = (0.0, 5.0)
     """Lowest and highest label; predictions lie between 0 and 1."""
     optimizer: Literal["adam", "adamw"] = "adam"

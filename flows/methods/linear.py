@@ -66,13 +66,13 @@ class LinearMethod(Method):
     c: Strengths = (0.01, 0.1, 1.0, 10.0)
     """Inverse regularisation strengths, of which dev chooses one."""
     pair_features: PairFeatures = "full"
-    """Features of a pair (u, v): [u, v, |u - v|, u * v], or with `concat` [u, v]."""
+    """What the classifier sees of a pair (u, v): [u, v, |u - v|, u * v], or with `concat` [u, v]."""
     labels: Literal["true", "shuffled"] = "true"
-    """`shuffled` makes this a control, once per seed, which must be at chance."""
+    """`shuffled` makes this a control, once per seed: it must sit at chance."""
     metric: ClassMetric | None = None
-    """Metric that is compared on dev and reported; the task's own if not given."""
+    """What is compared on dev and reported; the task's own if not given."""
     max_iter: int = Field(default=5000, ge=1, le=MAX_STEPS)
-    """Maximum iterations of the solver; `converged` in metrics.json is whether it needed fewer."""
+    """Steps of the solver, at most; `converged` in metrics.json says whether it needed fewer."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with classes if not given."""
 
@@ -110,7 +110,7 @@ class LinearMethod(Method):
 
     @property
     def is_random(self) -> bool:
-        """Whether the seed matters, which is the seed of the permutation of the labels."""
+        """Whether the seed plays a role: that of the permutation of the labels."""
         return self.labels == "shuffled"
 
     def recipes(self) -> dict[str, str]:
@@ -123,7 +123,7 @@ class LinearMethod(Method):
         return {self.recipe: tuple(arrays)}
 
     def role_on(self, task: CorpusConfig | None) -> Role:
-        """`control` if it is fitted on shuffled labels."""
+        """A control if it is fitted on shuffled labels."""
         return "control" if self.labels == "shuffled" else "method"
 
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:

@@ -1,4 +1,4 @@
-"""The interface of methods in an experiment: what a method reads, what it is scored on, and its nodes."""
+"""What every method of an experiment is asked: what it reads, what it is scored on, and its nodes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -27,22 +27,22 @@ CLASSES: tuple[TaskKind, ...] = ("classification", "pair_classification")
 
 @dataclass(frozen=True)
 class BackboneUse:
-    """The backbone under one recipe, to compute what stores do not keep."""
+    """The backbone itself under one recipe, for what no store keeps."""
 
     key: Mapping[str, Any]
-    """Everything that determines results: digests of its files, precision, maximum input length, recipe."""
+    """What of it decides results: digests of its files, precision, longest input, recipe."""
     run_facts: Mapping[str, Any]
-    """Where its files are."""
+    """Where it is."""
     recipe: Recipe
-    """Its code is part of the key of a node that runs the backbone under it."""
+    """Its code is that of a node that runs it."""
 
 
 class Upstream(Protocol):
-    """The nodes on which those of a method depend."""
+    """The nodes that those of a method are built upon."""
 
     @property
     def sizes(self) -> BackboneSizes:
-        """Sizes of the experiment's backbone."""
+        """Of the experiment's backbone."""
         ...
 
     def corpus(self, task: str) -> Input:
@@ -62,7 +62,7 @@ class Upstream(Protocol):
         ...
 
     def pretraining(self, name: str) -> Node:
-        """A pretraining, from which several heads are initialised."""
+        """What several heads start from."""
         ...
 
 
@@ -75,7 +75,7 @@ class Cell:
     seed: int
     task_config: CorpusConfig
     named_metric: Metric | None
-    """The metric by which the experiment compares methods on this task, if it sets one."""
+    """What the experiment compares methods by on this task, if it says so."""
     upstream: Upstream
 
     @property
@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def metric(self) -> Metric:
-        """The metric named, or the default one of the kind of task."""
+        """The named one, or else the usual one of the kind of task."""
         return self.named_metric or DEFAULT_METRIC[self.task_kind]
 
     @property
@@ -105,11 +105,11 @@ class Method(Kind, ABC):
     @property
     @abstractmethod
     def task_kinds(self) -> tuple[TaskKind, ...]:
-        """Kinds of task on which it is scored."""
+        """Kinds of task that it is scored on."""
 
     @property
     def named_tasks(self) -> tuple[str, ...] | None:
-        """The only tasks on which it is scored; None for every task of its kinds."""
+        """The only tasks that it is scored on; None for every task of its kinds."""
         return None
 
     @property
@@ -122,7 +122,7 @@ class Method(Kind, ABC):
         return {}
 
     def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
-        """Arrays to extract for the tasks on which it is scored, by recipe.
+        """Arrays that are extracted for it on the tasks it is scored on, by recipe.
 
         Raises:
             InputError: a layer that the backbone does not have.
@@ -130,7 +130,7 @@ class Method(Kind, ABC):
         return {}
 
     def captured(self) -> tuple[str, ...]:
-        """Arrays that the experiment's `capture` must contain."""
+        """Arrays that the experiment's `capture` must hold."""
         return ()
 
     def single_store_recipes(self) -> tuple[str, ...]:
@@ -138,15 +138,15 @@ class Method(Kind, ABC):
         return ()
 
     def pretraining(self) -> str | None:
-        """Name of the pretraining from which it is initialised."""
+        """Name of the pretraining that it starts from."""
         return None
 
     def role_on(self, task: CorpusConfig | None) -> Role:
-        """Its role in the report on a task of the experiment, or on an evaluation task (None)."""
+        """What it is in the report on a task of the experiment, or on one of an evaluation (None)."""
         return "method"
 
     def loss_on(self, kind: TaskKind) -> str | None:
-        """Name of the loss that it minimises; None if nothing is trained in epochs."""
+        """What its training makes small; None where nothing is trained in epochs."""
         return None
 
     @abstractmethod
@@ -155,11 +155,11 @@ class Method(Kind, ABC):
         others."""
 
     def score_node(self, cell: Cell, fitted: Node) -> Node | None:
-        """The node with its metrics; None if that is the last of `fit_nodes`."""
+        """What holds its metrics; None where the last of `fit_nodes` does."""
         return None
 
     def evaluated(self) -> "EvaluatedMethod | None":
-        """The method itself if it computes a vector for any single text, else None."""
+        """Itself, if it has a vector for a text, whatever corpus that belongs to."""
         return None
 
     def without_vector(self) -> str | None:
@@ -177,10 +177,10 @@ MethodConfig = Annotated[Method, METHODS.field()]
 
 @dataclass(frozen=True)
 class RoleStores:
-    """Where features of the texts of one role are read: the stores of one recipe."""
+    """Where the texts of one role are read: the stores of one recipe."""
 
     recipes: tuple[Recipe, ...]
-    """A single one, or one per prompt of an ensemble."""
+    """One; several for the prompts of an ensemble."""
     identities: tuple[StoreIdentity, ...]
     """One per prompt of an ensemble."""
     reading: Reading
@@ -188,7 +188,7 @@ class RoleStores:
 
 @dataclass(frozen=True)
 class EvaluationSite:
-    """The facts of one evaluation task for the node of a method on it."""
+    """One evaluation task, as the node of a method on it needs to know it."""
 
     task: str
     config: MtebTask
@@ -196,11 +196,11 @@ class EvaluationSite:
     roles: Mapping[TextRole, RoleStores]
     instructed: Mapping[TextRole, str]
     fitted: Cell | None
-    """The task on which the method was fitted; None if it is not fitted."""
+    """Where the method was fitted; None for one that is not."""
 
 
 class EvaluatedMethod(Method):
-    """A method that computes a vector for any single text."""
+    """A method that has a vector for a text, whatever corpus that belongs to."""
 
     def evaluated(self) -> "EvaluatedMethod":
         """Itself."""
@@ -208,45 +208,45 @@ class EvaluatedMethod(Method):
 
     @abstractmethod
     def evaluated_by(self) -> type[Stage]:
-        """The stage that scores it on evaluation tasks."""
+        """The stage that scores it."""
 
     def without_vector(self) -> str | None:
-        """Why it has no vector for a text with these settings; None if it has one."""
+        """Why it has none with these settings."""
         return None
 
     @abstractmethod
     def fitted_because(self) -> str | None:
-        """Why it needs a task to be fitted on, e.g. "it is trained"; None if it does not."""
+        """What of it needs a task to be fitted on, as in "it is trained"; None if nothing does."""
 
     @property
     def fitted_on_any_task(self) -> bool:
-        """Whether it can be fitted on tasks on which it is not scored."""
+        """Whether it can be fitted on tasks that it is not scored on."""
         return False
 
     @property
     def learns_from_texts(self) -> bool:
-        """Whether it was fitted on texts without instructions, which would be new to it in an evaluation."""
+        """Whether it was fitted on texts as they are, so that instructions around them would be new to it."""
         return True
 
     def recipe_for(self, role: TextRole) -> str:
-        """The recipe under which texts of a role are read."""
+        """Under which texts of a role are read."""
         (recipe,) = set(self.recipes().values())
         return recipe
 
     @abstractmethod
     def vector_arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        """Arrays from which its vectors are computed."""
+        """Arrays that its vectors are made of."""
 
     @abstractmethod
     def vector_identity(self) -> object:
-        """The part of its config that determines the vectors, besides what was fitted."""
+        """What of its config decides the vectors, beside what was fitted."""
 
     @abstractmethod
     def fitted_loader(self) -> object:
-        """The loader of what was fitted."""
+        """What reads what was fitted."""
 
     def fitted_corpora(self, fitted: Cell) -> tuple[Input, ...]:
-        """Corpora whose texts it has all seen in training."""
+        """Corpora of which it has seen every text."""
         return ()
 
     def evaluation_node(
@@ -255,10 +255,10 @@ class EvaluatedMethod(Method):
         """This method on an evaluation task.
 
         Args:
-            name: name of the method.
-            seed: seed of what was fitted.
+            name: of the method.
+            seed: of what was fitted.
             site: the task.
-            made: node of what was fitted.
+            made: what was fitted.
         """
         stores = {r: [to_plain(i) for i in s.identities] for r, s in site.roles.items()}
         readings = {id(s.reading): s.reading for s in site.roles.values()}.values()

@@ -1,4 +1,4 @@
-"""Methods that use no backbone: `kind: length` uses the number of words, `kind: bag_of_words` the words
+"""Methods that see no backbone: `kind: length` sees the number of words, `kind: bag_of_words` the words
 without their order."""
 
 from typing import Literal
@@ -25,8 +25,8 @@ from permafrost.storage.progress import Progress
 
 class _SurfaceMethod(Method):
     role: Literal["by_task", "baseline", "control"] = "by_task"
-    """A `control` must be at chance; a `baseline` is what methods have to beat. `by_task` is a control if the
-    task is built so that words and length carry no information (signal dilution), and else a baseline."""
+    """A `control` must sit at chance; a `baseline` is what methods have to beat. `by_task` is a control where
+    the task is made so that words and length carry nothing (signal dilution), and else a baseline."""
 
     @property
     def task_kinds(self) -> tuple[TaskKind, ...]:

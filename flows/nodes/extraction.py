@@ -18,7 +18,7 @@ from permafrost.storage.progress import Progress
 
 
 def source_of(target: ExtractTarget) -> BackboneSource:
-    """Where the backbone of a target is."""
+    """Where the backbone of a target lies."""
     files = target.files
     return BackboneSource(
         source=files.source, revision=files.revision or "main", codec=target.codec
@@ -44,7 +44,7 @@ class Extract(Stage):
 
     @classmethod
     def code(cls, entries: object) -> dict[str, str]:
-        """None, so that a refactoring does not cost hours of compute; `verify --recompute` checks instead."""
+        """None: hours of compute are not lost to a refactor; `verify --recompute` guards it instead."""
         return {}
 
     @classmethod

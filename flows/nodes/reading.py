@@ -1,4 +1,4 @@
-"""Features that nodes read: how a node describes them, and how they are opened when it runs."""
+"""What nodes read of feature stores: how it stands in a node, and how it is opened again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ class Reading:
     """Arrays of the stores of one recipe, for the texts of one corpus."""
 
     inputs: tuple[Input, ...]
-    """Inputs by store, with the arrays in order."""
+    """Store by store, the arrays in their order."""
     after: tuple[str, ...]
-    """The extractions that fill the stores."""
+    """The extractions that fill them."""
     run_facts: Mapping[str, Any]
-    """Sizes of the backbone, of which a store has only a part."""
+    """Sizes of the backbone, which no store holds in full."""
 
 
 def reading(
@@ -41,12 +41,12 @@ def reading(
 
 
 def corpus_input(node: Node, name: str = "corpus") -> Input:
-    """The corpus that a node computes, as another node's input."""
+    """The corpus that a node makes, as another node's input."""
     return Input(name=name, ref=node.id, loader=import_path(Corpus.load))
 
 
 def stores(node: Node, context: RunContext) -> list[FeatureStore]:
-    """The feature stores that a node reads, in order, without duplicates."""
+    """The feature stores that a node reads, each once, in order."""
     ids = dict.fromkeys(i.ref.split("/")[1] for i in node.inputs_named(_NAME))
     return [FeatureStore.open(store_folder(context.home, i)) for i in ids]
 
@@ -70,17 +70,17 @@ def readers(
 
 
 def arrays_of(node: Node) -> tuple[str, ...]:
-    """Names of the arrays that a node reads, in order."""
+    """The arrays that a node reads, in order."""
     return tuple(dict.fromkeys(i.ref.split("/", 2)[2] for i in node.inputs_named(_NAME)))
 
 
 def sizes_of(node: Node) -> BackboneSizes:
-    """Sizes of the backbone whose features a node reads."""
+    """Of the backbone whose features a node reads."""
     return BackboneSizes.model_validate(node.run_facts["sizes"])
 
 
 def width_of(node: Node, array: str) -> int:
-    """Width of an array that a node reads."""
+    """Numbers in a row of an array that a node reads."""
     s = sizes_of(node)
     sizes = StoreSizes(
         n_layers=s.n_layers, d_model=s.d_model, d_value=s.d_value, n_attn_heads=s.n_attn_heads

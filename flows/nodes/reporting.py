@@ -53,12 +53,12 @@ class CellEntry(_Entry):
     role: Role
     category: str
     loss: str | None
-    """The loss that training minimised; None if nothing is trained in epochs."""
+    """The loss that training minimised; None where nothing is trained in epochs."""
     result: str
-    """The artifact with its metrics."""
+    """What holds its metrics."""
     fit: str | None
     candidates: tuple[str, ...]
-    """Fits among which this one was chosen."""
+    """Fits that this one was chosen from."""
     score: str | None
 
 
@@ -90,7 +90,7 @@ class StoreEntry(_Entry):
     recipe: str
     identities: tuple[StoreIdentity, ...]
     recipes: tuple[dict[str, Any], ...]
-    """The recipes: words around the texts, and alterations of the forward pass."""
+    """What its texts are wrapped in, and how the pass is altered."""
 
 
 class ExtractionEntry(_Entry):
@@ -140,13 +140,13 @@ def write(node: Node, context: RunContext, folder: Path, gaps: Sequence[str] = (
     """Write the report of whatever is there into `folder`.
 
     Args:
-        node: node of the report.
+        node: of the report.
         context: where its inputs lie.
-        folder: created if it does not exist.
-        gaps: a sentence for each missing result, shown above the results.
+        folder: made if it is not there.
+        gaps: a sentence for each thing that is not there, shown above the results.
 
     Raises:
-        InputError: there are no results.
+        InputError: not one result is there.
         CorruptDataError: an artifact is damaged.
     """
     config = node.config
@@ -179,7 +179,7 @@ def write(node: Node, context: RunContext, folder: Path, gaps: Sequence[str] = (
 
 
 def report_cells(node: Node, context: RunContext) -> list[Cell]:
-    """Every cell of the grid and every evaluation, with the folders of their results."""
+    """Every cell of the grid and every evaluation, and where the results lie."""
     return [_cell(CellEntry.model_validate(c), context) for c in node.config["cells"]]
 
 
@@ -233,7 +233,7 @@ def _fit_seconds(entry: CellEntry, context: RunContext) -> float | None:
 
 
 def _seconds(ref: str, context: RunContext) -> float | None:
-    """Wall time of computing an artifact, from its manifest."""
+    """Wall time in which an artifact was made, as its manifest has it."""
     if not context.artifacts.is_done(parse_ref(ref)):
         return None
     return context.artifacts.manifest(parse_ref(ref)).provenance.get("seconds")
@@ -247,7 +247,7 @@ def _n_pooling_parameters(fitted: Path | None) -> int | None:
 
 
 def extractions(node: Node, context: RunContext) -> list[Extraction]:
-    """Costs of every run of the backbone, as far as recorded."""
+    """What every run of the backbone took, as far as it was recorded."""
     extractions_of: list[Extraction] = []
     for given in node.run_facts["extractions"]:
         entry = ExtractionEntry.model_validate(given)
@@ -276,7 +276,7 @@ def _layer_curves(entries: Sequence[ProbeEntry], context: RunContext) -> pa.Tabl
 
 
 def _probe_curves(entries: Sequence[ProbeEntry], context: RunContext) -> pa.Table | None:
-    """Results of all other probes; None if there are none."""
+    """What all other probes found; None without one."""
     rows: list[dict[str, Any]] = []
     for entry in entries:
         if entry.section == "probes":
@@ -366,7 +366,7 @@ def _read_attention(
 
 
 def _provenance(node: Node, context: RunContext) -> dict[str, str]:
-    """Provenance of the numbers, for readers."""
+    """What made the numbers, for people."""
     stores = [StoreEntry.model_validate(s) for s in node.config["stores"]]
     source = BackboneSource.model_validate(node.run_facts["backbone"])
     first = stores[0].identities[0]

@@ -1,4 +1,4 @@
-"""The interface of probes: curves of numbers, measured on the texts of tasks."""
+"""What every kind of probe has: curves of numbers, measured on the texts of tasks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -31,19 +31,19 @@ ANY_TASK: tuple[TaskKind, ...] = (*LABELLED, "unlabelled")
 class Probe(Kind, ABC):
     """One entry of `probes`: curves by name, on tasks.
 
-    The report shows its artifacts and the texts that are class attributes here.
+    What the report shows of it comes from its artifacts and from the words that its class has.
     """
 
     task_kinds: ClassVar[tuple[TaskKind, ...]]
-    """Kinds of task that it supports."""
+    """Kinds of task that it is made for."""
     single_store: ClassVar[bool]
-    """Whether it needs a single store, as the prompts of an ensemble cannot be averaged for it."""
+    """Whether the prompts of an ensemble, one store each, cannot be averaged for it."""
     caption: ClassVar[str] = ""
-    """Caption of its figure in the report."""
+    """What its figure shows, for the report."""
     section: ClassVar[Literal["probes", "layers"]] = "probes"
-    """Its part in the report: a figure of its own, or a curve in the common figure of scores by layer."""
+    """Of the report: a figure of its own, or score by layer, one figure for all."""
     loader: ClassVar[Callable[[Path], object]] = ProbeCurves.load
-    """The loader of its artifacts."""
+    """Reads its artifacts."""
 
     tasks: tuple[str, ...] = Field(min_length=1)
     recipe: str = DEFAULT_RECIPE
@@ -52,7 +52,7 @@ class Probe(Kind, ABC):
     """Configs of curves, by the name of the curve."""
 
     def recipes(self) -> tuple[str, ...]:
-        """Names of the recipes that it reads."""
+        """Names of the recipes that it looks at."""
         return (self.recipe,)
 
     def reads(self, sizes: BackboneSizes) -> set[str]:
@@ -73,7 +73,7 @@ class Probe(Kind, ABC):
 
 
 class FeatureProbe(Probe):
-    """A probe that is measured on stored features alone; its nodes are implemented here."""
+    """A probe that is measured of stored features alone: all that it needs beside its fields is here."""
 
     single_store = False
 
@@ -84,17 +84,17 @@ class FeatureProbe(Probe):
         """The numbers of one curve.
 
         Args:
-            config: config of the curve, a value of `methods`.
+            config: that of the curve, a value of `methods`.
             prompt_features: stored features of the texts, one per prompt of an ensemble.
             corpus: the texts.
-            progress: receives progress.
+            progress: told about the work.
         """
 
     def require(self, config: Any, corpus: Corpus) -> None:
-        """Check the corpus before features are read; by default every corpus is accepted.
+        """Check what the corpus tells without features; any will do unless a kind says otherwise.
 
         Raises:
-            InputError: `measure` would refuse the corpus.
+            InputError: what `measure` would refuse.
         """
         return
 
@@ -158,5 +158,5 @@ def _probe(node: Node) -> tuple[FeatureProbe, Any]:
 
 
 def own_config(node: Node) -> dict[str, Any]:
-    """The config of a curve, without what the key has already."""
+    """The config of a curve, without what the key says beside it."""
     return {k: v for k, v in node.config.items() if k not in ("kind", "backbone")}
