@@ -325,7 +325,9 @@ def unlike(path: Path, seal: ShardSeal, n_chunks: int) -> str | None:
             tail = index_bytes(n_chunks)
             index = chunk_index(path, os.pread(file.fileno(), tail, n_bytes - tail))
             for i, crc in enumerate(seal.chunk_crc32c):
-                end = int(index[i].sum())
+                end = sum(index[i].tolist())
+                if end > n_bytes:
+                    return f"it has no chunk {i}"
                 stored = os.pread(file.fileno(), CRC_BYTES, end - CRC_BYTES)
                 if stored != crc.to_bytes(CRC_BYTES, "little"):
                     return f"the checksum of chunk {i} is not that of its seal"

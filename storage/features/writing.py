@@ -200,21 +200,18 @@ class StoreWriter:
         due = {a: cell for a, cell in sealed.cells.items() if a not in committed}
         self._require_fitting(sealed, due, segment)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        unreceipted: list[Path] = []
-        """Shards already under their final names, but without a receipt yet, in the order of the receipts."""
         try:
             for array, cell in due.items():
                 path = self.store.shard_path(number, array)
-                unreceipted.append(path)
                 with disk_errors_named(path):
                     publish(self._draft(cell), path)
             for array, cell in due.items():
                 write_receipt(root, self._receipt(segment, array, cell, sealed.provenance, now))
-                unreceipted.pop(0)
         except BaseException:
-            for path in unreceipted:
+            # A receipt may be in place although writing it failed: only its flush did.
+            for array in due.keys() - self.store.committed(number):
                 with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
+                    self.store.shard_path(number, array).unlink(missing_ok=True)
             raise
         for cell in sealed.cells.values():
             shutil.rmtree(self._draft(cell).parent, ignore_errors=True)

@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,11 +197,11 @@ def test_a_shard_that_is_not_there_is_corrupt() -> None:
             _reopened(shard, seal, "none")
 
 
-def _writer(folder: Path) -> ShardWriter:
+def _writer(folder: Path, n_rows: int = 3) -> ShardWriter:
     return ShardWriter(
         folder / "draft",
         folder / "c" / "0",
-        n_rows=3,
+        n_rows=n_rows,
         row_shape=(2,),
         dtype=np.dtype("<f2"),
         chunk_rows=2,
@@ -232,6 +233,14 @@ def test_a_writer_makes_a_draft_and_nothing_else(tmp_path: Path) -> None:
     seal = writer.seal()
     assert [p.name for p in tmp_path.iterdir()] == ["draft"]
     assert unlike(tmp_path / "draft", seal, 2) is None
+
+
+def test_a_file_without_a_chunk_of_its_seal_is_unlike_it(tmp_path: Path) -> None:
+    writer = _writer(tmp_path, n_rows=2)
+    writer.append(np.zeros((2, 2), np.float16))
+    seal = writer.seal()
+    more = replace(seal, chunk_crc32c=(*seal.chunk_crc32c, 0))
+    assert unlike(tmp_path / "draft", more, 2) == "it has no chunk 1"
 
 
 @given(
