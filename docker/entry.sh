@@ -1,7 +1,7 @@
 #!/bin/sh
 # What every container starts with: permafrost-entry COMMAND [ARGUMENT...]
 #
-# A secret may come in a file: NAME_FILE=FILE sets NAME to what FILE holds. Then COMMAND runs. At SIGTERM it has 1.6
+# A secret may come in a file: NAME_FILE=FILE sets NAME to what FILE holds. Then COMMAND runs. At SIGTERM it has 1.8
 # seconds to end by itself, which `permafrost` does; Dask's worker would wait for its task, Prefect's server for whoever
 # listens. Whatever was committed is kept in both cases.
 set -eu
@@ -23,4 +23,4 @@ for name in PREFECT_SERVER_DATABASE_PASSWORD PREFECT_SERVER_API_AUTH_STRING PREF
     fi
 done
 
-exec timeout --foreground --kill-after=1.6 0 "$@"
+exec timeout --foreground --kill-after=1.8 0 "$@"

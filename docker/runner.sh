@@ -2,7 +2,7 @@
 # A worker of Prefect that ends with its runs told first: permafrost-runner COMMAND [ARGUMENT...]
 #
 # At SIGTERM the worker kills its runs at once, and the server takes them for running ever after. Asked first, a run ends
-# within a second and says so.
+# within one and a half seconds and says so.
 set -eu
 
 # A shell has its background processes ignore SIGINT, by which the worker ends.
@@ -32,9 +32,9 @@ stop() {
         kill -TERM "$run" 2>/dev/null || true
     done
     # shellcheck disable=SC2086  # one word each
-    await 10 $runs
+    await 14 $runs
     kill -TERM "$worker" 2>/dev/null || true
-    await 3 "$worker"
+    await 2 "$worker"
     kill -KILL "$worker" 2>/dev/null || true
 }
 trap stop TERM

@@ -26,7 +26,9 @@ ENTRY = ROOT / "docker" / "entry.sh"
 HEALTHY_S = 240
 """How long a service may take to answer on a loaded machine."""
 STOP_S = 2.0
-"""How long a service may take to end."""
+"""How long a service may take to end; an engine kills it then."""
+BUSY_S = 0.5
+"""What starting, waking and counting processes may take of a busy machine."""
 
 
 def compose(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
