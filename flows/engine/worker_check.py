@@ -28,7 +28,8 @@ def facts_here() -> dict[str, str]:
     found = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for name in LIBRARIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            # Builds of one version for the CPU and for CUDA (2.13.0+cpu, 2.13.0+cu130) work together.
+            found[name] = importlib.metadata.version(name).partition("+")[0]
         except importlib.metadata.PackageNotFoundError:
             found[name] = "none"
     found["permafrost's code"] = _digest_of_sources()
