@@ -9,33 +9,41 @@ set -eu
 env --default-signal=INT "$@" &
 worker=$!
 
-# Wait until these processes are gone, so many tenths of a second at most.
+now() { date +%s%3N; }
+
+# Wait until these processes are gone, so many milliseconds at most.
 await() {
-    tenths=$1
+    end=$(($(now) + $1))
     shift
-    while [ "$tenths" -gt 0 ]; do
+    while [ "$(now)" -lt "$end" ]; do
         alive=
         for process in "$@"; do
             # One that has ended and was not yet waited for is there, too.
             if grep -q '^State:[[:space:]]*[^ZX]' "/proc/$process/status" 2>/dev/null; then alive=yes; fi
         done
         if [ -z "$alive" ]; then return; fi
-        sleep 0.1
-        tenths=$((tenths - 1))
+        sleep 0.05
     done
 }
 
+# Send a signal to those of these processes that are there.
+tell() {
+    signal=$1
+    shift
+    for process in "$@"; do
+        kill "-$signal" "$process" 2>/dev/null || true
+    done
+}
+
+# shellcheck disable=SC2086  # of $runs: one word each
 stop() {
     trap '' TERM
     runs=$(cat "/proc/$worker/task/"*/children 2>/dev/null) || runs=
-    for run in $runs; do
-        kill -TERM "$run" 2>/dev/null || true
-    done
-    # shellcheck disable=SC2086  # one word each
-    await 14 $runs
-    kill -TERM "$worker" 2>/dev/null || true
-    await 2 "$worker"
-    kill -KILL "$worker" 2>/dev/null || true
+    tell TERM $runs
+    await 1400 $runs
+    tell TERM "$worker"
+    await 150 "$worker"
+    tell KILL "$worker" $runs
 }
 trap stop TERM
 

@@ -1,6 +1,8 @@
 """docker/Dockerfile's own lines, run in an empty environment, give a Permafrost that works."""
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,17 @@ TARGET, OTHER = ("cpu", "cuda") if torch.version.cuda is None else ("cuda", "cpu
 """The image of the torch that this machine gets, and the one of another torch."""
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Emptied afterwards: pytest keeps folders of its last runs, and this one holds gigabytes."""
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.deep
-def test_install_and_entry_lines_work_in_an_empty_environment(tmp_path: Path) -> None:
-    image = Image(tmp_path, TARGET)
+def test_install_and_entry_lines_work_in_an_empty_environment(folder: Path) -> None:
+    image = Image(folder, TARGET)
 
     # What it runs when nothing is said, as its entry point does.
     entry = dockerfile.last(TARGET, "ENTRYPOINT")
