@@ -22,8 +22,8 @@ from prefect.settings import (
 
 from permafrost.flows import server_process
 from permafrost.flows.pipeline import run_serially
-from permafrost.stages.report import canvas
 from tests.stages.extraction.tiny_models import save_model
+from tests.undrawn import undrawn as undrawn
 
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 
@@ -86,15 +86,6 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     }
     with temporary_settings(here):
         yield
-
-
-@pytest.fixture(autouse=True)
-def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures of reports that a test makes are empty: drawing takes longer than most experiments of tests.
-    What a module's fixture runs is drawn, and so is what a test marked `drawn` runs."""
-    if not request.node.get_closest_marker("drawn"):
-        monkeypatch.setattr(canvas, "png", lambda figure: b"\x89PNG\r\n\x1a\n")
-        monkeypatch.setattr(canvas, "svg", lambda *_: canvas.InlineSvg("<svg/>", 1))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import pytest
 
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.fake_results import make_grid as write_grid
+from tests.undrawn import undrawn as undrawn
 
 
 @pytest.fixture
@@ -20,13 +21,13 @@ def grid(make_grid: Callable[..., Grid]) -> Grid:
     return make_grid()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def written_grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
     """The same grid, shared by tests that only look at its report."""
     return write_grid(tmp_path_factory.mktemp("shared"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def written(written_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of `written_grid`."""
     return written_grid.write(tmp_path_factory.mktemp("report"))

@@ -119,6 +119,7 @@ def test_the_figure_has_a_line_per_depth_and_a_ring_per_layer(run: PretrainingRu
     }
 
 
+@pytest.mark.drawn
 def test_the_page_shows_figure_and_numbers(make_grid, run: PretrainingRun, tmp_path: Path):
     grid: Grid = make_grid(tasks=["t"], methods=["m"], controls=[], seeds=[0])
     grid.pretrainings = [run]

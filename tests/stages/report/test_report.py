@@ -165,6 +165,7 @@ def test_whatever_users_write_is_escaped(make_grid, tmp_path: Path):
     assert page.source.count("&lt;script") > 20
 
 
+@pytest.mark.drawn
 def test_names_that_matplotlib_would_read_as_markup_are_drawn_as_they_are(
     make_grid, tmp_path: Path
 ):
@@ -237,6 +238,7 @@ def test_one_result_is_enough_for_a_report(make_grid, tmp_path: Path):
     assert not (tmp_path / "report" / "figures" / "learning_curves.png").exists()
 
 
+@pytest.mark.drawn
 def test_tasks_can_stand_side_by_side_with_many_methods(make_grid, tmp_path: Path):
     grid: Grid = make_grid(tasks=["a", "b"], methods=[f"m{i}" for i in range(11)], seeds=[0])
     grid.config = ReportConfig(title="t", x_axis=TasksAxis())
@@ -254,6 +256,7 @@ def test_metrics_without_a_majority_have_no_baseline_row(make_grid, tmp_path: Pa
     assert "No control was scored with accuracy" in source
 
 
+@pytest.mark.drawn
 def test_correlations_of_one_seed_are_numbers_without_a_spread(make_grid, tmp_path: Path):
     grid: Grid = make_grid(tasks=["sts"], methods=["mean", "va"], controls=[], seeds=[0])
     grid.config = ReportConfig(title="t")
