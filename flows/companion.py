@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from permafrost.flows.stopping import STOP
@@ -34,8 +34,13 @@ class Program:
 
 
 @contextlib.contextmanager
-def companion(program: Program) -> Generator[str]:
-    """What the program says; it ends with the block, and what it started too.
+def companion(program: Program, check: Callable[[], None] = STOP.check) -> Generator[str]:
+    """What the program says; it ends with the block, and what it started too: at once if the block was
+    interrupted.
+
+    Args:
+        program: what is started.
+        check: called until it serves; raises when nobody waits for that any more.
 
     Raises:
         PermafrostError: it did not start.
@@ -57,22 +62,29 @@ def companion(program: Program) -> Generator[str]:
 
     assert process.stdin is not None
     with process, STOP.last_act(kill):
+        patience_s = 0.0
         try:
-            yield _first_line(process, program)
+            yield _first_line(process, program, check)
+            patience_s = ENDING_S
+        except Exception:
+            patience_s = ENDING_S
+            raise
         finally:
             process.stdin.close()
             try:
-                process.wait(0 if STOP.asked else ENDING_S)
+                process.wait(0 if STOP.asked else patience_s)
             except subprocess.TimeoutExpired:
                 kill()
 
 
-def _first_line(process: subprocess.Popen[bytes], program: Program) -> str:
+def _first_line(
+    process: subprocess.Popen[bytes], program: Program, check: Callable[[], None]
+) -> str:
     assert process.stdout is not None
     slow, ended = program.advice
     deadline = time.monotonic() + program.patience_s
     while not select.select([process.stdout], [], [], 0.1)[0]:
-        STOP.check()
+        check()
         if time.monotonic() > deadline:
             raise PermafrostError(
                 f"{program.name} did not start within {program.patience_s:g} s; {slow}"

@@ -15,7 +15,7 @@ from prefect.settings import (
 
 from permafrost.flows import server_process
 from permafrost.flows.companion import ENDING_S, Program, companion
-from permafrost.flows.stopping import STOP
+from permafrost.flows.stopping import STOP, TIDY_S
 
 
 @contextlib.contextmanager
@@ -37,20 +37,25 @@ def prefect_api() -> Generator[None]:
         os.environ["PREFECT_API_URL"] = url
         try:
             with temporary_settings({PREFECT_API_URL: url}):
+                patience_s = TIDY_S
                 try:
                     yield
+                    patience_s = ENDING_S
+                except Exception:
+                    patience_s = ENDING_S
+                    raise
                 finally:
-                    _send_what_waits()
+                    _send_what_waits(patience_s)
         finally:
             del os.environ["PREFECT_API_URL"]
 
 
-def _send_what_waits() -> None:
+def _send_what_waits(patience_s: float) -> None:
     """Have Prefect's senders end: they keep the address of the server they were made for, and what later
     runs of this process tell them would go to one that is gone, each event until its time is out."""
     if not STOP.asked:
         for sender in (EventsWorker, APILogWorker):
-            sender.drain_all(timeout=ENDING_S)
+            sender.drain_all(timeout=patience_s)
 
 
 def _server(settings: dict[str, str]) -> contextlib.AbstractContextManager[str]:

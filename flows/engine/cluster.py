@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 from distributed import Client, Future, Worker
@@ -32,7 +33,7 @@ from permafrost.flows.engine.prefect import ClusterGoneError
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.worker_check import WorkerCheck, facts_here, set_mark
 from permafrost.flows.graph import Resources
-from permafrost.flows.stopping import STOP
+from permafrost.flows.stopping import STOP, Stopped
 from permafrost.storage.drafts import remove_drafts_of_dead_processes
 from permafrost.storage.durable import draft_path
 from permafrost.storage.errors import IdentityMismatchError, InputError, PermafrostError
@@ -89,16 +90,25 @@ class Cluster:
         self._refused: dict[str, str] = {}
         """Why others cannot, by address."""
         self._n_lost = 0
+        self._given_up = False
 
     def __enter__(self) -> "Cluster":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        if self._client is not None and self._client.status == "running" and not STOP.asked:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        interrupted = STOP.asked or not (kind is None or issubclass(kind, Exception))
+        client = self._client
+        if client is not None and client.status == "running" and not interrupted:
             # Of a run that failed, too: whoever it was short of memory for wants to see it.
             with contextlib.suppress(Exception):
                 self._report()
-        self._open.close()
+        # With the error: who was interrupted does not wait for a cluster to end in order.
+        self._open.__exit__(kind, error, trace)
         if self._n_lost:
             remove_drafts_of_dead_processes(self._context.home)
 
@@ -126,7 +136,9 @@ class Cluster:
         for name in ("distributed", "distributed.client"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         if self._where.scheduler is None:
-            addresses = json.loads(self._open.enter_context(companion(self._program())))
+            addresses = json.loads(
+                self._open.enter_context(companion(self._program(), self._check_wanted))
+            )
             address, dashboard = addresses["scheduler"], addresses["dashboard"]
         else:
             address, dashboard = self._where.scheduler, None
@@ -134,7 +146,7 @@ class Cluster:
         self._open.callback(client.close, timeout=1)
         for topic, hear in ((self._name, self._told), ("all", self._happened)):
             client.subscribe_topic(topic, hear)
-            self._open.callback(_quietly, client.unsubscribe_topic, topic)
+            self._open.callback(self._tidy, client, client.unsubscribe_topic, topic)
         self._check(client)
         self._wait_for_workers(client)
         n_threads = f"{self._threads} thread{'s' * (self._threads > 1)}"
@@ -184,7 +196,7 @@ class Cluster:
             marker = str(path)
         self._mark = f"permafrost-{digest({**facts, 'home': self._context.url})[:12]}"
         check = WorkerCheck(self._mark, facts, marker, self._name)
-        self._open.callback(_quietly, client.unregister_worker_plugin, self._name)
+        self._open.callback(self._tidy, client, client.unregister_worker_plugin, self._name)
         client.register_plugin(check, name=self._name)
 
     def _wait_for_workers(self, client: Client) -> None:
@@ -206,7 +218,7 @@ class Cluster:
             Stopped: the process was asked to stop.
             ClusterGoneError: the scheduler is gone, or all workers are unlike this process.
         """
-        STOP.check()
+        self._check_wanted()
         if self._client is not None and self._client.status != "running":
             raise ClusterGoneError(self._gone())
         if self._refused and not self._fit:
@@ -215,6 +227,21 @@ class Cluster:
                 + "; ".join(f"{name} {why}" for name, why in self._refused.items())
                 + ". Start workers in the same environment, with the same files"
             )
+
+    def give_up(self) -> None:
+        """Have everybody who waits for the cluster raise `Stopped`; called in another thread."""
+        self._given_up = True
+
+    def _check_wanted(self) -> None:
+        STOP.check()
+        if self._given_up:
+            raise Stopped
+
+    def _tidy(self, client: Client, act: Callable[..., object], *arguments: object) -> None:
+        """Leave nothing at a scheduler that outlives us, if it answers."""
+        if self._where.scheduler is not None and client.status == "running":
+            with contextlib.suppress(Exception):
+                act(*arguments)
 
     def _gone(self) -> str:
         who = self._where.scheduler or "of this run"
@@ -383,8 +410,3 @@ class Cluster:
 
 async def _refused(mark: str, dask_worker: Worker) -> None:
     await set_mark(dask_worker, mark, 0)
-
-
-def _quietly(act: Callable[..., object], *arguments: object) -> None:
-    with contextlib.suppress(Exception):
-        act(*arguments)

@@ -94,3 +94,7 @@ class Workers:
         finally:
             hear.end()
         context.refresh()
+
+    def give_up(self) -> None:
+        """Nobody waits for workers any more."""
+        self._cluster.give_up()

@@ -49,8 +49,8 @@ class Line:
 
     def require_asked_for(self) -> None:
         """Raises: Stopped: nobody waits for the task any more; the run has ended, or its process has."""
-        cancelled: set[Any] = getattr(get_worker().plugins.get(self.check), "cancelled", set())
-        if self.task in cancelled:
+        check: Any = get_worker().plugins.get(self.check)
+        if check is None or self.task in check.cancelled:
             raise Stopped
 
     @contextlib.contextmanager

@@ -5,8 +5,9 @@ runners wait for upstream futures inside a worker thread, so a node is submitted
 futures that have finished: Prefect's UI draws its graph from them.
 """
 
+import contextlib
 import queue
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -64,6 +65,11 @@ class Place(Protocol):
         """Compute a node and publish it; called in the thread of its task run."""
         ...
 
+    def give_up(self) -> None:
+        """The run was interrupted (Ctrl-C in a program that does not listen to signals itself): let `make`
+        raise `Stopped` soon, wherever that is possible."""
+        ...
+
 
 class ThisProcess:
     """Nodes run in threads of this process and share its processors.
@@ -87,6 +93,9 @@ class ThisProcess:
     def make(self, node: Node, progress: Progress, threads: int) -> None:
         """Compute a node here."""
         make_with(threads, node, self._context, progress)
+
+    def give_up(self) -> None:
+        """What runs here ends by itself."""
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
@@ -149,7 +158,7 @@ def run_at(
     futures: dict[str, PrefectFuture[Any]] = {}
     ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
     display.begin(len(graph))
-    with ThreadPoolTaskRunner() as runner:
+    with ThreadPoolTaskRunner() as runner, _given_up_together(place):
         while not schedule.finished:
             while schedule.n_running < place.n_nodes and (node := schedule.next()):
                 schedule.start(node)
@@ -179,6 +188,16 @@ def run_at(
                     raise error
                 end(schedule, node, "failed", error, context, display)
     return schedule.outcomes
+
+
+@contextlib.contextmanager
+def _given_up_together(place: Place) -> Generator[None]:
+    """Threads of task runs learn of what was raised here, in the main thread: the runner waits for them."""
+    try:
+        yield
+    except BaseException:
+        place.give_up()
+        raise
 
 
 def _wait(ended: "queue.SimpleQueue[Node]") -> Node:

@@ -3,22 +3,24 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from permafrost.flows.companion import Program, companion
 from permafrost.flows.engine import cluster_process
+from tests.flows.conftest import MadeOnce
+from tests.flows.engine.runs_in_workers import SCRIPT, Run, experiment
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="package")
-def scheduler() -> Iterator[str]:
-    """Address of a scheduler with two workers, which can import the tests."""
+def cluster_program() -> Program:
+    """A scheduler with two workers, which can import the tests."""
     settings = {"path": [str(ROOT), *sys.path], "threads": 1, "workers": 2, "memory": "2 GB"}
-    program = Program(
+    return Program(
         name="a cluster",
         file=cluster_process.__file__,
         arguments=[json.dumps(settings)],
@@ -26,5 +28,38 @@ def scheduler() -> Iterator[str]:
         patience_s=60,
         advice=("", ""),
     )
-    with companion(program) as line:
+
+
+@pytest.fixture(scope="package")
+def scheduler() -> Iterator[str]:
+    """Address of a scheduler with two workers, which can import the tests."""
+    with companion(cluster_program()) as line:
         yield json.loads(line)["scheduler"]
+
+
+@pytest.fixture(scope="session")
+def finished(tiny_bert: Path, made_once: MadeOnce) -> Path:
+    """A folder with an experiment, and the home that one process makes of it."""
+
+    def run(folder: Path) -> None:
+        (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment(tiny_bert)))
+        Run(folder, "serial").end()
+
+    return made_once("run in one process", run)
+
+
+@pytest.fixture
+def start(finished: Path, tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts that experiment, in a home of its own; takes what `Run` does after the folder."""
+    runs: list[Run] = []
+
+    def started(engine: str, program: Path = SCRIPT) -> Run:
+        (tmp_path / "experiment.yaml").write_text((finished / "experiment.yaml").read_text())
+        runs.append(Run(tmp_path, engine, program))
+        return runs[-1]
+
+    yield started
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.wait()

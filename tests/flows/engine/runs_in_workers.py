@@ -1,0 +1,120 @@
+"""Experiments that run in a process of their own, and what they leave."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.drafts import DRAFT_PREFIX
+from tests.flows.conftest import tiny_experiment
+
+ROOT = Path(__file__).parents[3]
+SCRIPT, COMMAND = (Path(__file__).with_name(n) for n in ("run_on_dask.py", "command_on_dask.py"))
+DEADLINE_S = 200.0
+N_FITS = 8
+
+
+def experiment(backbone: Path) -> dict[str, Any]:
+    """Some twenty segments, and eight fits."""
+    fields = tiny_experiment(backbone)
+    task = fields["tasks"]["ratio 0.2"] | {"n_train": 160, "n_dev": 40, "n_test": 40}
+    methods = {name: fields["methods"][name] for name in ("mean", "shuffled")}
+    return fields | {
+        "tasks": {"ratio 0.2": task},
+        "methods": methods,
+        "seeds": [0, 1, 2, 3],
+        "report": {"title": "Workers that die"},
+    }
+
+
+class Run:
+    """The script, or the command, under way in a process."""
+
+    def __init__(self, folder: Path, engine: str, program: Path = SCRIPT) -> None:
+        self.home, self._err = folder / "home", folder / "stderr"
+        with self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, program, folder / "experiment.yaml", self.home, engine],
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=err,
+                text=True,
+                start_new_session=True,
+                # A shell that started the tests in the background has them ignore it.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+
+    def until(self, happened: Callable[[], Any]) -> Any:
+        """What `happened` returns once it is true."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not (found := happened()):
+            assert self.process.poll() is None, f"the run has ended: {self.said()}"
+            assert time.monotonic() < deadline, f"nothing happened: {self.said()}"
+            time.sleep(0.001)
+        return found
+
+    def workers(self) -> list[psutil.Process]:
+        """Processes of Dask workers that live."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [p for p in children if "spawn_main" in " ".join(_command(p))]
+
+    def said(self) -> str:
+        """Standard error so far."""
+        return self._err.read_text()
+
+    def end(self) -> str:
+        """Standard output; the run has succeeded."""
+        out, _ = self.process.communicate(timeout=DEADLINE_S)
+        assert self.process.returncode == 0, self.said()
+        return out
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def content(home: Path) -> dict[str, str | bytes]:
+    """Every artifact's files by checksum, but reports', which tell seconds; every table and shard."""
+    artifacts: dict[str, str | bytes] = {
+        f"{m.ref}/{name}": record.sha256
+        for m in ArtifactStore(home).all()
+        if m.spec.stage != "report"
+        for name, record in m.files.items()
+    }
+    files = [*home.glob("features/*/segments/*"), *home.glob("features/*/features.zarr/**/*")]
+    return artifacts | {
+        str(p.relative_to(home)): p.read_bytes()
+        for p in files
+        if p.is_file() and p.name != "zarr.json"
+    }
+
+
+def n_segments(home: Path) -> int:
+    """Segments that are committed."""
+    return len(list(home.glob("features/*/receipts/*/*")))
+
+
+def drafts(home: Path) -> list[Path]:
+    """Unfinished writes."""
+    return [p for p in home.rglob(f"{DRAFT_PREFIX}*") if "-checkpoint" not in p.name]
+
+
+def writer_of(run: Run, pattern: str) -> psutil.Process | None:
+    """A worker that is writing, or has just written, a draft of this pattern."""
+    for draft in run.home.glob(pattern):
+        if (found := re.search(r"\.([0-9]+)\.[0-9]+-[0-9a-f]+", draft.name)) is not None:
+            for worker in run.workers():
+                if worker.pid == int(found[1]):
+                    return worker
+    return None
