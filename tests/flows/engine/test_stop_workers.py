@@ -1,0 +1,66 @@
+"""However a run in Dask workers ends, nothing of its cluster is left, and the same command goes on."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.flows.engine.runs_in_workers import COMMAND, SCRIPT, Run, content, n_segments
+
+BOUND_S = 2.0
+"""From the signal to the end of the command, its server, its cluster and its workers."""
+KILLED_BOUND_S = 10.0
+"""The same for a run that is killed: what it started learns of that, and nobody else can end it."""
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def committed(run: Run) -> dict[Path, int]:
+    """Receipts of segments, and when each was written."""
+    return {p: p.stat().st_mtime_ns for p in run.home.glob("features/*/receipts/*/*")}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("program", "number", "code"),
+    [
+        (COMMAND, signal.SIGINT, 130),
+        (COMMAND, signal.SIGTERM, 143),
+        (COMMAND, signal.SIGKILL, -signal.SIGKILL),
+        # A script does not listen to signals: it ends by them, which shells show as 130 and 143, and after
+        # Ctrl-C when Python has tidied up, which can take it longer.
+        (SCRIPT, signal.SIGINT, -signal.SIGINT),
+        (SCRIPT, signal.SIGTERM, -signal.SIGTERM),
+    ],
+    ids=lambda v: v.stem if isinstance(v, Path) else str(getattr(v, "name", v)),
+)
+def test_cluster_and_workers_end_with_the_run(
+    start: Callable[..., Run], finished: Path, program: Path, number: signal.Signals, code: int
+) -> None:
+    run = start("dask", program)
+    run.until(lambda: n_segments(run.home) > 3)
+    family = psutil.Process(run.process.pid).children(recursive=True)
+    assert len(run.workers()) == 2
+    if program == COMMAND:
+        family.append(psutil.Process(run.process.pid))
+    began = time.monotonic()
+    run.process.send_signal(number)
+    while any(map(lives, family)):
+        assert time.monotonic() - began < 60, [p for p in family if lives(p)]
+        time.sleep(0.01)
+    seconds = time.monotonic() - began
+    assert run.process.wait(60) == code, run.said()
+    assert seconds < (KILLED_BOUND_S if number == signal.SIGKILL else BOUND_S)
+    kept = committed(run)
+    again = start("serial")
+    again.end()
+    assert kept.items() <= committed(again).items(), "nothing that was committed is computed again"
+    assert content(again.home) == content(finished / "home")
