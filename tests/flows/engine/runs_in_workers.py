@@ -85,11 +85,12 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def content(home: Path) -> dict[str, str | bytes]:
-    """Every artifact's files by checksum, but reports', which tell seconds; every table and shard."""
+    """Every artifact's files by checksum, every table and shard. Not reports, which tell seconds, nor what an
+    extraction says that it computed, which is less after a stop."""
     artifacts: dict[str, str | bytes] = {
         f"{m.ref}/{name}": record.sha256
         for m in ArtifactStore(home).all()
-        if m.spec.stage != "report"
+        if m.spec.stage not in ("report", "extract")
         for name, record in m.files.items()
     }
     files = [*home.glob("features/*/segments/*"), *home.glob("features/*/features.zarr/**/*")]
@@ -102,7 +103,7 @@ def content(home: Path) -> dict[str, str | bytes]:
 
 def n_segments(home: Path) -> int:
     """Segments that are committed."""
-    return len(list(home.glob("features/*/receipts/*/*")))
+    return len(list(home.glob("features/*/receipts/*/[!.]*")))
 
 
 def drafts(home: Path) -> list[Path]:

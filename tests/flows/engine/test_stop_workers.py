@@ -25,7 +25,7 @@ def lives(process: psutil.Process) -> bool:
 
 def committed(run: Run) -> dict[Path, int]:
     """Receipts of segments, and when each was written."""
-    return {p: p.stat().st_mtime_ns for p in run.home.glob("features/*/receipts/*/*")}
+    return {p: p.stat().st_mtime_ns for p in run.home.glob("features/*/receipts/*/[!.]*")}
 
 
 @pytest.mark.deep
@@ -57,7 +57,8 @@ def test_cluster_and_workers_end_with_the_run(
         assert time.monotonic() - began < 60, [p for p in family if lives(p)]
         time.sleep(0.01)
     seconds = time.monotonic() - began
-    assert run.process.wait(60) == code, run.said()
+    run.process.communicate(timeout=60)
+    assert run.process.returncode == code, run.said()
     assert seconds < (KILLED_BOUND_S if number == signal.SIGKILL else BOUND_S)
     kept = committed(run)
     again = start("serial")
