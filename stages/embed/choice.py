@@ -46,7 +46,7 @@ def choose_layers(
     ranking = sorted(vectors, key=lambda k: (-_rank_value(alone[k]), k))
     best, best_score = 1, -np.inf
     for n in range(1, len(ranking) + 1):
-        # In the order they will be combined in.
+        # In the order in which they will be combined.
         chosen = sorted(ranking[:n])
         together = combine_vectors((vectors[k] for k in chosen), combine)
         score = _rank_value(_score(together, pairs, gold, f"the layers {chosen} together"))

@@ -27,12 +27,12 @@ class Features(Protocol):
 
     @property
     def sizes(self) -> BackboneSizes:
-        """Of the backbone that computed them."""
+        """Sizes of the backbone that computed the features."""
         ...
 
     @property
     def n_texts(self) -> int:
-        """Texts."""
+        """The number of texts."""
         ...
 
     def reader(self, array: str, tokens: Tokens) -> FeatureReader:
@@ -44,7 +44,7 @@ class Features(Protocol):
         ...
 
     def name(self, text: int) -> str:
-        """What a text is called in messages."""
+        """The name of a text in messages."""
         ...
 
 
@@ -60,7 +60,7 @@ class StoredFeatures:
 
     @property
     def n_texts(self) -> int:
-        """Texts."""
+        """The number of texts."""
         return len(self.digests)
 
     def reader(self, array: str, tokens: Tokens) -> FeatureReader:
@@ -82,7 +82,7 @@ class StoredFeatures:
         return read_projection(self.store, block)
 
     def name(self, text: int) -> str:
-        """Place and beginning of a text."""
+        """The position and the beginning of a text."""
         where = self.store.locate([self.digests[text]])
         segment = int(where.segment[0])
         row = int(where.text_row[0]) - segment * self.store.record.axes.segment_texts

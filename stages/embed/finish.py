@@ -1,4 +1,4 @@
-"""What happens to vectors last: checks, whitening, unit length."""
+"""The last steps on vectors: checks, whitening, unit length."""
 
 from collections.abc import Callable
 

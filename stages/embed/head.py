@@ -1,4 +1,4 @@
-"""Vectors of a trained head."""
+"""The vectors of a trained head."""
 
 import numpy as np
 import torch

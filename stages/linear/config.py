@@ -39,15 +39,15 @@ class LinearConfig(BaseModel):
     """What the classifier sees of two vectors u and v: `full` is [u, v, |u - v|, u * v], as InferSent has it
     (Conneau et al. 2017, section 3.1); `concat` is [u, v], as GLOT's classifier has it."""
     metric: ClassMetric = "accuracy"
-    """What is compared on dev and reported; `f1` is that of class 1 of two."""
+    """Compared on dev and reported; `f1` is that of class 1 of two."""
     labels: Literal["true", "shuffled"] = "true"
     """`shuffled` is the control: the labels of train and of dev are permuted, test is untouched."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Of that permutation; nothing else is drawn."""
+    """Seeds that permutation; nothing else is random."""
     max_iter: int = Field(default=5000, ge=1, le=MAX_STEPS)
-    """Steps of the solver, at most; `converged` says whether it needed fewer."""
+    """The maximum number of solver steps; `converged` says whether it needed fewer."""
     n_map_texts: int = Field(default=MAP_TEXTS, ge=0, le=MAX_TEXTS)
-    """Test texts whose vectors are mapped, at most, evenly over test; of single texts with classes."""
+    """The maximum number of test texts on the map of vectors, spread evenly; for classes of single texts."""
 
     @field_validator("vectors")
     @classmethod

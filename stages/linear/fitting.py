@@ -51,7 +51,7 @@ class _Fitted:
     made: CorpusVectors
     n_iter: int
     dev: float
-    """Its metric on dev, with the labels that it is chosen by."""
+    """The metric on dev, with the labels used for the choice."""
 
 
 def run_linear(

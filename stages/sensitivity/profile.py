@@ -57,7 +57,7 @@ class TextProfile:
 
 @dataclass(frozen=True)
 class SensitivityProfile:
-    """What was found over a sample of texts."""
+    """The results over a sample of texts."""
 
     profile: pa.Table
     """Columns of `PROFILE`."""

@@ -1,4 +1,4 @@
-"""What is in a backbone's vectors of the tokens that follow: logit lens and next-token probe.
+"""What a backbone's vectors tell of the tokens that follow: logit lens and next-token probe.
 
 Source: Value Aggregation, appendix D (the next-token loss of a language model is InfoNCE with the rows of
 the unembedding as keys) and appendix E (tokens at later offsets, decoded layer by layer).

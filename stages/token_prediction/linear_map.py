@@ -133,7 +133,7 @@ class MapTrainee(Trainee[nn.ParameterDict, NDArray[np.int64]]):
         return TrainedMap(self.mean, self.spread, weight / self.scale, bias / self.scale, epoch)
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Numbers of examples."""
+        """Indices of examples."""
         config = self.config
         return shuffled_batches(len(self.train.targets), config.batch_size, config.seed, epoch)
 
@@ -148,12 +148,12 @@ class MapTrainee(Trainee[nn.ParameterDict, NDArray[np.int64]]):
 
     @torch.no_grad()
     def dev(self) -> tuple[float]:
-        """Less the mean loss on dev."""
+        """The negative mean loss on dev."""
         now = self.trained(self.model["weight"], self.model["bias"], 0)
         return (-_mean_loss(now, self._dev, self.keys, self.config.temperature),)
 
     def broken(self, what: str, part: int, value: float) -> InputError:
-        """Names the rate."""
+        """An error that names the learning rate."""
         return InputError(
             f"the loss of a next-token probe is {abs(value)} {what} with lr {self.config.lr}; lower lr"
         )
@@ -166,7 +166,7 @@ def quality(
     temperature: float,
     cutoff: int,
 ) -> Quality:
-    """Loss at the temperature, accuracy and MRR@cutoff of the unembedding's scores of the queries."""
+    """The loss at the temperature, accuracy and MRR@cutoff of the unembedding's scores of the queries."""
     total, ranks = 0.0, list[Tensor]()
     for rows, targets in _parts(examples):
         mapped = queries(rows)

@@ -45,7 +45,7 @@ from permafrost.storage.progress import Progress
 
 
 class _Asked(BaseModel):
-    """Which tokens are asked for."""
+    """Which tokens are to be predicted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,7 +90,7 @@ class OwnNextToken(_Asked):
 
 
 class TokenFrequencies(_Asked):
-    """Every token by its count in train, plus one."""
+    """Predicts every token by its count in train, plus one."""
 
     predictor: Literal["frequencies"] = "frequencies"
 
@@ -180,7 +180,7 @@ def probe_next_token(
         scored = frequencies(
             tokens["train"].targets, tokens["test"].targets, n_vocabulary, config.cutoff
         )
-        # No layer has a part in it: a level line from the first to the last.
+        # It does not depend on the layer: a level line from the first to the last.
         sizes = features.sizes
         ends: tuple[Index, ...] = (0, "final" if sizes.has_final_norm else sizes.n_layers)
         rows = [_row(end, place(end, sizes), scored, None, tokens) for end in ends]

@@ -40,7 +40,7 @@ class SplitTokens:
     """The token that follows, of those that are asked."""
 
     def rows(self, features: StoredFeatures, array: str) -> Float32[np.ndarray, "n d"]:
-        """Their rows of an array of the store."""
+        """The rows of these tokens in an array of the store."""
         reader = open_reader(
             features.store,
             array,
@@ -116,7 +116,7 @@ def _too_short(split: str, offset: int) -> InputError:
 
 
 def _n_asked(start: NDArray[np.int64], end: NDArray[np.int64], offset: int) -> NDArray[np.int64]:
-    """How many tokens of each input another one follows."""
+    """How many tokens of each input are followed by another one."""
     return np.maximum(end - offset - np.maximum(start - 1, 0), 0)
 
 

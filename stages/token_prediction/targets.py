@@ -1,4 +1,4 @@
-"""Which tokens a vector is asked for."""
+"""Which tokens a vector has to predict."""
 
 from collections.abc import Sequence
 

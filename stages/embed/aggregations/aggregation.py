@@ -24,7 +24,7 @@ Of = Literal["hidden", "values"]
 
 
 class Aggregation(Kind, ABC):
-    """From the rows of a layer to one vector per text, without parameters."""
+    """Turns the rows of a layer into one vector per text, without parameters."""
 
     default_layers: ClassVar[Literal["last", "all"]] = "all"
     """What `layers: default` means."""
@@ -33,19 +33,19 @@ class Aggregation(Kind, ABC):
         """What `layers` counts: hidden states, or values.
 
         Args:
-            of: as the experiment says it, which means nothing to some.
+            of: the setting of the experiment, which some aggregations ignore.
 
         Raises:
-            ValueError: it cannot be had of that.
+            ValueError: the aggregation is not defined for it.
         """
         return of
 
     def stored(self, of: Of) -> tuple[What, ...]:
-        """Kinds of array that it reads of every layer."""
+        """The kinds of array that it reads for each layer."""
         return (self.what(of),)
 
     def width(self, of: Of, sizes: BackboneSizes) -> int:
-        """Of the vectors of one layer."""
+        """The width of the vectors of one layer."""
         return sizes.d_value if self.what(of) == "values" else sizes.d_model
 
     @abstractmethod
@@ -74,7 +74,7 @@ class PooledRows(Aggregation):
         """Pool each text's rows `[n_tokens, width]` float32; every text has at least one."""
 
     def vectors(self, of: Of, layer: Index, features: Features, progress: Progress) -> Vectors:
-        """Batch after batch."""
+        """The vectors of one layer, read batch by batch."""
         reader = features.reader(f"{self.what(of)}/{layer}", self.tokens)
         if empty := np.flatnonzero(reader.lengths == 0).tolist():
             raise InputError(
@@ -89,7 +89,7 @@ class PooledRows(Aggregation):
 
 
 def batch_size(readers: list[FeatureReader]) -> int:
-    """Texts of a batch that is read from all of them."""
+    """How many texts of a batch are read at once from all readers."""
     row_bytes = 4 * sum(r.width for r in readers)
     longest = max(int(r.lengths.max()) for r in readers)
     return max(min(MOST_TEXTS, BATCH_BYTES // (row_bytes * longest)), 1)

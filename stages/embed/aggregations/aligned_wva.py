@@ -17,15 +17,15 @@ class AlignedValues(Aggregation):
     kind: Literal["aligned_wva"] = "aligned_wva"
 
     def what(self, of: Of) -> What:
-        """Values, whatever was said."""
+        """Always values."""
         return "values"
 
     def stored(self, of: Of) -> tuple[What, ...]:
-        """Attention rows too."""
+        """The values and the attention rows of each layer."""
         return ("attention_rows", "values")
 
     def width(self, of: Of, sizes: BackboneSizes) -> int:
-        """That of hidden states."""
+        """The width of hidden states."""
         return sizes.d_model
 
     def vectors(self, of: Of, layer: Index, features: Features, progress: Progress) -> Vectors:

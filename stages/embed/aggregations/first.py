@@ -13,5 +13,5 @@ class FirstRow(PooledRows):
     kind: Literal["first"] = "first"
 
     def pool(self, rows: Ragged) -> Vectors:
-        """Of each text."""
+        """Pool each text's rows."""
         return rows.data[rows.offsets[:-1]]

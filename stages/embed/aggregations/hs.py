@@ -16,7 +16,7 @@ class HiddenStates(PooledRows):
     kind: Literal["hs"] = "hs"
 
     def what(self, of: Of) -> What:
-        """Hidden states."""
+        """Always hidden states."""
         if of == "values":
             raise ValueError(
                 "hs is the mean of hidden states; for the mean of values use method va"
@@ -24,5 +24,5 @@ class HiddenStates(PooledRows):
         return "hidden"
 
     def pool(self, rows: Ragged) -> Vectors:
-        """Of each text."""
+        """Pool each text's rows."""
         return mean_rows(rows)

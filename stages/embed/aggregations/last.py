@@ -15,5 +15,5 @@ class LastRow(PooledRows):
     kind: Literal["last"] = "last"
 
     def pool(self, rows: Ragged) -> Vectors:
-        """Of each text."""
+        """Pool each text's rows."""
         return rows.data[rows.offsets[1:] - 1]

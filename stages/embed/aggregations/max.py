@@ -1,4 +1,4 @@
-"""The highest number of the span in each place: `max`."""
+"""The largest value over the span in each dimension: `max`."""
 
 from typing import Literal
 
@@ -10,10 +10,10 @@ from permafrost.storage.ragged import Ragged
 
 
 class MaxRow(PooledRows):
-    """The highest number of the span in each place."""
+    """The largest value over the span in each dimension."""
 
     kind: Literal["max"] = "max"
 
     def pool(self, rows: Ragged) -> Vectors:
-        """Of each text."""
+        """Pool each text's rows."""
         return np.stack([row.max(axis=0) for row in rows])

@@ -13,5 +13,5 @@ class MeanRow(PooledRows):
     kind: Literal["mean"] = "mean"
 
     def pool(self, rows: Ragged) -> Vectors:
-        """Of each text."""
+        """Pool each text's rows."""
         return mean_rows(rows)

@@ -16,9 +16,9 @@ class ValueMean(PooledRows):
     kind: Literal["va"] = "va"
 
     def what(self, of: Of) -> What:
-        """Values, whatever was said."""
+        """Always values."""
         return "values"
 
     def pool(self, rows: Ragged) -> Vectors:
-        """Of each text."""
+        """Pool each text's rows."""
         return mean_rows(rows)

@@ -15,7 +15,7 @@ class WeightedMeanRow(PooledRows):
     kind: Literal["weighted_mean"] = "weighted_mean"
 
     def pool(self, rows: Ragged) -> Vectors:
-        """Of each text."""
+        """Pool each text's rows."""
         lengths = rows.lengths
         places = np.arange(len(rows.data)) - np.repeat(rows.offsets[:-1], lengths) + 1
         weights = places / np.repeat(lengths * (lengths + 1) / 2, lengths)

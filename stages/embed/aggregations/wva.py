@@ -19,19 +19,19 @@ class WeightedValues(Aggregation):
     kind: Literal["wva"] = "wva"
 
     def what(self, of: Of) -> What:
-        """Values, whatever was said."""
+        """Always values."""
         return "values"
 
     def stored(self, of: Of) -> tuple[What, ...]:
-        """Attention rows too."""
+        """The values and the attention rows of each layer."""
         return ("attention_rows", "values")
 
     def width(self, of: Of, sizes: BackboneSizes) -> int:
-        """Heads side by side."""
+        """The width of all heads side by side."""
         return sizes.n_attn_heads * sizes.d_head
 
     def vectors(self, of: Of, layer: Index, features: Features, progress: Progress) -> Vectors:
-        """Batch after batch."""
+        """The vectors of one layer, read batch by batch."""
         return weighted_values(layer, features, progress)
 
 
