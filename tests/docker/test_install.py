@@ -38,6 +38,7 @@ def test_install_and_entry_lines_work_in_an_empty_environment(folder: Path) -> N
     # It is ours that runs, installed, and it computes.
     where = image.run("python", "-c", "import permafrost; print(permafrost.__file__)").stdout
     assert str(image.root) in where
+    # Below /tmp and /data of the image, which lie in a folder of the test's.
     texts = image.root / "tmp" / "texts.txt"
     texts.write_text("Snow melts.\nIce, too.\n")
     words = (
