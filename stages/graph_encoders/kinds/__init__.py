@@ -1,0 +1,1 @@
+"""Our own graph encoders, one file each."""

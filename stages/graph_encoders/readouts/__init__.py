@@ -1,0 +1,1 @@
+"""Our own readouts of graphs, one file each."""
