@@ -14,6 +14,7 @@ from permafrost.flows.methods.probes import Probe
 from permafrost.stages.corpus.source import CorpusSource
 from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.stages.embed import EmbedConfig
+from permafrost.stages.finetune import losses  # noqa: F401 # its categories are found below
 from permafrost.stages.fit import FitConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig
 from permafrost.stages.heads import PygConv, PygPoolHead

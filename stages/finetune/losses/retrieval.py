@@ -1,0 +1,48 @@
+"""Retrieval: a query identifies its document among those of the batch (GT2VEC, equation 9)."""
+
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from permafrost.stages.finetune.losses.loss import Reduction, VectorLoss, reduced
+
+
+class RetrievalLoss(VectorLoss):
+    """Cross-entropy over cosine / temperature, from query to document only, without hard negatives.
+
+    The paper names a temperature and gives no value.
+    """
+
+    task_kinds: ClassVar[tuple[str, ...]] = ("unlabelled",)
+    default_of: ClassVar[tuple[str, ...]] = ("unlabelled",)
+    least_batch: ClassVar[int] = 2
+
+    kind: Literal["retrieval"] = "retrieval"
+    temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+    repeated: Literal["left_out", "negative"] = "left_out"
+    """A query's own document, where another query of the batch has it too: it is no negative, or, as printed,
+    it is one."""
+    reduction: Reduction = "sum"
+
+    def of(
+        self,
+        queries: Float[Tensor, "p d"],
+        documents: Float[Tensor, "p d"],
+        document: Int[Tensor, " p"],
+    ) -> Float[Tensor, ""]:
+        """See `VectorLoss.of`."""
+        cosines_QD = (
+            functional.normalize(queries, dim=1) @ functional.normalize(documents, dim=1).t()
+        )
+        logits_QD = cosines_QD / self.temperature
+        own = torch.arange(len(queries), device=queries.device)
+        if self.repeated == "left_out":
+            is_same = document[:, None] == document
+            is_same.fill_diagonal_(False)
+            logits_QD = logits_QD.masked_fill(is_same, -torch.inf)
+        terms = functional.cross_entropy(logits_QD, own, reduction="none")
+        return reduced(terms, self.reduction)
