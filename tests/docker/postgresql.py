@@ -70,7 +70,7 @@ class PostgreSQL:
                 **self._as,
             )
         ready = [str(self._bin / "pg_isready"), "--host", "127.0.0.1", "--port", str(self._port)]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while subprocess.run(ready, check=False, capture_output=True).returncode != 0:
             assert self._process.poll() is None, log.name
             assert time.monotonic() < deadline, log.name

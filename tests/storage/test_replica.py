@@ -213,7 +213,7 @@ def test_a_writer_that_lost_its_lease_commits_nothing_more(
     n_before = len([k for k in keys(server) if "/segments/" in k])
     with writing(small.store) as writer:
         key = put_lease(server, small.store, pid=1, host="another")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 200
         while writer._lease is not None and writer._lease._lost is None:
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -133,7 +133,7 @@ def test_prefect_shows_every_node_by_its_label_with_what_it_needs(
     c = total("c [k=2]", 4, a, after=(b,))
     _, flow_run = in_a_flow(engine, Graph([a, b, c]), tmp_path)
     wanted = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while True:
         with get_client(sync_client=True) as client:
             runs = client.read_task_runs(flow_run_filter=wanted)

@@ -34,7 +34,7 @@ def run(scheduler: str, node: Node, home: Path) -> str:
 
 def wait_for_worker(home: Path) -> int:
     """Process of the worker that has begun."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (home / "first.json").exists():
         assert time.monotonic() < deadline, "no worker has begun"
         time.sleep(0.01)

@@ -365,7 +365,7 @@ def test_a_segment_is_committed_while_the_next_ones_are_computed(here: Extractio
             super().advance(amount)
             if self.done > 0.7 * self.total and not seen:
                 # The disk has a thread of its own: it is waited for, the end of the run is not.
-                store, deadline = FeatureStore.open(root), time.monotonic() + 30
+                store, deadline = FeatureStore.open(root), time.monotonic() + 200
                 while not store.committed(0) and time.monotonic() < deadline:
                     time.sleep(0.01)
                 seen.append(store.committed(0))
