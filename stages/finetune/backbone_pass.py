@@ -1,0 +1,145 @@
+"""Texts through the backbone with one token more: a vector of our own in place of a word's embedding.
+
+Source: GT2VEC, 2.2: `[graph token, <s>, tokens, </s>]`, read at the last token. The weights are constants; a
+gradient flows to the graph token, and to adapters where the backbone has some.
+Axes: B texts, T positions of the longest input, D width of the states, E width of the embeddings (OPT-350m's
+are narrower than its states).
+"""
+
+from dataclasses import replace
+from typing import Literal, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.batch import Batch
+from permafrost.stages.extraction.capture import ArrayName
+from permafrost.stages.extraction.forward import padded_batch
+from permafrost.stages.extraction.recipes import Encoded, Recipe
+from permafrost.stages.extraction.recording import Recorder, recording
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+
+TokenPlace = Literal["first", "last"]
+"""Where the graph token stands. `last` is a variant of ours for causal decoders, read at the token itself."""
+ReadAt = Literal["last", "readout", "mean"]
+"""As in the names of pooled arrays. The graph token is not in the mean."""
+
+
+def state_array(read: ReadAt, sizes: BackboneSizes) -> str:
+    """The stored array that holds the same reading of the texts alone, without a graph token."""
+    index = "final" if sizes.has_final_norm else sizes.n_layers
+    return ArrayName("hidden", read, index).text
+
+
+def embedding_width(backbone: Backbone) -> int:
+    """E: the width of a graph token."""
+    return int(_embedding(backbone).embedding_dim)
+
+
+def require_token_fits(
+    recipe: Recipe, sizes: BackboneSizes, max_length: int, place: TokenPlace
+) -> None:
+    """Raises: InputError: the recipe changes the pass, the backbone has no position left for a graph token,
+    or it is no causal decoder and the token is to stand last."""
+    if recipe.rewiring is not None or recipe.intervention is not None:
+        raise InputError(
+            f"the recipe {quoted(recipe.kind)} changes the forward pass itself, which leaves no place for a "
+            "graph token; use a recipe that only writes the text, such as plain"
+        )
+    if max_length + 1 > sizes.max_positions:
+        raise InputError(
+            f"max_length is {max_length} and the graph token comes on top, but the {sizes.model_type} "
+            f"backbone has {sizes.max_positions} positions; set max_length to at most "
+            f"{sizes.max_positions - 1}"
+        )
+    if place == "last" and not sizes.is_decoder:
+        raise InputError(
+            f"the graph token stands last, which is made for causal decoders, and the backbone is a "
+            f"{sizes.model_type} encoder; use graph_token: first"
+        )
+
+
+def read_states(
+    backbone: Backbone,
+    encoded: Encoded,
+    recipe: Recipe,
+    read: ReadAt,
+    tokens: Float[Tensor, "b e"] | None = None,
+    place: TokenPlace = "first",
+) -> Float[Tensor, "b d"]:
+    """The state of each text at its last token, its recipe's readout, or the mean over its span.
+
+    Differentiable where the caller's gradient mode says so.
+
+    Args:
+        backbone: frozen, or with adapters.
+        encoded: at least one text, encoded under `recipe`.
+        recipe: resolved; see `require_token_fits`.
+        read: where; with the graph token last, `last` is the graph token itself.
+        tokens: one graph token per text, as the embedding layer would give it out, before positions are
+            added; any dtype. None: the texts alone, computed as extraction does.
+        place: before the first token of the input, or after its last one.
+
+    Returns:
+        float32, whatever the backbone's dtype.
+    """
+    batch = padded_batch(backbone, encoded, recipe)
+    with torch.no_grad():
+        # Through the layer itself, which may scale what it gives out (Gemma).
+        embedded = cast(Tensor, _embedding(backbone)(batch.token_ids))
+    if tokens is not None:
+        embedded, batch = _with_token(embedded, batch, tokens.to(embedded.dtype), place)
+    name = ArrayName.parse(state_array(read, backbone.sizes))
+    stop_after = None if name.index == "final" else name.index
+    recorder = Recorder([name], batch, stop_after)
+    # In a causal model no token sees the padding to its right.
+    mask = None if backbone.family.is_decoder else batch.is_token
+    with recording(recorder):
+        backbone.model(inputs_embeds=embedded, attention_mask=mask)
+    recorder.require_complete(backbone.sizes.model_type)
+    return recorder.rows[name.text].float()
+
+
+def _with_token(
+    embedded: Float[Tensor, "b t e"],
+    batch: Batch,
+    tokens: Float[Tensor, "b e"],
+    place: TokenPlace,
+) -> tuple[Float[Tensor, "b t_plus_1 e"], Batch]:
+    """The embeddings with the graph token among them, and where everything stands then."""
+    column = tokens[:, None]
+    if place == "first":
+        return torch.cat([column, embedded], dim=1), replace(
+            batch,
+            token_ids=_column_first(batch.token_ids, 0),
+            is_token=None if batch.is_token is None else _column_first(batch.is_token, 1),
+            span=_column_first(batch.span, 0),
+            flat=None,
+            last=batch.last + 1,
+            readout=batch.readout + 1,
+        )
+    last = batch.last + 1
+    n_positions = embedded.shape[1] + 1
+    is_here = torch.arange(n_positions, device=last.device) == last[:, None]
+    wide = torch.cat([embedded, torch.zeros_like(embedded[:, :1])], dim=1)
+    is_token = torch.arange(n_positions, device=last.device) <= last[:, None]
+    return torch.where(is_here[..., None], column, wide), replace(
+        batch,
+        token_ids=torch.cat([batch.token_ids, torch.zeros_like(batch.token_ids[:, :1])], dim=1),
+        is_token=is_token,
+        span=torch.cat([batch.span, torch.zeros_like(batch.span[:, :1])], dim=1),
+        flat=None,
+        last=last,
+    )
+
+
+def _column_first(rows: Tensor, value: int) -> Tensor:
+    return torch.cat([torch.full_like(rows[:, :1], value), rows], dim=1)
+
+
+def _embedding(backbone: Backbone) -> nn.Embedding:
+    return cast(nn.Embedding, backbone.model.get_input_embeddings())
