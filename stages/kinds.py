@@ -50,11 +50,12 @@ class Category(Generic[K]):
     Args:
         noun: for messages, e.g. `head`.
         base: what every kind of the category is.
-        package: whose modules hold our own kinds.
+        packages: whose modules hold our own kinds. They are named, not imported, so that a room further up
+            may hold kinds of a category below it.
     """
 
-    def __init__(self, noun: str, base: type[K], package: str) -> None:
-        self.noun, self.base, self.package = noun, base, package
+    def __init__(self, noun: str, base: type[K], *packages: str) -> None:
+        self.noun, self.base, self.packages = noun, base, packages
         self._ours: dict[str, type[K]] | None = None
         self._all: tuple[object, dict[str, type[K]]] | None = None
         CATEGORIES.append(self)
@@ -81,8 +82,8 @@ class Category(Generic[K]):
 
     def _own(self) -> dict[str, type[K]]:
         if self._ours is None:
-            package = import_module(self.package)
-            names = sorted(m.name for m in iter_modules(package.__path__, f"{self.package}."))
+            paths = {name: import_module(name).__path__ for name in self.packages}
+            names = sorted(m.name for n, path in paths.items() for m in iter_modules(path, f"{n}."))
             ours = [pair for n in names for pair in self._named(defined_in(import_module(n)))]
             self._ours = dict(ours)
             assert len(self._ours) == len(ours), f"two kinds of {self.noun} share a name"

@@ -14,7 +14,10 @@ from permafrost.stages.corpus.names import CLASS, GRADE, TEXT, find_column, find
 from permafrost.stages.corpus.rows import SplitRows, checked_rows
 from permafrost.storage.quoting import quoted
 
-TaskKind = Literal["classification", "pair_classification", "similarity", "unlabelled"]
+TaskKind = Literal[
+    "classification", "pair_classification", "similarity", "unlabelled", "multiple_choice"
+]
+"""`multiple_choice` is that of sources with graphs alone: no table of texts and labels has it."""
 
 LabelValues = tuple[list[NDArray[np.float64] | None], tuple[str, ...]]
 """Labels of every split as float64 `[n_rows]`, None if there are none; and the names of classes, if any."""

@@ -1,4 +1,4 @@
-"""The base class of corpus sources, and how a corpus is built from one."""
+"""The base classes of corpus sources, and how a corpus is built from one."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -18,19 +18,16 @@ from permafrost.storage.keys import text_digest
 from permafrost.storage.texts import Texts
 
 
-class CorpusSource(Kind):
-    """Where the texts and examples of a task come from: files, a dataset, or a generator."""
+class TaskSource(Kind):
+    """Where the corpus of a task comes from: files, a dataset, or a generator."""
 
     surface_at_chance: ClassVar[bool] = False
     """Whether neither the words of a text nor its length say anything about its label, by construction."""
 
+    @property
     @abstractmethod
-    def columns(self) -> Task:
-        """The corpus' task and the names of its columns, known before it is read."""
-
-    def held_out(self) -> tuple[Dev, Test]:
-        """Where dev and test come from."""
-        return DevAsGiven(), TestAsGiven()
+    def task_kind(self) -> TaskKind:
+        """The kind of task of the corpus, known before it is read."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -41,6 +38,27 @@ class CorpusSource(Kind):
         Raises:
             InputError: a file or dataset does not exist, cannot be read or cannot be resolved.
         """
+
+    @abstractmethod
+    def build(self) -> Corpus:
+        """Read or generate the texts, check them and number them.
+
+        Raises:
+            InputError: the data are faulty; the message says what is wrong, in which row of which file, and
+                what to do.
+        """
+
+
+class CorpusSource(TaskSource):
+    """A source of texts with their labels, split by split."""
+
+    @abstractmethod
+    def columns(self) -> Task:
+        """The corpus' task and the names of its columns, known before it is read."""
+
+    def held_out(self) -> tuple[Dev, Test]:
+        """Where dev and test come from."""
+        return DevAsGiven(), TestAsGiven()
 
     @abstractmethod
     def rows(self) -> list[SplitRows]:
@@ -74,8 +92,13 @@ class CorpusSource(Kind):
         return Corpus(texts, examples.cast(schema), task.kind, label_names, digests)
 
 
-CORPUS_SOURCES = Category("corpus source", CorpusSource, "permafrost.stages.corpus.sources")
-CorpusConfig = Annotated[CorpusSource, CORPUS_SOURCES.field()]
+CORPUS_SOURCES = Category(
+    "corpus source",
+    TaskSource,
+    "permafrost.stages.corpus.sources",
+    "permafrost.stages.graphs.sources",
+)
+CorpusConfig = Annotated[TaskSource, CORPUS_SOURCES.field()]
 """Any source, by its `kind`."""
 
 

@@ -18,6 +18,7 @@ METRICS: dict[TaskKind, tuple[Metric, ...]] = {
     "pair_classification": _CLASSES,
     "similarity": ("spearman", "pearson", "spearman_pearson"),
     "unlabelled": ("mrr",),
+    "multiple_choice": ("accuracy",),
 }
 """The metrics that are defined for each kind of task."""
 
@@ -26,6 +27,7 @@ DEFAULT_METRIC: dict[TaskKind, Metric] = {
     "pair_classification": "accuracy",
     "similarity": "spearman_pearson",
     "unlabelled": "mrr",
+    "multiple_choice": "accuracy",
 }
 """The default metric of each kind of task; GLOT chooses the epoch for STS-B by the mean of both."""
 

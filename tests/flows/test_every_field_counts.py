@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from permafrost.flows.methods.layers import Latents
 from permafrost.flows.methods.method import Method
 from permafrost.flows.methods.probes import Probe
-from permafrost.stages.corpus.source import CorpusSource
+from permafrost.stages.corpus.source import TaskSource
 from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.finetune import losses  # noqa: F401 # its categories are found below
@@ -71,7 +71,7 @@ KINDS = [
         for category in CATEGORIES
         # The key of a corpus holds what its source's fields stand for: tests/stages/corpus. Methods and
         # probes make the configs of nodes, which stand above.
-        if not issubclass(category.base, CorpusSource | Method | Probe)
+        if not issubclass(category.base, TaskSource | Method | Probe)
         for kind in category.kinds().values()
     ),
 ]

@@ -158,7 +158,7 @@ def test_a_corpus_depends_on_the_code_of_its_own_source_and_of_no_other(tmp_path
         source = CORPUS_SOURCES.validate(cases(tmp_path)[name])
         own = {kind.__module__ for kind in kinds_in(source)}
         reached = {name.split(":")[0] for name in corpus_node("task", source).code}
-        assert {m for m in reached if m.startswith(CORPUS_SOURCES.package)} == own, name
+        assert {m for m in reached if m.startswith(CORPUS_SOURCES.packages)} == own, name
         assert "permafrost.stages.corpus.source" in reached
 
 

@@ -339,11 +339,12 @@ def by_the_tree(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> N
     """A file in the room itself: found among its modules, without being named anywhere."""
     (folder / "a_kind_in_the_tree.py").write_text(source)
     for category in CATEGORIES:
-        package = importlib.import_module(category.package)
+        *_, name = category.packages
+        package = importlib.import_module(name)
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
         monkeypatch.setattr(category, "_ours", None)
         monkeypatch.setattr(category, "_all", None)
-        monkeypatch.delitem(sys.modules, f"{category.package}.a_kind_in_the_tree", raising=False)
+        monkeypatch.delitem(sys.modules, f"{name}.a_kind_in_the_tree", raising=False)
 
 
 @pytest.mark.parametrize("way", [by_file, by_entry_point, by_registering, by_the_tree])

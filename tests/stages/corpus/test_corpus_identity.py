@@ -16,7 +16,7 @@ import datasets
 import pytest
 from pydantic import ValidationError
 
-from permafrost.stages.corpus.source import CORPUS_SOURCES, CorpusSource
+from permafrost.stages.corpus.source import CORPUS_SOURCES, TaskSource
 from permafrost.storage.keys import digest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "corpora.json"
@@ -141,13 +141,13 @@ def others(field: str, annotation: Any, folder: Path) -> list[Any]:
     return named.get(field, [*literals, *found])
 
 
-def changed(source: CorpusSource, field: str, folder: Path) -> CorpusSource | None:
+def changed(source: TaskSource, field: str, folder: Path) -> TaskSource | None:
     """The same source with another value of one field; None where this test knows no such value."""
     given = source.model_dump(exclude_unset=True)
     inner = getattr(source, field)
     values = (
         [changed(inner, f, folder) for f in ("files", "task")]
-        if isinstance(inner, CorpusSource)
+        if isinstance(inner, TaskSource)
         else others(field, type(source).model_fields[field].annotation, folder)
     )
     # One length of a concatenation excludes the other.

@@ -1,0 +1,1 @@
+"""Sources of corpora with graphs, one file each."""
