@@ -9,6 +9,7 @@ Axes: p parts of a model.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -98,9 +99,37 @@ class Trainee(ABC, Generic[M, B]):
     def loss(self, batch: B) -> tuple[Tensor, int]:
         """The loss of a batch, a scalar or `[p]`, and the number of examples it is the mean of."""
 
+    def gradients(
+        self, batch: B, require_finite: Callable[[Sequence[float]], None]
+    ) -> tuple[list[float], int]:
+        """Leave the gradients of a batch's loss in the parameters, which have none yet.
+
+        A trainee that computes a batch in parts has its own way.
+
+        Args:
+            batch: one of `batches`.
+            require_finite: called with the losses before their gradients are computed.
+
+        Returns:
+            The loss of each part of the model, and the number of examples it is the mean of.
+        """
+        loss, n_examples = self.loss(batch)
+        losses: list[float] = loss.detach().reshape(-1).tolist()
+        require_finite(losses)
+        loss.sum().backward()
+        return losses, n_examples
+
     @abstractmethod
     def dev(self) -> Sequence[float] | None:
         """The present scores on dev, `[p]`, higher is better; None if dev gives no score."""
+
+    def state(self) -> dict[str, Any]:
+        """What else a resumed training needs, tensors and plain values: nothing by default."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+        return
 
     @abstractmethod
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
@@ -134,24 +163,31 @@ class Trainer(Generic[M, B]):
     """The best epoch of each part; empty before the first score on dev."""
     kept: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Parameters and buffers of each part's best epoch, on the CPU."""
+    begun: list[Step] = field(default_factory=list[Step])
+    """The steps of the epoch under way."""
 
     def run(
-        self, progress: Progress, after_epoch: Callable[[], None] = lambda: None
+        self,
+        progress: Progress,
+        after_epoch: Callable[[], None] = lambda: None,
+        after_step: Callable[[], None] = lambda: None,
     ) -> "Trainer[M, B]":
         """Train to the end from the present state; steps done earlier or saved by early stopping count as
-        done.
+        done. Both calls may save the state; after the last step of an epoch comes only `after_epoch`.
 
         Raises:
             PermafrostError: a loss, or a score on dev, is not finite.
         """
-        progress.advance(self.plan.n_steps * len(self.history))
+        progress.advance(self.plan.n_steps * len(self.history) + len(self.begun))
         while not self.is_over:
             note = next((self.trainee.shown(e.dev) for e in self.history[::-1] if e.dev), "")
-            steps: list[Step] = []
-            for step in self.steps(len(self.history) + 1):
-                steps.append(step)
+            for step in self.steps(len(self.history) + 1, len(self.begun)):
+                self.begun.append(step)
                 progress.advance(1, f"{self.trainee.noun} {step.loss:.4f}{note}")
-            self._end(steps)
+                if len(self.begun) < self.plan.n_steps:
+                    after_step()
+            self._end(self.begun)
+            self.begun = []
             after_epoch()
         progress.advance(self.plan.n_steps * (self.plan.n_epochs - len(self.history)))
         return self
@@ -168,17 +204,17 @@ class Trainer(Generic[M, B]):
             or self.is_hopeless(scores)
         )
 
-    def steps(self, epoch: int) -> Iterator[Step]:
-        """One pass over train; does not record anything."""
+    def steps(self, epoch: int, n_done: int = 0) -> Iterator[Step]:
+        """One pass over train without its first `n_done` steps; does not record anything."""
         trainee, plan, optimizer = self.trainee, self.plan, self.trainee.optimizer
         trainee.model.train()
         before = (epoch - 1) * plan.n_steps
         for i, batch in enumerate(trainee.batches(epoch)):
-            loss, n_examples = trainee.loss(batch)
-            losses: list[float] = loss.detach().reshape(-1).tolist()
-            self._require_finite(losses, f"at epoch {epoch}, step {i}")
+            if i < n_done:
+                continue
             optimizer.zero_grad()
-            loss.sum().backward()
+            require_finite = partial(self._require_finite, what=f"at epoch {epoch}, step {i}")
+            losses, n_examples = trainee.gradients(batch, require_finite)
             if plan.max_grad_norm is not None:
                 nn.utils.clip_grad_norm_(trainee.model.parameters(), plan.max_grad_norm)
             if plan.rate is not None:
@@ -219,24 +255,29 @@ class Trainer(Generic[M, B]):
                 raise self.trainee.broken(what, part, value)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after an epoch, for `load_state_dict`: tensors and plain values."""
+        """The state after an epoch or a step, for `load_state_dict`: tensors and plain values."""
         return {
+            "begun": [tuple(step) for step in self.begun],
             "history": [tuple(epoch) for epoch in self.history],
             "log": [tuple(step) for step in self.log],
             "best": [tuple(best) for best in self.best],
             "kept": self.kept,
             "model": self.trainee.model.state_dict(),
             "optimizer": self.trainee.optimizer.state_dict(),
+            "trainee": self.trainee.state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of another trainer of the same trainee."""
+        # Files of earlier versions were written after epochs only.
+        self.begun = [Step(*step) for step in state.get("begun", ())]
         self.history = [Epoch(*epoch) for epoch in state["history"]]
         self.log = [Step(*step) for step in state["log"]]
         self.best = [Best(*best) for best in state["best"]]
         self.kept = dict(state["kept"])
         self.trainee.model.load_state_dict(state["model"])
         self.trainee.optimizer.load_state_dict(state["optimizer"])
+        self.trainee.restore(state.get("trainee", {}))
 
 
 def shuffled_batches(

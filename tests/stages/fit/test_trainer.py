@@ -1,7 +1,9 @@
 """The training loop, on models small enough to follow by hand."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ class Planted(Trainee[nn.ParameterDict, int]):
 
     def __init__(self, scores: Sequence[Sequence[float] | None], n_steps: int = 2) -> None:
         self.scores, self.n_steps, self.n_asked = scores, n_steps, 0
+        self.n_asked_before = 0
         self.n_parts = next(len(s) for s in scores if s is not None)
         self.model = nn.ParameterDict({"w": torch.zeros(self.n_parts)})
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
@@ -39,6 +42,12 @@ class Planted(Trainee[nn.ParameterDict, int]):
             super().keep(kept, parts)
         for part in parts:
             kept["w"][part] = self.model["w"].detach()[part]
+
+    def state(self) -> dict[str, Any]:
+        return {"n_asked": self.n_asked}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.n_asked_before = state["n_asked"]
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
         return PermafrostError(f"{what}: {value} of part {part}")
@@ -133,6 +142,36 @@ def test_a_trainer_goes_on_from_a_saved_state() -> None:
     later.run(SilentProgress())
     assert (later.history, later.log, later.best) == (whole.history, whole.log, whole.best)
     assert torch.equal(later.kept["w"], whole.kept["w"])
+
+
+@pytest.mark.parametrize("saved", [0, 3, 5])
+def test_a_trainer_goes_on_in_the_middle_of_an_epoch(saved: int) -> None:
+    scores = [[0.5], [0.4], [0.7]]
+    whole = Trainer(Planted(scores, n_steps=3), Plan(3, 3)).run(SilentProgress())
+    states: list[dict[str, Any]] = []
+    first = Trainer(Planted(scores, n_steps=3), Plan(3, 3))
+    first.run(SilentProgress(), after_step=lambda: states.append(deepcopy(first.state_dict())))
+    assert len(states) == 6, "after two of an epoch's three steps"
+    n_epochs, n_steps = saved // 2, saved % 2 + 1
+    trainee = Planted(scores[n_epochs:], n_steps=3)
+    later = Trainer(trainee, Plan(3, 3))
+    later.load_state_dict(states[saved])
+    assert (len(later.history), len(later.begun)) == (n_epochs, n_steps)
+    assert trainee.n_asked_before == n_epochs
+    progress = Counted()
+    later.run(progress)
+    assert (later.history, later.log, later.best) == (whole.history, whole.log, whole.best)
+    assert torch.equal(later.kept["w"], whole.kept["w"])
+    assert progress.n == 9
+
+
+class Counted(SilentProgress):
+    """Counts the steps it is told of."""
+
+    n = 0
+
+    def advance(self, amount: int | float, note: str = "") -> None:
+        self.n += int(amount)
 
 
 @pytest.mark.parametrize(("n", "size", "least", "sizes"), [(7, 3, 1, [3, 3, 1]), (7, 3, 2, [3, 4])])
