@@ -111,7 +111,7 @@ class RunContext:
         """Who computes segments of features; None: this process. An engine sets it."""
         self.built: dict[str, Corpus] = {}
         """Corpora that were built but not yet published, by node."""
-        self._corpora: dict[str, Corpus] = {}
+        self._corpora: dict[tuple[str, str], Corpus] = {}
         self._targets: dict[str, ExtractTarget] = {}
         self._lock = threading.Lock()
 
@@ -169,12 +169,14 @@ class RunContext:
 
     def corpus(self, source: Input) -> Corpus:
         """A corpus, cached because many nodes read the same one. Raises as `open`."""
+        # One with graphs may also be read as a plain one.
+        name = source.loader, source.ref
         with self._lock:
-            corpus = self._corpora.get(source.ref)
+            corpus = self._corpora.get(name)
         if corpus is None:
             corpus = self.load_corpus(source)
             with self._lock:
-                self._corpora[source.ref] = corpus
+                self._corpora[name] = corpus
         return corpus
 
     def is_known(self, source: Input) -> bool:

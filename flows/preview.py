@@ -22,12 +22,14 @@ class Preview(RunContext):
         if self.artifacts.is_done(parse_ref(source.ref)):
             return super().load_corpus(source)
         node = self._graph[source.ref]
-        self.built[node.id] = _corpus_stage(node).build(node)
+        if node.id not in self.built:
+            self.built[node.id] = _corpus_stage(node).build(node, self)
         return self.built[node.id]
 
     def is_known(self, source: Input) -> bool:
         """Whether a corpus is published, or can be built in memory."""
-        return super().is_known(source) or _corpus_stage(self._graph[source.ref]).known_ahead
+        node = self._graph[source.ref]
+        return super().is_known(source) or _corpus_stage(node).known_ahead(node, self)
 
 
 def _corpus_stage(node: Node) -> type[CorpusStage]:

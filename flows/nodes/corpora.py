@@ -1,7 +1,6 @@
 """Corpora of tasks, and of the texts that evaluation tasks ask for."""
 
 from abc import abstractmethod
-from typing import ClassVar
 
 from pydantic import TypeAdapter
 
@@ -10,7 +9,7 @@ from permafrost.flows.graph import Node
 from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.corpus.source import CORPUS_SOURCES, CorpusConfig
+from permafrost.stages.corpus.source import CORPUS_SOURCES, CorpusConfig, TaskSource
 from permafrost.stages.mteb_evaluation import (
     HubTask,
     LocalTask,
@@ -50,12 +49,15 @@ class CorpusStage(Stage):
     """Makes a corpus, which others may also look at before it is published."""
 
     name = "corpus"
-    known_ahead: ClassVar[bool] = True
-    """Whether plans and checks may build it in memory."""
+
+    @classmethod
+    def known_ahead(cls, node: Node, context: RunContext) -> bool:
+        """Whether plans and checks may build it in memory."""
+        return True
 
     @classmethod
     @abstractmethod
-    def build(cls, node: Node) -> Corpus:
+    def build(cls, node: Node, context: RunContext) -> Corpus:
         """The corpus in memory.
 
         Raises:
@@ -64,14 +66,9 @@ class CorpusStage(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
-        corpus = context.built.pop(node.id, None) or cls.build(node)
+        corpus = context.built.pop(node.id, None) or cls.build(node, context)
         corpus.save(draft.folder)
-        draft.summary = {
-            "task": node.run_facts["task"],
-            "kind": corpus.task,
-            "n_texts": len(corpus.texts),
-            "n_examples": corpus.examples.num_rows,
-        }
+        draft.summary = {"task": node.run_facts["task"], "kind": corpus.task, **corpus.counts()}
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
@@ -83,8 +80,12 @@ class BuildCorpus(CorpusStage):
     """Reads or generates the texts and examples of a task."""
 
     @classmethod
-    def build(cls, node: Node) -> Corpus:
-        config = CORPUS_SOURCES.validate(node.run_facts["config"])
+    def known_ahead(cls, node: Node, context: RunContext) -> bool:
+        return _source_of(node).known_ahead
+
+    @classmethod
+    def build(cls, node: Node, context: RunContext) -> Corpus:
+        config = _source_of(node)
         corpus = config.build()
         _require_unchanged(node, to_plain(config.facts()))
         return corpus
@@ -94,7 +95,7 @@ class BuildTexts(CorpusStage):
     """Reads the texts of a local evaluation task in one role."""
 
     @classmethod
-    def build(cls, node: Node) -> Corpus:
+    def build(cls, node: Node, context: RunContext) -> Corpus:
         config = _TASK.validate_python(node.run_facts["config"])
         corpus = task_corpus(config, node.run_facts["role"])
         _require_unchanged(node, {**node.config, "task": to_plain(task_facts(config).key)})
@@ -104,12 +105,18 @@ class BuildTexts(CorpusStage):
 class BuildHubTexts(CorpusStage):
     """Has the hub give the data of an evaluation task, and keeps its texts in one role."""
 
-    known_ahead = False  # plans and checks fetch nothing
+    @classmethod
+    def known_ahead(cls, node: Node, context: RunContext) -> bool:
+        return False  # plans and checks fetch nothing
 
     @classmethod
-    def build(cls, node: Node) -> Corpus:
+    def build(cls, node: Node, context: RunContext) -> Corpus:
         config = HubTask.model_validate(node.run_facts["config"])
         return hub_corpus(config, node.run_facts["role"])
+
+
+def _source_of(node: Node) -> TaskSource:
+    return CORPUS_SOURCES.validate(node.run_facts["config"])
 
 
 def _require_unchanged(node: Node, now: object) -> None:

@@ -62,6 +62,10 @@ class Corpus:
             )
         return self.examples.filter(pc.equal(self.examples.column("split"), name))
 
+    def counts(self) -> dict[str, int]:
+        """What it consists of, for a summary."""
+        return {"n_texts": len(self.texts), "n_examples": self.examples.num_rows}
+
     def save(self, folder: Path) -> None:
         """Write texts.parquet, examples.parquet and corpus.json."""
         columns = {

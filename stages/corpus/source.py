@@ -23,6 +23,8 @@ class TaskSource(Kind):
 
     surface_at_chance: ClassVar[bool] = False
     """Whether neither the words of a text nor its length say anything about its label, by construction."""
+    known_ahead: ClassVar[bool] = True
+    """Whether plans and checks may build it in memory; False for what takes minutes, or a model."""
 
     @property
     @abstractmethod

@@ -107,6 +107,18 @@ class GraphCorpus(Corpus):
             )
         return self.cases.filter(pc.equal(column, name))
 
+    def counts(self) -> dict[str, int]:
+        """What it consists of, for a summary. Edges are the graphs' own: no inverse, none of a query node."""
+        return {
+            **super().counts(),
+            "n_graphs": len(self.graphs),
+            "n_nodes": len(self.graphs.node_label) - len(self.graphs),
+            "n_edges": int((self.graphs.edge_relation < len(self.relations)).sum()),
+            "n_labels": len(self.labels),
+            "n_relations": len(self.relations),
+            "n_cases": self.cases.num_rows,
+        }
+
     def triples(self, graph: int) -> list[tuple[str, str, str]]:
         """Head, relation and tail of a graph's own edges, without inverses and those of the query node."""
         nodes, edges = self.graphs.nodes_of(graph), self.graphs.edges_of(graph)

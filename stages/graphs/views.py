@@ -17,16 +17,15 @@ from permafrost.storage.texts import Texts
 ViewRole = Literal["labels", "descriptions"]
 Place = Literal["before", "after"]
 """Where a description stands beside its text."""
-CountTokens = Callable[[Sequence[str]], Sequence[int]]
-"""The number of tokens of each text, special ones included."""
+TooLong = Callable[[Sequence[str]], Sequence[bool]]
+"""Whether each text is longer than the backbone that reads it may be given."""
 
 
 def text_view(
     corpus: GraphCorpus,
     role: ViewRole,
     place: Place = "before",
-    count: CountTokens | None = None,
-    max_tokens: int | None = None,
+    too_long: TooLong | None = None,
 ) -> Corpus:
     """A plain corpus of the texts in a role.
 
@@ -35,20 +34,18 @@ def text_view(
         role: `labels`: example i is label i. `descriptions`: example i is item i, its graph in words and its
             text; the text alone for an item without graph, or whose graph has no edges of its own.
         place: of the description.
-        count: tokens of the backbone that reads descriptions. With `max_tokens`, a description loses triples
-            at its end until it fits beside its text, which is never cut here.
-        max_tokens: the longest input; None for no limit.
+        too_long: of the backbone that reads descriptions. One that is too long beside its text loses triples
+            at its end; the text is never cut here. None for no limit.
     """
     if role == "labels":
         return _plain(corpus.labels, corpus.label_digests, range(len(corpus.labels)), role)
     items = zip(*(corpus.items.column(name).to_pylist() for name in ("text", "graph")), strict=True)
     described = [_Described(corpus, text, graph, place) for text, graph in items]
     texts = [one.text(one.n_parts) for one in described]
-    if count is not None and max_tokens is not None:
-        lengths = count(texts)
-        for at, (one, length) in enumerate(zip(described, lengths, strict=True)):
-            if length > max_tokens:
-                texts[at] = one.shortened(count, max_tokens)
+    if too_long is not None:
+        for at, (one, is_too_long) in enumerate(zip(described, too_long(texts), strict=True)):
+            if is_too_long:
+                texts[at] = one.shortened(too_long)
     numbers: dict[str, int] = {}
     rows = [numbers.setdefault(text, len(numbers)) for text in texts]
     unique = Texts.of(list(numbers))
@@ -69,15 +66,15 @@ class _Described:
             parts.insert(0 if self._place == "before" else 1, "; ".join(self._parts[:n_parts]))
         return " ".join(parts)
 
-    def shortened(self, count: CountTokens, max_tokens: int) -> str:
-        """With as many triples as fit; none where not even one does."""
+    def shortened(self, too_long: TooLong) -> str:
+        """With as many triples as fit, fewer than all; none where not even one does."""
         fits, too_many = 0, self.n_parts
         while too_many - fits > 1:
             middle = (fits + too_many) // 2
-            if count([self.text(middle)])[0] <= max_tokens:
-                fits = middle
-            else:
+            if too_long([self.text(middle)])[0]:
                 too_many = middle
+            else:
+                fits = middle
         return self.text(fits)
 
 

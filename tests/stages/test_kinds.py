@@ -339,7 +339,7 @@ def by_the_tree(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> N
     """A file in the room itself: found among its modules, without being named anywhere."""
     (folder / "a_kind_in_the_tree.py").write_text(source)
     for category in CATEGORIES:
-        *_, name = category.packages
+        name, *_ = category.packages
         package = importlib.import_module(name)
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
         monkeypatch.setattr(category, "_ours", None)

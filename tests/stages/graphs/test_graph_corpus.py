@@ -178,10 +178,6 @@ def test_labels_are_a_plain_corpus(tmp_path: Path) -> None:
     assert Corpus.load(tmp_path) == view
 
 
-def words_of(texts: Sequence[str]) -> list[int]:
-    return [len(text.split()) for text in texts]
-
-
 def test_descriptions_are_a_plain_corpus_with_an_example_per_item() -> None:
     corpus = choices()
     rows = {
@@ -207,7 +203,10 @@ def test_descriptions_are_a_plain_corpus_with_an_example_per_item() -> None:
     ],
 )
 def test_a_long_description_loses_triples_and_the_text_nothing(max_tokens: int, text: str) -> None:
-    view = text_view(choices(), "descriptions", "before", words_of, max_tokens)
+    def too_long(texts: Sequence[str]) -> list[bool]:
+        return [len(text.split()) > max_tokens for text in texts]
+
+    view = text_view(choices(), "descriptions", "before", too_long)
     assert view.texts[view.examples.column("text")[0].as_py()] == text
 
 

@@ -1,0 +1,92 @@
+"""Texts of corpora with graphs in other roles, as corpora of their own, so that their features are stored."""
+
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.nodes.corpora import CorpusStage
+from permafrost.flows.nodes.extraction import source_of
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.extraction.lengths import measure
+from permafrost.stages.extraction.recipes import recipe_identity
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
+from permafrost.stages.graphs.views import Place, text_view
+from permafrost.storage.keys import to_plain
+
+_GRAPHS = "graphs"
+
+
+def graphs_input(node: Node, name: str = _GRAPHS) -> Input:
+    """The corpus that a node makes, with its graphs, as another node's input."""
+    return Input(name=name, ref=node.id, loader=import_path(GraphCorpus.load))
+
+
+def graphs_of(node: Node, context: RunContext, name: str = _GRAPHS) -> GraphCorpus:
+    """The corpus with graphs that a node reads. Raises as `RunContext.open`."""
+    corpus = context.corpus(node.input(name))
+    assert isinstance(corpus, GraphCorpus), f"'{node.label}' reads a corpus without graphs"
+    return corpus
+
+
+def labels_node(graphs: Node) -> Node:
+    """The labels of the nodes of a corpus' graphs: example i is label i."""
+    task = f"{graphs.run_facts['task']} labels"
+    return BuildLabels.node(
+        f"corpus {task}",
+        {"kind": "graph_texts", "role": "labels"},
+        (graphs_input(graphs),),
+        run_facts={"task": task},
+    )
+
+
+def descriptions_node(graphs: Node, target: ExtractTarget, place: Place = "before") -> Node:
+    """The descriptions of a corpus' graphs beside the texts of its items: example i is item i.
+
+    Args:
+        graphs: of the corpus.
+        target: of the backbone that reads them; where a description is too long for it, triples are left out.
+        place: of a description.
+    """
+    task = f"{graphs.run_facts['task']} descriptions"
+    identity = target.identity
+    return BuildDescriptions.node(
+        f"corpus {task}",
+        {
+            "kind": "graph_texts",
+            "role": "descriptions",
+            "place": place,
+            "tokenizer_digest": identity.tokenizer_digest,
+            "recipe": recipe_identity(target.recipe),
+            "max_length": identity.max_length,
+        },
+        (graphs_input(graphs),),
+        kinds=(target.recipe,),
+        run_facts={"task": task, "identity": to_plain(identity), "backbone": source_of(target)},
+    )
+
+
+class _View(CorpusStage):
+    @classmethod
+    def known_ahead(cls, node: Node, context: RunContext) -> bool:
+        return context.is_known(node.input(_GRAPHS))
+
+
+class BuildLabels(_View):
+    """Takes the labels of nodes as texts."""
+
+    @classmethod
+    def build(cls, node: Node, context: RunContext) -> Corpus:
+        return text_view(graphs_of(node, context), "labels")
+
+
+class BuildDescriptions(_View):
+    """Writes graphs out as texts."""
+
+    @classmethod
+    def build(cls, node: Node, context: RunContext) -> Corpus:
+        target = context.bare_target(node)
+        return text_view(
+            graphs_of(node, context),
+            "descriptions",
+            node.config["place"],
+            lambda texts: measure(target, texts).truncated.tolist(),
+        )
