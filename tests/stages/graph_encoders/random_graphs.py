@@ -31,7 +31,7 @@ def make_graphs(
         for at, n in zip(starts[:-1], sizes[:-1], strict=False)
         if n > 1
     ]
-    ends = torch.cat(pairs, dim=1)
+    ends = torch.cat([torch.zeros(2, 0, dtype=torch.int64), *pairs], dim=1)
     ends = ends[:, ends[0] != ends[1]]
     n_nodes = int(starts[-1])
     types = numbers(n_nodes, 3)
