@@ -17,7 +17,7 @@ from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.finetune import losses  # noqa: F401 # its categories are found below
 from permafrost.stages.fit import FitConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig
-from permafrost.stages.graph_encoders import encoder  # noqa: F401 # likewise
+from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise
 from permafrost.stages.heads import PygConv, PygPoolHead
 from permafrost.stages.kinds import CATEGORIES, Kind, kind_name
 from permafrost.stages.linear import LinearConfig

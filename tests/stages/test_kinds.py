@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from permafrost.flows import experiment  # noqa: F401 # imports every category
 from permafrost.stages import plugins
 from permafrost.stages.finetune import losses  # noqa: F401 # no experiment names them yet
-from permafrost.stages.graph_encoders import encoder  # noqa: F401 # likewise
+from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise
 from permafrost.stages.heads import HEADS, GlotHead, HeadConfig, MeanHead, ScorerHead
 from permafrost.stages.kinds import CATEGORIES, Category, kind_name, kinds_in, use_plugins
 from permafrost.storage.errors import InputError
