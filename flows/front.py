@@ -59,8 +59,6 @@ def run(
 def _run_on_prefect(
     source: Source, folder: Path, overrides: list[str], engine: str
 ) -> PipelineResult:
-    # Checked before a server starts, so that wrong input is reported at once.
-    check(build_graph(load_experiment(source, overrides)), folder)
     experiment = source if isinstance(source, dict) else str(source)
     return _outside_event_loops(
         partial(run_embedded, experiment, home_url(folder), overrides, engine)

@@ -30,7 +30,7 @@ from rich.table import Table
 
 from permafrost.flows.build import ExperimentGraph, build_graph
 from permafrost.flows.checks import check
-from permafrost.flows.context import RunRuntime
+from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.engine.choice import Dask, EngineChoice, Prefect, Serial, parse_engine
 from permafrost.flows.engine.engine import Engine
 from permafrost.flows.engine.prefect import PrefectEngine
@@ -100,18 +100,33 @@ def pipeline(
         engine: what runs the nodes, see `permafrost.run`; if not given, `runtime.engine` of the experiment,
             and `prefect` if that names none.
     """
-    console = Terminal()
-    with _listening(), STOP.last_act(partial(_record_stop, UUID(this_run.id)), LAST_RECORD_S):
-        with Display(console) as display:
-            folder = open_home(home, NodeProgress(display, f"pull {home}"))
-        remove_drafts_of_dead_processes(folder)
-        source = Path(experiment) if isinstance(experiment, str) else experiment
-        nodes = build_graph(load_experiment(source, overrides or []))
-        runtime = nodes.experiment.runtime
-        choice = parse_engine(engine or runtime.engine or "prefect")
-        result = run_graph(nodes, folder, _engine(choice, runtime), console)
-        _show_in_prefect(nodes.experiment.name, result)
-        return result
+    with _listening(), _stop_recorded():
+        return _run(_checked(experiment, home, overrides or []), engine)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """An experiment that was found right, and what was read to find that out."""
+
+    nodes: ExperimentGraph
+    context: RunContext
+
+
+def _checked(experiment: str | dict[str, Any], home: str, overrides: Sequence[str]) -> _Checked:
+    with Display(Terminal()) as display:
+        folder = open_home(home, NodeProgress(display, f"pull {home}"))
+    source = Path(experiment) if isinstance(experiment, str) else experiment
+    nodes = build_graph(load_experiment(source, overrides))
+    return _Checked(nodes, check(nodes, folder))
+
+
+def _run(checked: _Checked, engine: str | None) -> PipelineResult:
+    """Run an experiment inside a flow run, and show its results there."""
+    nodes, runtime = checked.nodes, checked.nodes.experiment.runtime
+    choice = parse_engine(engine or runtime.engine or "prefect")
+    result = run_graph(nodes, checked.context, _engine(choice, runtime), Terminal())
+    _show_in_prefect(nodes.experiment.name, result)
+    return result
 
 
 def _engine(choice: EngineChoice, runtime: RunRuntime) -> Engine:
@@ -131,15 +146,19 @@ def run_serially(
     experiment: Path | Mapping[str, Any], home: Path, overrides: Sequence[str] = ()
 ) -> PipelineResult:
     """Run a whole experiment in this process, node by node, without server, threads or Prefect."""
-    remove_drafts_of_dead_processes(home)
     nodes = build_graph(load_experiment(experiment, overrides))
-    return run_graph(nodes, home, SerialEngine(), Terminal())
+    return run_graph(nodes, check(nodes, home), SerialEngine(), Terminal())
 
 
 def _listening() -> AbstractContextManager[None]:
     """A deployed run has a process to itself, and there Prefect alone listens to signals: it waits for nodes
     that do not look."""
     return nullcontext() if this_deployment.id is None else STOP.listening()
+
+
+def _stop_recorded() -> AbstractContextManager[None]:
+    """For the inside of a flow run."""
+    return STOP.last_act(partial(_record_stop, UUID(this_run.id)), LAST_RECORD_S)
 
 
 def _record_stop(run: UUID) -> None:
@@ -153,19 +172,43 @@ def _record_stop(run: UUID) -> None:
 
 
 def run_embedded(
-    experiment: str | dict[str, Any], home: str, overrides: list[str], engine: str | None = None
+    experiment: str | dict[str, Any],
+    home: str,
+    overrides: Sequence[str],
+    engine: str | None = None,
 ) -> PipelineResult:
-    """Run the pipeline from a program, with the configured Prefect server or an embedded one."""
+    """Run the pipeline from a program, with the configured Prefect server or an embedded one.
+
+    Raises:
+        InputError: what `check` finds, before a server starts.
+        PermafrostError: as `run_graph`.
+    """
+    checked = _checked(experiment, home, overrides)
+
+    # `pipeline` as Prefect shows it, of what is checked already: to lay a graph out takes seconds.
+    @flow(name=pipeline.name, description=pipeline.description, persist_result=False)
+    def run(
+        experiment: str | dict[str, Any], home: str, overrides: list[str], engine: str | None
+    ) -> PipelineResult:
+        with _stop_recorded():
+            return _run(checked, engine)
+
     # The heartbeat thread of a flow run costs a fixed second at the end, and nothing watches it here.
-    with prefect_api(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        state = pipeline(experiment, home, overrides, engine, return_state=True)
-        if state.state_details.flow_run_id is not None:
+    with (
+        prefect_api() as is_ours,
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+    ):
+        state = run(experiment, home, list(overrides), engine, return_state=True)
+        result = state.result(raise_on_failure=False)
+        nothing_new = isinstance(result, PipelineResult) and not result.computed
+        if is_ours and not nothing_new and state.state_details.flow_run_id is not None:
             _wait_for_records(state.state_details.flow_run_id)
         return state.result()
 
 
 def _wait_for_records(flow_run: UUID) -> None:
-    """Give the server time to record the last stages, as an embedded one drops them if we exit at once."""
+    """Give a server that ends with us time to record the last stages: it drops what it has not recorded. A
+    run that computed nothing is not worth the seconds."""
     runs = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
     deadline = time.monotonic() + RECORDING_S
     with get_client(sync_client=True) as client:
@@ -179,16 +222,21 @@ def _wait_for_records(flow_run: UUID) -> None:
 
 
 def run_graph(
-    nodes: ExperimentGraph, home: Path, engine: Engine, console: Console
+    nodes: ExperimentGraph, context: RunContext, engine: Engine, console: Console
 ) -> PipelineResult:
     """Run every node that is not done; a failed node stops only the nodes that depend on it.
 
+    Args:
+        nodes: what `check` found right.
+        context: from `check`.
+        engine: what runs them.
+        console: where progress and failures are shown.
+
     Raises:
-        InputError: what `check` finds, before anything runs.
         PermafrostError: nodes failed; everything that does not depend on them is finished and published.
     """
-    e = nodes.experiment
-    context = check(nodes, home)
+    e, home = nodes.experiment, context.home
+    remove_drafts_of_dead_processes(home)
     record = RunRecord(
         experiment=e.name,
         finished=_now(),

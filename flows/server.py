@@ -19,8 +19,9 @@ from permafrost.flows.stopping import STOP, TIDY_S
 
 
 @contextlib.contextmanager
-def prefect_api() -> Generator[None]:
-    """Prefect has an API inside the block; if none is configured, that of a server which we start.
+def prefect_api() -> Generator[bool]:
+    """Prefect has an API inside the block; if none is configured, that of a server which we start, and that
+    ends with the block (True).
 
     Prefect would start one by itself, too. But a terminal's Ctrl-C ends that one before us, so that whoever
     talks to it waits for ever, and nobody ends it if we are killed.
@@ -30,7 +31,7 @@ def prefect_api() -> Generator[None]:
     """
     settings = get_current_settings()
     if settings.api.url is not None or not settings.server.ephemeral.enabled:
-        yield
+        yield False
         return
     with _server(settings.to_environment_variables(exclude_unset=True)) as url:
         # In the environment too, for the processes that stages start.
@@ -39,7 +40,7 @@ def prefect_api() -> Generator[None]:
             with temporary_settings({PREFECT_API_URL: url}):
                 patience_s = TIDY_S
                 try:
-                    yield
+                    yield True
                     patience_s = ENDING_S
                 except Exception:
                     patience_s = ENDING_S

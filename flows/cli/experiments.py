@@ -51,17 +51,12 @@ def run(
 ) -> None:
     """Run the whole DAG; whatever is published already is reused."""
     # Imported here: Prefect and torch take seconds, and the listings need neither.
-    from permafrost.flows.build import build_graph
-    from permafrost.flows.checks import check
     from permafrost.flows.engine.choice import parse_engine
-    from permafrost.flows.experiment import load_experiment
     from permafrost.flows.pipeline import run_embedded
 
     started = time.monotonic()
     if engine is not None:
         parse_engine(engine)
-    # Before a server starts: wrong input is told at once.
-    check(build_graph(load_experiment(experiment, set_ or [])), home_folder(home))
     result = run_embedded(str(experiment), home, set_ or [], engine)
     seconds = time.monotonic() - started
     if json:

@@ -15,13 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from rich.console import Console
 
 from permafrost.flows.build import build_graph
 from permafrost.flows.checks import check, require_writable
-from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.experiment import load_experiment
-from permafrost.flows.pipeline import run_graph
+from permafrost.flows.pipeline import run_serially
 from permafrost.storage.errors import InputError
 from tests.stages.extraction.tiny_models import save_model
 
@@ -390,9 +388,8 @@ def test_what_is_right_is_not_refused(tiny_bert: Path, tmp_path: Path) -> None:
 def test_a_run_without_the_command_line_checks_too(tiny_bert: Path, tmp_path: Path) -> None:
     content = content_of(tiny_bert, tmp_path)
     tasks(classes, test={"kind": "given"})(content, tmp_path)
-    nodes = build_graph(load_experiment(write(tmp_path, content)))
     with pytest.raises(InputError, match="has no test examples"):
-        run_graph(nodes, tmp_path / "home", SerialEngine(), Console())
+        run_serially(write(tmp_path, content), tmp_path / "home")
     assert not (tmp_path / "home").exists()
 
 

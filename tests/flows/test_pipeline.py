@@ -3,16 +3,22 @@
 import base64
 import shutil
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from permafrost.flows import context
+import permafrost
+from permafrost.flows import build, context
+from permafrost.flows.engine.cluster import Cluster
 from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_nodes import ExperimentNodes
 from permafrost.flows.garbage import collect
+from permafrost.flows.graph import Node
 from permafrost.flows.pipeline import pipeline
 from permafrost.flows.plan import why_stage
 from permafrost.flows.rebuild_report import rebuild_report
@@ -101,6 +107,34 @@ def test_second_run_computes_nothing(
     assert not result.computed
     assert sum(result.reused.values()) == 41
     assert (backbones.loads, backbones.forwards) == (0, 0)
+
+
+def test_a_run_that_finds_everything_lays_its_graph_out_once_and_waits_for_nothing(
+    experiment_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[object] = []
+    waits: list[object] = []
+    report_node = build.report_node
+
+    def counted(nodes: ExperimentNodes) -> Node:
+        graphs.append(nodes)
+        return report_node(nodes)
+
+    def start(cluster: Cluster) -> Any:
+        raise AssertionError("nothing has to be computed")
+
+    monkeypatch.setattr(build, "report_node", counted)
+    monkeypatch.setattr(Cluster, "start", start)
+    # As if the server were one that ends with the run.
+    monkeypatch.setattr("permafrost.flows.pipeline.prefect_api", lambda: nullcontext(True))
+    monkeypatch.setattr("permafrost.flows.pipeline._wait_for_records", waits.append)
+    assert not permafrost.run(experiment_file, home=home, engine="dask").computed
+    assert len(graphs) == 1
+    assert not waits
+    changed = ["report.title=Another"]
+    assert permafrost.run(experiment_file, home=home, engine="prefect", overrides=changed).computed
+    assert len(graphs) == 2
+    assert len(waits) == 1, "what was computed is recorded first"
 
 
 @pytest.mark.parametrize(
