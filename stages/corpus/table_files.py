@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,19 +34,28 @@ def file_format(path: Path) -> str:
 
 
 def _format_of_one(path: Path) -> str:
+    require_readable(path, FORMATS)
+    return FORMATS[path.suffix.lower()]
+
+
+def require_readable(path: Path, extensions: Collection[str]) -> None:
+    """Check that a path is that of a file with content and with one of these extensions.
+
+    Raises:
+        InputError: it is not.
+    """
     if not path.exists():
         raise InputError(
             f"there is no file {path}; relative paths count from the working folder {Path.cwd()}"
         )
-    if path.suffix.lower() not in FORMATS:
+    if path.suffix.lower() not in extensions:
         raise InputError(
-            f"{path} has the extension {quoted(path.suffix)}; known are {', '.join(FORMATS)}"
+            f"{path} has the extension {quoted(path.suffix)}; known are {', '.join(extensions)}"
         )
     if not path.is_file():
         raise InputError(f"{path} is a device or a pipe; give a file, which can be read again")
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty (0 bytes); give at least one text")
-    return FORMATS[path.suffix.lower()]
 
 
 def file_identity(path: Path) -> dict[str, str]:
@@ -98,7 +107,7 @@ def _opened(path: Path) -> Generator[tuple[list[str], Iterator[dict[str, Any]]]]
                 with pa.parquet.ParquetFile(path, memory_map=True) as file:
                     yield file.schema_arrow.names, _first_rows(file.iter_batches(batch_size=1))
             case "csv" | "tsv":
-                with pa.csv.open_csv(path, *_csv_options(path)) as head:
+                with pa.csv.open_csv(path, *csv_options(kind)) as head:
                     yield head.schema.names, _first_rows(head)
             case "jsonl":
                 first = _first_object(path)
@@ -189,16 +198,17 @@ def _parquet(path: Path, wanted: Sequence[str]) -> pa.Table:
         return file.read(columns=list(dict.fromkeys(wanted)))
 
 
-def _csv_options(path: Path) -> tuple[pa.csv.ReadOptions, pa.csv.ParseOptions]:
+def csv_options(kind: str) -> tuple[pa.csv.ReadOptions, pa.csv.ParseOptions]:
+    """How files of the format `csv` or `tsv` are read."""
     reading = pa.csv.ReadOptions(block_size=_BLOCK_BYTES)
-    if path.suffix.lower() == ".tsv":
+    if kind == "tsv":
         # Quotation marks in tsv files (GLUE's, BEIR's) are part of the text.
         return reading, pa.csv.ParseOptions(delimiter="\t", quote_char=False)
     return reading, pa.csv.ParseOptions(newlines_in_values=True)
 
 
 def _csv(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
-    options = _csv_options(path)
+    options = csv_options(path.suffix.lower()[1:])
     wanted = [*texts, *labels]
     as_bytes = {name: pa.large_binary() for name in texts}
     converting = pa.csv.ConvertOptions(column_types=as_bytes)

@@ -18,6 +18,9 @@ from permafrost.stages.finetune import losses  # noqa: F401 # its categories are
 from permafrost.stages.fit import FitConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig
 from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise
+from permafrost.stages.graphs.facts import Facts
+from permafrost.stages.graphs.knowledge_graph import KnowledgeSource
+from permafrost.stages.graphs.relevance import Relevance
 from permafrost.stages.heads import PygConv, PygPoolHead
 from permafrost.stages.kinds import CATEGORIES, Kind, kind_name
 from permafrost.stages.linear import LinearConfig
@@ -40,6 +43,7 @@ PLAIN = (
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),
     *(ScoreConfig, SensitivityConfig, SimilarityConfig, TaskScoreConfig, TokenGraphConfig),
 )
+OF_CORPORA = TaskSource | KnowledgeSource | Relevance | Facts
 NEEDED: dict[str, Any] = {
     "seed": 0,
     "ratio": 0.5,
@@ -70,9 +74,9 @@ KINDS = [
     *(
         kind
         for category in CATEGORIES
-        # The key of a corpus holds what its source's fields stand for: tests/stages/corpus. Methods and
-        # probes make the configs of nodes, which stand above.
-        if not issubclass(category.base, TaskSource | Method | Probe)
+        # The key of a corpus holds what its source's fields stand for: tests/stages/corpus and graphs.
+        # Methods and probes make the configs of nodes, which stand above.
+        if not issubclass(category.base, OF_CORPORA | Method | Probe)
         for kind in category.kinds().values()
     ),
 ]

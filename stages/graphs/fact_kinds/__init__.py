@@ -1,0 +1,1 @@
+"""Kinds of facts put before questions: one file each."""

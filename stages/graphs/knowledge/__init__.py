@@ -1,0 +1,1 @@
+"""Kinds of knowledge graph: one file each."""

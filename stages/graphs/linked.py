@@ -1,0 +1,110 @@
+"""Corpora whose graphs are cut out of a knowledge graph around the entities that their texts name."""
+
+from abc import ABC
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from permafrost.stages.bounds import MAX_STEPS
+from permafrost.stages.corpus.columns import LABELLED_SPLITS
+from permafrost.stages.graphs.collecting import GraphCollector
+from permafrost.stages.graphs.knowledge_graph import KnowledgeConfig, KnowledgeGraph
+from permafrost.stages.graphs.linking import MAX_WORDS, EntityIndex
+from permafrost.stages.graphs.relevance import RelevanceConfig
+from permafrost.stages.graphs.relevances.none import NoRelevance
+from permafrost.stages.graphs.source import GraphSource
+from permafrost.stages.graphs.subgraph import Candidates, SubgraphFinder
+from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
+
+_EVERY = 500
+"""Graphs between two steps of the progress display."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a graph is made for."""
+
+    text: str
+    """Nodes are scored by their relevance to it."""
+    query: str
+    """Its entities are query entities."""
+    answers: tuple[str, ...] = ()
+    """Their entities are answer entities, also those that the query names."""
+
+
+class LinkedSource(GraphSource, ABC):
+    """A source that links its texts to a knowledge graph."""
+
+    knowledge: KnowledgeConfig
+    """Where the triples come from."""
+    node_relevance: RelevanceConfig = NoRelevance()
+    """How nodes are scored, by which a graph is cut to `max_nodes`."""
+    max_nodes: int = Field(default=200, ge=2, le=MAX_STEPS)
+    """Maximum nodes of a graph, the query node included."""
+    max_words: int = Field(default=MAX_WORDS, ge=1, le=MAX_STEPS)
+    """Words of the longest phrase that is linked."""
+
+    def linked_facts(self) -> dict[str, Any]:
+        """The facts of the knowledge graph and of the relevance."""
+        return {"knowledge": self.knowledge.facts(), "node_relevance": self.node_relevance.facts()}
+
+    def linked_graphs(
+        self, wanted: Sequence[Wanted], progress: Progress
+    ) -> tuple[GraphCollector, KnowledgeGraph]:
+        """A graph for each, in order: linked nodes, the nodes between two of them, all edges among these.
+
+        One whose texts name no entity gets a graph of the query node alone.
+
+        Raises:
+            InputError: the knowledge graph cannot be read, or the model of the relevance cannot score.
+        """
+        graph = self.knowledge.read(progress)
+        index = EntityIndex(graph.labels, self.max_words)
+        link = cache(index.link)  # a question comes with each of its choices
+        finder = SubgraphFinder(graph, self.max_nodes)
+        found: list[Candidates] = []
+        progress.start("link entities", len(wanted), "graphs")
+        try:
+            for at, one in enumerate(wanted, start=1):
+                answers = [node for answer in one.answers for node in link(answer)]
+                found.append(finder.candidates(link(one.query), answers))
+                if at % _EVERY == 0:
+                    progress.advance(_EVERY)
+        finally:
+            progress.finish()
+        texts, nodes = [one.text for one in wanted], [one.nodes for one in found]
+        scores = self.node_relevance.scores(graph.labels, texts, nodes, progress)
+        collector = GraphCollector(len(graph.relations))
+        progress.start("cut subgraphs", len(found), "graphs")
+        try:
+            for at, (one, relevance) in enumerate(zip(found, scores, strict=True), start=1):
+                kept = finder.cut(one, relevance)
+                collector.add(
+                    [graph.labels[int(node)] for node in kept.nodes],
+                    [(h, r, t) for h, r, t in kept.triples.tolist()],
+                    queries=np.flatnonzero(kept.is_query).tolist(),
+                    answers=np.flatnonzero(kept.is_answer).tolist(),
+                    relevance=kept.relevance.tolist(),
+                )
+                if at % _EVERY == 0:
+                    progress.advance(_EVERY)
+        finally:
+            progress.finish()
+        return collector, graph
+
+
+def require_labelled_splits(splits: Sequence[str]) -> None:
+    """Check the names of splits.
+
+    Raises:
+        ValueError: one is none of train, dev and test.
+    """
+    if odd := [split for split in splits if split not in LABELLED_SPLITS]:
+        raise ValueError(
+            f"the split {quoted(odd[0])} is not one of {', '.join(LABELLED_SPLITS)}; rename it"
+        )

@@ -1,0 +1,48 @@
+"""How relevant a node is to a text: the base class of the kinds that score it."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from permafrost.stages.kinds import Category, Kind
+from permafrost.storage.progress import Progress
+
+
+class Relevance(Kind):
+    """How nodes are scored; a graph is cut to the most relevant ones, and the scores are kept in it."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What enters the key of a corpus: a model is named by the digests of its files.
+
+        Raises:
+            InputError: there is no such model.
+        """
+
+    @abstractmethod
+    def scores(
+        self,
+        labels: Sequence[str],
+        texts: Sequence[str],
+        nodes: Sequence[NDArray[np.int64]],
+        progress: Progress,
+    ) -> list[NDArray[np.float32]]:
+        """The relevance `[n]` of each text's nodes, finite; more is more relevant.
+
+        Args:
+            labels: of every node of the knowledge graph.
+            texts: t of them.
+            nodes: t arrays `[n]` of numbers of labels.
+            progress: told how many are scored.
+
+        Raises:
+            InputError: the model cannot score.
+        """
+
+
+RELEVANCES = Category("relevance", Relevance, "permafrost.stages.graphs.relevances")
+RelevanceConfig = Annotated[Relevance, RELEVANCES.field_or_name()]
+"""Any relevance, by its `kind`, or by its name alone."""

@@ -1,0 +1,1 @@
+"""Kinds of relevance: one file each."""

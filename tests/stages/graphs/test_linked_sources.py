@@ -1,0 +1,370 @@
+"""Questions and searches with subgraphs of a knowledge graph."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from permafrost.stages.corpus.source import CorpusConfig
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
+from permafrost.stages.graphs.linked import LinkedSource
+from permafrost.stages.graphs.node_types import (
+    ANSWER_ENTITY,
+    OTHER,
+    QUERY_ENTITY,
+    QUERY_NODE,
+)
+from permafrost.stages.graphs.sources.graph_retrieval import GraphRetrieval
+from permafrost.stages.graphs.sources.question_answering import GraphQuestions
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import digest
+from tests.real_files import DATA, needs_data
+from tests.stages.graphs.small_knowledge import knowledge
+
+ADAPTER: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+TRAIN = [
+    ("a", "Where would dogs chase birds?", ["a tree", "the moon"], 0),
+    ("b", "What do dogs eat?", ["ice cream", "animals"], 1),
+    ("c", "Who?", ["nobody", "somebody"], 1),
+]
+
+
+def table(folder: Path, name: str, rows: list[dict[str, Any]]) -> str:
+    pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
+    return str(folder / f"{name}.parquet")
+
+
+def questions(folder: Path, rows: Any = None, **fields: Any) -> LinkedSource:
+    given = [
+        {"id": k, "question": t, "choices": c, "label": n, "fact1": f"fact {k}"}
+        for k, t, c, n in (TRAIN if rows is None else rows)
+    ]
+    files = {split: table(folder, split, given) for split in ("train", "dev")}
+    config = {"kind": "graph_questions", "files": files, "knowledge": knowledge(folder), **fields}
+    source = ADAPTER.validate_python(config)
+    assert isinstance(source, LinkedSource)
+    return source
+
+
+def built(source: LinkedSource) -> GraphCorpus:
+    corpus = source.build()
+    assert isinstance(corpus, GraphCorpus)
+    return corpus
+
+
+def graph_of(corpus: GraphCorpus, item: int) -> dict[str, int]:
+    """Label to type of every node; "" is the query node."""
+    rows = corpus.graphs.nodes_of(int(corpus.items.column("graph").to_pylist()[item]))
+    labels = ["" if n < 0 else corpus.labels[int(n)] for n in corpus.graphs.node_label[rows]]
+    return dict(zip(labels, corpus.graphs.node_type[rows].tolist(), strict=True))
+
+
+def texts(corpus: GraphCorpus, column: str = "text") -> list[str]:
+    return [corpus.texts[n] for n in corpus.items.column(column).to_pylist()]
+
+
+def test_every_choice_is_an_item_with_its_own_graph(tmp_path: Path) -> None:
+    corpus = built(questions(tmp_path))
+    assert texts(corpus)[:2] == [
+        "Where would dogs chase birds? a tree",
+        "Where would dogs chase birds? the moon",
+    ]
+    assert graph_of(corpus, 0) == {
+        "": QUERY_NODE,
+        "dog": QUERY_ENTITY,
+        "bird": QUERY_ENTITY,
+        "tree": ANSWER_ENTITY,
+        "park": OTHER,
+        "animal": OTHER,
+    }
+    assert graph_of(corpus, 1) == {
+        "": QUERY_NODE,
+        "dog": QUERY_ENTITY,
+        "bird": QUERY_ENTITY,
+        "animal": OTHER,
+    }
+    assert corpus.cases.slice(0, 3).to_pylist() == [
+        {"split": "train", "items": [0, 1], "label": 0},
+        {"split": "train", "items": [2, 3], "label": 1},
+        {"split": "train", "items": [4, 5], "label": 1},
+    ]
+    assert (corpus.task, corpus.n_relations) == ("multiple_choice", 38)
+    assert corpus.examples.column("label").to_pylist()[:4] == [1, 0, 0, 1]
+    assert "tree part of park" in corpus.description(0), "merged relations in words"
+
+
+def test_query_edges_and_inverses_are_those_of_the_contract(tmp_path: Path) -> None:
+    corpus = built(questions(tmp_path))
+    edges = corpus.graphs.edges_of(0)
+    relation = corpus.graphs.edge_relation[edges]
+    assert Counter(relation[relation >= 17].tolist())[17] == 2  # to dog and bird
+    assert Counter(relation.tolist())[18] == 1  # to tree
+    forward = relation < 19
+    assert np.array_equal(np.sort(relation[forward] + 19), np.sort(relation[~forward]))
+
+
+def test_texts_without_entities_have_a_graph_of_the_query_node_alone(tmp_path: Path) -> None:
+    corpus = built(questions(tmp_path))
+    assert graph_of(corpus, 4) == graph_of(corpus, 5) == {"": QUERY_NODE}
+    assert corpus.description(4) == ""
+    with pytest.raises(InputError, match="none of the 4 graphs has a node"):
+        questions(tmp_path, TRAIN[2:]).build()
+
+
+def test_one_graph_for_all_choices_of_a_question(tmp_path: Path) -> None:
+    corpus = built(questions(tmp_path, graph_per="question"))
+    assert corpus.items.column("graph").to_pylist()[:6] == [0, 0, 1, 1, 2, 2]
+    assert graph_of(corpus, 2) == {
+        "": QUERY_NODE,
+        "dog": QUERY_ENTITY,
+        "ice cream": ANSWER_ENTITY,
+        "animal": ANSWER_ENTITY,
+        "park": OTHER,
+    } | {"eat": QUERY_ENTITY}
+
+
+def test_the_query_node_starts_from_item_or_question(tmp_path: Path) -> None:
+    corpus = built(questions(tmp_path))
+    assert texts(corpus, "query") == texts(corpus)
+    alone = built(questions(tmp_path, query_text="question"))
+    assert texts(alone, "query")[2:4] == ["What do dogs eat?"] * 2
+    assert texts(alone) == texts(corpus)
+
+
+def test_facts_stand_before_the_question_and_are_not_linked(tmp_path: Path) -> None:
+    plain = built(questions(tmp_path))
+    gold = built(questions(tmp_path, with_facts={"kind": "gold"}))
+    assert texts(gold)[2] == "fact b. What do dogs eat? ice cream"
+    facts = table(tmp_path, "facts", [{"fact": "Dogs eat hunger!"}, {"fact": "trees grow"}])
+    found = built(questions(tmp_path, with_facts={"kind": "retrieved", "path": facts, "top_k": 1}))
+    assert texts(found)[2] == "Dogs eat hunger! What do dogs eat? ice cream"
+    assert texts(found)[5] == "Who? somebody"
+    assert found.graphs == gold.graphs == plain.graphs
+
+
+def test_the_inhouse_split_makes_test_of_training_questions(tmp_path: Path) -> None:
+    ids = table(tmp_path, "ids", [{"id": "c"}, {"id": "a"}])
+    corpus = built(questions(tmp_path, inhouse_train_qids=ids))
+    by_split = {s: corpus.case_split(s).column("label").to_pylist() for s in corpus.splits}
+    assert by_split == {"train": [0, 1], "dev": [0, 1, 1], "test": [1]}
+    (tmp_path / "ids.txt").write_text("c\na\n")
+    same = built(questions(tmp_path, inhouse_train_qids=str(tmp_path / "ids.txt")))
+    assert same.cases == corpus.cases
+
+
+@pytest.mark.parametrize(
+    ("ids", "says"),
+    [
+        (["a", "x"], "has 1 ids of 2 that no question .* such as 'x'"),
+        (["a", "b", "c"], "leaves test empty"),
+    ],
+)
+def test_ids_of_other_questions_are_refused(tmp_path: Path, ids: list[str], says: str) -> None:
+    path = table(tmp_path, "ids", [{"id": key} for key in ids])
+    with pytest.raises(InputError, match=says):
+        questions(tmp_path, inhouse_train_qids=path).build()
+
+
+def test_ids_that_are_not_unique_and_splits_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    path = table(tmp_path, "ids", [{"id": "a"}])
+    with pytest.raises(InputError, match="the id 'a' is that of 2 questions"):
+        questions(tmp_path, [TRAIN[0], TRAIN[0], TRAIN[1]], inhouse_train_qids=path).build()
+    files = {"test": str(tmp_path / "train.parquet")}
+    for fields in ({"files": files, "inhouse_train_qids": path}, {"files": {"x": path}}):
+        with pytest.raises(ValidationError):
+            questions(tmp_path, **fields)
+
+
+def test_splits_with_other_numbers_of_choices_are_refused(tmp_path: Path) -> None:
+    source = questions(tmp_path)
+    rows = [{"id": "d", "question": "q", "choices": ["a", "b", "c"], "label": 0}]
+    table(tmp_path, "dev", rows)
+    with pytest.raises(InputError, match=r"have 3 choices, those of .* have 2"):
+        source.build()
+
+
+def test_building_twice_gives_the_same_and_saving_keeps_it(tmp_path: Path) -> None:
+    source = questions(tmp_path, max_nodes=4)
+    corpus = built(source)
+    assert max(np.diff(corpus.graphs.node_offsets)) == 4
+    again = built(source)
+    assert again.graphs == corpus.graphs
+    assert list(again.labels) == list(corpus.labels)
+    corpus.save(tmp_path)
+    assert GraphCorpus.load(tmp_path).graphs == corpus.graphs
+
+
+def require_all_counted(make: Any, others: dict[str, Any], names: set[str], moved: Path) -> None:
+    """Every field changes the facts, and the folder does not."""
+    facts = [make(**{name: value}).facts() for name, value in others.items()]
+    facts.append(make().facts())
+    assert {*others} == names - {"kind"}
+    assert len({digest(some) for some in facts}) == len(facts)
+    moved.mkdir()
+    assert make(moved).facts() == facts[-1]
+
+
+def other_links(folder: Path) -> dict[str, Any]:
+    """Another value of every field of a source that links."""
+    backbone = {"source": "minilm"}
+    return {
+        "knowledge": knowledge(folder, relations="raw"),
+        "node_relevance": {"kind": "cosine", "backbone": backbone},
+        "max_nodes": 100,
+        "max_words": 2,
+    }
+
+
+def test_every_field_of_questions_is_among_their_facts(tmp_path: Path) -> None:
+    def make(folder: Path = tmp_path, **fields: Any) -> LinkedSource:
+        return questions(folder, **fields)
+
+    make()
+    files = {"train": str(tmp_path / "train.parquet")}
+    others = {
+        **other_links(tmp_path),
+        "files": files,
+        **dict.fromkeys(("question", "choices", "label", "id"), "other"),
+        "inhouse_train_qids": table(tmp_path, "ids", [{"id": "a"}]),
+        "graph_per": "question",
+        "query_text": "question",
+        "with_facts": "gold",
+    }
+    require_all_counted(make, others, {*GraphQuestions.model_fields}, tmp_path / "moved")
+
+
+DOCUMENTS = [
+    {"doc_id": "1", "title": "Dogs", "text": "in the park"},
+    {"doc_id": "2", "title": "", "text": "birds and trees"},
+    {"doc_id": "3", "title": "", "text": " "},
+]
+QUERIES = [
+    {"query_id": f"q{n}", "text": t}
+    for n, t in enumerate(("bird animals", "dogs", "dogs", "ice cream", "zzz"))
+]
+JUDGED = [("q0", "1", 1), ("q1", "1", 1), ("q2", "2", 1), ("q3", "2", 1), ("q3", "1", 0)]
+TESTED = [("q4", "2", 2), ("q4", "1", 0)]
+
+
+def search(folder: Path, **fields: Any) -> LinkedSource:
+    table(folder, "corpus", DOCUMENTS)
+    table(folder, "queries", QUERIES)
+    for name, rows in (("qrels_train", JUDGED), ("qrels_test", TESTED)):
+        table(folder, name, [{"query_id": q, "doc_id": d, "score": s} for q, d, s in rows])
+    config = {
+        "kind": "graph_retrieval",
+        "path": str(folder),
+        "knowledge": knowledge(folder),
+        **fields,
+    }
+    source = ADAPTER.validate_python(config)
+    assert isinstance(source, LinkedSource)
+    return source
+
+
+def test_queries_and_all_documents_have_graphs(tmp_path: Path) -> None:
+    corpus = built(search(tmp_path))
+    assert [texts(corpus)[item] for item in corpus.documents] == [
+        "Dogs in the park",
+        "birds and trees",
+    ], "blank documents are not searched"
+    first = corpus.cases.to_pylist()[0]
+    assert [texts(corpus)[item] for item in first["items"]] == ["bird animals", "Dogs in the park"]
+    assert graph_of(corpus, first["items"][0]) == {
+        "": QUERY_NODE,
+        "bird": QUERY_ENTITY,
+        "animal": QUERY_ENTITY,
+    }
+    assert graph_of(corpus, first["items"][1]) == {
+        "": QUERY_NODE,
+        "dog": QUERY_ENTITY,
+        "park": QUERY_ENTITY,
+    }
+    assert (corpus.task, corpus.cases.num_rows, corpus.examples.num_rows) == ("unlabelled", 5, 5)
+    judged = [(row["split"], row["grade"]) for row in corpus.judgements.to_pylist()]
+    assert judged == [("test", 2), ("test", 0)], "also what is not relevant; none of train"
+
+
+def test_dev_queries_are_held_out_by_text(tmp_path: Path) -> None:
+    splits: set[tuple[str, ...]] = set()
+    for seed in range(8):
+        corpus = built(search(tmp_path, n_dev_queries=1, dev_seed=seed))
+        held = corpus.case_split("dev").column("items").to_pylist()
+        names = {texts(corpus)[query] for query, _ in held}
+        assert len(names) == 1
+        left = {texts(corpus)[q] for q, _ in corpus.case_split("train").column("items").to_pylist()}
+        assert not names & left, "queries with equal texts stay together"
+        assert len(left) == 2
+        rows = corpus.judgements.to_pylist()
+        assert sum(r["split"] == "dev" for r in rows) == sum(
+            q["text"] in names for k, _, _ in JUDGED for q in QUERIES if q["query_id"] == k
+        )
+        splits.add(tuple(sorted(names)))
+    assert len(splits) > 1, "another seed, another choice"
+
+
+def test_searches_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"n_dev_queries is 3, but .* 3 distinct"):
+        search(tmp_path, n_dev_queries=3).build()
+    with pytest.raises(ValidationError, match="leave n_dev_queries out"):
+        search(tmp_path, n_dev_queries=1, qrels={"train": "qrels_train", "dev": "qrels_test"})
+    table(tmp_path, "qrels_dev", [{"query_id": "q0", "doc_id": "1", "score": 1}])
+    with pytest.raises(InputError, match="leave n_dev_queries out"):
+        search(tmp_path, n_dev_queries=1).facts()
+    (tmp_path / "qrels_dev.parquet").unlink()
+    source = search(tmp_path)
+    table(tmp_path, "qrels_test", [{"query_id": "q0", "doc_id": "3", "score": 1}])
+    with pytest.raises(InputError, match="judges the document '3', which is blank"):
+        source.build()
+
+
+def test_every_field_of_a_search_is_among_its_facts(tmp_path: Path) -> None:
+    def make(folder: Path = tmp_path, **fields: Any) -> LinkedSource:
+        return search(folder, **fields)
+
+    names = ("query_id", "document_id", "qrels_query_id", "qrels_document_id", "query", "document")
+    others = {
+        **other_links(tmp_path),
+        **dict.fromkeys((*names, "title", "relevance"), "other"),
+        **{name: table(tmp_path, "other", [{"a": name}]) for name in ("corpus", "queries")},
+        "qrels": {"test": "qrels_test"},
+        "n_dev_queries": 1,
+        "dev_seed": 1,
+    }
+    fields = {*GraphRetrieval.model_fields} - {"path"}
+    require_all_counted(make, others, fields, tmp_path / "moved")
+
+
+@needs_data
+def test_openbookqa_and_scifact_as_published() -> None:
+    graph = {
+        "kind": "triples",
+        "path": str(DATA / "conceptnet_cn100k/train.parquet"),
+        "relations": "merged",
+    }
+    files = {split: str(DATA / f"openbookqa/{split}.parquet") for split in ("dev", "test")}
+    config = {"kind": "graph_questions", "files": files, "knowledge": graph}
+    corpus = ADAPTER.validate_python(config).build()
+    assert isinstance(corpus, GraphCorpus)
+    assert {s: corpus.case_split(s).num_rows for s in corpus.splits} == {"dev": 500, "test": 500}
+    n_nodes = np.diff(corpus.graphs.node_offsets)
+    assert (n_nodes == 1).mean() < 0.01
+    assert n_nodes.max() <= 200
+    path = str(DATA / "scifact")
+    config = {
+        "kind": "graph_retrieval",
+        "path": path,
+        "n_dev_queries": 100,
+        "knowledge": graph,
+    }
+    corpus = ADAPTER.validate_python(config).build()
+    assert isinstance(corpus, GraphCorpus)
+    assert len(corpus.documents) == 5183
+    held = corpus.case_split("dev").column("items").to_pylist()
+    assert len({corpus.texts[corpus.items.column("text").to_pylist()[q]] for q, _ in held}) == 100
+    assert np.diff(corpus.graphs.node_offsets).max() == 200

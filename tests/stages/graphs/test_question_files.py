@@ -1,0 +1,162 @@
+"""The forms in which files of multiple-choice questions are published."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from permafrost.stages.graphs.question_files import Question, QuestionColumns, read_questions
+from permafrost.storage.errors import InputError
+
+ROWS = [("q1", "Where do birds sit?", ["tree", "sea"], 0), ("q2", "What barks?", ["cat", "dog"], 1)]
+WANTED = [Question(key, text, tuple(choices), label, None) for key, text, choices, label in ROWS]
+LETTERS = "AB"
+
+
+def lines(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "q.jsonl"
+
+
+def parquet(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), folder / "q.parquet")
+    return folder / "q.parquet"
+
+
+def plain() -> list[dict[str, Any]]:
+    return [{"id": k, "question": t, "choices": c, "label": n} for k, t, c, n in ROWS]
+
+
+def ai2() -> list[dict[str, Any]]:
+    """OpenBookQA's and CommonsenseQA's own files."""
+    return [
+        {
+            "id": k,
+            "question": {
+                "stem": t,
+                "question_concept": "x",
+                "choices": [{"label": a, "text": b} for a, b in zip(LETTERS, c, strict=True)],
+            },
+            "answerKey": LETTERS[n],
+        }
+        for k, t, c, n in ROWS
+    ]
+
+
+def medqa() -> list[dict[str, Any]]:
+    return [
+        {
+            "id": k,
+            "question": t,
+            "answer": c[n],
+            "options": dict(zip(LETTERS, c, strict=True)),
+            "meta_info": "step1",
+            "answer_idx": LETTERS[n],
+        }
+        for k, t, c, n in ROWS
+    ]
+
+
+def hugging_face() -> list[dict[str, Any]]:
+    return [
+        {
+            "id": k,
+            "question_stem": t,
+            "choices": {"label": list(LETTERS), "text": c},
+            "answerKey": LETTERS[n],
+        }
+        for k, t, c, n in ROWS
+    ]
+
+
+@pytest.mark.parametrize("form", [plain, ai2, medqa, hugging_face])
+@pytest.mark.parametrize("write", [lines, parquet])
+def test_every_form_gives_the_same_questions(tmp_path: Path, form: Any, write: Any) -> None:
+    assert read_questions(write(tmp_path, form()), QuestionColumns(), needs_ids=True) == WANTED
+
+
+def test_tables_hold_choices_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "q.tsv"
+    cells = [[k, t, json.dumps(c), str(n)] for k, t, c, n in ROWS]
+    rows = ["qid\tquestion\toptions\tlabel", *("\t".join(row) for row in cells)]
+    path.write_text("\n".join(rows) + "\n")
+    assert read_questions(path, QuestionColumns(), needs_ids=True) == WANTED
+
+
+@pytest.mark.parametrize("label", ["B", " B ", "dog", 1, 1.0, "1"])
+def test_the_right_choice_may_be_a_letter_a_number_or_its_text(tmp_path: Path, label: Any) -> None:
+    rows = [{"question": "What barks?", "choices": ["cat", "dog"], "label": label}]
+    (question,) = read_questions(lines(tmp_path, rows), QuestionColumns(), needs_ids=False)
+    assert (question.label, question.key) == (1, "1")
+
+
+def test_numbers_that_label_choices_are_labels(tmp_path: Path) -> None:
+    choices = [{"label": "1", "text": "cat"}, {"label": "2", "text": "dog"}]
+    rows = [{"question": "What barks?", "choices": choices, "answerKey": "2"}]
+    (question,) = read_questions(lines(tmp_path, rows), QuestionColumns(), needs_ids=False)
+    assert question.label == 1
+
+
+def test_a_gold_fact_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = lines(tmp_path, [row | {"fact1": "birds sit"} for row in plain()])
+    questions = read_questions(path, QuestionColumns(gold="fact1"), needs_ids=False)
+    assert [q.gold for q in questions] == ["birds sit"] * 2
+    with pytest.raises(InputError, match="no column 'fact2'"):
+        read_questions(path, QuestionColumns(gold="fact2"), needs_ids=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"label": 2}, "row 2 .* has the label 2 in 'label', which is none of its 2 choices"),
+        ({"label": -1}, "row 2 .* the labels of this split are hidden"),
+        ({"label": None}, "row 2 .* the labels of this split are hidden"),
+        ({"label": "C"}, r"none of its 2 choices \(0 to 1, A, B\)"),
+        ({"label": True}, "has the label True"),
+        ({"choices": ["a", "b", "c"]}, "row 2 .* has 3 choices, row 1 has 2"),
+        ({"choices": ["a"]}, "row 2 .* expected two or more"),
+        ({"choices": None}, "row 2 .* has None as its choices"),
+        ({"choices": ["a", " "]}, "row 2 .* has ' ' as a choice"),
+        ({"choices": ["a", 3]}, "row 2 .* has 3 as a choice"),
+        ({"choices": "[a"}, "choices that are no JSON"),
+        ({"choices": {"label": ["A", "A"], "text": ["a", "b"]}}, "a label of its own"),
+        ({"question": ""}, "row 2 .* has '' as a question"),
+        ({"question": {"stem": "x"}}, "row 2 .* as a question, expected text"),
+        ({"id": None}, "row 2 .* has no id"),
+    ],
+)
+def test_a_faulty_question_is_refused_with_its_row(
+    tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    rows = plain()
+    rows[1] |= change
+    with pytest.raises(InputError, match=says):
+        read_questions(lines(tmp_path, rows), QuestionColumns(), needs_ids=False)
+
+
+def test_faulty_files_are_refused(tmp_path: Path) -> None:
+    lacking = plain()
+    del lacking[1]["choices"]
+    no_ids = [{name: row[name] for name in ("question", "choices", "label")} for row in plain()]
+    for rows, says in ((lacking, "row 2 .* has no 'choices'"), (no_ids, "no column 'id'")):
+        with pytest.raises(InputError, match=says):
+            read_questions(lines(tmp_path, rows), QuestionColumns(), needs_ids=True)
+    mixed = [ai2()[0], plain()[1] | {"answerKey": "A"}]
+    with pytest.raises(InputError, match=r"row 2 .* expected an object as in row 1"):
+        read_questions(lines(tmp_path, mixed), QuestionColumns(), needs_ids=True)
+    path = tmp_path / "q.jsonl"
+    for text, says in (
+        ("[1]\n", "line 1 is"),
+        ("{\n", "cannot be read as .jsonl"),
+        ("\n", "no questions"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=says):
+            read_questions(path, QuestionColumns(), needs_ids=False)
+    (tmp_path / "q.txt").write_text("where?\n")
+    with pytest.raises(InputError, match="has no columns"):
+        read_questions(tmp_path / "q.txt", QuestionColumns(), needs_ids=False)
