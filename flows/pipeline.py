@@ -51,6 +51,8 @@ from permafrost.storage.errors import InputError
 LATEST_FIRST = TaskRunSort.EXPECTED_START_TIME_DESC
 LAST_RECORD_S = 0.6
 """Maximum time for recording a stop, so that the process still ends within two seconds."""
+MOST_READ = 200
+"""Task runs that a server tells of at once."""
 RECORDING_S = 5.0
 """Maximum time to wait for the server to record a run."""
 
@@ -200,23 +202,32 @@ def run_embedded(
     ):
         state = run(experiment, home, list(overrides), engine, return_state=True)
         result = state.result(raise_on_failure=False)
-        nothing_new = isinstance(result, PipelineResult) and not result.computed
+        n_nodes, nothing_new = 1, False
+        if isinstance(result, PipelineResult):
+            n_nodes, nothing_new = len(checked.nodes.graph), not result.computed
         if is_ours and not nothing_new and state.state_details.flow_run_id is not None:
-            _wait_for_records(state.state_details.flow_run_id)
+            _wait_for_records(state.state_details.flow_run_id, n_nodes)
         return state.result()
 
 
-def _wait_for_records(flow_run: UUID) -> None:
+def _wait_for_records(flow_run: UUID, n_nodes: int) -> None:
     """Give a server that ends with us time to record the last stages: it drops what it has not recorded. A
-    run that computed nothing is not worth the seconds."""
+    run that computed nothing is not worth the seconds.
+
+    Args:
+        flow_run: its id.
+        n_nodes: stages that it has, at least.
+    """
     runs = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
     deadline = time.monotonic() + RECORDING_S
     with get_client(sync_client=True) as client:
         while time.monotonic() < deadline:
             task_runs = client.read_task_runs(
-                flow_run_filter=runs, limit=200, sort=TaskRunSort.EXPECTED_START_TIME_DESC
+                flow_run_filter=runs, limit=MOST_READ, sort=TaskRunSort.EXPECTED_START_TIME_DESC
             )
-            if all(run.state is not None and run.state.is_final() for run in task_runs):
+            if len(task_runs) >= min(n_nodes, MOST_READ) and all(
+                run.state is not None and run.state.is_final() for run in task_runs
+            ):
                 return
             time.sleep(0.1)
 
