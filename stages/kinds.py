@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, ForwardRef, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, ForwardRef, Generic, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
@@ -32,6 +32,9 @@ class Kind(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    tag: ClassVar[str] = "kind"
+    """The field that holds its name; another one for kinds that share a value of `kind`."""
+
     kind: Any
 
 
@@ -52,10 +55,19 @@ class Category(Generic[K]):
         base: what every kind of the category is.
         packages: whose modules hold our own kinds. They are named, not imported, so that a room further up
             may hold kinds of a category below it.
+        families: names that stand for a whole category, whose kinds another field tells apart.
     """
 
-    def __init__(self, noun: str, base: type[K], *packages: str) -> None:
+    def __init__(
+        self,
+        noun: str,
+        base: type[K],
+        *packages: str,
+        families: Mapping[str, "Category[Any]"] | None = None,
+    ) -> None:
         self.noun, self.base, self.packages = noun, base, packages
+        self.families = families or {}
+        self.tag: str = getattr(base, "tag", "kind")
         self._ours: dict[str, type[K]] | None = None
         self._all: tuple[object, dict[str, type[K]]] | None = None
         CATEGORIES.append(self)
@@ -70,13 +82,15 @@ class Category(Generic[K]):
         if self._all is not None and self._all[0] == generation():
             return self._all[1]
         found = dict(self._own())
+        taken = found | {name: family.base for name, family in self.families.items()}
         for name, cls in self._named(classes()):
-            if found.setdefault(name, cls) is not cls:
+            if taken.setdefault(name, cls) is not cls:
                 raise InputError(
                     f"there are two kinds of {self.noun} with the name {quoted(name)}: "
-                    f"{origin_of(found[name])} and {origin_of(cls)}; give one another name in its "
-                    "field 'kind'"
+                    f"{origin_of(taken[name])} and {origin_of(cls)}; give one another name in its "
+                    f"field {quoted(self.tag)}"
                 )
+            found[name] = cls
         self._all = generation(), found
         return found
 
@@ -91,7 +105,9 @@ class Category(Generic[K]):
 
     def _named(self, found: Iterable[type]) -> Iterator[tuple[str, type[K]]]:
         for cls in found:
-            if issubclass(cls, self.base) and (name := kind_name(cls)) is not None:
+            if not issubclass(cls, self.base) or getattr(cls, "tag", "kind") != self.tag:
+                continue
+            if (name := kind_name(cls)) is not None:
                 require_written(cls)
                 yield name, cls
 
@@ -106,16 +122,18 @@ class Category(Generic[K]):
             return value
         if not isinstance(value, Mapping):
             raise PydanticKnownError("model_type", {"class_name": self.base.__name__})
-        name = value.get("kind")
+        name = value.get(self.tag)
         if name is None:
-            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": f"'{self.tag}'"})
+        if isinstance(name, str) and name in self.families:
+            return self.families[name].validate(value)
         kinds = self.kinds()
         if not isinstance(name, str) or name not in kinds:
-            expected = ", ".join(f"'{known}'" for known in kinds)
+            expected = ", ".join(f"'{known}'" for known in (*kinds, *self.families))
             raise PydanticKnownError(
                 "union_tag_invalid",
                 {
-                    "discriminator": "'kind'",
+                    "discriminator": f"'{self.tag}'",
                     "tag": quoted(name).strip("'"),
                     "expected_tags": expected,
                 },
@@ -165,12 +183,13 @@ class _FieldOrName:
 
 
 def kind_name(cls: type) -> str | None:
-    """The value of `kind` that chooses a class; None for one that nobody chooses, such as a base.
+    """The value of `kind`, or of another tag, that chooses a class; None for one that nobody chooses, such as
+    a base.
 
     Raises:
         InputError: it has several names, or another default than its name.
     """
-    field = getattr(cls, "model_fields", {}).get("kind")
+    field = getattr(cls, "model_fields", {}).get(getattr(cls, "tag", "kind"))
     if field is None or get_origin(field.annotation) is not Literal:
         return None
     names = get_args(field.annotation)
@@ -190,10 +209,11 @@ def require_written(cls: type) -> None:
 
 
 def _misnamed(cls: type[BaseModel]) -> InputError:
-    field = cls.model_fields["kind"]
+    tag: str = getattr(cls, "tag", "kind")
+    field = cls.model_fields[tag]
     annotation = field.annotation
     if isinstance(annotation, ForwardRef):
-        written = quoted(f"kind: {annotation.__forward_arg__}")
+        written = quoted(f"{tag}: {annotation.__forward_arg__}")
         return InputError(
             f"{origin_of(cls)} has the field {written}, with a name that "
             "its file does not know; import it there, for example: from typing import Literal"
@@ -202,8 +222,8 @@ def _misnamed(cls: type[BaseModel]) -> InputError:
     default = "" if field.is_required() else f" = {field.default!r}"
     name = next((n for n in get_args(annotation) if isinstance(n, str)), "my_name")
     return InputError(
-        f"{origin_of(cls)} has the field {quoted(f'kind: {written}{default}')}; a kind has one name, which "
-        f'is its default too: kind: Literal["{name}"] = "{name}"'
+        f"{origin_of(cls)} has the field {quoted(f'{tag}: {written}{default}')}; a kind has one name, which "
+        f'is its default too: {tag}: Literal["{name}"] = "{name}"'
     )
 
 
@@ -231,14 +251,16 @@ def _require_kinds(plugin: Plugin) -> None:
     derived = [cls for cls in own if issubclass(cls, Kind)]
     named = [cls for cls in derived if kind_name(cls) is not None]
     for cls in derived:
-        if cls not in named and cls.model_fields["kind"].annotation is not Any:
+        if cls not in named and cls.model_fields[cls.tag].annotation is not Any:
             raise _misnamed(cls)
     bases = tuple(category.base for category in CATEGORIES)
     if named and all(issubclass(cls, bases) for cls in named):
         return
     example = 'kind: Literal["my_head"] = "my_head"'
-    if unnamed := [cls.__name__ for cls in derived if cls not in named and issubclass(cls, bases)]:
-        reason = f"{', '.join(unnamed)} has no name; give it one: {example}"
+    if unnamed := [cls for cls in derived if cls not in named and issubclass(cls, bases)]:
+        names = ", ".join(cls.__name__ for cls in unnamed)
+        mine = f'{unnamed[0].tag}: Literal["my_name"] = "my_name"'
+        reason = f"{names} has no name; give it one: {mine}"
     else:
         found = ", ".join(cls.__name__ for cls in named or own)
         wrong = f"{found} derives from no base class of kinds" if found else "it has no class"

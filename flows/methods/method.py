@@ -285,6 +285,7 @@ class EvaluatedMethod(Method):
             kinds=[
                 *(recipe for s in site.roles.values() for recipe in s.recipes),
                 self.vector_identity(),
+                site.config,
             ],
             run_facts={
                 **next(iter(readings)).run_facts,

@@ -2,8 +2,6 @@
 
 from abc import abstractmethod
 
-from pydantic import TypeAdapter
-
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
 from permafrost.flows.nodes.reading import corpus_input
@@ -11,21 +9,16 @@ from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.source import CORPUS_SOURCES, CorpusConfig, TaskSource
 from permafrost.stages.mteb_evaluation import (
-    HubTask,
-    LocalTask,
+    EVALUATION_TASKS,
     MtebTask,
     Role,
     TaskFacts,
-    hub_corpus,
-    task_corpus,
     task_facts,
 )
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
-
-_TASK = TypeAdapter[LocalTask](LocalTask)
 
 
 def corpus_node(task: str, config: CorpusConfig) -> Node:
@@ -41,6 +34,7 @@ def texts_node(name: str, config: MtebTask, role: Role, facts: TaskFacts) -> Nod
         f"corpus {name}",
         {"kind": "mteb_texts", "role": role, "task": facts.key},
         (),
+        kinds=(config,),
         run_facts={"task": name, "config": config.model_dump(mode="json"), "role": role},
     )
 
@@ -96,8 +90,8 @@ class BuildTexts(CorpusStage):
 
     @classmethod
     def build(cls, node: Node, context: RunContext) -> Corpus:
-        config = _TASK.validate_python(node.run_facts["config"])
-        corpus = task_corpus(config, node.run_facts["role"])
+        config = EVALUATION_TASKS.validate(node.run_facts["config"])
+        corpus = config.texts_in(node.run_facts["role"])
         _require_unchanged(node, {**node.config, "task": to_plain(task_facts(config).key)})
         return corpus
 
@@ -111,8 +105,8 @@ class BuildHubTexts(CorpusStage):
 
     @classmethod
     def build(cls, node: Node, context: RunContext) -> Corpus:
-        config = HubTask.model_validate(node.run_facts["config"])
-        return hub_corpus(config, node.run_facts["role"])
+        config = EVALUATION_TASKS.validate(node.run_facts["config"])
+        return config.texts_in(node.run_facts["role"])
 
 
 def _source_of(node: Node) -> TaskSource:

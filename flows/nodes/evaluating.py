@@ -4,8 +4,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from pydantic import TypeAdapter
-
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
 from permafrost.flows.nodes.reading import sizes_of
@@ -15,8 +13,8 @@ from permafrost.stages.corpus.overlap import train_texts
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.encoder.vectors import TextVectors
 from permafrost.stages.mteb_evaluation import (
+    EVALUATION_TASKS,
     Embedding,
-    MtebTask,
     Role,
     evaluate_task,
 )
@@ -24,8 +22,6 @@ from permafrost.storage.artifacts import Draft
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.progress import Progress
-
-_TASK = TypeAdapter[MtebTask](MtebTask)
 
 
 class Evaluate(Stage):
@@ -49,7 +45,7 @@ class Evaluate(Stage):
             progress,
             trained_on=_trained_on(node, context),
         )
-        config = _TASK.validate_python(facts["config"])
+        config = EVALUATION_TASKS.validate(facts["config"])
         result = evaluate_task(config, facts["task"], embedding)
         result.save(draft.folder)
         draft.summary = {

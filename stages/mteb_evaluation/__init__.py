@@ -16,15 +16,24 @@ from permafrost.stages.mteb_evaluation.instructions import (
 )
 from permafrost.stages.mteb_evaluation.recording import hub_corpus
 from permafrost.stages.mteb_evaluation.suites import SUITE_NAMES, SuiteName, suite
-from permafrost.stages.mteb_evaluation.tasks import Category, HubTask, LocalTask, MtebTask, Role
-from permafrost.stages.mteb_evaluation.texts import task_corpus
+from permafrost.stages.mteb_evaluation.task import (
+    EVALUATION_TASKS,
+    LOCAL_TASKS,
+    EvaluationTask,
+    LocalTask,
+    MtebTask,
+    Role,
+)
+from permafrost.stages.mteb_evaluation.tasks.hub import HubTask
 from permafrost.stages.mteb_evaluation.vectors import Embedding, FeaturesOf
 
 __all__ = [
+    "EVALUATION_TASKS",
+    "LOCAL_TASKS",
     "SUITE_NAMES",
-    "Category",
     "Embedding",
     "EvaluationResult",
+    "EvaluationTask",
     "FeaturesOf",
     "HubTask",
     "Instructions",
@@ -37,7 +46,6 @@ __all__ = [
     "evaluate_task",
     "hub_corpus",
     "suite",
-    "task_corpus",
     "task_facts",
     "task_instructions",
 ]

@@ -3,24 +3,11 @@
 from typing import Any
 
 from datasets import Dataset, DatasetDict
-from mteb.abstasks import (
-    AbsTask,
-    AbsTaskClassification,
-    AbsTaskClustering,
-    AbsTaskPairClassification,
-    AbsTaskRetrieval,
-    AbsTaskSTS,
-    AbsTaskSummarization,
-)
+from mteb.abstasks import AbsTask
 from mteb.abstasks.task_metadata import TaskMetadata
 
 from permafrost.stages.mteb_evaluation.local_data import LocalData
-from permafrost.stages.mteb_evaluation.tasks import (
-    ClassificationTask,
-    ClusteringTask,
-    LocalTask,
-    RetrievalTask,
-)
+from permafrost.stages.mteb_evaluation.task import LocalTask
 
 _SPLIT = "test"
 
@@ -34,17 +21,6 @@ class _Rows(Dataset):
         return list(item) if isinstance(key, str) else item
 
 
-_CLASSES: dict[str, type[AbsTask]] = {
-    "sts": AbsTaskSTS,
-    "classification": AbsTaskClassification,
-    "pair_classification": AbsTaskPairClassification,
-    "clustering": AbsTaskClustering,
-    "retrieval": AbsTaskRetrieval,
-    "reranking": AbsTaskRetrieval,
-    "summarization": AbsTaskSummarization,
-}
-
-
 def build_task(config: LocalTask, name: str, data: LocalData) -> AbsTask:
     """A task with `data` already loaded. Everything that the config does not set is mteb's default."""
     metadata = TaskMetadata(
@@ -56,35 +32,17 @@ def build_task(config: LocalTask, name: str, data: LocalData) -> AbsTask:
         eval_langs=["eng-Latn"],  # mteb requires one; no score depends on it
         main_score=config.default_score,
     )
-    base = _CLASSES[config.type]
+    base = config.mteb_class()
     # mteb reads the metadata of the class.
     fixed = {
         "metadata": metadata,
         "prediction_file_name": "predictions.json",
     }  # any name of a task will do
-    made = type(f"Local{base.__name__}", (base,), {**fixed, **_settings(config)})
+    made = type(f"Local{base.__name__}", (base,), {**fixed, **config.settings()})
     task: Any = made()
     task.dataset = _dataset(data)
     task.data_loaded = True
     return task
-
-
-def _settings(config: LocalTask) -> dict[str, Any]:
-    if isinstance(config, ClassificationTask):
-        return {
-            "samples_per_label": config.samples_per_label,
-            "n_experiments": config.n_experiments,
-        }
-    if isinstance(config, ClusteringTask):
-        # By default mteb embeds 4 % of the texts.
-        return {
-            "max_fraction_of_documents_to_embed": None,
-            "max_document_to_embed": config.max_documents,
-        }
-    if isinstance(config, RetrievalTask):
-        return {"ignore_identical_ids": config.identical_ids == "ignore"}
-    # Grades of pairs and summaries are not rescaled, as no correlation depends on their scale.
-    return {"min_score": 0, "max_score": 1}
 
 
 def _dataset(data: LocalData) -> Any:

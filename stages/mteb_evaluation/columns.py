@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from permafrost.stages.corpus.names import find_column, find_pair
+from permafrost.stages.corpus.names import CLASS, TEXT, find_column, find_pair
 from permafrost.stages.corpus.table_files import column_names, read_columns
 from permafrost.stages.corpus.values import holds_lists, holds_text, texts_of, unnested, values_of
-from permafrost.stages.mteb_evaluation.tasks import LocalTask
+from permafrost.stages.mteb_evaluation.task import LocalTask
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -75,6 +75,26 @@ def open_file(config: LocalTask, holds: str) -> LocalFile:
     """
     path = config.file(holds)
     return LocalFile(path, tuple(column_names(path)))
+
+
+def open_labelled(
+    config: LocalTask, holds: str, text: str, label: str
+) -> tuple[pa.Table, str, str, str]:
+    """A table of texts with classes, its text and label columns, and the name of its file.
+
+    Args:
+        config: the task.
+        holds: what the file holds.
+        text: the field of that name.
+        label: the field of that name.
+
+    Raises:
+        InputError: see `open_file` and `LocalFile.read_flat`.
+    """
+    file = open_file(config, holds)
+    text = file.column("text", text, TEXT)
+    label = file.column("label", label, CLASS)
+    return file.read_flat([text], [label]), text, label, file.where
 
 
 def text_lists_of(table: pa.Table, name: str, where: str) -> list[list[str]]:

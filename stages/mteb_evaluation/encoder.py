@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.mteb_evaluation.hub import ROLE_OF_PROMPT
-from permafrost.stages.mteb_evaluation.tasks import Role
+from permafrost.stages.mteb_evaluation.task import Role
 
 VectorsOf = Callable[[Sequence[str], Role], Vectors]
 """Maps texts in one role to one vector each, in order, `[n, d]` float32."""

@@ -18,9 +18,7 @@ import pyarrow.parquet as pq
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.metrics.example_scores import ExampleScores
 from permafrost.stages.metrics.vector_map import VECTOR_MAP
-from permafrost.stages.mteb_evaluation.local_data import LocalData
-from permafrost.stages.mteb_evaluation.reading import file_digests, read_local
-from permafrost.stages.mteb_evaluation.tasks import Category, HubTask, MtebTask, Role
+from permafrost.stages.mteb_evaluation.task import MAIN_SCORE, MtebTask, Role, TaskCategory
 from permafrost.stages.mteb_evaluation.vectors import Embedding
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest
@@ -29,15 +27,12 @@ from permafrost.storage.quoting import quoted
 if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
 
-MAIN_SCORE = "main_score"
-"""The field in which mteb repeats the score that is the result."""
-
 
 @dataclass(frozen=True)
 class TaskFacts:
     """What is known about a task before it runs."""
 
-    category: Category
+    category: TaskCategory
     key: dict[str, Any]
     """Everything that determines its scores, in plain JSON types."""
 
@@ -74,13 +69,7 @@ def task_facts(config: MtebTask) -> TaskFacts:
     Raises:
         InputError: mteb has no such task, or a file is missing.
     """
-    if isinstance(config, HubTask):
-        from permafrost.stages.mteb_evaluation.hub import find_task, hub_facts
-
-        task = find_task(config)
-        return TaskFacts(task.metadata.type, {**hub_facts(config, task), **_version()})
-    key = config.model_dump(mode="json", exclude={"path"})
-    return TaskFacts(config.category, {**key, "files": file_digests(config), **_version()})
+    return TaskFacts(config.category, {**config.facts(), "mteb": version("mteb")})
 
 
 def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> EvaluationResult:
@@ -103,7 +92,8 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
     from permafrost.stages.mteb_evaluation.maps import task_map
     from permafrost.stages.mteb_evaluation.running import run_task
 
-    task, data, key = _loaded(config, name)
+    loaded = config.load(name)
+    task, key = loaded.task, loaded.score
     metric = task.metadata.main_score if key == MAIN_SCORE else key
     embedded: dict[Role, set[str]] = {}
 
@@ -125,7 +115,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         "dev": None,
         "test": value,
         "n_dev": 0,
-        "n_test": _n_examples(task) if data is None else data.n_examples,
+        "n_test": _n_examples(task) if loaded.n_examples is None else loaded.n_examples,
         "majority": None,
         "choice": {},
         "n_parameters": embedding.vectors.n_parameters,
@@ -133,8 +123,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         "embedding": embedding.digest,
         "texts_in_train": _in_train(embedded, embedding.trained_on),
     }
-    names = () if data is None else data.class_names
-    vector_map = task_map(task, embedding, embedded.get("text", ()), names)
+    vector_map = task_map(task, embedding, embedded.get("text", ()), loaded.class_names)
     return EvaluationResult(metrics, _plain(scores), examples, vector_map)
 
 
@@ -147,22 +136,6 @@ def _in_train(
         role: {"n_texts": len(texts), "n_in_train": len(trained_on.intersection(texts))}
         for role, texts in embedded.items()
     }
-
-
-def _version() -> dict[str, str]:
-    return {"mteb": version("mteb")}
-
-
-def _loaded(config: MtebTask, name: str) -> "tuple[AbsTask, LocalData | None, str]":
-    """The task with its data, the data as read if it is local, and the name of the resulting score."""
-    if isinstance(config, HubTask):
-        from permafrost.stages.mteb_evaluation.hub import load_task
-
-        return load_task(config), None, MAIN_SCORE
-    from permafrost.stages.mteb_evaluation.build import build_task
-
-    data = read_local(config)
-    return build_task(config, name, data), data, config.score
 
 
 def _mean(scores: Mapping[str, list[dict[str, Any]]], metric: str, name: str) -> float:

@@ -5,10 +5,12 @@ from functools import cache
 from typing import Any
 
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
+from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.get_tasks import TASK_LIST, get_task
 from mteb.types import PromptType
 
-from permafrost.stages.mteb_evaluation.tasks import ROLES, HubTask, Role
+from permafrost.stages.mteb_evaluation.task import ROLES, Prompts, Role, TaskCategory
+from permafrost.stages.mteb_evaluation.tasks.hub import HubTask
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -23,25 +25,39 @@ NEAR = 5
 """Maximum number of suggestions for an unknown name."""
 
 
+def _metadata(name: str) -> TaskMetadata:
+    by_name = {task.metadata.name: task.metadata for task in TASK_LIST}
+    if name not in by_name:
+        near = difflib.get_close_matches(name, by_name, n=NEAR, cutoff=0.5)
+        raise InputError(
+            f"mteb has no task {quoted(name)} among its {len(by_name)}; "
+            + (f"near it are {', '.join(near)}" if near else "its documentation lists them")
+        )
+    metadata = by_name[name]
+    if metadata.modalities != ["text"]:
+        raise InputError(
+            f"the task {name} is about {' and '.join(metadata.modalities)}, an embedding of texts can only "
+            f"be scored on text"
+        )
+    return metadata
+
+
+def task_by_name(name: str) -> AbsTask:
+    """A whole task of mteb, without its data.
+
+    Raises:
+        InputError: mteb has no such task, or it is not about text.
+    """
+    return get_task(_metadata(name).name)
+
+
 def find_task(config: HubTask) -> AbsTask:
     """Look up a task in mteb, without loading its data.
 
     Raises:
         InputError: mteb has no such task, subset, language or split, or it is not about text.
     """
-    by_name = {task.metadata.name: task.metadata for task in TASK_LIST}
-    if config.name not in by_name:
-        near = difflib.get_close_matches(config.name, by_name, n=NEAR, cutoff=0.5)
-        raise InputError(
-            f"mteb has no task {quoted(config.name)} among its {len(by_name)}; "
-            + (f"near it are {', '.join(near)}" if near else "its documentation lists them")
-        )
-    metadata = by_name[config.name]
-    if metadata.modalities != ["text"]:
-        raise InputError(
-            f"the task {config.name} is about {' and '.join(metadata.modalities)}, an embedding of texts "
-            f"can only be scored on text"
-        )
+    metadata = _metadata(config.name)
     _require_known(config, "subsets", list(metadata.hf_subsets))
     _require_known(config, "splits", list(metadata.eval_splits))
     try:
@@ -91,9 +107,15 @@ def roles_of(name: str) -> tuple[Role, ...]:
     Raises:
         InputError: mteb has no such task, or it is not about text.
     """
-    parts = parts_of(find_task(HubTask(name=name)))
+    parts = parts_of(task_by_name(name))
     found = {role for part in parts for role in _roles_of_part(part)}
     return tuple(role for role in ROLES if role in found)
+
+
+@cache
+def category_of(name: str) -> TaskCategory:
+    """mteb's name of the kind of a task; raises as `roles_of`."""
+    return task_by_name(name).metadata.type
 
 
 def _roles_of_part(task: AbsTask) -> list[Role]:
@@ -101,6 +123,12 @@ def _roles_of_part(task: AbsTask) -> list[Role]:
         return ["query", "document"]
     sides = (getattr(task, f"input{i}_prompt_type", None) for i in (1, 2))
     return [ROLE_OF_PROMPT[side] for side in sides]
+
+
+@cache
+def prompts_by_name(name: str) -> Prompts:
+    """mteb's prompts for the texts of a task; raises as `roles_of` and `prompts_of`."""
+    return prompts_of(task_by_name(name))
 
 
 def prompts_of(task: AbsTask) -> dict[Role, str | None]:

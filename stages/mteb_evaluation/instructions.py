@@ -6,14 +6,15 @@ name, the table, the instruction.
 
 import csv
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from permafrost.stages.mteb_evaluation.tasks import HubTask, MtebTask, Role
+from permafrost.stages.mteb_evaluation.task import EvaluationTask, Role
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -61,10 +62,15 @@ class NoInstructions(BaseModel):
 
     kind: Literal["none"] = "none"
 
+    def around(self, name: str, task: EvaluationTask) -> dict[Role, str]:
+        """Nothing; see `task_instructions`."""
+        return {}
 
-class _Instructions(BaseModel):
+
+class _Instructions(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    kind: Any
     methods: tuple[str, ...] | None = None
     """Methods that use them; all of the evaluation if not given."""
     tasks: dict[str, str | None] = {}
@@ -93,10 +99,32 @@ class _Instructions(BaseModel):
                     )
         return forms
 
-    def forms_of(self, category: str) -> Mapping[Role, str]:
-        """Forms of a kind of task, by role."""
+    def around(self, name: str, task: EvaluationTask) -> dict[Role, str]:
+        """The words for the task in the form of each role; see `task_instructions`."""
         known: Mapping[str, Mapping[Role, str]] = {**DEFAULT_FORMS, **self.forms}
-        return known.get(category, known["other"])
+        forms = known.get(task.category, known["other"])
+        if not forms:
+            return {}
+        words = _for_all(self.tasks[name]) if name in self.tasks else self.words(name, task)
+        return {
+            role: form.replace(WORDS, instruction)
+            for role, form in forms.items()
+            if (instruction := words.get(role)) is not None
+        }
+
+    @abstractmethod
+    def words(self, name: str, task: EvaluationTask) -> Mapping[Role, str | None]:
+        """The words for a task that `tasks` does not name, by role.
+
+        Raises:
+            InputError: there are none, or mteb has no such task.
+        """
+
+    def _no_words(self, name: str, where: str) -> InputError:
+        return InputError(
+            f"the instructions are of kind {self.kind!r}, and there is none for the task "
+            f"{quoted(name)}: {where}; give its words in 'instructions.tasks', null for none"
+        )
 
 
 class SuiteInstructions(_Instructions):
@@ -105,12 +133,25 @@ class SuiteInstructions(_Instructions):
 
     kind: Literal["suite"]
 
+    def words(self, name: str, task: EvaluationTask) -> Mapping[Role, str | None]:
+        """Those of the suites."""
+        mteb_name, of_suites = task.mteb_name(name), suite_instructions()
+        if mteb_name not in of_suites:
+            raise self._no_words(name, f"the suites have none for {quoted(mteb_name)}")
+        return _for_all(of_suites[mteb_name])
+
 
 class MtebInstructions(_Instructions):
     """mteb's prompts: `metadata.prompt` or, if a task has none, that of its class, as in mteb itself; a local
     task is looked up by its name in the experiment."""
 
     kind: Literal["mteb"]
+
+    def words(self, name: str, task: EvaluationTask) -> Mapping[Role, str | None]:
+        """mteb's."""
+        if (prompts := task.mteb_prompts(name)) is None:
+            raise self._no_words(name, f"mteb has no task {quoted(task.mteb_name(name))}")
+        return prompts
 
 
 class CustomInstructions(_Instructions):
@@ -126,9 +167,17 @@ class CustomInstructions(_Instructions):
         require_words(words)
         return words
 
+    def words(self, name: str, task: EvaluationTask) -> Mapping[Role, str | None]:
+        """Those for every task."""
+        if self.others is None:
+            raise self._no_words(name, "'tasks' does not name it and there is no 'others'")
+        return _for_all(self.others)
 
-GivenInstructions = SuiteInstructions | MtebInstructions | CustomInstructions
-Instructions = Annotated[NoInstructions | GivenInstructions, Field(discriminator="kind")]
+
+Instructions = Annotated[
+    NoInstructions | SuiteInstructions | MtebInstructions | CustomInstructions,
+    Field(discriminator="kind"),
+]
 
 
 def require_words(words: str | None) -> None:
@@ -147,7 +196,7 @@ def require_words(words: str | None) -> None:
         )
 
 
-def task_instructions(config: Instructions, name: str, task: MtebTask) -> dict[Role, str]:
+def task_instructions(config: Instructions, name: str, task: EvaluationTask) -> dict[Role, str]:
     """The instruction around the texts of a task, with {text} for the text, by role; other roles have none.
 
     Args:
@@ -158,18 +207,7 @@ def task_instructions(config: Instructions, name: str, task: MtebTask) -> dict[R
     Raises:
         InputError: mteb has no such task, or there are no words for it.
     """
-    if isinstance(config, NoInstructions):
-        return {}
-    category = _hub_words(task.model_dump_json())[0] if isinstance(task, HubTask) else task.category
-    forms = config.forms_of(category)
-    if not forms:
-        return {}
-    words = _words(config, name, task)
-    return {
-        role: form.replace(WORDS, instruction)
-        for role, form in forms.items()
-        if (instruction := words.get(role)) is not None
-    }
+    return config.around(name, task)
 
 
 def suite_instructions() -> Mapping[str, str]:
@@ -177,49 +215,8 @@ def suite_instructions() -> Mapping[str, str]:
     return {row["mteb"]: row["instruction"] for row in _rows()}
 
 
-def _words(config: GivenInstructions, name: str, task: MtebTask) -> Mapping[Role, str | None]:
-    if name in config.tasks:
-        return _for_all(config.tasks[name])
-    mteb_name = task.name if isinstance(task, HubTask) else name
-    match config:
-        case CustomInstructions():
-            if config.others is not None:
-                return _for_all(config.others)
-            where = "'tasks' does not name it and there is no 'others'"
-        case SuiteInstructions():
-            if mteb_name in (of_suites := suite_instructions()):
-                return _for_all(of_suites[mteb_name])
-            where = f"the suites have none for {quoted(mteb_name)}"
-        case MtebInstructions():
-            if isinstance(task, HubTask):
-                return _hub_words(task.model_dump_json())[1]
-            if (instruction := _words_by_name(mteb_name)) is not None:
-                return instruction
-            where = f"mteb has no task {quoted(mteb_name)}"
-    raise InputError(
-        f"the instructions are of kind {config.kind!r}, and there is none for the task {quoted(name)}: "
-        f"{where}; give its words in 'instructions.tasks', null for none"
-    )
-
-
 def _for_all(words: str | None) -> Mapping[Role, str | None]:
     return {"text": words, "query": words, "document": words}
-
-
-@cache
-def _hub_words(task: str) -> tuple[str, Mapping[Role, str | None]]:
-    """Kind of an mteb task, given as JSON, and mteb's prompts for its texts."""
-    from permafrost.stages.mteb_evaluation.hub import find_task, prompts_of
-
-    task_of_mteb = find_task(HubTask.model_validate_json(task))
-    return task_of_mteb.metadata.type, prompts_of(task_of_mteb)
-
-
-@cache
-def _words_by_name(name: str) -> Mapping[Role, str | None] | None:
-    from permafrost.stages.mteb_evaluation.hub import has_task
-
-    return _hub_words(HubTask(name=name).model_dump_json())[1] if has_task(name) else None
 
 
 @cache

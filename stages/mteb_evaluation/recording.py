@@ -8,7 +8,8 @@ import numpy as np
 
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.mteb_evaluation.tasks import HubTask, Role
+from permafrost.stages.mteb_evaluation.task import Role
+from permafrost.stages.mteb_evaluation.tasks.hub import HubTask
 from permafrost.stages.mteb_evaluation.texts import texts_corpus
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest

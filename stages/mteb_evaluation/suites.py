@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from permafrost.stages.mteb_evaluation.tasks import HubTask
+from permafrost.stages.mteb_evaluation.tasks.hub import HubTask
 
 SuiteName = Literal[
     "glot7", "va14", "htp30", "htp-beir", "htp-longembed", "beir", "longembed", "mteb-eng-v2"

@@ -9,7 +9,7 @@ import numpy as np
 from permafrost.stages.embed import Features
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.encoder.vectors import TextVectors
-from permafrost.stages.mteb_evaluation.tasks import Role
+from permafrost.stages.mteb_evaluation.task import Role
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest, text_digest
 from permafrost.storage.progress import Progress

@@ -10,11 +10,11 @@ import pytest
 from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.engine.engine import make
 from permafrost.flows.graph import Node
-from permafrost.flows.nodes import corpora
 from permafrost.flows.nodes.corpora import corpus_node, texts_node
 from permafrost.stages.corpus.source import CORPUS_SOURCES
 from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.mteb_evaluation import task_facts
+from permafrost.stages.mteb_evaluation.tasks.sts import StsTask
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.flows.experiments import pairs
@@ -38,7 +38,7 @@ def of_an_evaluation(folder: Path) -> tuple[Node, Path]:
 
 @pytest.mark.parametrize(
     ("laid_out", "where", "reads"),
-    [(of_a_task, FilesCorpus, "rows"), (of_an_evaluation, corpora, "task_corpus")],
+    [(of_a_task, FilesCorpus, "rows"), (of_an_evaluation, StsTask, "read")],
 )
 def test_a_file_that_changes_before_it_is_read_is_refused_and_nothing_is_published(
     tmp_path: Path,

@@ -1,9 +1,6 @@
 """Editing a kind changes the keys of the nodes that use it, and of what is made from them; no other key."""
 
-import ast
-import importlib
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,8 @@ from permafrost.stages.fit.losses import LOSSES
 from permafrost.stages.heads import HEADS
 from permafrost.stages.heads.graph.conv import CONVOLUTIONS
 from permafrost.stages.kinds import Category
-from permafrost.storage import fingerprint
 from tests.flows.conftest import tiny_experiment
+from tests.flows.editing import edit as edit
 from tests.flows.experiments import pairs
 
 CHOSEN: tuple[tuple[Category[Any], str, str], ...] = (
@@ -28,20 +25,6 @@ CHOSEN: tuple[tuple[Category[Any], str, str], ...] = (
 )
 """Where a fit's config names its kinds."""
 KINDS = [(c, name, *where) for c, *where in CHOSEN for name in c.kinds()]
-
-
-@pytest.fixture
-def edit() -> Iterator[Callable[[type], None]]:
-    """Adds a line to a class, as far as keys can see."""
-    modules = set[str]()
-
-    def add(cls: type) -> None:
-        modules.add(cls.__module__)
-        fingerprint.use_source(cls.__module__, edited(cls))
-
-    yield add
-    for name in modules:
-        fingerprint.use_source(name, inspect.getsource(importlib.import_module(name)))
 
 
 @pytest.fixture(scope="module")
@@ -89,17 +72,6 @@ def chosen(node: Node, *where: str) -> str | None:
     for part in filter(None, where):
         value = value.get(part) if isinstance(value, dict) else None
     return value.get("kind") if isinstance(value, dict) else value
-
-
-def edited(cls: type) -> str:
-    """The source of a kind's module with one more line in the class."""
-    source = inspect.getsource(importlib.import_module(cls.__module__))
-    (found,) = [
-        n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == cls.__name__
-    ]
-    lines = source.splitlines()
-    lines.insert(found.end_lineno or 0, "    _edited = 1")
-    return "\n".join(lines) + "\n"
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,19 @@
 """What a score of an evaluation depends on is in its key; texts that are stored are not computed again."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from permafrost.flows.build import build_graph
+from permafrost.flows.experiment import load_experiment
 from permafrost.flows.pipeline import run_serially
 from permafrost.stages.extraction import computing
+from permafrost.stages.mteb_evaluation import LOCAL_TASKS, HubTask
 from permafrost.storage.features.store import all_stores
+from tests.flows.editing import edit as edit
 from tests.flows.experiments import pairs, write
 from tests.flows.looked import Looked, look
 from tests.flows.test_evaluations import experiment
@@ -91,6 +96,34 @@ def test_a_key_changes_with_the_embedding_and_the_task_and_nothing_else(
     before, after = (keys(look(path, tmp_path / "home", more)) for more in ([], [override]))
     assert {cell for cell in before if before[cell] != after[cell]} == touched
     assert before.keys() == ALL
+
+
+TASKS = {**LOCAL_TASKS.kinds(), "mteb": HubTask}
+
+
+@pytest.fixture(scope="module")
+def all_kinds(folder: Path, tiny_bert: Path) -> Path:
+    """An evaluation of every kind of task."""
+    tasks = {k: {"kind": "local", "type": k, "path": str(folder / k)} for k in LOCAL_TASKS.kinds()}
+    content = experiment(folder, tiny_bert) | {"tasks": {}, "capture": None, "recipes": {}}
+    content["methods"] = {"mean": content["methods"]["mean"]}
+    content["evaluations"] = {"all": {"tasks": tasks | {"mteb": {"kind": "mteb", "name": "STS12"}}}}
+    return write(folder / "kinds.yaml", content)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_edit_of_a_kind_of_task_changes_the_keys_of_its_own_nodes(
+    all_kinds: Path, edit: Callable[[type], None], name: str
+) -> None:
+    """Its texts and its score; of what is extracted, only what reads its texts."""
+    before = {n.label: n.id for n in build_graph(load_experiment(all_kinds)).graph}
+    edit(TASKS[name])
+    after = {n.label: n.id for n in build_graph(load_experiment(all_kinds)).graph}
+    changed = {label for label in before if before[label] != after[label]}
+    nodes = {label for label in before if label.startswith(("corpus", "evaluate"))}
+    own = {label for label in nodes if f" {name} ·" in label or label.endswith(f"· {name}")}
+    assert changed & nodes == own
+    assert len(own) >= 2
 
 
 def test_a_prompt_that_is_the_recipe_anyway_has_the_key_of_none(

@@ -24,6 +24,7 @@ from permafrost.stages.graphs.relevance import Relevance
 from permafrost.stages.heads import PygConv, PygPoolHead
 from permafrost.stages.kinds import CATEGORIES, Kind, kind_name
 from permafrost.stages.linear import LinearConfig
+from permafrost.stages.mteb_evaluation import HubTask
 from permafrost.stages.probes import (
     GeometryConfig,
     TaskScoreConfig,
@@ -51,10 +52,11 @@ NEEDED: dict[str, Any] = {
     "template": "say {text} again",
     "vectors": [{"method": "mean"}],
     "layer": "hidden/2",
+    "path": "folder",
 }
 """Values of fields without a default."""
-CLASSES = {PygConv: "GATv2Conv", PygPoolHead: "SoftmaxAggregation"}
-"""Of torch-geometric, where `name` is one."""
+NAMES = {PygConv: "GATv2Conv", PygPoolHead: "SoftmaxAggregation", HubTask: "STS12"}
+"""Of classes of torch-geometric and of a task of mteb."""
 
 
 def members(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -94,7 +96,7 @@ def made(kind: type[BaseModel]) -> BaseModel:
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
     if kind is PairFitConfig:
         return kind.model_validate({"seed": 0, "head": {"kind": "cosine_mlp"}})
-    needed = NEEDED | {"name": CLASSES.get(kind)}
+    needed = NEEDED | {"name": NAMES.get(kind)}
     return kind.model_validate({name: needed[name] for name in required})
 
 
@@ -123,6 +125,7 @@ def others(value: Any, annotation: Any) -> Iterator[Any]:
                 "{placeholder} {text} in a word:",
                 "GATConv",
                 "MeanAggregation",
+                *("cosine_pearson", "cosine_ap", "f1_weighted", "ami", "recall_at_1"),
             )
             if s != value
         )

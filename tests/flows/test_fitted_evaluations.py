@@ -13,7 +13,6 @@ from scipy.stats import spearmanr
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.freeze import load_pair_fit
-from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from permafrost.storage.readers import open_reader
@@ -170,14 +169,14 @@ def test_scores_are_those_of_the_same_vectors_made_by_hand(
         for r in rows_of(result)
         if (r["method"], r["seed"], r["n_dev"]) == (method, seed, 0)
     }
-    graded = read_local(task(folder, "sts")).tables["test"]
+    graded = task(folder, "sts").read().tables["test"]
     vectors = made(dag, method, seed, "sts · text of evaluation")
     sides = [np.stack([vectors[t] for t in graded[f"sentence{i}"]]) for i in (1, 2)]
     # Of unit vectors, and exactly 0 between equal texts, of which there are some.
     distances = np.square(sides[0] - sides[1]).sum(axis=1) / 2
     expected = -spearmanr(distances, graded["score"]).statistic
     assert scores["sts"] == pytest.approx(expected, abs=1e-6)
-    data = read_local(task(folder, "retrieval"))
+    data = task(folder, "retrieval").read()
     asked = made(dag, method, seed, "retrieval · query of evaluation")
     there = made(dag, method, seed, "retrieval · document of evaluation")
     corpus, queries = data.tables["corpus"], data.tables["queries"]

@@ -7,9 +7,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
+from permafrost.flows.evaluations import Evaluation
 from permafrost.flows.pipeline import run_serially
 from permafrost.stages import plugins
+from permafrost.stages.kinds import use_plugins
+from permafrost.storage.errors import InputError
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import pairs, rows_of, write
 from tests.flows.looked import Looked, look
@@ -181,3 +185,111 @@ def test_an_aggregation_in_a_file_is_embedded_with_and_its_edit_changes_its_own_
     assert to_run(look(path, home)) == set()
     plugin.write_text(AGGREGATION.replace("row.max(axis=0) -", "2 * row.max(axis=0) -"))
     assert to_run(look(path, home)) == {"embed mine · pairs", "score mine · pairs"}
+
+
+LOCAL_TASK = '''
+from typing import Any, ClassVar, Literal
+
+from permafrost.stages.mteb_evaluation.local_data import LocalData
+from permafrost.stages.mteb_evaluation.task import LocalTask
+
+
+class LengthTask(LocalTask):
+    """Pairs whose grade is how near their lengths are; one file with a pair a line."""
+
+    mteb_category: ClassVar[str] = "STS"
+    default_score: ClassVar[str] = "cosine_spearman"
+    scores: ClassVar[tuple[str, ...]] = ("cosine_spearman", "cosine_pearson")
+
+    type: Literal["lengths"] = "lengths"
+
+    @property
+    def stems(self):
+        return {"pairs": "test"}
+
+    def read(self):
+        import pyarrow.parquet as pq
+        rows = pq.read_table(self.file("pairs")).to_pydict()
+        pairs = list(zip(rows["a"], rows["b"]))
+        grades = [-abs(len(a) - len(b)) for a, b in pairs]
+        return LocalData({"test": {"sentence1": rows["a"], "sentence2": rows["b"], "score": grades}})
+
+    def asked_texts(self, data):
+        return {"text": [*data.tables["test"]["sentence1"], *data.tables["test"]["sentence2"]]}
+
+    def mteb_class(self):
+        from mteb.abstasks import AbsTaskSTS
+
+        return AbsTaskSTS
+'''
+
+
+def test_a_local_task_in_a_file_is_evaluated_and_its_edit_runs_its_own_nodes(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "lengths.py"
+    plugin.write_text(LOCAL_TASK)
+    pairs(tmp_path / "test.parquet", 12, 0)
+    columns = {"text": "a", "text_pair": "b", "label": "score"}
+    local = {"kind": "local", "path": str(tmp_path)}
+    path = write(
+        tmp_path / "e.yaml",
+        {
+            "name": "lengths",
+            "plugins": [str(plugin)],
+            "backbone": {"source": str(tiny_bert)},
+            "methods": {"mean": {"kind": "embed", "method": "mean", "layers": "1"}},
+            "evaluations": {
+                "local": {
+                    "tasks": {
+                        "near": local | {"type": "lengths"},
+                        "graded": local | {"type": "sts"} | columns,
+                    }
+                }
+            },
+            "report": {"title": "Mine"},
+            "runtime": {"workers": 1, "extract": {"device": "cpu"}},
+        },
+    )
+    home = tmp_path / "home"
+    rows = {row["task"]: row for row in rows_of(run_serially(path, home))}
+    assert rows.keys() == {"near", "graded"}
+    assert rows["near"]["metric"] == "cosine_spearman"
+    assert rows["near"]["test"] != rows["graded"]["test"]
+    assert to_run(look(path, home)) == set()
+    plugin.write_text(LOCAL_TASK.replace("-abs(len(a) - len(b))", "abs(len(a) - len(b))"))
+    corpus = "corpus near · text of evaluation"
+    assert to_run(look(path, home)) >= {corpus, "evaluate mean · near"}
+    assert not {label for label in to_run(look(path, home)) if "graded" in label}
+    again = {row["task"]: row for row in rows_of(run_serially(path, home))}
+    assert again["near"]["test"] == pytest.approx(-rows["near"]["test"])
+    assert again["graded"]["test"] == rows["graded"]["test"]
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        ({"kind": "local", "path": "x"}, "discriminator 'type'"),
+        ({"kind": "local", "type": "lengths"}, "'lengths' found using 'type' .*'retrieval'"),
+        ({"kind": "beir"}, "'beir' found using 'kind' .*'mteb', 'local'"),
+        ({"name": "STS12"}, "discriminator 'kind'"),
+    ],
+)
+def test_a_task_of_no_known_kind_or_type_is_told_the_known_ones(
+    task: dict[str, str], told: str
+) -> None:
+    with pytest.raises(ValidationError, match=told):
+        Evaluation.model_validate({"tasks": {"mine": task}})
+
+
+def test_a_kind_of_task_cannot_take_the_name_of_all_local_ones(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from typing import Literal\n"
+        "from permafrost.stages.mteb_evaluation.tasks.hub import HubTask\n"
+        "class Mine(HubTask):\n    kind: Literal['local'] = 'local'\n"
+    )
+    with pytest.raises(
+        InputError, match=r"LocalTask and .*Mine .*another name in its field 'kind'"
+    ):
+        use_plugins([path])

@@ -10,7 +10,6 @@ import pytrec_eval
 
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.encoder import load_encoder
-from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.storage.durable import read_json
 from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import rows_of, write
@@ -130,9 +129,7 @@ def test_a_score_is_that_of_the_trained_head_loaded_as_an_encoder(
     run: tuple[Looked, PipelineResult], folder: Path, method: str, name: str
 ) -> None:
     dag, result = run
-    data = read_local(
-        task(folder, "mine" if name == "in domain" else "retrieval", type="retrieval")
-    )
+    data = task(folder, "mine" if name == "in domain" else "retrieval", type="retrieval").read()
     corpus, queries = data.tables["corpus"], data.tables["queries"]
     texts = [f"{a} {b}".strip() for a, b in zip(corpus["title"], corpus["text"], strict=True)]
     fitted = dag.nodes.fits[method, "pairs", 1].spec.ref

@@ -363,7 +363,7 @@ def test_every_category_has_every_way_in(
         tmp_path,
         monkeypatch,
         f"from typing import Literal\nfrom {like.__module__} import {like.__name__}\n"
-        f"class Mine({like.__name__}):\n    kind: Literal['of_mine'] = 'of_mine'\n",
+        f"class Mine({like.__name__}):\n    {category.tag}: Literal['of_mine'] = 'of_mine'\n",
     )
     assert category.kinds().keys() == {*known, "of_mine"}
     assert category.kinds()["of_mine"].__name__ == "Mine"

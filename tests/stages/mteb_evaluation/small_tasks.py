@@ -6,9 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import TypeAdapter
 
-from permafrost.stages.mteb_evaluation import LocalTask
+from permafrost.stages.mteb_evaluation import LOCAL_TASKS, LocalTask
 from tests.stages.extraction.tiny_models import WORDS
 
 KINDS = (
@@ -26,7 +25,7 @@ _NOUNS = WORDS[:12]
 def task(folder: Path, kind: str, **fields: Any) -> LocalTask:
     """The config of the task that `write_task` wrote."""
     content = {"kind": "local", "type": kind, "path": str(folder / kind), **fields}
-    return TypeAdapter[LocalTask](LocalTask).validate_python(content)
+    return LOCAL_TASKS.validate(content)
 
 
 def write_tasks(folder: Path) -> Path:

@@ -23,7 +23,6 @@ from permafrost.stages.metrics.example_scores import (
     read_example_scores,
 )
 from permafrost.stages.mteb_evaluation import evaluate_task
-from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.stages.report.cells import Cell, read_results
 from permafrost.stages.report.standing import standings
 from permafrost.storage.errors import CorruptDataError
@@ -49,7 +48,7 @@ def evaluated(folder: Path, kind: str, **fields: str) -> tuple[ExampleScores, fl
 
 
 def test_pairs_have_their_cosine_and_grade(folder: Path) -> None:
-    rows = read_local(task(folder, "sts")).tables["test"]
+    rows = task(folder, "sts").read().tables["test"]
     found, score = evaluated(folder, "sts")
     first, second = rows["sentence1"], rows["sentence2"]
     digests = [f"{text_digest(a)} {text_digest(b)}" for a, b in zip(first, second, strict=True)]
@@ -61,7 +60,7 @@ def test_pairs_have_their_cosine_and_grade(folder: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "measure"), [("retrieval", "ndcg_cut_10"), ("reranking", "map")])
 def test_queries_have_their_own_score(folder: Path, kind: str, measure: str) -> None:
-    data = read_local(task(folder, kind))
+    data = task(folder, kind).read()
     expected = pytrec_eval.RelevanceEvaluator(data.relevant, {"ndcg_cut.10", "map"}).evaluate(
         ranked(data)
     )
@@ -111,7 +110,7 @@ def test_a_document_with_the_id_of_the_query_is_no_answer_if_mteb_ignores_it(
     at = write_task(tmp_path, "retrieval")
     plain, _ = evaluated(tmp_path, "retrieval")
     query = plain.names[int(plain.predictions.argmax())].split()[0]
-    queries = read_local(task(tmp_path, "retrieval")).tables["queries"]
+    queries = task(tmp_path, "retrieval").read().tables["queries"]
     text = queries["text"][queries["id"].index(query)]
     documents = pq.read_table(at / "corpus.parquet")
     (key,) = [name for name in documents.column_names if name.endswith("id")]
@@ -127,7 +126,7 @@ def test_a_document_with_the_id_of_the_query_is_no_answer_if_mteb_ignores_it(
 
 def test_texts_have_the_share_of_experiments_that_answer_them_correctly(folder: Path) -> None:
     found, score = evaluated(folder, "classification")
-    rows = read_local(task(folder, "classification")).tables["test"]
+    rows = task(folder, "classification").read().tables["test"]
     assert list(found.names) == [text_digest(text) for text in rows["text"]]
     tenths = 10 * found.predictions
     np.testing.assert_allclose(tenths, tenths.round(), atol=1e-9)

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.stages.mteb_evaluation import task_corpus, task_facts
-from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.stages.mteb_evaluation import task_facts
 from permafrost.storage.errors import InputError
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_task
 
@@ -22,18 +21,18 @@ Rows = list[dict[str, Any]]
 )
 def test_every_kind_is_read(tmp_path: Path, kind: str, n: int) -> None:
     write_task(tmp_path, kind)
-    assert read_local(task(tmp_path, kind)).n_examples == n
+    assert task(tmp_path, kind).read().n_examples == n
 
 
 def test_queries_without_an_answer_are_left_out(tmp_path: Path) -> None:
     write_task(tmp_path, "retrieval")
-    data = read_local(task(tmp_path, "retrieval"))
+    data = task(tmp_path, "retrieval").read()
     assert data.tables["queries"]["id"] == [f"q{i}" for i in range(7)]
     assert data.relevant["q0"] == {"d0": 2}
     assert data.relevant["q1"] == {"d1": 2, "d11": 1}
     assert data.candidates is None
     write_task(tmp_path, "reranking")
-    ranked = read_local(task(tmp_path, "reranking"))
+    ranked = task(tmp_path, "reranking").read()
     assert ranked.tables["queries"]["id"] == list("01234")
     assert ranked.relevant["3"] == {"3/3": 1}
     assert ranked.candidates is not None
@@ -43,7 +42,7 @@ def test_queries_without_an_answer_are_left_out(tmp_path: Path) -> None:
 def test_columns_and_files_can_have_other_names(tmp_path: Path) -> None:
     rows = [{"t": "snow", "c": "cold"}, {"t": "sun", "c": "warm"}]
     write_rows(tmp_path / "clustering" / "all.parquet", rows)
-    found = read_local(task(tmp_path, "clustering", split="all", text="t", label="c")).tables
+    found = task(tmp_path, "clustering", split="all", text="t", label="c").read().tables
     assert found == {"test": {"sentences": ["snow", "sun"], "labels": ["cold", "warm"]}}
 
 
@@ -210,7 +209,7 @@ def test_wrong_data_is_refused(
 ) -> None:
     damage(write_task(tmp_path, kind))
     with pytest.raises(InputError, match=says):
-        read_local(task(tmp_path, kind))
+        task(tmp_path, kind).read()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +224,7 @@ def test_wrong_data_is_refused(
 def test_an_empty_task_is_refused(tmp_path: Path, kind: str, name: str) -> None:
     empty(name)(write_task(tmp_path, kind))
     with pytest.raises(InputError, match=f"{name}.parquet has no rows.* give"):
-        read_local(task(tmp_path, kind))
+        task(tmp_path, kind).read()
 
 
 def test_training_texts_of_one_class_cannot_be_told_apart(tmp_path: Path) -> None:
@@ -233,17 +232,17 @@ def test_training_texts_of_one_class_cannot_be_told_apart(tmp_path: Path) -> Non
     for name in ("train", "test"):
         every(name, label=0)(folder)
     with pytest.raises(InputError, match="have the same class, so there is nothing to learn"):
-        read_local(task(tmp_path, "classification"))
+        task(tmp_path, "classification").read()
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_task(tmp_path, "sts")
     with pytest.raises(InputError, match="no column 'grade'; its columns are 'sentence1'"):
-        read_local(task(tmp_path, "sts", label="grade"))
+        task(tmp_path, "sts", label="grade").read()
 
 
 def test_only_blank_texts_make_no_corpus(tmp_path: Path) -> None:
     folder = write_task(tmp_path, "retrieval")
     every("corpus", text=" ", title="")(folder)
     with pytest.raises(InputError, match="in the role document are blank"):
-        task_corpus(task(tmp_path, "retrieval"), "document")
+        task(tmp_path, "retrieval").texts_in("document")

@@ -12,8 +12,7 @@ from pydantic import TypeAdapter
 
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.mteb_evaluation import task_corpus, task_facts
-from permafrost.stages.mteb_evaluation.reading import read_local
+from permafrost.stages.mteb_evaluation import task_facts
 from permafrost.storage.errors import InputError
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_task
 
@@ -67,8 +66,8 @@ def converted(folder: Path, kind: str, extension: str, **names: str) -> Path:
 def test_every_kind_reads_every_format(tmp_path: Path, kind: str, extension: str) -> None:
     write_task(tmp_path / "parquet", kind)
     converted(tmp_path / "other", kind, extension)
-    wanted = read_local(task(tmp_path / "parquet", kind))
-    found = read_local(task(tmp_path / "other", kind))
+    wanted = task(tmp_path / "parquet", kind).read()
+    found = task(tmp_path / "other", kind).read()
     assert found == wanted
 
 
@@ -76,9 +75,7 @@ def test_every_kind_reads_every_format(tmp_path: Path, kind: str, extension: str
 def test_every_kind_knows_the_usual_names(tmp_path: Path, kind: str) -> None:
     write_task(tmp_path / "parquet", kind)
     converted(tmp_path / "other", kind, ".jsonl", **OTHER_NAMES[kind])
-    assert read_local(task(tmp_path / "other", kind)) == read_local(
-        task(tmp_path / "parquet", kind)
-    )
+    assert task(tmp_path / "other", kind).read() == task(tmp_path / "parquet", kind).read()
 
 
 def test_the_key_tells_formats_apart(tmp_path: Path) -> None:
@@ -125,12 +122,12 @@ def pairs(corpus: Corpus) -> list[tuple[str, str, str]]:
 
 def test_a_beir_folder_is_a_task_as_it_is(tmp_path: Path) -> None:
     beir(tmp_path / "retrieval")
-    data = read_local(task(tmp_path, "retrieval"))
+    data = task(tmp_path, "retrieval").read()
     assert data.tables["queries"] == {"id": ["3", "4"], "text": ["question 3", "question 4"]}
     assert data.tables["corpus"]["id"] == ["d1", "d2", "7"]
     assert data.tables["corpus"]["title"] == ["Snow", "", ""]
     assert data.relevant == {"3": {"7": 1}, "4": {"d1": 1, "d2": 1}}
-    assert set(task_corpus(task(tmp_path, "retrieval"), "document").texts) == {
+    assert set(task(tmp_path, "retrieval").texts_in("document").texts) == {
         "Snow falls",
         "ice is hard",
         "fish live in lakes",
@@ -179,16 +176,16 @@ def test_judgements_are_read_with_a_header_or_without(tmp_path: Path, case: str)
     name, content = QRELS[case]
     beir(tmp_path / "retrieval", ())
     (tmp_path / "retrieval" / name).write_text(content)
-    assert read_local(task(tmp_path, "retrieval")).relevant == {"3": {"d1": 1}, "4": {"7": 2}}
+    assert task(tmp_path, "retrieval").read().relevant == {"3": {"d1": 1}, "4": {"7": 2}}
 
 
 def test_columns_of_judgements_can_be_named(tmp_path: Path) -> None:
     folder = beir(tmp_path / "retrieval", ())
     (folder / "qrels" / "test.csv").write_text("ask,found,points\n3,d1,1\n")
     names = {"qrels_query_id": "ask", "qrels_document_id": "found", "relevance": "points"}
-    assert read_local(task(tmp_path, "retrieval", **names)).relevant == {"3": {"d1": 1}}
+    assert task(tmp_path, "retrieval", **names).read().relevant == {"3": {"d1": 1}}
     with pytest.raises(InputError, match=r"begins with 'ask', 'found', 'points': neither .*names"):
-        read_local(task(tmp_path, "retrieval"))
+        task(tmp_path, "retrieval").read()
 
 
 WRONG = {
@@ -210,7 +207,7 @@ def test_wrong_judgements_are_refused(tmp_path: Path, case: str) -> None:
     beir(tmp_path / "retrieval", ())
     (tmp_path / "retrieval" / "qrels" / "test.tsv").write_text(content)
     with pytest.raises(InputError, match=says):
-        read_local(task(tmp_path, "retrieval"))
+        task(tmp_path, "retrieval").read()
 
 
 def test_two_files_of_one_name_are_refused_unless_one_is_named(tmp_path: Path) -> None:
@@ -219,12 +216,12 @@ def test_two_files_of_one_name_are_refused_unless_one_is_named(tmp_path: Path) -
     with pytest.raises(
         InputError, match=r"several files for split: test.parquet, test.csv; write one"
     ):
-        read_local(task(tmp_path, "sts"))
-    assert read_local(task(tmp_path, "sts", split="test.csv")).n_examples == 24
+        task(tmp_path, "sts").read()
+    assert task(tmp_path, "sts", split="test.csv").read().n_examples == 24
     (folder / "data").mkdir()
     (folder / "test.csv").unlink()
     (folder / "test.parquet").rename(folder / "data" / "test-00000-of-00001.parquet")
-    assert read_local(task(tmp_path, "sts")).n_examples == 24
+    assert task(tmp_path, "sts").read().n_examples == 24
 
 
 def test_columns_that_could_mean_the_same_are_named(tmp_path: Path) -> None:
@@ -275,7 +272,7 @@ def test_candidates_without_query_ids_belong_to_equal_queries(
     path = tmp_path / "reranking" / f"test{extension}"
     path.parent.mkdir()
     path.write_text(text_of(rows, extension))
-    found = read_local(task(tmp_path, "reranking"))
+    found = task(tmp_path, "reranking").read()
     assert found.candidates == {q: [f"{q}/0", f"{q}/1"] for q in ("q0", "q1", "q2")}
     config = {"kind": "reranking", "files": {"test": str(path)}, "negatives": "candidates"}
     corpus = CORPUS.validate_python(config).build()
@@ -286,4 +283,4 @@ def test_candidates_without_query_ids_belong_to_equal_queries(
 def test_a_name_that_no_file_can_have_is_that_of_no_file(tmp_path: Path, name: str) -> None:
     write_task(tmp_path, "sts")
     with pytest.raises(InputError, match="there is no file"):
-        read_local(task(tmp_path, "sts", split=name))
+        task(tmp_path, "sts", split=name).read()

@@ -17,7 +17,6 @@ from sklearn.metrics import (
 )
 
 from permafrost.stages.mteb_evaluation import evaluate_task
-from permafrost.stages.mteb_evaluation.reading import read_local
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_tasks
 from tests.stages.mteb_evaluation.test_mteb_scores import Constant, cosines, ranked
 from tests.stages.mteb_evaluation.word_vectors import embedding, mean_of_words
@@ -39,7 +38,7 @@ def scores(folder: Path, kind: str, states: Any = None, **fields: Any) -> dict[s
 
 
 def test_f1_precision_and_recall_of_classes(folder: Path) -> None:
-    tables = read_local(task(folder, "classification")).tables
+    tables = task(folder, "classification").read().tables
     train, test = (mean_of_words(tables[s]["text"]) for s in ("train", "test"))
     labels, wanted = np.array(tables["train"]["label"]), tables["test"]["label"]
     order = list(range(len(labels)))
@@ -64,7 +63,7 @@ def test_f1_precision_and_recall_of_classes(folder: Path) -> None:
 
 
 def test_pearson_of_graded_pairs(folder: Path) -> None:
-    rows = read_local(task(folder, "sts")).tables["test"]
+    rows = task(folder, "sts").read().tables["test"]
     expected = pearsonr(cosines(rows["sentence1"], rows["sentence2"]), rows["score"]).statistic
     assert scores(folder, "sts")["cosine_pearson"] == pytest.approx(expected, abs=1e-6)
 
@@ -98,7 +97,7 @@ def judged(data: Any, run: dict[str, dict[str, float]]) -> dict[str, float]:
 @pytest.mark.parametrize("kind", ["retrieval", "reranking"])
 def test_every_measure_of_a_search_is_that_of_pytrec_eval(folder: Path, kind: str) -> None:
     found = scores(folder, kind)
-    expected = judged(data := read_local(task(folder, kind)), run := ranked(data))
+    expected = judged(data := task(folder, kind).read(), run := ranked(data))
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, abs=1e-5), name
     reciprocal = pytrec_eval.RelevanceEvaluator(data.relevant, {"recip_rank"}).evaluate(run)
@@ -111,7 +110,7 @@ def test_every_measure_of_a_search_is_that_of_pytrec_eval(folder: Path, kind: st
 def test_documents_that_are_all_equally_near_are_ordered_as_pytrec_eval_orders_them(
     folder: Path, kind: str
 ) -> None:
-    found, data = scores(folder, kind, Constant()), read_local(task(folder, kind))
+    found, data = scores(folder, kind, Constant()), task(folder, kind).read()
     tied = {query: dict.fromkeys(run, 1.0) for query, run in ranked(data).items()}
     # By id, the last one first.
     one = {"q": {"a": 0, "b": 1}}
@@ -144,7 +143,7 @@ def test_ignored_equal_ids_are_left_out_of_every_measure(tmp_path: Path) -> None
     qrels = [{"query_id": w, "doc_id": words[i - 2], "score": 1} for i, w in enumerate(words)]
     for name, rows in (("corpus", corpus), ("queries", queries), ("qrels_test", qrels)):
         write_rows(tmp_path / "retrieval" / f"{name}.parquet", rows)
-    data = read_local(task(tmp_path, "retrieval"))
+    data = task(tmp_path, "retrieval").read()
     whole = ranked(data)
     without = {q: {d: s for d, s in run.items() if d != q} for q, run in whole.items()}
     for identical_ids, run in (("keep", whole), ("ignore", without)):

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from permafrost.stages.mteb_evaluation import HubTask, Role, hub, hub_corpus, task_corpus
+from permafrost.stages.mteb_evaluation import HubTask, Role, hub, hub_corpus
 from permafrost.stages.mteb_evaluation.build import build_task
-from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_tasks
@@ -24,11 +23,11 @@ def test_texts_are_those_that_mteb_asks_for(
     folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = task(folder, kind)
-    monkeypatch.setattr(hub, "load_task", lambda _: build_task(local, kind, read_local(local)))
+    monkeypatch.setattr(hub, "load_task", lambda _: build_task(local, kind, local.read()))
     for role in local.roles:
         corpus = hub_corpus(HubTask(name=kind), role)
         # Those of a local task are tested against what an evaluation asks for.
-        assert set(corpus.texts) == set(task_corpus(local, role).texts)
+        assert set(corpus.texts) == set(local.texts_in(role).texts)
         assert len(set(corpus.texts)) == len(corpus.texts)
         assert corpus.digests == tuple(map(text_digest, corpus.texts))
         assert (corpus.task, corpus.splits) == ("unlabelled", (role,))
@@ -36,7 +35,7 @@ def test_texts_are_those_that_mteb_asks_for(
 
 def test_a_role_without_a_text_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local = task(folder, "sts")
-    monkeypatch.setattr(hub, "load_task", lambda _: build_task(local, "x", read_local(local)))
+    monkeypatch.setattr(hub, "load_task", lambda _: build_task(local, "x", local.read()))
     with pytest.raises(InputError, match="the task STS12 has no text as query"):
         hub_corpus(HubTask(name="STS12"), "query")
 

@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, average_precision_score, v_measure_score
 
 from permafrost.stages.mteb_evaluation import evaluate_task
-from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from permafrost.storage.ragged import Ragged
@@ -48,14 +47,14 @@ def cosines(first: list[str], second: list[str]) -> np.ndarray:
 
 
 def test_sts(folder: Path) -> None:
-    rows = read_local(task(folder, "sts")).tables["test"]
+    rows = task(folder, "sts").read().tables["test"]
     found = cosines(rows["sentence1"], rows["sentence2"]).round(6)
     expected = spearmanr(found, rows["score"]).statistic
     assert main_score(folder, "sts") == pytest.approx(expected, abs=1e-6)
 
 
 def test_pair_classification(folder: Path) -> None:
-    rows = read_local(task(folder, "pair_classification")).tables["test"]
+    rows = task(folder, "pair_classification").read().tables["test"]
     first, second = (mean_of_words(rows[f"sentence{i}"]).astype(np.float64) for i in (1, 2))
     similarities = [
         cosines(rows["sentence1"], rows["sentence2"]),
@@ -69,7 +68,7 @@ def test_pair_classification(folder: Path) -> None:
 
 @pytest.mark.parametrize("per_label", [4, 8])
 def test_classification(folder: Path, per_label: int) -> None:
-    tables = read_local(task(folder, "classification")).tables
+    tables = task(folder, "classification").read().tables
     train, test = (mean_of_words(tables[s]["text"]) for s in ("train", "test"))
     labels, scores = np.array(tables["train"]["label"]), list[float]()
     order = list(range(len(labels)))
@@ -87,7 +86,7 @@ def test_classification(folder: Path, per_label: int) -> None:
 
 
 def test_clustering(folder: Path) -> None:
-    rows = read_local(task(folder, "clustering")).tables["test"]
+    rows = task(folder, "clustering").read().tables["test"]
     vectors, labels = mean_of_words(rows["sentences"]), np.array(rows["labels"])
     draw, scores = random.Random(42), list[float]()
     model = MiniBatchKMeans(
@@ -120,7 +119,7 @@ def ranked(data: Any) -> dict[str, dict[str, float]]:
     [("retrieval", "ndcg_cut.10", "ndcg_cut_10"), ("reranking", "map", "map")],
 )
 def test_searches(folder: Path, kind: str, measure: str, key: str) -> None:
-    data = read_local(task(folder, kind))
+    data = task(folder, kind).read()
     found = pytrec_eval.RelevanceEvaluator(data.relevant, {measure}).evaluate(ranked(data))
     expected = np.mean([scores[key] for scores in found.values()])
     assert len(found) == data.n_examples == {"retrieval": 7, "reranking": 5}[kind]
@@ -128,7 +127,7 @@ def test_searches(folder: Path, kind: str, measure: str, key: str) -> None:
 
 
 def test_summarization(folder: Path) -> None:
-    rows = read_local(task(folder, "summarization")).tables["test"]
+    rows = task(folder, "summarization").read().tables["test"]
     correlations = [
         spearmanr((unit(machine) @ unit(human).T).max(axis=1).round(6), grades).statistic
         for machine, human, grades in zip(

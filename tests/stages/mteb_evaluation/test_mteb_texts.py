@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from permafrost.stages.mteb_evaluation import evaluate_task, task_corpus
+from permafrost.stages.mteb_evaluation import evaluate_task
 from permafrost.stages.mteb_evaluation.build import build_task
-from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.stages.mteb_evaluation.texts import drawn_rows
 from permafrost.storage.keys import text_digest
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_tasks
@@ -34,7 +33,7 @@ def test_a_task_asks_for_exactly_the_texts_of_its_corpora(
     evaluate_task(config, kind, embedding(states))
     assert set(states.asked) == set(config.roles)
     for role in config.roles:
-        corpus = task_corpus(config, role)
+        corpus = config.texts_in(role)
         assert set(corpus.texts) == set(states.asked[role])
         assert len(set(corpus.texts)) == len(corpus.texts)
         assert corpus.digests == tuple(map(text_digest, corpus.texts))
@@ -43,8 +42,8 @@ def test_a_task_asks_for_exactly_the_texts_of_its_corpora(
 
 def test_title_and_text_are_joined_as_mteb_joins_them(folder: Path) -> None:
     config = task(folder, "retrieval")
-    corpus = read_local(config).tables["corpus"]
-    texts = task_corpus(config, "document").texts
+    corpus = config.read().tables["corpus"]
+    texts = config.texts_in("document").texts
     assert f"{corpus['title'][1]} {corpus['text'][1]}" in texts
     assert corpus["title"][0] == ""
     assert corpus["text"][0] in texts
@@ -52,9 +51,7 @@ def test_title_and_text_are_joined_as_mteb_joins_them(folder: Path) -> None:
 
 def test_without_a_title_the_document_is_its_text(folder: Path) -> None:
     config = task(folder, "retrieval", title=None)
-    assert set(task_corpus(config, "document").texts) == set(
-        read_local(config).tables["corpus"]["text"]
-    )
+    assert set(config.texts_in("document").texts) == set(config.read().tables["corpus"]["text"])
 
 
 @pytest.mark.parametrize(("per_label", "n_draws"), [(2, 1), (8, 10), (100, 3)])
@@ -62,7 +59,7 @@ def test_training_rows_are_drawn_as_mteb_draws_them(
     folder: Path, per_label: int, n_draws: int
 ) -> None:
     config = task(folder, "classification", samples_per_label=per_label, n_experiments=n_draws)
-    built: Any = build_task(config, "x", read_local(config))
+    built: Any = build_task(config, "x", config.read())
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 200).tolist()
     rows = Dataset.from_dict({"text": [str(i) for i in range(200)], "label": labels})
@@ -79,4 +76,4 @@ def test_blank_documents_are_left_out_of_the_corpus(tmp_path: Path, folder: Path
     write_rows(tmp_path / "retrieval" / "queries.parquet", [{"query_id": "q", "text": "ice"}])
     qrels = [{"query_id": "q", "doc_id": "d0", "score": 1}]
     write_rows(tmp_path / "retrieval" / "qrels_test.parquet", qrels)
-    assert task_corpus(task(tmp_path, "retrieval"), "document").texts == ("snow",)
+    assert task(tmp_path, "retrieval").texts_in("document").texts == ("snow",)

@@ -10,7 +10,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.mteb_evaluation.reading import file_digests, read_local
 from permafrost.storage.errors import InputError
 from tests.stages.mteb_evaluation.small_tasks import task, write_task
 from tests.stages.mteb_evaluation.test_local_formats import beir, pairs, text_of
@@ -46,8 +45,8 @@ def test_clusters_in_lists(tmp_path: Path, extension: str) -> None:
     rows = rows_of(tmp_path / "flat", "clustering")
     nested = grouped(rows, 20, text="sentences", label="labels")
     write(tmp_path / "nested" / "clustering" / f"test{extension}", nested)
-    found = read_local(task(tmp_path / "nested", "clustering"))
-    assert found == read_local(task(tmp_path / "flat", "clustering"))
+    found = task(tmp_path / "nested", "clustering").read()
+    assert found == task(tmp_path / "flat", "clustering").read()
     assert found.n_examples == 45
 
 
@@ -56,8 +55,8 @@ def test_pairs_in_lists(tmp_path: Path, extension: str) -> None:
     rows = rows_of(tmp_path / "flat", "pair_classification")
     nested = grouped(rows, 24, sentence1="sent1", sentence2="sent2", label="labels")
     write(tmp_path / "nested" / "pair_classification" / f"test{extension}", nested)
-    found = read_local(task(tmp_path / "nested", "pair_classification"))
-    assert found == read_local(task(tmp_path / "flat", "pair_classification"))
+    found = task(tmp_path / "nested", "pair_classification").read()
+    assert found == task(tmp_path / "flat", "pair_classification").read()
 
 
 RERANKING: Rows = [
@@ -71,7 +70,7 @@ RERANKING: Rows = [
 @pytest.mark.parametrize("extension", EXTENSIONS)
 def test_candidates_in_lists(tmp_path: Path, extension: str) -> None:
     path = write(tmp_path / "reranking" / f"test{extension}", RERANKING)
-    found = read_local(task(tmp_path, "reranking"))
+    found = task(tmp_path, "reranking").read()
     assert found.tables["queries"] == {"id": ["0", "1", "3"], "text": ["snow", "river", "snow"]}
     texts = dict(zip(found.tables["corpus"]["id"], found.tables["corpus"]["text"], strict=True))
     assert found.candidates is not None
@@ -103,7 +102,7 @@ def test_a_single_candidate_is_a_list_of_one(tmp_path: Path, extension: str) -> 
         for i in range(2)
     ]
     write(tmp_path / "reranking" / f"test{extension}", rows)
-    found = read_local(task(tmp_path, "reranking"))
+    found = task(tmp_path, "reranking").read()
     assert found.candidates == {"q0": ["q0/0", "q0/1"], "q1": ["q1/0", "q1/1"]}
     assert found.tables["corpus"]["text"] == ["p0", "n0", "p1", "n1"]
 
@@ -125,8 +124,8 @@ def test_summaries_in_lists(tmp_path: Path, extension: str, name: str) -> None:
     ]
     write(tmp_path / "nested" / "summarization" / f"{name}{extension}", nested)
     config = task(tmp_path / "nested", "summarization")
-    assert read_local(config) == read_local(task(tmp_path / "flat", "summarization"))
-    assert len(set(file_digests(config).values())) == 1
+    assert config.read() == task(tmp_path / "flat", "summarization").read()
+    assert len(set(config.digests().values())) == 1
 
 
 @pytest.mark.parametrize("extension", EXTENSIONS)
@@ -143,7 +142,7 @@ def test_judgements_in_lists(tmp_path: Path, extension: str, graded: bool) -> No
     relevant = (
         {"3": {"d1": 2}, "4": {"d2": 1}} if graded else {"3": {"d1": 1, "7": 1}, "4": {"d2": 1}}
     )
-    assert read_local(task(tmp_path, "retrieval")).relevant == relevant
+    assert task(tmp_path, "retrieval").read().relevant == relevant
     corpus = CORPUS.validate_python({"kind": "retrieval", "path": str(folder)}).build()
     assert len(corpus.examples) == (2 if graded else 3)
 
@@ -182,7 +181,7 @@ def test_wrong_lists_are_refused(tmp_path: Path, case: str) -> None:
     kind, rows, says = WRONG[case]
     write(tmp_path / kind / "test.jsonl", rows)
     with pytest.raises(InputError, match=says):
-        read_local(task(tmp_path, kind))
+        task(tmp_path, kind).read()
 
 
 def shards(
@@ -201,20 +200,20 @@ def test_a_task_in_shards(tmp_path: Path, place: str) -> None:
     folder = tmp_path / "a [1]" / "sts" / place
     shards(folder, rows, 3)
     config = task(tmp_path / "a [1]", "sts")
-    assert read_local(config) == read_local(task(tmp_path / "flat", "sts"))
-    first = file_digests(config)
+    assert config.read() == task(tmp_path / "flat", "sts").read()
+    first = config.digests()
     write(folder / "test-00001-of-00003.parquet", rows[8:15])
-    assert file_digests(config) != first
+    assert config.digests() != first
     (folder / "test-00001-of-00003.parquet").unlink()
     with pytest.raises(InputError, match=r"2 shards of 3 \(.*number 1 is missing"):
-        read_local(config)
+        config.read()
 
 
 def test_a_task_whose_files_a_pattern_names(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "flat", "sts")
     shards(tmp_path / "sts" / "parts", rows, 2, "x", ".jsonl")
-    found = read_local(task(tmp_path, "sts", split="parts/x-*.jsonl"))
-    assert found == read_local(task(tmp_path / "flat", "sts"))
+    found = task(tmp_path, "sts", split="parts/x-*.jsonl").read()
+    assert found == task(tmp_path / "flat", "sts").read()
 
 
 def test_a_search_in_shards(tmp_path: Path) -> None:
@@ -223,8 +222,8 @@ def test_a_search_in_shards(tmp_path: Path) -> None:
     for name in rows:
         (folder / f"{name}.parquet").unlink()
         shards(folder / name, rows[name], 2, name)
-    found = read_local(task(tmp_path / "other", "retrieval"))
-    assert found == read_local(task(tmp_path / "flat", "retrieval"))
+    found = task(tmp_path / "other", "retrieval").read()
+    assert found == task(tmp_path / "flat", "retrieval").read()
 
 
 CLASSES: Rows = [{"text": f"snow {i}", "label": i % 2} for i in range(6)]

@@ -33,8 +33,7 @@ from permafrost.stages.mteb_evaluation import (
     task_instructions,
 )
 from permafrost.stages.mteb_evaluation.build import build_task
-from permafrost.stages.mteb_evaluation.reading import read_local
-from permafrost.stages.mteb_evaluation.tasks import ROLES
+from permafrost.stages.mteb_evaluation.task import ROLES
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.progress import SilentProgress
 from tests.diagonal import diagonal
@@ -103,7 +102,7 @@ def theirs() -> SentenceTransformer:
 
 def compare(config: Any, ours: Embedding, theirs: SentenceTransformer) -> None:
     """Check that our score is that of mteb on their model."""
-    built = build_task(config, "same", read_local(config))
+    built = build_task(config, "same", config.read())
     found = mteb.evaluate(
         theirs, built, cache=None, co2_tracker=False, show_progress_bar=False
     ).task_results[0]
@@ -152,7 +151,7 @@ def test_instructions_have_the_scores_of_mtebs_own_wrapper(
         role: PlainRecipe(instruction=said.get(role, "{text}"), instruction_words=pooled)
         for role in ROLES
     }
-    built = build_task(config, "same", read_local(config))
+    built = build_task(config, "same", config.read())
     theirs = InstructSentenceTransformerModel(
         str(resolve_backbone(BackboneConfig(source="minilm"), "float32", "none").files.folder),
         revision="local",

@@ -12,7 +12,6 @@ from mteb.abstasks import AbsTaskRegression
 from permafrost.stages.metrics.vector_map import MAP_TEXTS, principal_components, read_vector_map
 from permafrost.stages.mteb_evaluation import evaluate_task
 from permafrost.stages.mteb_evaluation.maps import task_map
-from permafrost.stages.mteb_evaluation.reading import read_local
 from permafrost.storage.keys import text_digest
 from tests.diagonal import diagonal
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_task
@@ -33,7 +32,7 @@ def test_texts_of_test_stand_where_their_vectors_are(tmp_path: Path, kind: str) 
     found = read_vector_map(tmp_path)
     assert found is not None
     assert found.names is not None
-    data = read_local(task(tmp_path, kind)).tables["test"]
+    data = task(tmp_path, kind).read().tables["test"]
     texts, labels = (data[name] for name in LABELLED[kind])
     unique = [i for i, text in enumerate(texts) if text not in texts[:i]]
     assert found.texts.tolist() == unique

@@ -1,8 +1,11 @@
-"""Local data of summarization tasks: human summaries, machine summaries, and grades of the latter."""
+"""Local summaries with grades, scored as mteb's Summarization tasks are."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
+from permafrost.stages.corpus.data_files import find_file, look_for
 from permafrost.stages.corpus.names import (
     DOCUMENT_ID,
     OWN_ID,
@@ -21,29 +24,90 @@ from permafrost.stages.corpus.values import (
 )
 from permafrost.stages.mteb_evaluation.columns import open_file, text_lists_of
 from permafrost.stages.mteb_evaluation.local_data import Columns, LocalData
-from permafrost.stages.mteb_evaluation.tasks import SummarizationTask
+from permafrost.stages.mteb_evaluation.task import LocalTask, Role
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 _IDS = (*DOCUMENT_ID, *OWN_ID)
 
 
-def read_summarization(config: SummarizationTask) -> LocalData:
-    """Documents whose summaries do not all have the same grade."""
-    summaries = _read_nested(config) if config.is_nested else _read_rows(config)
-    kept = [i for i, grades in enumerate(summaries.grades) if len(set(grades)) > 1]
-    if not kept:
-        raise InputError(
-            f"no document of {summaries.where} has summaries of different {quoted(summaries.rating)}, so "
-            "there is nothing to correlate"
-        )
-    columns: Columns = {
-        "text": [summaries.ids[i] for i in kept],
-        "human_summaries": [summaries.human[i] for i in kept],
-        "machine_summaries": [summaries.machine[i] for i in kept],
-        "relevance": [summaries.grades[i] for i in kept],
-    }
-    return LocalData({"test": columns})
+class SummarizationTask(LocalTask):
+    """Machine summaries compared with human ones: correlation with human grades.
+
+    A row of `documents` may hold lists of all machine summaries and their grades, as in mteb's SummEval;
+    there is no file of summaries then, and the file of documents may be called `test`.
+    """
+
+    mteb_category: ClassVar[str] = "Summarization"
+    default_score: ClassVar[str] = "cosine_spearman"
+    scores: ClassVar[tuple[str, ...]] = (
+        *("pearson", "spearman"),
+        *(f"{s}_{c}" for s in ("cosine", "dot") for c in ("pearson", "spearman")),
+    )
+
+    type: Literal["summarization"] = "summarization"
+    documents: str = "docs"
+    """File, without extension, of the documents with their human summaries."""
+    summaries: str = "summaries"
+    """File, without extension, of the machine summaries."""
+    document_id: str = "doc_id"
+    references: str = "references"
+    """Column with a list of human summaries."""
+    summary: str = "summary"
+    relevance: str = "relevance"
+    """Column with the grade of a machine summary."""
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """Documents and machine summaries."""
+        return {"documents": self.documents, "summaries": self.summaries}
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the machine summaries are in the file of documents, as there is no other."""
+        is_named = self.summaries != type(self).model_fields["summaries"].default
+        return not is_named and look_for(Path(self.path), [self.summaries], "summaries") is None
+
+    def file(self, holds: str) -> Path:
+        """The file that holds this; raises like that of other tasks."""
+        if not self.is_nested:
+            return super().file(holds)
+        is_named = self.documents != type(self).model_fields["documents"].default
+        names = [self.documents] if is_named else [self.documents, "test"]
+        return find_file(Path(self.path), names, "documents")
+
+    def read(self) -> LocalData:
+        """Documents whose summaries do not all have the same grade; raises as `LocalTask.read`."""
+        summaries = _read_nested(self) if self.is_nested else _read_rows(self)
+        kept = [i for i, grades in enumerate(summaries.grades) if len(set(grades)) > 1]
+        if not kept:
+            raise InputError(
+                f"no document of {summaries.where} has summaries of different {quoted(summaries.rating)}, so "
+                "there is nothing to correlate"
+            )
+        columns: Columns = {
+            "text": [summaries.ids[i] for i in kept],
+            "human_summaries": [summaries.human[i] for i in kept],
+            "machine_summaries": [summaries.machine[i] for i in kept],
+            "relevance": [summaries.grades[i] for i in kept],
+        }
+        return LocalData({"test": columns})
+
+    def asked_texts(self, data: LocalData) -> dict[Role, list[str]]:
+        """All summaries."""
+        test = data.tables["test"]
+        both = (*test["human_summaries"], *test["machine_summaries"])
+        return {"text": [summary for summaries in both for summary in summaries]}
+
+    def mteb_class(self) -> Any:
+        """See `LocalTask.mteb_class`."""
+        from mteb.abstasks import AbsTaskSummarization
+
+        return AbsTaskSummarization
+
+    def settings(self) -> Mapping[str, Any]:
+        """Grades are not rescaled, as no correlation depends on their scale."""
+        return {"min_score": 0, "max_score": 1}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,23 @@
+"""What local tasks of pairs share: their fields, and the columns of the two texts."""
+
+from permafrost.stages.mteb_evaluation.local_data import LocalData
+from permafrost.stages.mteb_evaluation.task import LocalTask, Role
+
+
+class PairTask(LocalTask):
+    """Rows of two texts and a label."""
+
+    split: str = "test"
+    """File, without extension, of the pairs."""
+    text: str = "sentence1"
+    text_pair: str = "sentence2"
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """One file."""
+        return {"pairs": self.split}
+
+    def asked_texts(self, data: LocalData) -> dict[Role, list[str]]:
+        """Both sides of every pair."""
+        test = data.tables["test"]
+        return {"text": [*test["sentence1"], *test["sentence2"]]}

@@ -1,0 +1,1 @@
+"""Evaluation tasks: one file per kind, with its config, its data and what mteb does with them."""
