@@ -1,6 +1,5 @@
 """Heads trained on cached features: `kind: head`."""
 
-import shutil
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
@@ -10,6 +9,7 @@ from permafrost.flows.graph import Input, Node, import_path
 from permafrost.flows.methods.method import Cell, EvaluatedMethod
 from permafrost.flows.nodes.evaluating import Evaluate
 from permafrost.flows.nodes.reading import readers, width_of
+from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file
 from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
@@ -38,11 +38,7 @@ from permafrost.stages.heads import HeadConfig
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.score import ScoreConfig, score, scored_examples
 from permafrost.storage.artifacts import Draft
-from permafrost.storage.drafts import DRAFT_PREFIX
 from permafrost.storage.progress import Progress
-
-CHECKPOINT_EVERY_S = 15.0
-"""Work that a killed fit loses, at most, beyond the epoch it was in."""
 
 
 class HeadMethod(EvaluatedMethod):
@@ -187,15 +183,12 @@ class FitHead(Stage):
         config = FitConfig.model_validate(node.config)
         data = fit_data(node, context, readers(node, context))
         before = [context.load(source) for source in node.inputs_named("before")]
-        # By the artifact's key, which code is part of; a draft, so that it stays on this machine and
-        # garbage collection finds what a killed run left.
-        kept = context.artifacts.root / cls.name / f"{DRAFT_PREFIX}{node.ref.key}-checkpoint"
-        result = fit(
-            *(config, data, progress, context.device, kept / "fit.pt", CHECKPOINT_EVERY_S),
-            to_beat=before[0] if before else None,
-        )
-        result.save(draft.folder)
-        shutil.rmtree(kept, ignore_errors=True)
+        with checkpoint_file(node, context) as checkpoint:
+            result = fit(
+                *(config, data, progress, context.device, checkpoint, CHECKPOINT_EVERY_S),
+                to_beat=before[0] if before else None,
+            )
+            result.save(draft.folder)
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:

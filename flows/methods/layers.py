@@ -1,5 +1,6 @@
 """Heads on the latents of every layer (FREEZE!): `kind: layers`, and the pretrainings they start from."""
 
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ from permafrost.flows.graph import Input, Node, import_path
 from permafrost.flows.methods.method import Cell, EvaluatedMethod, Upstream
 from permafrost.flows.nodes.evaluating import Evaluate
 from permafrost.flows.nodes.reading import arrays_of, readers
+from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file
 from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
@@ -19,6 +21,7 @@ from permafrost.stages.encoder.load import load_latent_head
 from permafrost.stages.encoder.vectors import LatentVectors
 from permafrost.stages.extraction.capture import CaptureItem, LayersText, in_order
 from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.fit.checkpoint import Checkpoint
 from permafrost.stages.freeze import (
     AutoencoderConfig,
     PairFitConfig,
@@ -220,8 +223,10 @@ class Pretrain(Stage):
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         config = AutoencoderConfig.model_validate(node.config)
-        result = pretrain(config, latents(node, context), progress, context.device)
-        result.save(draft.folder)
+        with checkpoint_file(node, context) as path:
+            file = _checkpoint(node, context, path)
+            result = pretrain(config, latents(node, context), progress, context.device, file)
+            result.save(draft.folder)
         draft.summary = {n: node.run_facts[n] for n in ("pretraining", "task")}
 
     @classmethod
@@ -238,16 +243,18 @@ class FitLayers(Stage):
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         config, label_range = _fit_config(node)
         encoders = [context.load(source) for source in node.inputs_named("encoders")]
-        result = fit_corpus(
-            config,
-            latents(node, context),
-            context.corpus(node.input("corpus")),
-            label_range,
-            encoders[0] if encoders else None,
-            progress,
-            context.device,
-        )
-        result.save(draft.folder)
+        with checkpoint_file(node, context) as path:
+            result = fit_corpus(
+                config,
+                latents(node, context),
+                context.corpus(node.input("corpus")),
+                label_range,
+                encoders[0] if encoders else None,
+                progress,
+                context.device,
+                _checkpoint(node, context, path),
+            )
+            result.save(draft.folder)
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
@@ -256,6 +263,11 @@ class FitLayers(Stage):
         if (given := node.run_facts.get("encoders")) is not None:
             encoders = AutoencoderConfig.model_validate(given["config"]).encoders
             require_encoders(config.head, len(arrays_of(node)), encoders, given["n_layers"])
+
+
+def _checkpoint(node: Node, context: RunContext, path: Path) -> Checkpoint:
+    """The key covers config, data and code; dropout draws otherwise on another kind of device."""
+    return Checkpoint(path, f"{node.id} {context.device.partition(':')[0]}", CHECKPOINT_EVERY_S)
 
 
 def _fit_config(node: Node) -> tuple[PairFitConfig, tuple[float, float]]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,11 @@ import torch
 
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import FitData
+from permafrost.stages.fit.trainer import Trainer
 from permafrost.storage.durable import remove, write_durably
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import digest
+from permafrost.storage.progress import Progress
 
 _CHECKSUM = hashlib.sha256().digest_size
 """Bytes of the checksum before the content."""
@@ -26,6 +29,8 @@ class Checkpoint:
 
     path: Path
     identity: str
+    every_s: float = 0.0
+    """Minimum seconds between two writes."""
 
     def save(self, content: Mapping[str, Any]) -> None:
         """Replace the file with tensors and plain values, atomically and durably.
@@ -61,8 +66,35 @@ class Checkpoint:
         remove(self.path)
 
 
+def train_resumably(
+    trainer: Trainer[Any, Any], progress: Progress, checkpoint: Checkpoint | None
+) -> None:
+    """Train to the end, from where a killed fit had come to; the file is written after epochs and removed at
+    the end.
+
+    Raises:
+        PermafrostError: see `Trainer.run`.
+        CorruptDataError: the checkpoint is damaged.
+    """
+    if checkpoint is None:
+        trainer.run(progress)
+        return
+    if (saved := checkpoint.load()) is not None:
+        trainer.load_state_dict(saved)
+    last_saved = time.monotonic()
+
+    def save() -> None:
+        nonlocal last_saved
+        if time.monotonic() - last_saved >= checkpoint.every_s:
+            checkpoint.save(trainer.state_dict())
+            last_saved = time.monotonic()
+
+    trainer.run(progress, save)
+    checkpoint.remove()
+
+
 def checkpoint_of(
-    path: Path, config: FitConfig, data: FitData, to_beat: float | None
+    path: Path, config: FitConfig, data: FitData, to_beat: float | None, every_s: float = 0.0
 ) -> Checkpoint:
     """The checkpoint of one fit at `path`."""
     examples = pa.BufferOutputStream()
@@ -78,4 +110,4 @@ def checkpoint_of(
         "examples": hashlib.sha256(examples.getvalue()).hexdigest(),
         "arrays": {name: reader.width for name, reader in data.readers.items()},
     }
-    return Checkpoint(path, digest(facts))
+    return Checkpoint(path, digest(facts), every_s)

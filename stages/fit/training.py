@@ -7,14 +7,13 @@ selects on; here dev selects and test is never read.
 A fit depends on its config and data alone.
 """
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from permafrost.stages.fit.checkpoint import checkpoint_of
+from permafrost.stages.fit.checkpoint import checkpoint_of, train_resumably
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import Examples, FitData
 from permafrost.stages.fit.models import TaskFacts
@@ -72,29 +71,18 @@ def fit(
     optim = config.optim.for_examples(len(train))
     trained = config.model_copy(update={"optim": optim})
     facts = _facts(data, train)
-    file = None if checkpoint is None else checkpoint_of(checkpoint, config, data, to_beat)
-    saved = None if file is None else file.load()
-    last_saved = time.monotonic()
-
-    def save() -> None:
-        nonlocal last_saved
-        if file is not None and time.monotonic() - last_saved >= checkpoint_every_s:
-            file.save(trainer.state_dict())
-            last_saved = time.monotonic()
-
+    file = None
+    if checkpoint is not None:
+        file = checkpoint_of(checkpoint, config, data, to_beat, checkpoint_every_s)
     n_steps = -(-len(train) // optim.batch_size) * optim.limits(len(train)).n_epochs
     progress.start(f"fit {config.head.kind}", n_steps, "steps")
     try:
         trainee = _trainee(trained, data, (train, dev), facts, torch.device(device))
         is_hopeless = partial(ends_early, config.grid_patience, to_beat)
         trainer = Trainer(trainee, trainee.plan, is_hopeless)
-        if saved is not None:
-            trainer.load_state_dict(saved)
-        trainer.run(progress, save)
+        train_resumably(trainer, progress, file)
     finally:
         progress.finish()
-    if file is not None:
-        file.remove()
     return FitResult.of(config, trained, to_beat, trainer, reader.width, facts)
 
 

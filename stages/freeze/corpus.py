@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.fit.checkpoint import Checkpoint
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.encoders import EncoderSizes, LayerAutoencoders
 from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
@@ -53,6 +54,7 @@ def fit_corpus(
     autoencoders: LayerAutoencoders | None,
     progress: Progress,
     device: str = "cpu",
+    checkpoint: Checkpoint | None = None,
 ) -> PairFitResult:
     """Train a pair head on train, with its epoch chosen on dev; test is not read.
 
@@ -60,7 +62,7 @@ def fit_corpus(
         InputError: no graded pairs; see also `fit_pairs`.
     """
     train, dev = (graded_pairs(corpus, split, label_range) for split in ("train", "dev"))
-    return fit_pairs(config, latents, train, dev, autoencoders, progress, device)
+    return fit_pairs(config, latents, train, dev, autoencoders, progress, device, checkpoint)
 
 
 def require_pairs(corpus: Corpus, label_range: tuple[float, float]) -> None:

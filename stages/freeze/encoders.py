@@ -9,7 +9,7 @@ Axes: n texts, l layers, d width of a latent, c width of a code, i and o widths 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -100,6 +100,31 @@ class Dropout(nn.Module):
             self._draw = torch.Generator(x.device).manual_seed(self._seed)
         kept = torch.empty_like(x).bernoulli_(1 - self.share, generator=self._draw)
         return x * kept.div_(1 - self.share)
+
+    def drawn(self) -> Tensor | None:
+        """The state of the generator, on the CPU; None before anything was drawn."""
+        return None if self._draw is None else self._draw.get_state()
+
+    def draw_on(self, device: torch.device, state: Tensor) -> None:
+        """Draw from now on as the generator on `device` that had this state."""
+        self._draw = torch.Generator(device)
+        self._draw.set_state(state)
+
+
+def dropout_states(model: nn.Module) -> dict[str, Tensor]:
+    """The state of every dropout that has drawn, by its name in the model; not part of `state_dict`, as no
+    result depends on it."""
+    states = {n: m.drawn() for n, m in model.named_modules() if isinstance(m, Dropout)}
+    return {name: state for name, state in states.items() if state is not None}
+
+
+def load_dropout_states(
+    model: nn.Module, states: Mapping[str, Tensor], device: torch.device
+) -> None:
+    """Restore what `dropout_states` gave for a model on the same kind of device."""
+    for name, module in model.named_modules():
+        if isinstance(module, Dropout) and name in states:
+            module.draw_on(device, states[name])
 
 
 class LayerGroups(nn.Module):

@@ -8,6 +8,7 @@ Axes: n texts, l layers, d d_model, p pairs.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,14 @@ from jaxtyping import Float32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from permafrost.stages.fit.checkpoint import Checkpoint, train_resumably
 from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
 from permafrost.stages.freeze.config import PairFitConfig
-from permafrost.stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.encoders import (
+    LayerAutoencoders,
+    dropout_states,
+    load_dropout_states,
+)
 from permafrost.stages.freeze.latents import LEAST, gather
 from permafrost.stages.freeze.layers_head import PairHead
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult
@@ -38,6 +44,7 @@ def fit_pairs(
     autoencoders: LayerAutoencoders | None,
     progress: Progress,
     device: str = "cpu",
+    checkpoint: Checkpoint | None = None,
 ) -> PairFitResult:
     """Train, evaluate on dev every few epochs, and keep the best evaluated epoch, the earliest of equal ones.
 
@@ -50,11 +57,14 @@ def fit_pairs(
         progress: receives every step.
         device: where to compute; not part of the config because it may not change the result beyond
             rounding and the masks of dropout.
+        checkpoint: if a killed fit left it, that fit is resumed, with the result it would have had; one per
+            fit, version of the code and kind of device.
 
     Raises:
         InputError: pairs or labels cannot be used, or the autoencoders do not fit the head.
         PermafrostError: the loss is not finite, or every evaluated epoch gives all dev pairs the same
             similarity.
+        CorruptDataError: the checkpoint is damaged.
     """
     train.require("train", len(latents))
     dev.require("dev", len(latents))
@@ -63,7 +73,7 @@ def fit_pairs(
     trainer = Trainer(trainee, trainee.plan)
     progress.start(f"fit {config.head.kind}", trainer.plan.n_epochs * trainer.plan.n_steps, "steps")
     try:
-        trainer.run(progress)
+        train_resumably(trainer, progress, checkpoint)
     finally:
         progress.finish()
     if not trainer.best:
@@ -129,6 +139,14 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
             return None
         correlate = _CORRELATIONS[self.config.metric]
         return (correlate(predicted.astype(np.float64), self._dev.labels),)
+
+    def state(self) -> dict[str, Any]:
+        """Where dropout's generators are."""
+        return dropout_states(self.model)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Dropout goes on as it would have."""
+        load_dropout_states(self.model, state, self.device)
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
         """An error that names the head and its learning rate."""

@@ -7,6 +7,7 @@ Axes: n texts, l layers, d d_model.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,14 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from permafrost.stages.fit.checkpoint import Checkpoint, train_resumably
 from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
 from permafrost.stages.freeze.config import AutoencoderConfig
-from permafrost.stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.encoders import (
+    LayerAutoencoders,
+    dropout_states,
+    load_dropout_states,
+)
 from permafrost.stages.freeze.latents import LEAST, gather
 from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch
 from permafrost.storage.errors import InputError, PermafrostError
@@ -28,6 +34,7 @@ def pretrain(
     latents: Float32[np.ndarray, "n l d"],
     progress: Progress,
     device: str = "cpu",
+    checkpoint: Checkpoint | None = None,
 ) -> AutoencoderResult:
     """Train every layer's autoencoder, and keep its epoch with the lowest error on held-out texts.
 
@@ -37,10 +44,13 @@ def pretrain(
         progress: receives every step.
         device: where to compute; not part of the config because it may not change the result beyond
             rounding and the masks of dropout.
+        checkpoint: if a killed fit left it, that fit is resumed, with the result it would have had; one per
+            fit, version of the code and kind of device.
 
     Raises:
         InputError: there are fewer than two texts.
         PermafrostError: a reconstruction error is not finite.
+        CorruptDataError: the checkpoint is damaged.
     """
     train, dev = _held_out(config, len(latents))
     n_layers, d_model = latents.shape[1:]
@@ -48,7 +58,7 @@ def pretrain(
     trainer = Trainer(trainee, Plan(config.max_epochs, len(trainee.batches(1))))
     progress.start("pretrain autoencoders", trainer.plan.n_epochs * trainer.plan.n_steps, "steps")
     try:
-        trainer.run(progress)
+        train_resumably(trainer, progress, checkpoint)
     finally:
         progress.finish()
     history = [
@@ -118,6 +128,14 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
     def shown(self, dev: Sequence[float]) -> str:
         """Nothing, as there are too many layers to show."""
         return ""
+
+    def state(self) -> dict[str, Any]:
+        """Where dropout's generators are."""
+        return dropout_states(self.model)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Dropout goes on as it would have."""
+        load_dropout_states(self.model, state, self.device)
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
         """An error that names the layer and the learning rate."""

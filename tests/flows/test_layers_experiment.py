@@ -8,17 +8,22 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from permafrost.flows.context import RunContext, RunRuntime
+from permafrost.flows.methods import layers
 from permafrost.flows.nodes.reporting import extractions, pretraining_runs, report_cells
 from permafrost.flows.pipeline import PipelineResult, run_serially
+from permafrost.flows.stage import stage_of
 from permafrost.stages.freeze import load_pair_fit
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.learning import learning_curves
 from permafrost.stages.report.pretraining import read_pretrainings
+from permafrost.storage.artifacts import Draft
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS, save_model
+from tests.stages.fit.test_fit_checkpoint import _Counts, _Stop, _StopsAfter
 from tests.stages.report.test_report import Page
 
 SIZES = {"early": 8, "late": 12}
@@ -104,6 +109,30 @@ def test_pretraining_runs_once_and_is_used_by_the_heads_that_name_it(
     )
     assert trained.keys() == fresh.keys()
     assert any(not torch.equal(trained[k], fresh[k]) for k in trained), "same seed, same start"
+
+
+def test_a_killed_fit_and_a_killed_pretraining_go_on_from_their_checkpoints(
+    first_run: tuple[Path, Path, PipelineResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "CHECKPOINT_EVERY_S", 0.0)
+    path, home, _ = first_run
+    dag, context = look(path, home), RunContext(home, RunRuntime(device="cpu"))
+    nodes = (dag.nodes.pretrainings["encoders"], dag.nodes.fits["pretrained", "pairs", 0])
+    for node, step, n_left in zip(nodes, (7, 8), (4, 3), strict=True):
+        stage, drafts = stage_of(node), [Draft(tmp_path / node.stage / n) for n in ("1", "2")]
+        for draft in drafts:
+            draft.folder.mkdir(parents=True)
+        with pytest.raises(_Stop):
+            stage.run(node, context, drafts[0], _StopsAfter(step))
+        kept = list((home / "artifacts" / node.stage).glob(f".draft-{node.spec.ref.key}*/fit.pt"))
+        assert len(kept) == 1
+        counts = _Counts()
+        stage.run(node, context, drafts[1], counts)
+        assert counts.steps == n_left
+        assert not kept[0].parent.exists()
+        published = dag.artifacts.open(node.spec.ref)
+        for file in drafts[1].folder.iterdir():
+            assert file.read_bytes() == (published / file.name).read_bytes(), file.name
 
 
 def test_scores_tell_the_clean_part_of_test(
