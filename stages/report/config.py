@@ -1,7 +1,7 @@
 """Title, layout and averages of a report."""
 
-from collections.abc import Collection
-from typing import Annotated, Literal
+from collections.abc import Collection, Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
@@ -29,6 +29,28 @@ class CurveAxis(_Config):
     values: dict[str, FiniteFloat] = Field(min_length=1)
     """Value of the parameter by task. Tasks that are not named here are in the tables only."""
 
+    link: ClassVar[str] = "Curve"
+    """What the table of contents calls the main figure."""
+    marks: ClassVar[str] = "lines join the means of the tasks"
+    """What the figure's marks are, for its caption."""
+    has_averages: ClassVar[bool] = False
+    """Whether a mean over the tasks says anything."""
+
+    @property
+    def how(self) -> str:
+        """How the figure shows the metric."""
+        return f"against {self.label}"
+
+    @property
+    def heading(self) -> str:
+        """The figure's heading."""
+        return f"Against {self.label}"
+
+    @property
+    def positions(self) -> Mapping[str, float]:
+        """Where tasks lie on the axis."""
+        return self.values
+
     def require(self, tasks: Collection[str]) -> None:
         """Check that every task with a value exists.
 
@@ -51,6 +73,15 @@ class TasksAxis(_Config):
     """The tasks are shown side by side."""
 
     kind: Literal["tasks"] = "tasks"
+
+    link: ClassVar[str] = "By task"
+    heading: ClassVar[str] = "By task"
+    how: ClassVar[str] = "by task"
+    marks: ClassVar[str] = "marks are means"
+    label: ClassVar[str] = "task"
+    has_averages: ClassVar[bool] = True
+    positions: ClassVar[None] = None
+    """Tasks have no values."""
 
     def require(self, tasks: Collection[str]) -> None:
         """Nothing to check, as no task is named."""

@@ -16,7 +16,7 @@ from permafrost.stages.report.canvas import InlineSvg, shortened
 from permafrost.stages.report.cells import CellResult, TaskCorpus
 from permafrost.stages.report.choices import choice_fields, choice_rows
 from permafrost.stages.report.clean import clean_table
-from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.controls import control_findings
 from permafrost.stages.report.costs import CostRow, Extraction
 from permafrost.stages.report.entries import DASH, hundredths, magnitude, p_text, seconds, signed
@@ -96,7 +96,6 @@ def render(page: Page) -> str:
         "style": Markup(_asset(_STYLE)),
         "title": page.config.title,
         "description": prose(page.config.description),
-        "is_curve": isinstance(page.config.x_axis, CurveAxis),
         "axis": page.config.x_axis,
         "table": page.table,
         "methods": page.table.of_role("method"),

@@ -3,13 +3,14 @@
 A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points; numbers are shown times 100.
 """
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from permafrost.stages.report.canvas import drawable
-from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.frame import DASHES, framed, line
 from permafrost.stages.report.palette import INK, Mark
 from permafrost.stages.report.tables import ResultsTable, Row
@@ -18,15 +19,14 @@ _MAJORITY = "majority class"
 
 
 def main_figure(config: ReportConfig, table: ResultsTable, row_marks: dict[str, Mark]) -> Figure:
-    if isinstance(config.x_axis, CurveAxis):
-        return metric_figure(table, config.x_axis, row_marks)
-    return tasks_figure(table, row_marks)
+    axis = config.x_axis
+    if axis.positions is None:
+        return tasks_figure(table, row_marks)
+    return metric_figure(table, axis.positions, axis.label, row_marks)
 
 
 def main_description(config: ReportConfig, table: ResultsTable) -> str:
     """Alternative text of the figure, with its numbers, which are in the results table as well."""
-    axis = config.x_axis
-    against = f"against {axis.label}" if isinstance(axis, CurveAxis) else "by task"
     lines = [
         f"{row.method}: "
         + ", ".join(
@@ -36,14 +36,21 @@ def main_description(config: ReportConfig, table: ResultsTable) -> str:
         )
         for row in table.rows
     ]
-    return f"Test metric {against}. {'; '.join(lines)}."
+    return f"Test metric {config.x_axis.how}. {'; '.join(lines)}."
 
 
-def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) -> Figure:
-    """Test metric against the parameter: one line per method and control, with bars of one sd over seeds."""
-    placed = sorted(
-        (axis.values[c.task], i) for i, c in enumerate(table.columns) if c.task in axis.values
-    )
+def metric_figure(
+    table: ResultsTable, values: Mapping[str, float], label: str, marks: dict[str, Mark]
+) -> Figure:
+    """Test metric against a parameter: one line per method and control, with bars of one sd over seeds.
+
+    Args:
+        table: the results.
+        values: of the parameter, by task.
+        label: name of the parameter.
+        marks: by method.
+    """
+    placed = sorted((values[c.task], i) for i, c in enumerate(table.columns) if c.task in values)
     x = np.array([value for value, _ in placed])
     figure, top = framed(270.0 + 5 * len(marks), marks, _compared(table))
     axes = figure.add_axes((0.1, 0.135, 0.88, top - 0.135))
@@ -65,7 +72,7 @@ def metric_figure(table: ResultsTable, axis: CurveAxis, marks: dict[str, Mark]) 
     axes.autoscale_view()
     axes.set_xticks(np.unique(x), [f"{v:g}" for v in np.unique(x)])
     axes.set_xlim(x.min() - 0.35 * gap, x.max() + 0.35 * gap)
-    axes.set_xlabel(drawable(axis.label, 70))
+    axes.set_xlabel(drawable(label, 70))
     axes.set_ylabel(f"test {drawable(_metric_names(table), 30)} × 100")
     return figure
 

@@ -13,7 +13,7 @@ import numpy as np
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.metrics.records import TextsInTrain
 from permafrost.stages.report.cells import CellResult
-from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.entries import DASH, hundredths
 from permafrost.stages.report.learning import LearningCurve, Run
 from permafrost.stages.report.standing import Standing, standings
@@ -51,7 +51,7 @@ def annotated(
     """
     columns, bootstrap = table.columns, config.bootstrap
     by_column = standings(results, [(c.task, c.metric) for c in columns], bootstrap)
-    is_averaged = config.averages != "none" and not isinstance(config.x_axis, CurveAxis)
+    is_averaged = config.averages != "none" and config.x_axis.has_averages
     means = averages(columns, config.averages) if is_averaged else ()
     return replace(
         table,

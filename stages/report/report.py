@@ -13,7 +13,7 @@ from permafrost.stages.report import canvas
 from permafrost.stages.report.attention import AttentionRows, attention_examples
 from permafrost.stages.report.cells import Cell, CellResult, TaskCorpus, read_results
 from permafrost.stages.report.choices import ChoiceRow, choice_rows, choices_table, settled_table
-from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.controls import control_findings, controls_table
 from permafrost.stages.report.costs import (
     CostRow,
@@ -232,13 +232,7 @@ def _check_tasks(
         raise InputError(
             f"there are results on {without} but only texts of {sorted(texts)}; pass their corpora as well"
         )
-    if isinstance(config.x_axis, CurveAxis):
-        unknown = [task for task in config.x_axis.values if task not in tasks]
-        if unknown:
-            raise InputError(
-                f"x_axis.values places the task(s) {unknown}, but the results are of {list(tasks)}; "
-                "rename or remove them"
-            )
+    config.x_axis.require(tasks)
 
 
 def plain_tables(
