@@ -5,10 +5,7 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import uvicorn
+from collections.abc import Callable
 
 ENDING_S = 2.0
 """How long it may take to end in order."""
@@ -18,18 +15,18 @@ class _Parent:
     """Whoever holds the other end of our standard input."""
 
     def __init__(self) -> None:
-        self._server: uvicorn.Server | None = None
+        self._end: Callable[[], None] | None = None
         threading.Thread(target=self._end_with_it, daemon=True).start()
 
-    def serve(self, server: "uvicorn.Server") -> None:
-        """Let this server end in order when the parent is gone."""
-        self._server = server
+    def call_when_gone(self, end: Callable[[], None]) -> None:
+        """Let a server end in order when the parent is gone."""
+        self._end = end
 
     def _end_with_it(self) -> None:
         while os.read(0, 1024):
             pass
-        if self._server is not None:
-            self._server.should_exit = True
+        if self._end is not None:
+            self._end()
             time.sleep(ENDING_S)
         os._exit(0)
 
@@ -49,7 +46,11 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(ephemeral=True, final=True)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
-    parent.serve(server)
+
+    def end() -> None:
+        server.should_exit = True
+
+    parent.call_when_gone(end)
 
     def announce() -> None:
         while not server.started:
