@@ -19,13 +19,13 @@ _EXPLAINED: dict[Basis, tuple[str, str]] = {
     "examples": (
         "Over examples",
         "paired bootstrap on the test examples that both sides answered, matched by the digests of their "
-        "texts, queries of a search by their id, text and judgements; scores are means over seeds, and noise "
-        "is the choice of examples, and of seeds where a side has several.",
+        "texts, queries of a search by their id, text and judgements; scores are means over seeds; the "
+        "noise is the choice of examples, and of seeds where a side has several.",
     ),
     "seeds": (
         "Over seeds",
         "Welch's t-test on the scores of the seeds, as there are no predictions of the same examples on both "
-        "sides; noise is the training alone, and the test sets may differ.",
+        "sides; the noise is that of training alone, and the test sets may differ.",
     ),
     "none": (
         "Cannot tell",

@@ -30,14 +30,16 @@ def report_with_gaps(
 def _sentences(nodes: ExperimentGraph, outcomes: Mapping[str, Outcome]) -> list[str]:
     failed = [o for o in outcomes.values() if o.state == "failed"]
     skipped = [o for o in outcomes.values() if o.state == "skipped" and o.node is not nodes.report]
-    sentences = [
-        f"This run did not finish: {len(failed)} stages failed, {len(skipped)} were skipped."
-    ]
+    sentences = [f"This run did not finish: {_stages(len(failed))} failed, {len(skipped)} skipped."]
     sentences += [f"Failed: {o.node.label} ({_first_line(o.error)})." for o in failed]
     for outcome in skipped:
         assert outcome.because is not None, "a skipped node has a cause"
         sentences.append(f"Missing: {outcome.node.label}, which needs {outcome.because.label}.")
     return sentences
+
+
+def _stages(n: int) -> str:
+    return f"{n} stage{'' if n == 1 else 's'}"
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -77,8 +77,8 @@ def _server(settings: dict[str, str]) -> contextlib.AbstractContextManager[str]:
             patience_s=PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value(),
             advice=(
                 "set PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS to wait longer, or PREFECT_API_URL to "
-                "use one that runs",
-                "'prefect server start' may say more, and PREFECT_API_URL names one that runs",
+                "use one that is running",
+                "'prefect server start' may say more, and PREFECT_API_URL can name one that is running",
             ),
         )
     )

@@ -112,7 +112,7 @@ def _read_metrics(cell: Cell) -> Metrics:
         if isinstance(content, dict) and content.get("test", 0.0) is None:
             raise InputError(
                 f"{cell.label} was scored on a corpus without a test split ({path}), so a report has nothing "
-                "to show of it; name one of the corpus' splits test"
+                "to show of it; call one of the corpus' splits test"
             )
         metrics = Metrics.model_validate(content)
     except FileNotFoundError as error:

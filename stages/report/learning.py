@@ -130,8 +130,8 @@ def learning_description(curves: Sequence[LearningCurve]) -> str:
         for c in curves
     )
     return (
-        "Line charts, per task and loss one of the loss on train and one of the metric on dev, against "
-        f"epochs: mean over seeds with the range of the seeds as a band. Kept, by seed: {kept}."
+        "Line charts against epochs, for each task and loss: the loss on train and the metric on dev, mean "
+        f"over seeds with the range of the seeds as a band. Kept, by seed: {kept}."
     )
 
 

@@ -78,7 +78,7 @@ def marks_note(standings: Sequence[Standing], config: BootstrapConfig) -> tuple[
     notes: list[str] = []
     if n_comparisons:
         notes.append(
-            f"{TIED}: the difference to the best of the column is not significant at {config.alpha:g} "
+            f"{TIED}: the difference from the best of the column is not significant at {config.alpha:g} "
             "(paired bootstrap over the test examples, metrics averaged over seeds, with other seeds drawn "
             f"in each of {config.n_resamples:,} resamples, two-sided; "
             f"{_counted(n_comparisons, 'comparison')}, not corrected for their number). The best "
@@ -86,8 +86,8 @@ def marks_note(standings: Sequence[Standing], config: BootstrapConfig) -> tuple[
         )
     if 0 < n_missing < n_results:
         notes.append(
-            f"{n_missing} of {n_results} results take no part in that: predictions that give their score "
-            "were not kept."
+            f"{n_missing} of {n_results} results are not compared: the predictions behind their scores were "
+            "not kept."
         )
     return tuple(notes)
 
@@ -104,8 +104,8 @@ def few_seeds_note(results: Sequence[CellResult], standings: Sequence[Standing])
     if fewest == 1:
         alone = ", ".join(method for method, seeds_of in seeds.items() if len(seeds_of) == 1)
         return (
-            f"One seed of {alone}: how far another training would differ is not in the comparisons; give "
-            "`seeds` several.",
+            f"Only one seed of {alone}: the comparisons leave out how much trainings differ; give several "
+            "`seeds`.",
         )
     if fewest < FEW_SEEDS:
         return (
@@ -150,8 +150,8 @@ def small_sets_note(table: ResultsTable, config: BootstrapConfig) -> tuple[str, 
     if not small:
         return ()
     return (
-        f"Too small to tell close scores apart (half of the widest {config.level:.0%} interval behind the "
-        f"size): {'; '.join(small)}.",
+        f"Too small to tell close scores apart (after the size, half of the widest {config.level:.0%} "
+        f"interval): {'; '.join(small)}.",
     )
 
 
@@ -214,7 +214,7 @@ def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:
     if not shared:
         return ()
     return (
-        f"Test examples with a text that train has: {'; '.join(shared.values())}. Scores on the others are "
+        f"Test examples that share a text with train: {'; '.join(shared.values())}. Scores on the others are "
         "in report.html, and in results.parquet as clean_test.",
     )
 

@@ -308,7 +308,7 @@ def intervals_table(table: ResultsTable, level: float) -> PlainTable:
                 )
             test = (hundredths(interval.value), _span(interval.low, interval.high, hundredths))
             rows.append((column.heading, row.method, *test, *to_best))
-    header = ("task", "method", "test", "interval", "to the best", "interval", "p")
+    header = ("task", "method", "test", "interval", "vs. best", "interval", "p")
     title = f"Test metric with its {level:.0%} interval over test examples and seeds, × 100"
     return PlainTable(title, header, tuple(rows))
 

@@ -238,7 +238,7 @@ def summary_figure(tasks: Sequence[TaskSummary], marks: dict[str, Mark]) -> Figu
 
 
 def _bars(axes: Axes, summary: TaskSummary) -> None:
-    rows = [("every token alike", summary.kinds), *((m.method, m.kinds) for m in summary.methods)]
+    rows = [("uniform weights", summary.kinds), *((m.method, m.kinds) for m in summary.methods)]
     for place, (_, shares) in enumerate(rows):
         lefts = np.concatenate([[0.0], np.cumsum(shares)[:-1]])
         for left, share, colour in zip(lefts, shares, KIND_COLOURS, strict=True):

@@ -179,7 +179,7 @@ def token_picture(example: Example) -> Figure:
     top = 34.0
     for row, lines in zip(example.rows, blocks, strict=True):
         axes.text(_MARGIN, top + 8, drawable(row.method), fontsize=9.5, color=INK, va="center")
-        prediction = "" if row.prediction is None else f"says {drawable(row.prediction, 30)}"
+        prediction = "" if row.prediction is None else f"predicts {drawable(row.prediction, 30)}"
         axes.text(
             _WIDTH - _MARGIN,
             top + 8,
@@ -220,7 +220,7 @@ def _wrapped(passage: Passage) -> list[_Line]:
     wrapped = [_Line(tuple(line)) for line in lines]
     n_more = passage.n_tokens - len(passage.shown)
     if n_more:
-        remark = f"… {n_more} more tokens, holding {passage.hidden_share:.0%} of the weight"
+        remark = f"… {n_more} more tokens, with {passage.hidden_share:.0%} of the weight"
         wrapped.append(_Line((), remark))
     return wrapped
 

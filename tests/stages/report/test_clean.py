@@ -114,7 +114,7 @@ def test_clean_scores_stand_beside_those_on_all_of_test(mixed: Grid, tmp_path: P
     expected = np.mean(clean_scores(mixed, "glot"))
     assert glot[1:] == [hundredths(found.rows[2].entries[0][0].mean), hundredths(float(expected))]
     assert "ratio 0.2accuracy, 20.0 % share a text" in [cell for row in page.rows for cell in row]
-    assert "Test examples with a text that train has: ratio 0.2 20.0 %." in page.source
+    assert "Test examples that share a text with train: ratio 0.2 20.0 %." in page.source
 
 
 def test_without_overlap_there_is_neither_a_note_nor_a_table(grid: Grid, tmp_path: Path):

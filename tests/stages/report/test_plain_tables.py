@@ -87,7 +87,7 @@ def test_intervals_are_those_of_the_standing(tmp_path: Path):
     (first, *_) = plain_tables(
         table, 0.95, layers=(), weighed=(), choices=(), costs=(), extractions=()
     )
-    assert first.header[3:] == ("interval", "to the best", "interval", "p")
+    assert first.header[3:] == ("interval", "vs. best", "interval", "p")
     interval = standing.entries["b"]
     row = dict(zip(("task", "method", "test", "interval", "to"), first.rows[1], strict=False))
     assert row["interval"] == f"{100 * interval.low:.1f} to {100 * interval.high:.1f}"

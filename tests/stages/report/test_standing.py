@@ -109,7 +109,7 @@ def test_predictions_that_do_not_give_the_score_are_left_out(cells):
     assert set(found.cells) == {(m, s) for m in RIGHT for s in (0, 1)} - {("close", 0), ("bad", 0)}
     assert set(found.entries) == {"good", "chance"}
     assert not found.against_best
-    assert "2 of 8 results take no part in that" in table.notes[0]
+    assert "2 of 8 results are not compared" in table.notes[0]
     assert not any(table.is_tied(row, 0) for row in table.rows)
 
 
@@ -205,7 +205,7 @@ def test_one_seed_of_a_trained_method_is_named(far_apart, tmp_path: Path):
     labels = two_classes(300)
     fixed = scored_cell(tmp_path, "untrained", labels, answers(0.7, labels, 70))
     said = with_notes([*alone, fixed]).notes[1]
-    assert said.startswith("One seed of scorer, first: how far another training would differ")
+    assert said.startswith("Only one seed of scorer, first: the comparisons leave out")
     assert not any("seeds" in note for note in with_notes([fixed]).notes)
 
 

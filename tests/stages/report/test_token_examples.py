@@ -185,7 +185,7 @@ def test_the_page_shows_pairs_and_folds_long_texts(make_grid, tmp_path: Path):
     grid.config = grid.config.model_copy(update={"n_examples": 1})
     pairs_of(grid, "similarity", [3.8, 1.5], [0.8712, 0.5])
     page = Page(grid.write(tmp_path / "report") / "report.html")
-    section = page.source[page.source.index('id="tokens"') : page.source.index("Over all kept")]
+    section = page.source[page.source.index('id="tokens"') : page.source.index("Over all texts")]
     assert section.count('<span class="side">') == 2
     assert "label <strong>3.8</strong> · 603 and 603 tokens" in section
     assert "says cosine 0.871" in section
@@ -193,8 +193,8 @@ def test_the_page_shows_pairs_and_folds_long_texts(make_grid, tmp_path: Path):
     stored = pq.read_table(grid.cells[0].folder / "token_weights.parquet").to_pylist()[:2]
     for of_text in stored:
         hidden, cut = (sum(of_text["weights"][k:]) for k in (N_OPEN, MAX_TOKENS))
-        assert f"<summary>{603 - N_OPEN} more tokens, holding {hidden:.0%} of the weight" in section
-        assert f"… 91 more tokens not shown, holding {cut:.0%} of the weight" in section
+        assert f"<summary>{603 - N_OPEN} more tokens, with {hidden:.0%} of the weight" in section
+        assert f"… 91 more tokens not shown, with {cut:.0%} of the weight" in section
     details = section.split("<details")[1].split("</details>")[0]
     assert details.count('<span class="t w') == MAX_TOKENS - N_OPEN
 

@@ -166,7 +166,7 @@ def test_the_figure_draws_these_numbers(grid: Grid):
     ]
     for summary, left, right in zip(found, bars, lines, strict=True):
         labels = [t.get_text() for t in left.get_yticklabels()]
-        assert labels == ["every token alike", "mean", "scorer", "glot"]
+        assert labels == ["uniform weights", "mean", "scorer", "glot"]
         widths = {
             (round(bar.get_y() + bar.get_height() / 2), bar.get_facecolor()): bar.get_width()
             for bar in left.patches
