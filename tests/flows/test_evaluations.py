@@ -188,7 +188,7 @@ def test_a_key_holds_the_code_of_mteb_tasks_and_of_the_method(
         assert code is not None
         assert "permafrost.stages.mteb_evaluation.build:build_task" in code
         assert "permafrost.stages.mteb_evaluation.encoder:PermafrostEncoder" in code
-        tasks = {name for name in code if name.startswith(EVALUATION_TASKS.package)}
+        tasks = {name for name in code if name.startswith(EVALUATION_TASKS.packages)}
         assert {name.rpartition(".")[2] for name in tasks} == {"sts:StsTask"}
     assert "permafrost.stages.embed.aggregations.mean:MeanRow" in mean
     assert "permafrost.stages.embed.head:embed_with_head" in head

@@ -118,7 +118,7 @@ def test_a_killed_fit_and_a_killed_pretraining_go_on_from_their_checkpoints(
     path, home, _ = first_run
     dag, context = look(path, home), RunContext(home, RunRuntime(device="cpu"))
     nodes = (dag.nodes.pretrainings["encoders"], dag.nodes.fits["pretrained", "pairs", 0])
-    for node, step, n_left in zip(nodes, (7, 8), (4, 3), strict=True):
+    for node, step, n_left in zip(nodes, (9, 10), (4, 3), strict=True):
         stage, drafts = stage_of(node), [Draft(tmp_path / node.stage / n) for n in ("1", "2")]
         for draft in drafts:
             draft.folder.mkdir(parents=True)
