@@ -1,5 +1,6 @@
 """Prefect's server as a process that prints its address and ends with the one that started it."""
 
+import gc
 import os
 import socket
 import sys
@@ -38,9 +39,14 @@ def main() -> None:
     report = os.dup(1)
     os.dup2(2, 1)
 
-    # Imported here: it takes seconds, in which the parent may end.
+    # Imported here: it takes seconds, in which the parent may end. What is imported stays, and need not be
+    # looked through for garbage time and again.
+    gc.disable()
     import uvicorn
     from prefect.server.api.server import create_app
+
+    gc.freeze()
+    gc.enable()
 
     # A free port of the loopback interface, held from now on.
     listener = socket.create_server(("127.0.0.1", 0))

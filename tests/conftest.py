@@ -1,8 +1,9 @@
 """Hypothesis profiles, chosen by HYPOTHESIS_PROFILE: `default`, `ci` (the same examples every time) and
-`nightly` (many more); and no waiting for the disk."""
+`nightly` (many more); no waiting for the disk, and no garbage collection where there is no garbage."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,18 @@ settings.register_profile("nightly", deadline=None, max_examples=2000)
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") == "true" else "default")
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports of libraries make a million objects that stay: Python would look through them time and again,
+    here and in every test that collects garbage, and take a second to leave each at the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

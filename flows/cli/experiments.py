@@ -19,6 +19,7 @@ from permafrost.flows.cli.common import (
     size,
     table,
 )
+from permafrost.flows.imports import kept_imports
 
 ExperimentArgument = Annotated[
     Path, typer.Argument(help="Experiment file (YAML).", show_default=False)
@@ -51,8 +52,9 @@ def run(
 ) -> None:
     """Run the whole DAG; whatever is published already is reused."""
     # Imported here: Prefect and torch take seconds, and the listings need neither.
-    from permafrost.flows.engine.choice import parse_engine
-    from permafrost.flows.pipeline import run_embedded
+    with kept_imports():
+        from permafrost.flows.engine.choice import parse_engine
+        from permafrost.flows.pipeline import run_embedded
 
     started = time.monotonic()
     if engine is not None:
@@ -90,10 +92,11 @@ def plan(
     json: JsonFlag = False,  # typer reads the default
 ) -> None:
     """Say what would run and why, tokens, bytes, time and free disk; writes nothing."""
-    from permafrost.flows.build import build_graph
-    from permafrost.flows.checks import check
-    from permafrost.flows.experiment import load_experiment
-    from permafrost.flows.plan import make_plan
+    with kept_imports():
+        from permafrost.flows.build import build_graph
+        from permafrost.flows.checks import check
+        from permafrost.flows.experiment import load_experiment
+        from permafrost.flows.plan import make_plan
 
     nodes, folder = build_graph(load_experiment(experiment, set_ or [])), home_folder(home)
     check(nodes, folder)
@@ -139,9 +142,10 @@ def report(
     home: HomeFlag = DEFAULT_HOME,  # typer reads the default
 ) -> None:
     """Build the HTML report again from finished results, and print its path."""
-    from permafrost.flows.build import build_graph
-    from permafrost.flows.experiment import load_experiment
-    from permafrost.flows.rebuild_report import rebuild_report
+    with kept_imports():
+        from permafrost.flows.build import build_graph
+        from permafrost.flows.experiment import load_experiment
+        from permafrost.flows.rebuild_report import rebuild_report
 
     nodes = build_graph(load_experiment(experiment, set_ or []))
     say_path(rebuild_report(nodes, home_folder(home)))

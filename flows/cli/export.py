@@ -17,6 +17,7 @@ from permafrost.flows.cli.common import (
     say_path,
     size,
 )
+from permafrost.flows.imports import kept_imports
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +57,8 @@ def export(
 ) -> None:
     """Write a trained head and its backbone as a folder that sentence-transformers loads."""
     # Imported here: torch takes seconds, and a wrong flag needs none of it.
-    from permafrost.stages.encoder import export_head
+    with kept_imports():
+        from permafrost.stages.encoder import export_head
 
     load_plugins(plugins)
     done = export_head(home_folder(home), artifact, output, form, backbone, device)

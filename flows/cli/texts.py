@@ -18,6 +18,7 @@ from permafrost.flows.cli.common import (
     say_path,
 )
 from permafrost.flows.engine.progress import Display, NodeProgress
+from permafrost.flows.imports import kept_imports
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import public_name
@@ -76,8 +77,9 @@ def extract(
     json: JsonFlag = False,
 ) -> None:
     """Fill the feature store with what is missing for these texts; an ensemble fills one per prompt."""
-    from permafrost.flows.extraction import extract_texts
-    from permafrost.stages.corpus.texts import read_texts
+    with kept_imports():
+        from permafrost.flows.extraction import extract_texts
+        from permafrost.stages.corpus.texts import read_texts
 
     started = time.monotonic()
     load_plugins(plugins)
@@ -232,14 +234,15 @@ def embed(
     json: JsonFlag = False,
 ) -> None:
     """Write one embedding per text, in input order, from cached features (extracted if missing)."""
-    from permafrost.flows.embedding import (
-        ByHead,
-        ByMethod,
-        ExtractContext,
-        embed_config,
-        embed_texts,
-    )
-    from permafrost.stages.corpus.texts import read_texts
+    with kept_imports():
+        from permafrost.flows.embedding import (
+            ByHead,
+            ByMethod,
+            ExtractContext,
+            embed_config,
+            embed_texts,
+        )
+        from permafrost.stages.corpus.texts import read_texts
 
     load_plugins(plugins)
     if head is not None:

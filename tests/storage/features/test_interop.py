@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import dask.array
-import duckdb
 import numpy as np
 import pytest
 import tensorstore
-import xarray
 import zarr
 import zarrs  # noqa: F401  (registers its codec pipeline)
 from numpy.typing import NDArray
@@ -44,6 +42,8 @@ def _with_tensorstore(path: Path, array: str) -> NDArray[Any]:
 
 
 def _with_xarray(path: Path, array: str) -> NDArray[Any]:
+    import xarray
+
     folder, _, name = array.rpartition("/")
     opened = xarray.open_zarr(path / folder, consolidated=False, chunks=None)
     assert opened[name].dims == ARRAYS[array]
@@ -68,6 +68,10 @@ ENGINES: dict[str, Callable[[Path, str], NDArray[Any]]] = {
 
 def _rows_by_text(small: SmallStore, array: str, whole: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Cut a whole array as DESIGN section 3 says: with the segment tables alone."""
+    # Imported here, by the one test process that needs it: it complains when objects that refer to it are
+    # left alone until the process ends (see tests/conftest.py).
+    import duckdb
+
     folder = small.store.root / "segments" / "*.parquet"
     table = duckdb.sql(f"select text, n_tokens, token_start, text_row from '{folder}'").fetchall()
     if ARRAYS[array][0] == "text":
