@@ -62,8 +62,16 @@ assert not loaded, loaded
 permafrost.open("nowhere").runs()
 loaded = [name for name in ("torch", "transformers", "prefect") if name in sys.modules]
 assert not loaded, loaded
-import permafrost.flows.cli, permafrost.flows.front
-assert "distributed" not in sys.modules, "it is for runs on Dask only"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.deep
+def test_dask_is_for_runs_on_dask_only() -> None:
+    """Nor do libraries import it; that we do not is in test_late_imports.py."""
+    code = """
+import sys, permafrost.flows.cli.app, permafrost.flows.front
+assert "distributed" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

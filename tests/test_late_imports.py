@@ -1,0 +1,53 @@
+"""Dask is imported by runs on Dask only; told by the text of our modules, as importing them takes seconds."""
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def imported_at_once(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Modules, and names in modules, that a module imports when it is imported itself."""
+    for node in nodes:
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(module)):
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                yield from imported_at_once(node.orelse)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                pass
+            case _:
+                yield from imported_at_once(ast.iter_child_nodes(node))
+
+
+def reached(*names: str) -> dict[str, str]:
+    """Every module that these import, directly or not, ours and others', and who imports it."""
+    found: dict[str, str] = {}
+    todo = [(name, "") for name in names]
+    while todo:
+        name, importer = todo.pop()
+        if name in found:
+            continue
+        found[name] = importer
+        path = ROOT / name.replace(".", "/")
+        sources = [p for p in (path.with_suffix(".py"), path / "__init__.py") if p.exists()]
+        todo += [(parent, name) for parent in [name.rpartition(".")[0]] if parent]
+        for source in sources:
+            tree = ast.parse(source.read_text(encoding="utf-8"))
+            todo += [(other, name) for other in imported_at_once(tree.body)]
+    return found
+
+
+def test_neither_the_front_door_nor_the_command_line_imports_dask() -> None:
+    found = reached("permafrost.flows.front", "permafrost.flows.cli.app")
+    assert "permafrost.flows.pipeline" in found
+    assert "torch" in found
+    assert {"distributed", "dask"} & found.keys() == set(), found.get("distributed")
+
+
+def test_a_run_on_dask_does() -> None:
+    assert "distributed" in reached("permafrost.flows.engine.dask")
