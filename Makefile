@@ -61,7 +61,9 @@ clean:
 # on all, and leaves out what is rarely or never imported: that is compiled when it is. Packages hold templates that are no
 # Python, so its exit code says nothing. Torch is compiled while the others are installed.
 PIP_FLAGS := --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
-COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/torch/(_inductor|testing)/|/transformers/models/|/pip/'
+RARE := /(tests|torch/(_inductor|testing)|transformers/models|pip|sympy/physics|scipy/signal|dask/dataframe|tornado/test)/
+UNUSED := /(fontTools|pygments/lexers|apprise|networkx|dateparser|aiohttp|rich_rst|cyclopts|setuptools)/
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '$(RARE)|$(UNUSED)'
 $(TORCH): constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "permafrost needs Python 3.11 or newer, this is " + sys.version)'
 	$(PYTHON) -m venv .venv

@@ -137,7 +137,7 @@ TEMPLATE = "Instruct: {instruction} Query: "
 
 @diagonal({"kind": ["retrieval", "reranking", "classification"], "pooled": ["exclude", "include"]})
 def test_instructions_have_the_scores_of_mtebs_own_wrapper(
-    folder: Path, tmp_path: Path, kind: str, pooled: Any
+    folder: Path, tmp_path: Path, kind: str, pooled: Any, ours: Embedding
 ) -> None:
     # Queries alone where there are any, as the wrapper has it without passages.
     form = TEMPLATE + "{text}"
@@ -164,9 +164,7 @@ def test_instructions_have_the_scores_of_mtebs_own_wrapper(
     )
     found = mteb.evaluate(theirs, built, cache=None, co2_tracker=False, show_progress_bar=False)
     mine = evaluate_task(config, "same", embedding(tmp_path / "home", recipes))
-    plain = evaluate_task(
-        config, "same", embedding(tmp_path / "home", dict.fromkeys(ROLES, PlainRecipe()))
-    )
+    plain = evaluate_task(config, "same", ours)
     assert mine.scores != plain.scores
     assert mine.metrics["test"] == pytest.approx(found.task_results[0].get_score(), abs=5e-5)
 
