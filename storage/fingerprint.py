@@ -133,17 +133,13 @@ def _digest(statements: Sequence[ast.stmt]) -> str:
 
 
 def _without_docstrings(statement: ast.stmt) -> ast.stmt:
-    class Strip(ast.NodeTransformer):
-        def generic_visit(self, node: ast.AST) -> ast.AST:
-            super().generic_visit(node)
-            body = getattr(node, "body", None)
-            if isinstance(body, list):
-                kept = [s for s in cast(list[ast.stmt], body) if not _is_string(s)]
-                node.body = kept or [ast.Pass()]  # pyright: ignore[reportAttributeAccessIssue]
-            return node
-
     copy = ast.parse(ast.unparse(statement)).body[0]
-    return Strip().visit(copy)
+    for node in ast.walk(copy):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            kept = [s for s in cast(list[ast.stmt], body) if not _is_string(s)]
+            node.body = kept or [ast.Pass()]  # pyright: ignore[reportAttributeAccessIssue]
+    return copy
 
 
 def _is_string(node: ast.stmt) -> bool:
@@ -303,7 +299,8 @@ def _read_definition(module: str, name: str | None) -> _Read:
         names, imported = set[tuple[str, ...]](), set[tuple[str, str | None, tuple[str, ...]]]()
         for statement in statements:
             local = _local_imports(module, statement)
-            for node in ast.walk(statement):
+            nodes = ast.walk(statement)
+            for node in (n for n in nodes if isinstance(n, ast.Name | ast.Attribute)):
                 match _dotted(node):
                     case (first, *rest) if first in local:
                         imported.add((*local[first], tuple(rest)))
