@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from permafrost.flows.plan import Plan
     from permafrost.stages.encoder import load_exported
     from permafrost.stages.encoder.sentence_transformers_module import FrozenBackboneHead
+    from permafrost.stages.graphs.from_data import graphs_from_data
     from permafrost.storage.artifacts import ArtifactRef
     from permafrost.storage.errors import (
         CorruptDataError,
@@ -54,6 +55,7 @@ __all__ = [
     "Plan",
     "StoreBusyError",
     "encode",
+    "graphs_from_data",
     "load_exported",
     "open",
     "plan",
@@ -66,6 +68,7 @@ _DEFINED_IN = {
     "Home": "permafrost.flows.home",
     "PipelineResult": "permafrost.flows.pipeline",
     "Plan": "permafrost.flows.plan",
+    "graphs_from_data": "permafrost.stages.graphs.from_data",
     "load_exported": "permafrost.stages.encoder",
 }
 """Names that are imported when they are asked for; the errors are in storage.errors."""

@@ -1,6 +1,6 @@
 """From cases to a corpus with graphs: texts and items are numbered, and the plain examples made."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,6 +66,7 @@ def assemble(
     label_names: Sequence[str] = (),
     relation_words: Sequence[str] = (),
     searched: Searched | None = None,
+    left_out: Mapping[str, int] | None = None,
 ) -> GraphCorpus:
     """The corpus of these cases. Texts, and items, come once each, in order of first appearance.
 
@@ -78,6 +79,7 @@ def assemble(
         label_names: of the classes of a `classification`.
         relation_words: each relation in words, if not as `in_words` has it.
         searched: of an `unlabelled` task.
+        left_out: see `GraphCorpus`.
 
     Raises:
         InputError: there are no cases, or no graph has a node.
@@ -114,6 +116,7 @@ def assemble(
         documents=documents,
         judgements=_table(judged, JUDGEMENTS),
         relation_words=tuple(relation_words),
+        left_out=dict(left_out or {}),
     )
     corpus.require_sound()
     return corpus

@@ -5,10 +5,11 @@ from, one item that matches or does not, or a query and a document.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import SupportsIndex
 
 import numpy as np
 import pyarrow as pa
@@ -79,6 +80,9 @@ class GraphCorpus(Corpus):
     relation_words: tuple[str, ...] = ()
     """Each relation in words, for descriptions; those of `in_words` if not given."""
 
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """What a source did not use, by the reason: numbers of rows, for summaries and reports."""
+
     def __post_init__(self) -> None:
         if not self.relation_words:
             object.__setattr__(self, "relation_words", tuple(map(in_words, self.relations)))
@@ -117,9 +121,10 @@ class GraphCorpus(Corpus):
             "n_labels": len(self.labels),
             "n_relations": len(self.relations),
             "n_cases": self.cases.num_rows,
+            **{f"n_left_out_{reason}": n for reason, n in self.left_out.items()},
         }
 
-    def triples(self, graph: int) -> list[tuple[str, str, str]]:
+    def triples(self, graph: SupportsIndex) -> list[tuple[str, str, str]]:
         """Head, relation and tail of a graph's own edges, without inverses and those of the query node."""
         nodes, edges = self.graphs.nodes_of(graph), self.graphs.edges_of(graph)
         label = self.graphs.node_label[nodes].tolist()
@@ -130,12 +135,12 @@ class GraphCorpus(Corpus):
             if r < len(self.relations)
         ]
 
-    def description_parts(self, graph: int) -> list[str]:
+    def description_parts(self, graph: SupportsIndex) -> list[str]:
         """`head relation tail` of each of a graph's own edges, the relations in words."""
         words = dict(zip(self.relations, self.relation_words, strict=True))
         return [f"{head} {words[relation]} {tail}" for head, relation, tail in self.triples(graph)]
 
-    def description(self, graph: int) -> str:
+    def description(self, graph: SupportsIndex) -> str:
         """A graph as text, `head relation tail; head relation tail`; "" without edges of its own.
 
         Source: GT2VEC, section 3.3 (its example leaves a relation out; we follow the sentence).
@@ -170,6 +175,7 @@ class GraphCorpus(Corpus):
             "node_types": list(NODE_TYPES),
             "relations": list(self.relations),
             "relation_words": list(self.relation_words),
+            "left_out": dict(self.left_out),
         }
         text = json.dumps(head, indent=2, ensure_ascii=False) + "\n"
         (folder / "graphs.json").write_text(text, encoding="utf-8")
@@ -207,6 +213,7 @@ class GraphCorpus(Corpus):
                     else JUDGEMENTS.empty_table()
                 ),
                 relation_words=tuple(head["relation_words"]),
+                left_out=head["left_out"],
             )
             corpus.require_sound()
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:

@@ -1,6 +1,8 @@
 """Many small graphs in flat columns: nodes one after the other, then edges one after the other."""
 
 from dataclasses import dataclass, fields
+from operator import index
+from typing import SupportsIndex
 
 import numpy as np
 import pyarrow as pa
@@ -71,13 +73,13 @@ class TextGraphs:
         """Every column, in the order of the fields."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
-    def nodes_of(self, graph: int) -> slice:
+    def nodes_of(self, graph: SupportsIndex) -> slice:
         """The rows of a graph's nodes."""
-        return slice(int(self.node_offsets[graph]), int(self.node_offsets[graph + 1]))
+        return _rows_of(self.node_offsets, graph)
 
-    def edges_of(self, graph: int) -> slice:
+    def edges_of(self, graph: SupportsIndex) -> slice:
         """The rows of a graph's edges."""
-        return slice(int(self.edge_offsets[graph]), int(self.edge_offsets[graph + 1]))
+        return _rows_of(self.edge_offsets, graph)
 
     def require_sound(self, n_labels: int, n_raw_relations: int) -> None:
         """Check that every number is in range.
@@ -154,6 +156,11 @@ class TextGraphs:
             edge_offsets,
             *(edges.column(name).to_numpy() for name in ("source", "target", "relation")),
         )
+
+
+def _rows_of(offsets: NDArray[np.int64], graph: SupportsIndex) -> slice:
+    at = index(graph)
+    return slice(int(offsets[at]), int(offsets[at + 1]))
 
 
 def _within(values: NDArray[np.integer], low: int, end: int) -> bool:

@@ -19,6 +19,8 @@ from pydantic import ValidationError
 from permafrost.stages.corpus.source import CORPUS_SOURCES, TaskSource
 from permafrost.stages.graphs.linked import LinkedSource
 from permafrost.storage.keys import digest
+from tests.stages.graphs.small_tables import EDGES, EXAMPLES, NODES
+from tests.stages.graphs.small_webnlg import entries
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "corpora.json"
 
@@ -56,6 +58,12 @@ def write(folder: Path) -> None:
             for i in rows
         ],
     }
+    for name, rows in zip(("nodes", "edges", "examples"), (NODES, EDGES, EXAMPLES), strict=True):
+        files[f"graphs/{name}.csv"] = [",".join(map(str, row)) for row in rows]
+    for split in ("train", "dev", "test"):
+        files[f"webnlg/{split}.jsonl"] = [
+            json.dumps({"text": text, "triples": triples}) for text, triples in entries(split)
+        ]
     for name, lines in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
@@ -89,6 +97,17 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
         "reranking, negatives": {**candidates, "negatives": "candidates"},
         "dilution": {"kind": "dilution", "ratio": 0.5, "signal": "tiled", "gap": 2, **SIZES},
         "segments": {"kind": "segments", "source": long, "min_words": 4, "n_texts": 6},
+        "graphs": {
+            "kind": "graphs",
+            **{n: str(folder / f"graphs/{n}.csv") for n in ("nodes", "edges", "examples")},
+        },
+        "webnlg_pairs": {
+            "kind": "webnlg_pairs",
+            "path": str(folder / "webnlg"),
+            "n_train": 8,
+            "n_dev": 8,
+            "n_test": 8,
+        },
         "concatenated": {"kind": "concatenated", "source": pairs, "n_words": 9},
         "concatenated, shared": {
             "kind": "concatenated",
@@ -130,10 +149,16 @@ def others(field: str, annotation: Any, folder: Path) -> list[Any]:
         "corpus": ["queries"],
         "queries": ["corpus"],
         "qrels": [{"train": "qrels/other"}],
-        "task": [{"kind": "unlabelled"}, {"kind": "unlabelled", "text": "long"}],
+        "task": ["retrieval", {"kind": "unlabelled"}, {"kind": "unlabelled", "text": "long"}],
         "dev": [QUERIES, {"kind": "given"}],
         "test": [QUERIES, {"kind": "given"}],
         "source": [],
+        "nodes": [str(folder / "pairs.csv")],
+        "edges": [str(folder / "pairs.csv")],
+        "examples": [str(folder / "pairs.csv")],
+        "relations": [["one", "another"], "unfiltered"],
+        "relation_words": [{"in": "is inside"}],
+        "merged": [[1, 2]],
     }
     by_type = {int: [0, 1, 2, 4, 30], float: [0.25], str: ["other"]}
     parts = [annotation, *get_args(annotation)]
@@ -171,6 +196,8 @@ def test_every_field_of_a_source_is_among_its_facts(kind: str, tmp_path: Path) -
     write(tmp_path)
     write(tmp_path / "other")
     shutil.copytree(tmp_path / "search", tmp_path / "other", dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "webnlg", tmp_path / "other", dirs_exist_ok=True)
+    (tmp_path / "other" / "train.jsonl").write_text('{"text": "A", "triples": ["a | b | c"]}\n')
     (tmp_path / "other" / "corpus.jsonl").write_text('{"_id": "d1", "text": "another"}\n')
     (tmp_path / "search" / "qrels" / "other.tsv").write_text("q1\td1\t1\n")
     # A folder has no revision.

@@ -1,0 +1,307 @@
+"""A user's graphs from tables: what they become, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from pydantic import ValidationError
+from torch_geometric.data import Data, HeteroData
+
+import permafrost
+from permafrost.stages.corpus.source import CORPUS_SOURCES
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
+from permafrost.storage.errors import InputError
+from tests.stages.graphs.small_tables import CHOICES, EDGES, EXAMPLES, NODES, SEARCHES, Rows, write
+
+
+def built(fields: dict[str, Any]) -> GraphCorpus:
+    corpus = CORPUS_SOURCES.validate(fields).build()
+    assert isinstance(corpus, GraphCorpus)
+    return corpus
+
+
+def nodes_of(corpus: GraphCorpus, item: int) -> dict[str, int]:
+    """Label to type, of the graph of an item."""
+    graph = corpus.items.column("graph").to_pylist()[item]
+    rows = corpus.graphs.nodes_of(graph)
+    labels = corpus.graphs.node_label[rows].tolist()
+    types = corpus.graphs.node_type[rows].tolist()
+    return {"" if at < 0 else corpus.labels[at]: t for at, t in zip(labels, types, strict=True)}
+
+
+def test_tables_become_a_corpus_of_texts_with_graphs(tmp_path: Path) -> None:
+    corpus = built(write(tmp_path))
+    assert corpus.task == "classification"
+    assert corpus.label_names == ("no", "yes")
+    assert corpus.splits == ("train", "dev", "test")
+    assert corpus.relations == ("atLocation", "in")
+    assert corpus.items.num_rows == len(EXAMPLES) - 1
+    assert corpus.triples(0) == [("cup", "atLocation", "kitchen"), ("tea", "in", "cup")]
+    assert corpus.description(0) == "cup at location kitchen; tea in cup"
+    # The cup is in the text, so it is an entity of the query; the kitchen is not.
+    assert nodes_of(corpus, 0) == {"": 3, "cup": 0, "kitchen": 2, "tea": 2}
+    # Texts that name the same nodes of a graph share it.
+    assert len(corpus.graphs) == 2
+    assert corpus.left_out == {"graphs_without_example": 0, "repeated_triples": 0}
+
+
+@pytest.mark.parametrize("extension", ["parquet", "jsonl", "csv", "tsv"])
+def test_every_format_of_table_is_read_alike(extension: str, tmp_path: Path) -> None:
+    expected = built(fields := write(tmp_path))
+    for name in ("nodes", "edges", "examples"):
+        table, path = pd.read_csv(fields[name]), str(tmp_path / f"{name}.{extension}")
+        match extension:
+            case "parquet":
+                table.to_parquet(path)
+            case "jsonl":
+                table.to_json(path, orient="records", lines=True)
+            case _:
+                table.to_csv(path, index=False, sep="\t" if extension == "tsv" else ",")
+        fields[name] = path
+    assert built(fields) == expected
+
+
+def test_rows_of_a_case_are_the_choices(tmp_path: Path) -> None:
+    corpus = built({**write(tmp_path, examples=CHOICES), "task": "multiple_choice"})
+    assert corpus.task == "multiple_choice"
+    assert corpus.cases.num_rows == 3
+    case = corpus.case_split("dev").to_pylist()[0]
+    assert case["label"] == 0
+    texts = corpus.items.column("text").to_pylist()
+    assert [corpus.texts[texts[i]].split("? ")[1] for i in case["items"]] == [
+        "kitchen", "garden", "street"
+    ]  # fmt: skip
+    assert corpus.split("dev").column("label").to_pylist() == [1, 0, 0]
+
+
+def test_a_search_has_all_documents_and_every_judgement(tmp_path: Path) -> None:
+    corpus = built({**write(tmp_path, examples=SEARCHES), "task": "retrieval"})
+    assert corpus.task == "unlabelled"
+    text = corpus.items.column("text").to_pylist()
+    assert [corpus.texts[text[i]] for i in corpus.documents] == [
+        "All about kitchens", "All about gardens"
+    ]  # fmt: skip
+    assert corpus.judgements.column("grade").to_pylist() == [1, 0, 2]
+    assert corpus.items.column("graph").to_pylist()[0] == -1, "an empty cell is no graph"
+    assert corpus.examples.num_rows == 2
+
+
+def with_column(rows: Rows, name: str, values: list[Any]) -> Rows:
+    return [(*row, value) for row, value in zip(rows, [name, *values], strict=True)]
+
+
+def test_given_types_and_a_relevance_count(tmp_path: Path) -> None:
+    types = ["other", "answer entity", "", 0, "other"]
+    nodes = with_column(with_column(NODES, "type", types), "relevance", [0.5, 1, 2, 0, 0])
+    corpus = built(write(tmp_path, nodes=nodes))
+    # The cup is in the text; the kitchen's type is given; nothing is known of the tea.
+    assert nodes_of(corpus, 0) == {"": 3, "cup": 0, "kitchen": 1, "tea": 2}
+    assert corpus.graphs.node_relevance[:4].tolist() == [0, 0.5, 1, 2]
+    bare = built({**write(tmp_path / "b", nodes=nodes), "linking": "none"})
+    assert nodes_of(bare, 0) == {"": 3, "cup": 2, "kitchen": 1, "tea": 2}
+
+
+def test_a_query_node_of_the_tables_says_what_the_query_is_linked_to(tmp_path: Path) -> None:
+    nodes = with_column([*NODES, ("g1", "q", "")], "type", [2, 2, 2, 2, 2, "query node"])
+    edges = [*EDGES, ("g1", "q", 3, "anything")]
+    corpus = built({**write(tmp_path, nodes=nodes, edges=edges), "linking": "none"})
+    assert nodes_of(corpus, 0) == {"": 3, "cup": 2, "kitchen": 2, "tea": 0}
+    assert corpus.relations == ("atLocation", "in"), "its relation is none of the graph's own"
+    assert corpus.triples(0) == [("cup", "atLocation", "kitchen"), ("tea", "in", "cup")]
+
+
+def test_a_graph_without_edges_and_a_text_without_entities_are_what_they_are(
+    tmp_path: Path,
+) -> None:
+    nodes = [*NODES, ("g3", 1, "lamp"), ("g4", 1, "unused")]
+    examples = [*EXAMPLES, ("train", "nothing of it", "g3", "no"), ("train", "bare", "", "yes")]
+    corpus = built(write(tmp_path, nodes=nodes, examples=examples))
+    # Train comes first, so these are items 4 and 5.
+    assert nodes_of(corpus, 4) == {"": 3, "lamp": 2}
+    graph = corpus.items.column("graph").to_pylist()
+    assert corpus.graphs.edges_of(graph[4]) == slice(*[corpus.graphs.edges_of(graph[4]).start] * 2)
+    assert corpus.description(graph[4]) == ""
+    assert graph[5] == -1
+    assert corpus.left_out["graphs_without_example"] == 1
+    assert "unused" not in list(corpus.labels)
+
+
+def test_a_triple_that_is_there_twice_counts_once_and_is_told(tmp_path: Path) -> None:
+    corpus = built(write(tmp_path, edges=[*EDGES, EDGES[1], EDGES[1]]))
+    assert corpus.triples(0) == [("cup", "atLocation", "kitchen"), ("tea", "in", "cup")]
+    assert corpus.left_out["repeated_triples"] == 2
+    assert corpus.counts()["n_left_out_repeated_triples"] == 2
+
+
+def test_a_vocabulary_gives_the_order_and_words_of_relations(tmp_path: Path) -> None:
+    more = {"relations": ["in", "atLocation", "never"], "relation_words": {"in": "is inside"}}
+    corpus = built({**write(tmp_path), **more})
+    assert corpus.relations == ("in", "atLocation", "never")
+    assert corpus.description(0) == "cup at location kitchen; tea is inside cup"
+    assert corpus.n_relations == 2 * (3 + 2)
+
+
+FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
+    "dangling edge": (
+        {"edges": [*EDGES, ("g1", 1, 9, "in")]},
+        {},
+        r"row 4 of .*edges\.csv leads from '1' to '9', but the graph 'g1' has no node '9' in .*nodes",
+    ),
+    "edge of no graph": (
+        {"edges": [*EDGES, ("g9", 1, 2, "in")]},
+        {},
+        "row 4 .* an edge of the graph 'g9', which has no node",
+    ),
+    "unknown relation": (
+        {},
+        {"relations": ["atLocation"]},
+        r"row 2 of .* has the relation 'in', .* among the 1 in 'relations'",
+    ),
+    "node twice": (
+        {"nodes": [*NODES, ("g2", 2, "shed")]},
+        {},
+        "row 6 .* the node '2' of the graph 'g2' again",
+    ),
+    "blank node": (
+        {"nodes": [*NODES, ("g2", 3, " ")]},
+        {},
+        "row 6 .* has the blank text ' ' in column 'text'",
+    ),
+    "no id": ({"nodes": [*NODES, ("", 3, "shed")]}, {}, "row 6 .* has nothing in column 'graph'"),
+    "unknown type": (
+        {"nodes": with_column(NODES, "type", ["entity", 2, 2, 2, 2])},
+        {},
+        "row 1 .* has the type 'entity'; types are 0 or 'query entity'",
+    ),
+    "relevance that is no number": (
+        {"nodes": with_column(NODES, "relevance", [1, "nan", 1, 1, 1])},
+        {},
+        "row 2 .* has nothing in column 'relevance'",
+    ),
+    "infinite relevance": (
+        {"nodes": with_column(NODES, "relevance", [1, 1, "inf", 1, 1])},
+        {},
+        "row 3 .* has inf in column 'relevance', expected a finite number",
+    ),
+    "two query nodes": (
+        {"nodes": with_column(NODES, "type", [3, 3, 2, 2, 2])},
+        {},
+        "row 2 .* a second query node of the graph",
+    ),
+    "unknown graph": (
+        {"examples": [*EXAMPLES, ("train", "a text", "g7", "no")]},
+        {},
+        "row 13 of .* names the graph 'g7', which has no node .* leave the cell empty",
+    ),
+    "blank text": (
+        {"examples": [*EXAMPLES, ("train", "", "g1", "no")]},
+        {},
+        "row 13 .* blank text",
+    ),
+    "unknown split": (
+        {"examples": [*EXAMPLES, ("valid", "a", "g1", "no")]},
+        {},
+        "row 13 .* of the split 'valid', which is not",
+    ),
+    "class that train lacks": (
+        {"examples": [*EXAMPLES, ("dev", "a", "g1", "perhaps")]},
+        {},
+        "'perhaps' .* never occurs in train",
+    ),
+    "words of no relation": ({}, {"relation_words": {"near": "by"}}, "relation_words has 'near'"),
+    "no column": ({"edges": [row[:3] for row in EDGES]}, {}, "has no column 'relation'"),
+    "two right choices": (
+        {"examples": [*CHOICES, ("dev", "dev 1", "another", "g1", 1)]},
+        {"task": "multiple_choice"},
+        r"the case 'dev 1' of .* has 4 choices, of which 2 are right",
+    ),
+    "case in two splits": (
+        {"examples": [*CHOICES, ("test", "dev 1", "another", "g1", 0)]},
+        {"task": "multiple_choice"},
+        "in dev and test",
+    ),
+    "label of a choice": (
+        {"examples": [*CHOICES, ("dev", "dev 1", "another", "g1", 2)]},
+        {"task": "multiple_choice"},
+        "labels of this kind of task are 0 and 1",
+    ),
+    "half a grade": (
+        {"examples": [*SEARCHES, ("test", "a", "", "b", "", 0.5)]},
+        {"task": "retrieval"},
+        "row 4 .* the grade 0.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_tables_that_do_not_go_together_are_refused(name: str, tmp_path: Path) -> None:
+    tables, fields, message = FAULTY[name]
+    source = CORPUS_SOURCES.validate({**write(tmp_path, **tables), **fields})
+    with pytest.raises(InputError, match=message):
+        source.build()
+
+
+def test_a_vocabulary_that_names_a_relation_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="names 'in' twice"):
+        CORPUS_SOURCES.validate({**write(tmp_path), "relations": ["in", "in"]})
+
+
+def data(**changed: Any) -> Data:
+    """The graph g1 as torch-geometric has it."""
+    fields = {
+        "edge_index": torch.tensor([[0, 2], [1, 0]]),
+        "edge_type": torch.tensor([0, 1]),
+        "node_text": ["cup", "kitchen", "tea"],
+        "text": "the cup is here",
+        "split": "train",
+        "y": torch.tensor([1]),
+    }
+    return Data(num_nodes=3, **{k: v for k, v in {**fields, **changed}.items() if v is not None})
+
+
+def test_graphs_of_torch_geometric_become_tables(tmp_path: Path) -> None:
+    many = [
+        data(text=f"{split} the cup {y}", split=split, y=y)
+        for split in ("train", "dev", "test")
+        for y in (0, 1)
+    ]
+    fields = permafrost.graphs_from_data(many, tmp_path / "mine", ["atLocation", "in"])
+    assert set(fields) == {"kind", "nodes", "edges", "examples"}
+    corpus = built(fields)
+    assert corpus.description(0) == "cup at location kitchen; tea in cup"
+    assert corpus.splits == ("train", "dev", "test")
+    assert nodes_of(corpus, 0) == {"": 3, "cup": 0, "kitchen": 2, "tea": 2}
+    with pytest.raises(InputError, match=r"nodes\.parquet exists; give another folder"):
+        permafrost.graphs_from_data(many, tmp_path / "mine", ["atLocation", "in"])
+
+
+WRONG: dict[str, tuple[object, str]] = {
+    "an edge to no node": (
+        data(edge_index=torch.tensor([[0, 2], [1, 3]])),
+        "graph 1 of the data has an edge to node 3, but its nodes",
+    ),
+    "too few texts": (data(node_text=["cup"]), "3 nodes and 1 texts in node_text"),
+    "no texts": (data(node_text=None), "has None as node_text"),
+    "unknown relation": (data(edge_type=torch.tensor([0, 2])), "whole numbers from 0 to 1"),
+    "no relation": (data(edge_type=None), "has no edge_type, but there are 2 relations"),
+    "a score for a class": (
+        data(y=torch.tensor([0.5])),
+        "has 0.5 as y, expected the number of its class",
+    ),
+    "no split": (data(split=None), "has None as split, expected text"),
+    "several types": (HeteroData(), "graph 1 of the data is a HeteroData"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_graphs_that_lack_something_are_refused_and_nothing_is_written(
+    name: str, tmp_path: Path
+) -> None:
+    wrong, message = WRONG[name]
+    with pytest.raises(InputError, match=message):
+        permafrost.graphs_from_data([data(), wrong], tmp_path / "mine", ["atLocation", "in"])  # type: ignore[list-item]
+    assert not (tmp_path / "mine").exists()
+    with pytest.raises(InputError, match="there are no graphs"):
+        permafrost.graphs_from_data([], tmp_path / "mine")
