@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import torch
 from distributed import Client, Future, Worker
 from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
@@ -45,6 +46,8 @@ CONNECT_S = 10.0
 STARTING_S = 120.0
 """How long a cluster on this machine may take to start."""
 POLL_S = 0.1
+PRELOADED = "permafrost.flows.engine.preloaded"
+"""What workers of a cluster of ours have imported when they start."""
 GPU = "GPU"
 """Dask resource of workers that are to have what runs the backbone."""
 ENDED = "ended"
@@ -132,6 +135,7 @@ class Cluster:
             return self._client
 
     def _started(self) -> Client:
+        began = time.monotonic()
         # What matters of it is said by us.
         for name in ("distributed", "distributed.client"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -151,6 +155,7 @@ class Cluster:
         self._wait_for_workers(client)
         n_threads = f"{self._threads} thread{'s' * (self._threads > 1)}"
         self._display.tell(
+            f"after {time.monotonic() - began:.1f} s: "
             f"{len(self._fit)} Dask workers of {n_threads} each; dashboard "
             f"{dashboard or client.dashboard_link}"
         )
@@ -163,6 +168,8 @@ class Cluster:
             "threads": self._threads,
             "workers": self._n_workers,
             "memory": runtime.worker_memory_bytes or "auto",
+            # A GPU cannot be used in a fork of a process that has looked for one, as any import may.
+            "preload": [] if torch.accelerator.is_available() else [PRELOADED],
         }
         return Program(
             name="the Dask cluster",

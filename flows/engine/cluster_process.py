@@ -2,17 +2,38 @@
 
 A process of its own: workers import the main module of the process that starts them again, which a script
 without a main guard, or a notebook, does not survive; and a scheduler should not wait for whoever computes.
+
+Workers are forked from a process that has imported what they need and runs nothing (decision 0050), or
+spawned where nothing is to be preloaded.
 """
 
 import contextlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
+from multiprocessing import forkserver
 from pathlib import Path
+
+USERS_PATH = "PERMAFROST_USERS_PYTHONPATH"
+"""The user's own PYTHONPATH, while ours says where the modules lie that are preloaded."""
+ONE_THREAD = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Environment of what workers are forked from. A fork copies one thread, and an allocator that comes with
+pyarrow would start another."""
+
+
+def _preload(modules: Sequence[str]) -> None:
+    """Start what workers are forked from: its imports take seconds, in which we start ourselves."""
+    # It does not take our sys.path.
+    path = os.pathsep.join(sys.path)
+    os.environ |= {**ONE_THREAD, USERS_PATH: os.environ.get("PYTHONPATH", ""), "PYTHONPATH": path}
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
+    forkserver.ensure_running()
 
 
 def _end_with_parent(scratch: str) -> None:
@@ -33,16 +54,25 @@ def main() -> None:
     scratch = tempfile.mkdtemp(prefix="permafrost-dask-")
     threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
     sys.path[:] = settings["path"]
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    threads = dict.fromkeys(names, str(settings["threads"]))
+    os.environ |= threads
+    if settings["preload"]:
+        _preload(settings["preload"])
 
     # Imported here: it takes a moment, in which the parent may end.
     import dask.config
 
-    threads = settings["threads"]
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     dask.config.set(
         {
-            "distributed.nanny.pre-spawn-environ": dict.fromkeys(names, threads),
+            "distributed.worker.multiprocessing-method": (
+                "forkserver" if settings["preload"] else "spawn"
+            ),
+            "distributed.nanny.pre-spawn-environ": threads,
+            # Nobody looks at what these wake every process for, 50 and 100 times a second.
+            "distributed.admin.tick.interval": "1s",
             "distributed.admin.tick.limit": "1h",
+            "distributed.worker.profile.enabled": False,
             "temporary-directory": str(Path(scratch)),
         }
     )
@@ -55,7 +85,6 @@ def main() -> None:
             processes=True,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
             memory_limit=settings["memory"],
             local_directory=scratch,
             silence_logs=False,

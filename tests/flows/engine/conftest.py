@@ -11,6 +11,7 @@ import yaml
 
 from permafrost.flows.companion import Program, companion
 from permafrost.flows.engine import cluster_process
+from permafrost.flows.engine.cluster import PRELOADED
 from tests.flows.conftest import MadeOnce
 from tests.flows.engine.runs_in_workers import SCRIPT, Run, experiment
 
@@ -19,13 +20,19 @@ ROOT = Path(__file__).parents[3]
 
 def cluster_program() -> Program:
     """A scheduler with two workers, which can import the tests."""
-    settings = {"path": [str(ROOT), *sys.path], "threads": 1, "workers": 2, "memory": "2 GB"}
+    settings = {
+        "path": [str(ROOT), *sys.path],
+        "threads": 1,
+        "workers": 2,
+        "memory": "2 GB",
+        "preload": [PRELOADED],
+    }
     return Program(
         name="a cluster",
         file=cluster_process.__file__,
         arguments=[json.dumps(settings)],
         environment={"DASK_LOGGING__DISTRIBUTED": "critical", "PATH": os.environ["PATH"]},
-        patience_s=60,
+        patience_s=200,
         advice=("", ""),
     )
 

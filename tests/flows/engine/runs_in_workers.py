@@ -17,7 +17,9 @@ from permafrost.storage.drafts import DRAFT_PREFIX
 from tests.flows.conftest import tiny_experiment
 
 ROOT = Path(__file__).parents[3]
-SCRIPT, COMMAND = (Path(__file__).with_name(n) for n in ("run_on_dask.py", "command_on_dask.py"))
+SCRIPT, COMMAND, CELLS = (
+    Path(__file__).with_name(f"{name}_on_dask.py") for name in ("run", "command", "cells")
+)
 DEADLINE_S = 200.0
 N_FITS = 8
 
@@ -64,7 +66,8 @@ class Run:
     def workers(self) -> list[psutil.Process]:
         """Processes of Dask workers that live."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return [p for p in children if "spawn_main" in " ".join(_command(p))]
+        servers = [p for p in children if "multiprocessing.forkserver" in " ".join(_command(p))]
+        return [p for p in servers if _parent(p) in servers]
 
     def said(self) -> str:
         """Standard error so far."""
@@ -82,6 +85,13 @@ def _command(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    try:
+        return process.parent()
+    except psutil.Error:
+        return None
 
 
 def content(home: Path) -> dict[str, str | bytes]:

@@ -1,0 +1,15 @@
+"""What a process has imported that Dask workers are forked from: a node then begins without seconds of
+imports, and what they take of memory is there once.
+
+Imported, and not run, by the server of `multiprocessing`, which takes names of modules only.
+"""
+
+import os
+
+from permafrost.flows.engine import in_worker as in_worker
+from permafrost.flows.engine.cluster_process import USERS_PATH
+
+# A program that a stage starts may be of another Python.
+os.environ.pop("PYTHONPATH", None)
+if users := os.environ.pop(USERS_PATH, ""):
+    os.environ["PYTHONPATH"] = users
