@@ -48,6 +48,8 @@ class Family:
     """Arguments that a class may pass on to its base class; None if only building a class shows them."""
     refused: Mapping[str, str]
     """Classes that cannot be used, by name, with the reason."""
+    setter: str = "the head"
+    """What sets the arguments in `given`, for messages."""
 
     def find(self, name: str) -> type[nn.Module]:
         """The class of that name.
@@ -87,12 +89,12 @@ class Family:
                 raise InputError(f"{name} has no argument {argument}; {takes(layer)}")
             if parameter is not None and argument in self.given and _required(parameter):
                 raise InputError(
-                    f"{name} gets its argument {argument} from the head, so args may not set it; "
+                    f"{name} gets its argument {argument} from {self.setter}, so args may not set it; "
                     f"{takes(layer)}"
                 )
             if argument == "cached" and value:
                 raise InputError(
-                    f"{name} with cached would use the token graph of its first batch for every other; "
+                    f"{name} with cached would use the graphs of its first batch for every other; "
                     "leave cached out"
                 )
             _require_bounded(name, argument, value)

@@ -18,6 +18,7 @@ from permafrost.stages.finetune import losses  # noqa: F401 # its categories are
 from permafrost.stages.fit import FitConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig
 from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise
+from permafrost.stages.graph_encoders.kinds.pyg_relational import PygRelational
 from permafrost.stages.graphs.facts import Facts
 from permafrost.stages.graphs.knowledge_graph import KnowledgeSource
 from permafrost.stages.graphs.relevance import Relevance
@@ -55,7 +56,12 @@ NEEDED: dict[str, Any] = {
     "path": "folder",
 }
 """Values of fields without a default."""
-NAMES = {PygConv: "GATv2Conv", PygPoolHead: "SoftmaxAggregation", HubTask: "STS12"}
+NAMES = {
+    PygConv: "GATv2Conv",
+    PygPoolHead: "SoftmaxAggregation",
+    PygRelational: "RGATConv",
+    HubTask: "STS12",
+}
 """Of classes of torch-geometric and of a task of mteb."""
 
 
