@@ -1,7 +1,9 @@
 """The functions behind `import permafrost`: running or planning an experiment, and encoding texts."""
 
 import asyncio
+import atexit
 import contextvars
+import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,6 +23,7 @@ from permafrost.flows.home import Home, home_url, open_home
 from permafrost.flows.pipeline import PipelineResult, run_embedded, run_serially
 from permafrost.flows.plain_document import plain_document
 from permafrost.flows.plan import Plan, make_plan
+from permafrost.flows.stopping import STOP
 from permafrost.flows.terminal import Terminal
 from permafrost.flows.wrong_fields import wrong_fields
 from permafrost.stages.embed import EmbedConfig
@@ -51,9 +54,15 @@ def run(
     source, folder, changed = _source(experiment), _opened(home), _overrides(overrides)
     if engine is None:
         engine = load_experiment(source, changed).runtime.engine or "serial"
-    if parse_engine(engine) == Serial():
-        return run_serially(source, folder, changed)
-    return _run_on_prefect(source, folder, changed, engine)
+    try:
+        if parse_engine(engine) == Serial():
+            return run_serially(source, folder, changed)
+        return _run_on_prefect(source, folder, changed, engine)
+    except KeyboardInterrupt:
+        # Who interrupts a script waits for its end, and Python's last search for cycles among all that was
+        # imported takes two seconds.
+        atexit.register(gc.freeze)
+        raise
 
 
 def _run_on_prefect(
@@ -73,7 +82,14 @@ def _outside_event_loops(work: Callable[[], PipelineResult]) -> PipelineResult:
     except RuntimeError:
         return work()
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(contextvars.copy_context().run, work).result()
+        run = thread.submit(contextvars.copy_context().run, work)
+        try:
+            return run.result()
+        except BaseException:
+            # An interrupt comes to this thread, and not to the one that works.
+            if not run.done():
+                STOP.until(run)
+            raise
 
 
 def plan(

@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator
-from typing import NoReturn
+from concurrent.futures import Future, wait
+from typing import Any, NoReturn
 
 GRACE_S = 1.0
 """How long work may take to end by itself; then the process leaves. Less than the two seconds after which
@@ -57,6 +58,20 @@ class Stop:
         """
         while not event.wait(0.1):
             self.check()
+
+    def until(self, work: "Future[Any]") -> None:
+        """Have work end at its next step, in a program that goes on; waits for it. Whatever else runs in this
+        process and looks ends too.
+        """
+
+        def forget(_: object) -> None:
+            if self._signal is None:
+                self._asked.clear()
+
+        self._asked.set()
+        # By the work itself: who waits may be interrupted again.
+        work.add_done_callback(forget)
+        wait([work])
 
     @property
     def cause(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -336,3 +337,17 @@ def test_wrong_data_found_by_a_stage_is_told_in_one_line(
     assert "row 2 of" in said
     assert said.count("has the blank text") == 1
     assert "Traceback" not in said
+
+
+def test_a_command_leaves_without_a_last_search_for_cycles() -> None:
+    code = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print('frozen', gc.get_freeze_count()))\n"
+        "from permafrost.flows.cli import main\n"
+        "sys.argv = ['permafrost', '--help']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    name, count = done.stdout.split()[-2:]
+    assert name == "frozen"
+    assert int(count) > 0

@@ -1,11 +1,16 @@
 """`import permafrost`: light, and each function does what the command line does."""
 
 import asyncio
+import atexit
+import gc
 import importlib
 import pickle
 import re
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,9 @@ import pytest
 import yaml
 
 import permafrost
+from permafrost.flows import front
 from permafrost.flows.home import Home
+from permafrost.flows.stopping import STOP
 from permafrost.stages import plugins
 from permafrost.stages.heads import HEADS, GlotHead
 from permafrost.storage import errors, replica
@@ -270,6 +277,50 @@ def test_prefect_runs_it_where_an_event_loop_runs(
 
     assert sum(asyncio.run(cell()).computed.values()) == 5
     assert permafrost.run(smallest, home=tmp_path).computed == {}, "the same keys"
+
+
+def test_an_interrupted_cell_ends_its_work_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch, smallest: dict[str, Any], tmp_path: Path
+) -> None:
+    at_exit: list[object] = []
+    main = threading.get_ident()
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    ended = threading.Event()
+
+    def main_waits() -> bool:
+        frame = sys._current_frames()[main]
+        while frame is not None and frame.f_code.co_name != "result":
+            frame = frame.f_back
+        return frame is not None
+
+    def work(*arguments: object) -> None:
+        while not main_waits():
+            time.sleep(0.001)
+        # As when somebody interrupts a kernel: the signal comes to the main thread.
+        signal.pthread_kill(main, signal.SIGINT)
+        try:
+            while True:
+                STOP.check()
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    async def cell() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            permafrost.run(smallest, home=tmp_path, engine="prefect")
+
+    monkeypatch.setattr(front, "run_embedded", work)
+    # A shell that started the tests in the background has them ignore it.
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(cell())
+    finally:
+        loop.close()
+        signal.signal(signal.SIGINT, earlier)
+    assert ended.is_set()
+    assert not STOP.asked, "the next cell may run"
+    assert gc.freeze in at_exit, "an interrupted script ends soon"
 
 
 def test_a_kind_is_registered_by_its_class(

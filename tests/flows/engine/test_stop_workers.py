@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.flows.engine.runs_in_workers import COMMAND, SCRIPT, Run, content, n_segments
+from tests.flows.engine.runs_in_workers import CELLS, COMMAND, SCRIPT, Run, content, n_segments
 
 BOUND_S = 2.0
 """From the signal to the end of the command, its server, its cluster and its workers."""
@@ -67,3 +67,25 @@ def test_cluster_and_workers_end_with_the_run(
     again.end()
     assert kept.items() <= committed(again).items(), "nothing that was committed is computed again"
     assert content(again.home) == content(finished / "home")
+
+
+@pytest.mark.deep
+def test_an_interrupted_cell_ends_its_cluster_and_the_next_one_goes_on(
+    start: Callable[..., Run], finished: Path
+) -> None:
+    run = start("dask", CELLS)
+    run.until(lambda: n_segments(run.home) > 3)
+    family = psutil.Process(run.process.pid).children(recursive=True)
+    assert len(run.workers()) == 2
+    began = time.monotonic()
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.stdout is not None
+    assert any(line == "interrupted\n" for line in run.process.stdout), "the kernel has it"
+    while any(map(lives, family)):
+        assert time.monotonic() - began < 60, [p for p in family if lives(p)]
+        time.sleep(0.01)
+    assert time.monotonic() - began < BOUND_S
+    kept = committed(run)
+    assert "'report': 1" in run.end()
+    assert kept.items() <= committed(run).items(), "nothing that was committed is computed again"
+    assert content(run.home) == content(finished / "home")
