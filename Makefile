@@ -35,7 +35,7 @@ type: $(TOOLS)
 	$(BIN)/pyright
 
 bench: $(TESTS)
-	for name in extraction reading token_graph fit training_free efficiency memory engines; do $(BIN)/python -W ignore -m benchmarks.$$name || exit 1; done
+	for name in extraction reading token_graph graph_encoder fit training_free efficiency memory engines; do $(BIN)/python -W ignore -m benchmarks.$$name || exit 1; done
 
 # Every family, recipe, head and probe on this machine's GPU against the CPU's numbers, then a table of speed. Says so and
 # does nothing where there is no GPU.

@@ -1,6 +1,6 @@
 """Products of paired rows, and weighted sums of the rows paired with one, without copying a row per pair.
 
-Each is the gradient of the other. On a CPU they take a fifth of the time of copying rows (docs/LOG.md).
+Each is the gradient of the other; benchmarks/graph_encoder.py measures what they save.
 Axes: p pairs, l left rows, r right rows, d width, a attention heads, each with d / a columns.
 Memory: rows are read where they lie; a few of them are copied at a time, and one number is kept for each pair
 and attention head.
