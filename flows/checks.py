@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from permafrost.flows.build import ExperimentGraph
@@ -11,22 +12,32 @@ from permafrost.flows.stage import stage_of
 from permafrost.stages.extraction.backbone import choose_device
 from permafrost.storage import paths
 from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.quoting import quoted
 
 
-def check(nodes: ExperimentGraph, home: Path) -> RunContext:
+def check(
+    nodes: ExperimentGraph,
+    home: Path,
+    progress: Callable[[str], Progress] = lambda label: SilentProgress(),
+) -> RunContext:
     """Refuse an experiment that a run would refuse, as far as its file, its corpora, the backbone's files and
     the home show: splits, columns, labels, layers, devices.
 
     Corpora that are not published are read into memory and kept in the returned context, so that what was
     checked is what runs. What is published already is not checked. Nothing is written.
 
+    Args:
+        nodes: of the experiment.
+        home: that it would be run in.
+        progress: of building the corpus with a label.
+
     Raises:
         InputError: the first problem, with the stage that would fail.
     """
     require_writable(home)
     _check_report(nodes)
-    context = Preview(nodes.graph, home, nodes.experiment.runtime)
+    context = Preview(nodes.graph, home, nodes.experiment.runtime, progress)
     for node in nodes.graph:
         if not context.artifacts.is_done(node.ref):
             try:

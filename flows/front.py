@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from permafrost.flows.build import build_graph
-from permafrost.flows.checks import check
 from permafrost.flows.embedding import ByHead, ByMethod, ExtractContext, vectors_of
 from permafrost.flows.engine.choice import Serial, parse_engine
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.home import Home, home_url, open_home
-from permafrost.flows.pipeline import PipelineResult, run_embedded, run_serially
+from permafrost.flows.pipeline import PipelineResult, check_showing, run_embedded, run_serially
 from permafrost.flows.plain_document import plain_document
 from permafrost.flows.plan import Plan, make_plan
 from permafrost.flows.stopping import STOP
@@ -98,7 +97,7 @@ def plan(
     """See `permafrost.plan`."""
     nodes = build_graph(load_experiment(_source(experiment), _overrides(overrides)))
     folder = _opened(home)
-    check(nodes, folder)
+    check_showing(nodes, folder)
     return make_plan(nodes, folder)
 
 

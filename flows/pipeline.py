@@ -119,7 +119,13 @@ def _checked(experiment: str | dict[str, Any], home: str, overrides: Sequence[st
         folder = open_home(home, NodeProgress(display, f"pull {home}"))
     source = Path(experiment) if isinstance(experiment, str) else experiment
     nodes = build_graph(load_experiment(source, overrides))
-    return _Checked(nodes, check(nodes, folder))
+    return _Checked(nodes, check_showing(nodes, folder))
+
+
+def check_showing(nodes: ExperimentGraph, home: Path) -> RunContext:
+    """As `check`; the corpora that it builds show how far they are."""
+    with Display(Terminal()) as display:
+        return check(nodes, home, partial(NodeProgress, display))
 
 
 def _run(checked: _Checked, engine: str | None) -> PipelineResult:
@@ -149,7 +155,7 @@ def run_serially(
 ) -> PipelineResult:
     """Run a whole experiment in this process, node by node, without server, threads or Prefect."""
     nodes = build_graph(load_experiment(experiment, overrides))
-    return run_graph(nodes, check(nodes, home), SerialEngine(), Terminal())
+    return run_graph(nodes, check_showing(nodes, home), SerialEngine(), Terminal())
 
 
 def _listening() -> AbstractContextManager[None]:

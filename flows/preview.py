@@ -1,5 +1,6 @@
 """Inspecting a graph before it runs."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from permafrost.flows.context import RunContext, RunRuntime
@@ -8,14 +9,22 @@ from permafrost.flows.nodes.corpora import CorpusStage
 from permafrost.flows.stage import stage_of
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.storage.artifacts import parse_ref
+from permafrost.storage.progress import Progress, SilentProgress
 
 
 class Preview(RunContext):
     """The context for plans and checks: unpublished corpora are built in memory, and nothing is written."""
 
-    def __init__(self, graph: Graph, home: Path, runtime: RunRuntime) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        home: Path,
+        runtime: RunRuntime,
+        progress: Callable[[str], Progress] = lambda label: SilentProgress(),
+    ) -> None:
+        """Args: progress: of building the corpus with a label."""
         super().__init__(home, runtime)
-        self._graph = graph
+        self._graph, self._progress = graph, progress
 
     def load_corpus(self, source: Input) -> Corpus:
         """Load a corpus from its artifact, or build it from its source."""
@@ -23,7 +32,9 @@ class Preview(RunContext):
             return super().load_corpus(source)
         node = self._graph[source.ref]
         if node.id not in self.built:
-            self.built[node.id] = _corpus_stage(node).build(node, self)
+            self.built[node.id] = _corpus_stage(node).build_showing(
+                node, self, self._progress(node.label)
+            )
         return self.built[node.id]
 
     def is_known(self, source: Input) -> bool:

@@ -18,7 +18,7 @@ from permafrost.stages.mteb_evaluation import (
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import to_plain
-from permafrost.storage.progress import Progress
+from permafrost.storage.progress import Progress, SilentProgress
 
 
 def corpus_node(task: str, config: CorpusConfig) -> Node:
@@ -59,8 +59,13 @@ class CorpusStage(Stage):
         """
 
     @classmethod
+    def build_showing(cls, node: Node, context: RunContext, progress: Progress) -> Corpus:
+        """As `build`; what takes long tells `progress`."""
+        return cls.build(node, context)
+
+    @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
-        corpus = context.built.pop(node.id, None) or cls.build(node, context)
+        corpus = context.built.pop(node.id, None) or cls.build_showing(node, context, progress)
         corpus.save(draft.folder)
         draft.summary = {"task": node.run_facts["task"], "kind": corpus.task, **corpus.counts()}
 
@@ -79,8 +84,12 @@ class BuildCorpus(CorpusStage):
 
     @classmethod
     def build(cls, node: Node, context: RunContext) -> Corpus:
+        return cls.build_showing(node, context, SilentProgress())
+
+    @classmethod
+    def build_showing(cls, node: Node, context: RunContext, progress: Progress) -> Corpus:
         config = _source_of(node)
-        corpus = config.build()
+        corpus = config.build_showing(progress)
         _require_unchanged(node, to_plain(config.facts()))
         return corpus
 

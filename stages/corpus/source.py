@@ -15,6 +15,7 @@ from permafrost.stages.corpus.rows import SplitRows, require_some_negatives
 from permafrost.stages.corpus.splits import Dev, DevAsGiven, Test, TestAsGiven, check_splits
 from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.keys import text_digest
+from permafrost.storage.progress import Progress
 from permafrost.storage.texts import Texts
 
 
@@ -23,8 +24,11 @@ class TaskSource(Kind):
 
     surface_at_chance: ClassVar[bool] = False
     """Whether neither the words of a text nor its length say anything about its label, by construction."""
-    known_ahead: ClassVar[bool] = True
-    """Whether plans and checks may build it in memory; False for what takes minutes, or a model."""
+
+    @property
+    def known_ahead(self) -> bool:
+        """Whether plans and checks may build it in memory; False for what takes minutes, or a model."""
+        return True
 
     @property
     @abstractmethod
@@ -49,6 +53,10 @@ class TaskSource(Kind):
             InputError: the data are faulty; the message says what is wrong, in which row of which file, and
                 what to do.
         """
+
+    def build_showing(self, progress: Progress) -> Corpus:
+        """As `build`; a source that takes long tells `progress` how far it is."""
+        return self.build()
 
 
 class CorpusSource(TaskSource):

@@ -1,6 +1,6 @@
 """Corpora whose graphs are cut out of a knowledge graph around the entities that their texts name."""
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,13 +12,14 @@ from pydantic import Field
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import LABELLED_SPLITS
 from permafrost.stages.graphs.collecting import GraphCollector
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.knowledge_graph import KnowledgeConfig, KnowledgeGraph
 from permafrost.stages.graphs.linking import MAX_WORDS, EntityIndex
 from permafrost.stages.graphs.relevance import RelevanceConfig
 from permafrost.stages.graphs.relevances.none import NoRelevance
 from permafrost.stages.graphs.source import GraphSource
 from permafrost.stages.graphs.subgraph import Candidates, SubgraphFinder
-from permafrost.storage.progress import Progress
+from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.quoting import quoted
 
 _EVERY = 500
@@ -48,6 +49,19 @@ class LinkedSource(GraphSource, ABC):
     """Maximum nodes of a graph, the query node included."""
     max_words: int = Field(default=MAX_WORDS, ge=1, le=MAX_STEPS)
     """Words of the longest phrase that is linked."""
+
+    @property
+    def known_ahead(self) -> bool:
+        """Unless a model scores the nodes."""
+        return not self.node_relevance.runs_a_model
+
+    @abstractmethod
+    def build_showing(self, progress: Progress) -> GraphCorpus:
+        """As `build`; tells `progress` how many graphs are done."""
+
+    def build(self) -> GraphCorpus:
+        """Read the texts, and cut a graph out of the knowledge graph for each."""
+        return self.build_showing(SilentProgress())
 
     def linked_facts(self) -> dict[str, Any]:
         """The facts of the knowledge graph and of the relevance."""

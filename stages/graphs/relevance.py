@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from permafrost.storage.progress import Progress
 
 class Relevance(Kind):
     """How nodes are scored; a graph is cut to the most relevant ones, and the scores are kept in it."""
+
+    runs_a_model: ClassVar[bool] = True
+    """Whether scoring takes a model, so that plans and checks do without."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """No scores: nodes with more linked neighbours come first."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ class NoRelevance(Relevance):
     """Every node is as relevant as any other, so that a cut goes by the number of linked neighbours."""
 
     kind: Literal["none"] = "none"
+    runs_a_model: ClassVar[bool] = False
 
     def facts(self) -> dict[str, Any]:
         """The kind alone."""

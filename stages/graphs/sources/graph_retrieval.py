@@ -28,7 +28,7 @@ from permafrost.stages.graphs.linked import LinkedSource, Wanted, require_labell
 from permafrost.stages.graphs.relation_table import relation_words
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest
-from permafrost.storage.progress import Progress, SilentProgress
+from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
 
 SEARCHED = ("dev", "test")
@@ -95,7 +95,7 @@ class GraphRetrieval(SearchColumns, LinkedSource):
             "qrels": {split: file_identity(path) for split, path in self.judged().items()},
         }
 
-    def build(self, progress: Progress | None = None) -> GraphCorpus:
+    def build_showing(self, progress: Progress) -> GraphCorpus:
         """Read queries, documents and judgements, and cut out a subgraph for each text.
 
         Raises:
@@ -117,9 +117,7 @@ class GraphRetrieval(SearchColumns, LinkedSource):
         used = dict.fromkeys(one.query for _, one in judged)
         searched = [key for key, text in documents.items() if text.strip()]
         texts = [*(queries[key].strip() for key in used), *(documents[key] for key in searched)]
-        graphs, knowledge = self.linked_graphs(
-            [Wanted(text, text) for text in texts], progress or SilentProgress()
-        )
+        graphs, knowledge = self.linked_graphs([Wanted(text, text) for text in texts], progress)
         items = [Item(text, graph) for graph, text in enumerate(texts)]
         of_query = dict(zip(used, items, strict=False))
         of_document = dict(zip(searched, items[len(used) :], strict=True))

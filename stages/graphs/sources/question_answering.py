@@ -31,7 +31,7 @@ from permafrost.stages.graphs.question_files import (
 )
 from permafrost.stages.graphs.relation_table import relation_words
 from permafrost.storage.errors import InputError
-from permafrost.storage.progress import Progress, SilentProgress
+from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
 
 Split = tuple[str, list[Question]]
@@ -103,17 +103,16 @@ class GraphQuestions(LinkedSource):
             "with_facts": self.with_facts.facts(),
         }
 
-    def build(self, progress: Progress | None = None) -> GraphCorpus:
+    def build_showing(self, progress: Progress) -> GraphCorpus:
         """Read the questions, choose their facts, and cut out a subgraph for each choice.
 
         Raises:
             InputError: see `read_questions`, `Facts.choose` and `LinkedSource.linked_graphs`; or the ids of
                 the in-house split are not those of training questions.
         """
-        shown = progress or SilentProgress()
         splits = self._splits()
         questions = [question for _, some in splits for question in some]
-        graphs, knowledge = self.linked_graphs(self._wanted(questions), shown)
+        graphs, knowledge = self.linked_graphs(self._wanted(questions), progress)
         facts = self.with_facts.choose(
             [Asked(q.text, choice, q.gold) for q in questions for choice in q.choices]
         )

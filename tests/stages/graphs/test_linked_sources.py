@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from permafrost.flows.context import RunContext, RunRuntime
+from permafrost.flows.nodes.corpora import BuildCorpus, corpus_node
 from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.linked import LinkedSource
@@ -338,6 +340,47 @@ def test_every_field_of_a_search_is_among_its_facts(tmp_path: Path) -> None:
     }
     fields = {*GraphRetrieval.model_fields} - {"path"}
     require_all_counted(make, others, fields, tmp_path / "moved")
+
+
+class Told:
+    """Notes what progress is told."""
+
+    def __init__(self) -> None:
+        self.tasks: list[tuple[str, float, str]] = []
+        self.done = 0.0
+
+    def start(self, task: str, total: float, unit: str) -> None:
+        self.tasks.append((task, total, unit))
+
+    def advance(self, amount: float, note: str = "") -> None:
+        self.done += amount
+
+    def finish(self) -> None:
+        self.tasks.append(("finished", self.done, ""))
+
+
+def test_building_tells_how_many_graphs_are_done(tmp_path: Path) -> None:
+    told = Told()
+    questions(tmp_path, [TRAIN[0]] * 400).build_showing(told)
+    linked = ("link entities", 1600, "graphs")
+    cut = ("cut subgraphs", 1600, "graphs")
+    assert told.tasks == [linked, ("finished", 1500, ""), cut, ("finished", 3000, "")]
+
+
+def test_a_node_builds_the_corpus_ahead_unless_a_model_scores_it(tmp_path: Path) -> None:
+    plain = corpus_node("t", questions(tmp_path))
+    told = Told()
+    context = RunContext(tmp_path / "home", RunRuntime())
+    corpus = BuildCorpus.build_showing(plain, context, told)
+    assert corpus.task == "multiple_choice"
+    assert told.tasks
+    assert BuildCorpus.known_ahead(plain, context)
+    config = {"kind": "cosine", "backbone": {"source": "minilm"}}
+    scored = corpus_node("t", questions(tmp_path, node_relevance=config))
+    assert not BuildCorpus.known_ahead(scored, context)
+    assert any("relevances.cosine" in name for name in scored.code)
+    assert not any("relevances.cosine" in name for name in plain.code)
+    assert any("knowledge.triples" in name for name in plain.code)
 
 
 @needs_data
