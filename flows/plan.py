@@ -2,7 +2,8 @@
 
 import shutil
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
 from permafrost.stages.extraction.extract import DISK_MARGIN
 from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.errors import NotFoundError
 from permafrost.storage.explain import Explainer, Explanation
 from permafrost.storage.quoting import quoted
@@ -44,6 +46,8 @@ class Plan:
     """Measured in earlier extractions under this home; None if there are none."""
     hub_tasks: tuple[str, ...] = ()
     """Evaluation tasks whose texts are not counted, as they are known only after download from the hub."""
+    graphs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """What the corpora with graphs that would be built consist of, by task."""
 
     @property
     def n_bytes(self) -> int:
@@ -99,6 +103,7 @@ class Plan:
             "fits": self.fits,
             "seconds": self.seconds,
             "hub_tasks": list(self.hub_tasks),
+            "graphs": {task: dict(counts) for task, counts in self.graphs.items()},
         }
 
 
@@ -131,6 +136,7 @@ def make_plan(nodes: ExperimentGraph, home: Path) -> Plan:
         free_bytes=shutil.disk_usage(existing).free,
         tokens_per_s=_measured_speed(context),
         hub_tasks=_hub_tasks(nodes, context),
+        graphs=_graphs(nodes, context),
     )
 
 
@@ -150,6 +156,11 @@ def _by_store(nodes: ExperimentGraph, context: Preview) -> tuple[ExtractionPlan,
             texts, digests = each_once([c.texts for c in corpora], [c.digests for c in corpora])
             plans.append(plan_extraction(target, context.home, texts, digests))
     return tuple(plans)
+
+
+def _graphs(nodes: ExperimentGraph, context: Preview) -> dict[str, dict[str, int]]:
+    built = {task: context.built.get(node.id) for task, node in nodes.corpora.items()}
+    return {task: c.counts() for task, c in built.items() if isinstance(c, GraphCorpus)}
 
 
 def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from permafrost.flows.cli.common import (
     table,
 )
 from permafrost.flows.imports import kept_imports
+from permafrost.storage.quoting import quoted
 
 ExperimentArgument = Annotated[
     Path, typer.Argument(help="Experiment file (YAML).", show_default=False)
@@ -108,6 +109,11 @@ def plan(
     for row in planned.rows:
         steps.add_row(row.stage, str(row.n_run), str(row.n_reuse), row.why)
     console.print(steps)
+    for task, n in planned.graphs.items():
+        console.print(
+            f"\ngraphs of {quoted(task)}: {n['n_graphs']:,} with {n['n_nodes']:,} nodes and {n['n_edges']:,} "
+            f"edges; {n['n_labels']:,} different labels, {n['n_relations']:,} relations"
+        )
     missing = [e for e in planned.extractions if not e.nothing_to_do]
     if planned.hub_tasks:
         console.print(

@@ -12,6 +12,7 @@ from permafrost.flows.nodes.corpora import corpus_node
 from permafrost.flows.nodes.extraction import extract_node
 from permafrost.flows.nodes.graphs import descriptions_node, graphs_input, labels_node
 from permafrost.flows.nodes.reading import corpus_input
+from permafrost.flows.pipeline import run_serially
 from permafrost.flows.preview import Preview
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.source import CORPUS_SOURCES
@@ -23,13 +24,23 @@ from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.plugins import use_files
 from permafrost.storage.artifacts import parse_ref
 from permafrost.storage.progress import SilentProgress
+from tests.flows import experiments
+from tests.flows.conftest import tiny_experiment
+from tests.flows.test_cli import Cli
+from tests.flows.test_cli import cli as cli
 from tests.stages.graphs.small_graphs import choices
+from tests.stages.graphs.small_tables import write
 
 SOURCE = """
 from typing import ClassVar, Literal
 
 from permafrost.stages.graphs.source import GraphSource
+from tests.flows import experiments
+from tests.flows.conftest import tiny_experiment
+from tests.flows.test_cli import Cli
+from tests.flows.test_cli import cli as cli
 from tests.stages.graphs.small_graphs import choices
+from tests.stages.graphs.small_tables import write
 
 
 class Small(GraphSource):
@@ -136,3 +147,40 @@ def test_a_plan_builds_what_it_may_and_publishes_nothing(
         if known_ahead:
             assert len(context.corpus(corpus_input(view)).texts)
             assert not context.artifacts.is_done(parse_ref(view.id))
+
+
+def test_commands_treat_a_corpus_with_graphs_as_any_other(
+    cli: Cli, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """And a method that knows of no graphs reads its texts."""
+    content = {
+        **tiny_experiment(tiny_bert),
+        "tasks": {"things": write(tmp_path / "tables")},
+        "methods": {"words": {"kind": "bag_of_words", "c": [1.0]}},
+        "seeds": [0],
+        "report": {"title": "Things"},
+    }
+    path = experiments.write(tmp_path / "things.yaml", content)
+    before = cli.json("plan", str(path))
+    counts = {"n_graphs": 2, "n_nodes": 5, "n_edges": 3, "n_labels": 5, "n_relations": 2}
+    assert counts.items() <= before["graphs"]["things"].items()
+    told = cli("plan", str(path))
+    assert "graphs of 'things': 2 with 5 nodes and 3 edges; 5 different labels" in told
+    run_serially(path, cli.home)
+    after = cli.json("plan", str(path))
+    assert after["graphs"] == {}
+    assert {row["stage"]: row["n_run"] for row in after["stages"]}["corpus"] == 0
+    (corpus,) = [a for a in cli.json("ls")["artifacts"] if a["artifact"].startswith("corpus/")]
+    assert counts.items() <= corpus["summary"].items()
+    shown = cli.json("show", corpus["artifact"].split("/")[1])
+    assert {"nodes.parquet", "edges.parquet", "graphs.json"} <= set(shown["files"])
+    assert "every checksum" in cli("verify")
+
+    edges = tmp_path / "tables" / "edges.csv"
+    edges.write_text(edges.read_text() + "g2,2,1,in\n")
+    assert "config.files.edges" in cli("why", "corpus", "--experiment", str(path))
+    run_serially(path, cli.home)
+    assert f"artifacts/{corpus['artifact']}" in cli.json("gc")["removed"]
+    (kept,) = (cli.home / "artifacts" / "corpus").iterdir()
+    (kept / "nodes.parquet").write_bytes(b"damaged")
+    assert "nodes.parquet" in cli("verify", code=1)

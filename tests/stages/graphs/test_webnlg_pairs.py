@@ -267,3 +267,20 @@ def test_the_published_set_has_the_papers_sizes_and_tells_nothing_by_its_surface
     for control in (LengthControl(), BagOfWordsControl(c=(0.1,))):
         found = run_control(control, corpus).metrics
         assert (found["dev"], found["test"], found["overlap"]) == (0.5, 0.5, 0.0)
+
+
+@pytest.mark.deep
+@needs_data
+def test_linked_by_labels_a_rule_without_learning_is_right_nearly_always() -> None:
+    """What results on these pairs stand beside; a graph without its text is at chance with `none` only."""
+    corpus = WebnlgPairs(path=str(DATA / "webnlg_v3_en")).build()
+    named = corpus.graphs.edge_relation == len(corpus.relations)
+    graph = np.repeat(np.arange(len(corpus.graphs)), np.diff(corpus.graphs.edge_offsets))
+    n_named = np.bincount(graph[named], minlength=len(corpus.graphs))
+    labels = corpus.cases.column("label").to_numpy()
+    items = np.array([case[0] for case in corpus.cases.column("items").to_pylist()])
+    of_case = n_named[corpus.items.column("graph").to_numpy()[items]]
+    right = float(((of_case > 0) == labels).mean())
+    assert right == pytest.approx(0.944875)
+    assert of_case[labels == 1].mean() == pytest.approx(5.913625)
+    assert of_case[labels == 0].mean() == pytest.approx(0.1145)
