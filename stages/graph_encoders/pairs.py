@@ -31,7 +31,7 @@ class _Order:
     def sums(self, rows: Tensor, weights: Tensor) -> Tensor:
         """For each row at this end the weighted sum of those at the other; `rows` are of the other end."""
         n_heads = weights.shape[1]
-        columns = rows.reshape(len(rows), n_heads, -1).unbind(dim=1)
+        columns = rows.chunk(n_heads, dim=1)
         shares = weights.to(rows.dtype).index_select(0, self.pairs).unbind(dim=1)
         # An embedding bag reads the rows and writes the sums; any other way creates a tensor [p, d].
         parts = [

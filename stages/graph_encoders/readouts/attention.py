@@ -89,4 +89,4 @@ class AttentionReadoutModule(ReadoutModule):
         return softmax_by(scores.masked_fill(~is_asked[:, None], -torch.inf), graph, batch.n_graphs)
 
     def _by_head(self, rows: Tensor) -> Tensor:
-        return rows.view(len(rows), self.config.heads, -1)
+        return rows.unflatten(1, (self.config.heads, self.d_out // self.config.heads))

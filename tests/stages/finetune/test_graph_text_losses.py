@@ -104,6 +104,12 @@ def test_choice_is_equation_7_for_questions_of_any_number_of_choices(
     equal(loss.of(scores, OFFSETS, LABELS), torch.stack(terms).sum() / of, scores)
 
 
+def test_choices_in_another_order_have_the_same_loss() -> None:
+    scores, order = rows(9), torch.tensor([2, 0, 1, 3, 8, 7, 6, 5, 4])
+    moved = ChoiceLoss().of(scores[order], OFFSETS, torch.tensor([0, 0, 3]))
+    equal(moved, ChoiceLoss().of(scores, OFFSETS, LABELS), scores)
+
+
 def test_choice_stays_finite_far_from_0_and_wants_a_label_that_is_a_choice() -> None:
     scores = torch.tensor([1e4, -1e4, 0.0], dtype=torch.float32)
     found = ChoiceLoss().of(scores, torch.tensor([0, 3]), torch.tensor([1]))

@@ -1,7 +1,7 @@
 """Small random graphs of all sorts: with several relations between two nodes, isolated nodes, no edges."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
@@ -68,6 +68,23 @@ def graph_alone(batch: GraphBatch, graph: int) -> GraphBatch:
         query_node=row[batch.query_node[graph : graph + 1]],
         text_features=batch.text_features[graph : graph + 1],
         relevance=batch.relevance[kept],
+    )
+
+
+def no_graphs(batch: GraphBatch) -> GraphBatch:
+    """A batch of the same widths without graphs."""
+    values = ((field.name, getattr(batch, field.name)) for field in fields(batch))
+    return GraphBatch(**{name: value[:0] for name, value in values})
+
+
+def reordered(batch: GraphBatch, graphs: Tensor) -> GraphBatch:
+    """The same graphs in the order `graphs`; rows stay where they are."""
+    return replace(
+        batch,
+        graph_of_node=graphs.argsort()[batch.graph_of_node],
+        query_node=batch.query_node[graphs],
+        query_features=batch.query_features[graphs],
+        text_features=batch.text_features[graphs],
     )
 
 

@@ -23,7 +23,12 @@ from permafrost.stages.graph_encoders.kinds.gcn import GcnEncoder
 from permafrost.stages.graph_encoders.kinds.gin import GinEncoder
 from permafrost.stages.graph_encoders.kinds.pyg_relational import CLASSES, PygRelational
 from permafrost.stages.graph_encoders.kinds.relational_attention import RelationalAttention
-from permafrost.stages.graph_encoders.readout import GRAPH_READOUTS, GraphReadoutConfig
+from permafrost.stages.graph_encoders.readout import (
+    GRAPH_READOUTS,
+    GraphReadout,
+    GraphReadoutConfig,
+)
+from permafrost.stages.graph_encoders.readouts.attention import AttentionReadout
 from permafrost.stages.graph_encoders.readouts.mean import MeanReadout
 from permafrost.storage.errors import InputError
 from tests.stages.graph_encoders.random_graphs import (
@@ -34,8 +39,10 @@ from tests.stages.graph_encoders.random_graphs import (
     SIZES,
     graph_alone,
     make_graphs,
+    no_graphs,
     padded,
     relabelled,
+    reordered,
 )
 
 RUN: dict[str, dict[str, Any]] = {
@@ -175,6 +182,32 @@ def test_relations_and_features_reach_the_nodes(name: str) -> None:
         moved = (module(query) - found).abs().amax(dim=1) > 1e-9
         assert bool(moved[batch.query_node].all())
         assert not bool(moved[isolated & ~batch.is_query].any())
+
+
+@by_name
+@pytest.mark.parametrize("readout", [MeanReadout(), AttentionReadout()], ids=["mean", "pooling"])
+def test_choices_in_another_order_have_the_same_scores(name: str, readout: GraphReadout) -> None:
+    """Two questions of two choices: vectors, and so scores, go with their choices."""
+    draw = torch.Generator().manual_seed(3)
+    module = build(ENCODERS[name]).double().eval()
+    vector = readout.build(module.d_out, D_TEXT, draw).double().eval()
+    batch, order = make_graphs(), torch.tensor([1, 0, 2, 3])
+    swapped = reordered(batch, order)
+    found, other = (vector(module(one), one).detach() for one in (batch, swapped))
+    close(other, found[order])
+    assert float((found[0] - found[1]).abs().max()) > 1e-3
+
+
+@by_name
+def test_a_batch_without_graphs(name: str) -> None:
+    batch, module = no_graphs(make_graphs(dtype=torch.float32)), build(ENCODERS[name]).train()
+    states = module(batch)
+    assert states.shape == (0, module.d_out)
+    for readout in (MeanReadout(), AttentionReadout()):
+        vector = readout.build(module.d_out, D_TEXT, torch.Generator())
+        vectors = vector(module(batch), batch)
+        assert vectors.shape == (0, vector.d_out)
+        vectors.sum().backward()
 
 
 @by_name
