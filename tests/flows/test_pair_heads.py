@@ -162,5 +162,5 @@ def _check_token_weights(dag: Looked, report: Path) -> None:
     outer = [t["weights"][0] + t["weights"][-1] for t in texts]
     assert row["weight_special"] == pytest.approx(sum(outer) / len(outer), abs=1e-6)
     page = report.read_text()
-    assert "says cosine" in page, "graded pairs"
-    assert "says same" in page or "says other" in page, "pairs with classes"
+    assert "predicts cosine" in page, "graded pairs"
+    assert "predicts same" in page or "predicts other" in page, "pairs with classes"

@@ -188,7 +188,7 @@ def test_the_page_shows_pairs_and_folds_long_texts(make_grid, tmp_path: Path):
     section = page.source[page.source.index('id="tokens"') : page.source.index("Over all texts")]
     assert section.count('<span class="side">') == 2
     assert "label <strong>3.8</strong> · 603 and 603 tokens" in section
-    assert "says cosine 0.871" in section
+    assert "predicts cosine 0.871" in section
     assert "wrong" not in section
     stored = pq.read_table(grid.cells[0].folder / "token_weights.parquet").to_pylist()[:2]
     for of_text in stored:
