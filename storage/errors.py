@@ -49,6 +49,9 @@ class NotFoundError(InputError, KeyError):
 class IdentityMismatchError(InputError):
     """A store on disk was created with another identity than the requested one."""
 
+    differing: tuple[tuple[str, object, object], ...] = ()
+    """Field, value of the store, value requested; where the message is of fields."""
+
 
 class OverflowRangeError(InputError):
     """An activation is outside the range of the storage dtype."""

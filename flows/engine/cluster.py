@@ -5,10 +5,12 @@ import json
 import logging
 import os
 import queue
+import shutil
 import sys
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -32,6 +34,7 @@ from permafrost.flows.engine.in_worker import (
 )
 from permafrost.flows.engine.prefect import ClusterGoneError
 from permafrost.flows.engine.progress import Display
+from permafrost.flows.engine.roster import MEMORY_TOPIC, Roster
 from permafrost.flows.engine.worker_check import WorkerCheck, facts_here, set_mark
 from permafrost.flows.graph import Resources
 from permafrost.flows.stopping import STOP, Stopped
@@ -52,6 +55,8 @@ GPU = "GPU"
 """Dask resource of workers that are to have what runs the backbone."""
 ENDED = "ended"
 """What is told of a task at last."""
+MAX_BYSTANDING = 3
+"""How often a task that Dask gave up is asked for again: it waited at workers that another one killed."""
 
 Told = queue.SimpleQueue[tuple[Any, ...]]
 """What workers tell, as they do: task, verb, arguments (see `Line`)."""
@@ -64,6 +69,12 @@ class _Asked:
     label: str
     told: Told
     future: Future | None = None
+    n_lost: int = 0
+    """Workers that were lost after they had begun it."""
+
+
+class BystanderError(Exception):
+    """Dask gave up a task because workers were lost at which it waited for another task to end."""
 
 
 class Cluster:
@@ -88,11 +99,9 @@ class Cluster:
         self._mark = ""
         self._asked: dict[str, _Asked] = {}
         """Tasks that somebody waits for."""
-        self._fit: dict[str, set[str]] = {}
-        """Workers that can stand in for this process, by address, and their Dask resources."""
-        self._refused: dict[str, str] = {}
-        """Why others cannot, by address."""
-        self._n_lost = 0
+        self._roster = Roster(display.tell)
+        self._bystanders: Counter[str] = Counter()
+        """How often a task was given up that no lost worker had begun, by label."""
         self._given_up = False
 
     def __enter__(self) -> "Cluster":
@@ -112,7 +121,7 @@ class Cluster:
                 self._report()
         # With the error: who was interrupted does not wait for a cluster to end in order.
         self._open.__exit__(kind, error, trace)
-        if self._n_lost:
+        if self._roster.n_lost:
             remove_drafts_of_dead_processes(self._context.home)
 
     @property
@@ -120,7 +129,7 @@ class Cluster:
         """Workers that take nodes now; of a cluster that was not needed yet how many there will be."""
         if self._client is None and self._where.scheduler is None:
             return self._n_workers
-        return max(1, len(self._fit))
+        return max(1, len(self._roster.fit))
 
     def start(self) -> Client:
         """The client of the cluster, which is started if it was not.
@@ -140,23 +149,32 @@ class Cluster:
         for name in ("distributed", "distributed.client"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         if self._where.scheduler is None:
+            scratch = self._open.enter_context(contextlib.ExitStack())
             addresses = json.loads(
                 self._open.enter_context(companion(self._program(), self._check_wanted))
             )
             address, dashboard = addresses["scheduler"], addresses["dashboard"]
+            # The cluster does that itself, unless it was killed.
+            scratch.callback(shutil.rmtree, addresses["scratch"], ignore_errors=True)
         else:
             address, dashboard = self._where.scheduler, None
         client = self._connected(address)
         self._open.callback(client.close, timeout=1)
-        for topic, hear in ((self._name, self._told), ("all", self._happened)):
-            client.subscribe_topic(topic, hear)
+        heard = (
+            (self._name, self._told),
+            ("all", self._happened),
+            (MEMORY_TOPIC, lambda event: self._roster.over_memory(event[1])),
+        )
+        for topic, hear in heard:
+            with self._reaching():
+                client.subscribe_topic(topic, hear)
             self._open.callback(self._tidy, client, client.unsubscribe_topic, topic)
         self._check(client)
         self._wait_for_workers(client)
         n_threads = f"{self._threads} thread{'s' * (self._threads > 1)}"
         self._display.tell(
             f"after {time.monotonic() - began:.1f} s: "
-            f"{len(self._fit)} Dask workers of {n_threads} each; dashboard "
+            f"{len(self._roster.fit)} Dask workers of {n_threads} each; dashboard "
             f"{dashboard or client.dashboard_link}"
         )
         return client
@@ -204,36 +222,50 @@ class Cluster:
         self._mark = f"permafrost-{digest({**facts, 'home': self._context.url})[:12]}"
         check = WorkerCheck(self._mark, facts, marker, self._name)
         self._open.callback(self._tidy, client, client.unregister_worker_plugin, self._name)
-        client.register_plugin(check, name=self._name)
+        with self._reaching():
+            client.register_plugin(check, name=self._name)
 
     def _wait_for_workers(self, client: Client) -> None:
         """Wait until the workers that are there are checked, and at least one can be used."""
-        there = set(client.scheduler_info(n_workers=-1)["workers"])
-        said = False
-        while not self._fit or not there <= self._fit.keys() | self._refused.keys():
-            self.require_workers()
+        there, said = self._there(client), False
+        while not self._roster.fit or not there <= self._roster.seen:
             if not there and not said:
                 said = True
                 self._display.tell(f"waiting for Dask workers to join {self._where.scheduler}")
             time.sleep(POLL_S)
-            there &= set(client.scheduler_info(n_workers=-1)["workers"])
+            self._require_scheduler(client)
+            there &= self._there(client)
+            if there <= self._roster.seen:
+                # Not before: the first to answer may be the one that differs.
+                self.require_workers()
+
+    def _there(self, client: Client) -> set[str]:
+        with self._reaching():
+            # Nothing is known of a scheduler that is gone.
+            return set(client.scheduler_info(n_workers=-1).get("workers", ()))
+
+    @contextlib.contextmanager
+    def _reaching(self) -> Generator[None]:
+        """Raises: ClusterGoneError: the scheduler does not answer."""
+        try:
+            yield
+        except (OSError, TimeoutError) as error:
+            raise ClusterGoneError(self._gone()) from error
 
     def require_workers(self) -> None:
         """Raises when nothing can be computed any more.
 
         Raises:
             Stopped: the process was asked to stop.
-            ClusterGoneError: the scheduler is gone, or all workers are unlike this process.
+            ClusterGoneError: the scheduler is gone, or all workers that there were are unlike this process.
         """
+        self._require_scheduler(self._client)
+        self._roster.require(self._where.scheduler)
+
+    def _require_scheduler(self, client: Client | None) -> None:
         self._check_wanted()
-        if self._client is not None and self._client.status != "running":
+        if client is not None and client.status != "running":
             raise ClusterGoneError(self._gone())
-        if self._refused and not self._fit:
-            raise ClusterGoneError(
-                "no Dask worker can stand in for this process: "
-                + "; ".join(f"{name} {why}" for name, why in self._refused.items())
-                + ". Start workers in the same environment, with the same files"
-            )
 
     def give_up(self) -> None:
         """Have everybody who waits for the cluster raise `Stopped`; called in another thread."""
@@ -251,10 +283,12 @@ class Cluster:
                 act(*arguments)
 
     def _gone(self) -> str:
-        who = self._where.scheduler or "of this run"
+        mine = self._where.scheduler is None
+        who = "of this run" if mine else self._where.scheduler
+        first = "" if mine else "start a scheduler and workers, then "
         return (
             f"the Dask scheduler {who} is gone, and with it what its workers were computing; what was "
-            "committed is kept"
+            f"committed is kept: {first}run the same command again, which goes on from there"
         )
 
     def run(
@@ -277,7 +311,7 @@ class Cluster:
             hear: called in this thread with what the worker tells.
 
         Raises:
-            ClusterGoneError: the scheduler is gone, or no worker is left that could be used.
+            ClusterGoneError: the scheduler is gone, or there was never a worker that could be used.
             PermafrostError: workers were lost one after the other while they ran it; or as `function`.
         """
         told = Told()
@@ -289,6 +323,8 @@ class Cluster:
                     return self.result(task)
                 except UnlikeWorkerError as unlike:
                     self.refuse(unlike)
+                except BystanderError:
+                    continue
 
     @contextlib.contextmanager
     def asking(
@@ -318,6 +354,7 @@ class Cluster:
             yield task
         finally:
             del self._asked[task]
+            self._roster.ended(task)
             # A worker that computes it learns that nobody waits any more.
             future.release()
 
@@ -329,7 +366,8 @@ class Cluster:
                 return told.get(timeout=POLL_S)
 
     def result(self, task: str) -> Any:
-        """What a task that has ended came to. Raises as `run`, and UnlikeWorkerError."""
+        """What a task that has ended came to. Raises as `run`, and what has to be answered by asking again:
+        UnlikeWorkerError, after `refuse`, and BystanderError."""
         asked = self._asked[task]
         assert asked.future is not None, "it was submitted"
         try:
@@ -337,82 +375,76 @@ class Cluster:
         except FutureCancelledError as error:
             raise ClusterGoneError(self._gone()) from error
         except KilledWorker as error:
-            limit = self._memory_limit()
-            raise PermafrostError(
-                f"'{asked.label}' was given up: {error.allowed_failures + 1} Dask workers were lost one "
-                f"after another while they had it. Did they need more than their memory{limit}? "
-                "Set runtime.worker_memory_bytes, or use fewer workers"
-            ) from error
+            n_lost = error.allowed_failures + 1
+            # The last one may not have been heard of yet.
+            if asked.n_lost < n_lost - 1 and self._bystanders[asked.label] < MAX_BYSTANDING:
+                self._bystanders[asked.label] += 1
+                raise BystanderError(asked.label) from error
+            raise PermafrostError(self._given_up_for(task, n_lost)) from error
+
+    def _given_up_for(self, task: str, n_lost: int) -> str:
+        label = self._asked[task].label
+        given_up = (
+            f"'{label}' was given up: {n_lost} Dask workers were lost one after another that had it"
+        )
+        if held := self._roster.too_much(task):
+            return (
+                f"{given_up}; the last one held {held}. Set runtime.worker_memory_bytes to more "
+                "(--memory-limit of 'dask worker'), use fewer workers, or make the node smaller"
+            )
+        return (
+            f"{given_up}. Not Dask ended them. Did the system, for their memory (dmesg), or does the node "
+            "crash? --engine prefect runs it in this process"
+        )
 
     def _needs(self, resources: Resources) -> dict[str, float]:
         """Dask resources of a worker that may have a task: a GPU for the backbone, if any worker has one."""
-        gpu = resources.backbone and GPU in set().union(*self._fit.values())
+        gpu = resources.backbone and GPU in self._roster.resources
         return {self._mark: 1, GPU: 1} if gpu else {self._mark: 1}
-
-    def _memory_limit(self) -> str:
-        client = self.start()
-        with contextlib.suppress(Exception):
-            found = client.scheduler_info(n_workers=-1)["workers"].values()
-            return f" ({min(w['memory_limit'] for w in found) / 1e9:.1f} GB)"
-        return ""
 
     def refuse(self, unlike: UnlikeWorkerError) -> None:
         """Give a worker no more nodes: it found other files than we did.
 
         Raises:
-            IdentityMismatchError: no other worker is left.
+            IdentityMismatchError: there was no other worker.
         """
         client, address = self.start(), unlike.address
         with contextlib.suppress(Exception):
             client.run(_refused, self._mark, workers=[address])
-        self._fit.pop(address, None)
-        self._told_of_worker({"address": address, "host": "", "problem": unlike.problem})
-        if not self._fit:
-            raise IdentityMismatchError(f"{unlike.problem} (on the Dask worker {address})")
+        self._roster.refuse(address, unlike.problem)
+        try:
+            self._roster.require(self._where.scheduler)
+        except ClusterGoneError as error:
+            raise IdentityMismatchError(
+                f"{unlike.problem} (on the Dask worker {address})"
+            ) from error
 
     def _told(self, event: tuple[float, dict[str, Any]]) -> None:
         """A worker tells something; in the client's own thread."""
         message = event[1]
         if message["told"] == "worker":
-            self._told_of_worker(message)
+            self._roster.checked(message)
         elif (asked := self._asked.get(message["task"])) is not None:
+            self._roster.told(message["task"], message["worker"], message["peak"])
             asked.told.put((message["task"], *message["what"]))
-
-    def _told_of_worker(self, message: dict[str, Any]) -> None:
-        address, problem = message["address"], message["problem"]
-        if not problem:
-            self._refused.pop(address, None)
-            self._fit[address] = set(message["resources"])
-        elif address not in self._refused:
-            where = f" on {message['host']}" if message["host"] else ""
-            self._refused[address] = problem
-            self._display.tell(f"refused the Dask worker {address}{where}: it {problem}", "red")
 
     def _happened(self, event: tuple[float, dict[str, Any]]) -> None:
         """Something happened to a worker of the scheduler; in the client's own thread."""
         message = event[1]
         if message.get("action") != "remove-worker":
             return
-        address = message["worker"]
-        self._refused.pop(address, None)
-        if address not in self._fit:
-            return
-        self._fit.pop(address, None)
-        self._n_lost += 1
-        running = [self._asked[t].label for t in message["processing-tasks"] if t in self._asked]
-        what = f" while it had '{running[0]}', which goes to another" if running else ""
-        self._display.tell(f"lost the Dask worker {address}{what}", "yellow")
+        asked = dict(self._asked)
+        for task in self._roster.removed(message, {t: a.label for t, a in asked.items()}):
+            if task in asked:
+                asked[task].n_lost += 1
 
     def _report(self) -> None:
         """Say how much memory workers took, and free what they kept."""
         assert self._client is not None
-        workers = sorted(self._fit)
+        workers = self._roster.fit
         peaks: Any = self._client.run(peak_memory, workers=workers, on_error="ignore")
         self._client.run(forget, workers=workers, on_error="ignore")
-        taken = ", ".join(f"{peak / 1e9:.2f}" for peak, _ in peaks.values())
-        limits = [limit for _, limit in peaks.values() if limit]
-        most = f" of at most {min(limits) / 1e9:.1f} GB each" if limits else " GB, not bounded"
-        self._display.tell(f"memory of {len(peaks)} Dask workers at its peak: {taken}{most}")
+        self._display.tell(self._roster.needed(peaks))
 
 
 async def _refused(mark: str, dask_worker: Worker) -> None:

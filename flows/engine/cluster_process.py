@@ -9,6 +9,7 @@ spawned where nothing is to be preloaded.
 
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import shutil
@@ -45,6 +46,27 @@ def _end_with_parent(scratch: str) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def _report_errors_only() -> None:
+    """Of the scheduler and of what looks after workers; workers' own reach the run.
+
+    Not what the run says in a line of its own: that it has lost a worker, or gives up a node.
+    """
+    from distributed.comm.core import CommClosedError
+    from tornado.iostream import StreamClosedError
+
+    def is_news(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        said = ("Couldn't gather keys", "Task %s marked as failed because")
+        closed = isinstance(error, CommClosedError | StreamClosedError)
+        return not (closed or str(record.msg).startswith(said))
+
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    for handler in logging.getLogger("distributed").handlers:
+        handler.addFilter(is_news)
+    for name in ("asyncio", "tornado.application"):
+        logging.getLogger(name).addFilter(is_news)
+
+
 def main() -> None:
     """Serve until standard input ends."""
     # What libraries print is for people, and our standard output is for the parent.
@@ -78,6 +100,7 @@ def main() -> None:
     )
     from distributed import LocalCluster
 
+    _report_errors_only()
     with contextlib.closing(
         LocalCluster(
             n_workers=settings["workers"],
@@ -93,6 +116,7 @@ def main() -> None:
         addresses = {
             "scheduler": cluster.scheduler_address,
             "dashboard": cluster.dashboard_link,
+            "scratch": scratch,
         }
         os.write(report, json.dumps(addresses).encode() + b"\n")
         os.close(report)

@@ -11,13 +11,14 @@ from permafrost.flows.context import RunContext
 from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.cluster import Cluster
 from permafrost.flows.engine.engine import make_with
-from permafrost.flows.engine.hearing import Heard
+from permafrost.flows.engine.hearing import Heard, log_failure
 from permafrost.flows.engine.in_worker import compute, threads_of_workers
 from permafrost.flows.engine.prefect import run_at
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.segments import SegmentsInWorkers
 from permafrost.flows.graph import Graph, Node
+from permafrost.storage.errors import PermafrostError
 from permafrost.storage.progress import Progress
 
 WAITING = 2
@@ -91,6 +92,11 @@ class Workers:
                 resources=node.resources,
                 hear=hear,
             )
+        except PermafrostError:
+            raise  # it was foreseen, and its message says what to do
+        except Exception as error:
+            log_failure(node.label, error)
+            raise
         finally:
             hear.end()
         context.refresh()

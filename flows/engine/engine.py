@@ -42,9 +42,11 @@ class Engine(Protocol):
         ...
 
 
-def make(node: Node, context: RunContext, progress: Progress) -> None:
-    """Compute a node and publish it."""
-    with context.artifacts.publishing(node.spec, provenance()) as draft:
+def make(
+    node: Node, context: RunContext, progress: Progress, worker: Mapping[str, str] | None = None
+) -> None:
+    """Compute a node and publish it; `worker` is added to its provenance."""
+    with context.artifacts.publishing(node.spec, provenance() | dict(worker or {})) as draft:
         stage_of(node).run(node, context, draft, progress)
 
 

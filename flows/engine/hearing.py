@@ -42,3 +42,8 @@ def log(level: int, name: str, message: str) -> None:
         run.log(level, "%s: %s", name, message)
     else:
         logging.getLogger(name).log(level, message)
+
+
+def log_failure(label: str, error: Exception) -> None:
+    """Log what a node raised in a worker, and where: Prefect's state of a task run has the message only."""
+    get_run_logger().error("%s failed in a worker", label, exc_info=error)

@@ -6,11 +6,11 @@ import resource
 import threading
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from distributed import Worker, get_worker
+from distributed import get_worker
 
 from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.engine.engine import make
@@ -19,7 +19,9 @@ from permafrost.flows.stage import stage_of
 from permafrost.flows.stopping import Stopped
 from permafrost.stages.extraction.segment_pool import SegmentTask, compute_segment
 from permafrost.storage.errors import IdentityMismatchError, InputError, PermafrostError
+from permafrost.storage.features.receipts import committed_arrays
 from permafrost.storage.features.segment_drafts import SealedSegment
+from permafrost.storage.quoting import quoted
 
 TOLD_EVERY_S = 0.2
 """Progress is told at most this often."""
@@ -45,7 +47,15 @@ class Line:
 
     def tell(self, *what: Any) -> None:
         """Strings and numbers only."""
-        get_worker().log_event(self.topic, {"told": "task", "task": self.task, "what": list(what)})
+        worker = get_worker()
+        message = {
+            "told": "task",
+            "task": self.task,
+            "what": list(what),
+            "worker": worker.address,
+            "peak": peak_memory(),
+        }
+        worker.log_event(self.topic, message)
 
     def require_asked_for(self) -> None:
         """Raises: Stopped: nobody waits for the task any more; the run has ended, or its process has."""
@@ -137,12 +147,13 @@ def compute(node: Node, home: str, runtime: RunRuntime, line: Line) -> None:
     Raises:
         UnlikeWorkerError: the backbone that this worker finds is another one.
     """
+    line.tell("begin")
     context = context_here(home, runtime)
     if stage_of(node).is_done(node, context):
         return
     torch.set_num_threads(threads_of_workers(runtime))
     with line.logs(), errors_located():
-        make(node, context, ToldProgress(line))
+        make(node, context, ToldProgress(line), _this_worker())
 
 
 def compute_segment_here(
@@ -152,7 +163,12 @@ def compute_segment_here(
 
     Raises:
         UnlikeWorkerError: the backbone that this worker finds is another one.
+        Stopped: the segment is committed; the worker that computed it was lost before Dask knew that nobody
+            waits for it any more.
     """
+    line.tell("begin")
+    if committed_arrays(task.cells.root, task.cells.segment).issuperset(task.cells.arrays):
+        raise Stopped
     context = context_here(home, runtime)
     torch.set_num_threads(threads_of_workers(runtime))
     with line.logs(), errors_located():
@@ -160,7 +176,12 @@ def compute_segment_here(
         progress.start("segment", task.n_tokens, "tokens")
         sealed = compute_segment(task, context.backbone.load, progress)
         progress.finish()
-        return sealed
+        return replace(sealed, provenance={**sealed.provenance, **_this_worker()})
+
+
+def _this_worker() -> dict[str, str]:
+    """For provenance: the name that it was given, else its address."""
+    return {"worker": str(get_worker().name)}
 
 
 @contextlib.contextmanager
@@ -170,7 +191,11 @@ def errors_located() -> Iterator[None]:
     try:
         yield
     except IdentityMismatchError as error:
-        raise UnlikeWorkerError(worker.address, str(error)) from error
+        differing = " and ".join(
+            f"finds a backbone of {field} {quoted(here)} where this process has {quoted(wanted)}"
+            for field, wanted, here in error.differing
+        )
+        raise UnlikeWorkerError(worker.address, differing or str(error)) from error
     except InputError:
         raise
     except Exception as error:
@@ -183,7 +208,6 @@ def forget() -> None:
     _CONTEXTS.clear()
 
 
-def peak_memory(dask_worker: Worker) -> tuple[int, int]:
-    """Bytes that this process held at most, and how many it may; 0 where that is not bounded."""
-    limit = dask_worker.memory_manager.memory_limit
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10, limit or 0
+def peak_memory() -> int:
+    """Bytes that this process held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Generator, Iterable
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.engine.cluster import ENDED, Cluster, Told
+from permafrost.flows.engine.cluster import ENDED, BystanderError, Cluster, Told
 from permafrost.flows.engine.hearing import log
 from permafrost.flows.engine.in_worker import UnlikeWorkerError, compute_segment_here
 from permafrost.flows.graph import Resources
@@ -82,5 +82,7 @@ class SegmentsInWorkers:
             return self._cluster.result(id)
         except UnlikeWorkerError as unlike:
             self._cluster.refuse(unlike)
-            again.append(task)
-            return None
+        except BystanderError:
+            pass
+        again.append(task)
+        return None

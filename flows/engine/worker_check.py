@@ -97,6 +97,8 @@ class WorkerCheck(WorkerPlugin):
             {
                 "told": "worker",
                 "address": worker.address,
+                "name": str(worker.name),
+                "limit": worker.memory_manager.memory_limit or 0,
                 "host": socket.gethostname(),
                 "resources": list(worker.state.total_resources),
                 "problem": problem,

@@ -79,7 +79,9 @@ def require_same(recorded: StoreIdentity, wanted: StoreIdentity, where: str) -> 
             f"{path}: store has {quoted(old)}, requested is {quoted(new)}"
             for path, old, new in found
         )
-        raise IdentityMismatchError(
+        error = IdentityMismatchError(
             f"the store at {where} was created with another identity ({lines}). Use a separate store "
             f"(another --home), or request what this one holds"
         )
+        error.differing = tuple(found)
+        raise error

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from permafrost.flows.companion import Program, companion
 from permafrost.flows.engine import cluster_process
 from permafrost.flows.engine.cluster import PRELOADED
 from tests.flows.conftest import MadeOnce
+from tests.flows.engine.plain_dask import PlainDask
 from tests.flows.engine.runs_in_workers import SCRIPT, Run, experiment
 
 ROOT = Path(__file__).parents[3]
@@ -57,12 +58,22 @@ def finished(tiny_bert: Path, made_once: MadeOnce) -> Path:
 
 @pytest.fixture
 def start(finished: Path, tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """Starts that experiment, in a home of its own; takes what `Run` does after the folder."""
+    """Starts that experiment, or the one of the folder, in a home of its own; takes what `Run` does."""
     runs: list[Run] = []
 
-    def started(engine: str, program: Path = SCRIPT) -> Run:
-        (tmp_path / "experiment.yaml").write_text((finished / "experiment.yaml").read_text())
-        runs.append(Run(tmp_path, engine, program))
+    def started(
+        engine: str,
+        program: Path = SCRIPT,
+        folder: Path = tmp_path,
+        environment: Mapping[str, str] | None = None,
+        workers: int = 2,
+    ) -> Run:
+        folder.mkdir(exist_ok=True)
+        if not (folder / "experiment.yaml").exists():
+            fields = yaml.safe_load((finished / "experiment.yaml").read_text())
+            fields["runtime"]["workers"] = workers
+            (folder / "experiment.yaml").write_text(yaml.safe_dump(fields))
+        runs.append(Run(folder, engine, program, environment))
         return runs[-1]
 
     yield started
@@ -70,3 +81,15 @@ def start(finished: Path, tmp_path: Path) -> Iterator[Callable[..., Run]]:
         if run.process.poll() is None:
             run.process.kill()
             run.process.wait()
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[PlainDask]:
+    """Processes of Dask that people start; a scheduler runs."""
+    (tmp_path / "dask").mkdir()
+    dask = PlainDask(tmp_path / "dask")
+    try:
+        dask.scheduler()
+        yield dask
+    finally:
+        dask.end()

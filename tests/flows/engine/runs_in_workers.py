@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from permafrost.storage.drafts import DRAFT_PREFIX
 from tests.flows.conftest import tiny_experiment
 
 ROOT = Path(__file__).parents[3]
-SCRIPT, COMMAND, CELLS = (
-    Path(__file__).with_name(f"{name}_on_dask.py") for name in ("run", "command", "cells")
+SCRIPT, COMMAND, CELLS, COUNTED = (
+    Path(__file__).with_name(f"{name}_on_dask.py") for name in ("run", "command", "cells", "counted")
 )
 DEADLINE_S = 200.0
 N_FITS = 8
@@ -40,12 +40,23 @@ def experiment(backbone: Path) -> dict[str, Any]:
 class Run:
     """The script, or the command, under way in a process."""
 
-    def __init__(self, folder: Path, engine: str, program: Path = SCRIPT) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        engine: str,
+        program: Path = SCRIPT,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.home, self._err = folder / "home", folder / "stderr"
         with self._err.open("w") as err:
             self.process = subprocess.Popen(
                 [sys.executable, program, folder / "experiment.yaml", self.home, engine],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "OMP_NUM_THREADS": "1",
+                    **(environment or {}),
+                },
                 stdout=subprocess.PIPE,
                 stderr=err,
                 text=True,
@@ -60,7 +71,7 @@ class Run:
         while not (found := happened()):
             assert self.process.poll() is None, f"the run has ended: {self.said()}"
             assert time.monotonic() < deadline, f"nothing happened: {self.said()}"
-            time.sleep(0.001)
+            time.sleep(0.005)
         return found
 
     def workers(self) -> list[psutil.Process]:
@@ -113,7 +124,7 @@ def content(home: Path) -> dict[str, str | bytes]:
 
 def n_segments(home: Path) -> int:
     """Segments that are committed."""
-    return len(list(home.glob("features/*/receipts/*/[!.]*")))
+    return len(list(home.glob("features/*/receipts/*/span.json")))
 
 
 def drafts(home: Path) -> list[Path]:

@@ -17,6 +17,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.address, self.status = "tcp://host:1", Status.running
+        self.name, self.memory_manager = "one", SimpleNamespace(memory_limit=None)
         self.state = SimpleNamespace(total_resources={"GPU": 1})
         self.told: list[Any] = []
 
@@ -32,7 +33,8 @@ def checked(facts: dict[str, str], marker: str = "") -> tuple[str, dict[str, flo
     worker = Worker()
     asyncio.run(WorkerCheck("mark", facts, marker, "topic").setup(worker))  # pyright: ignore[reportArgumentType]
     ((topic, message),) = worker.told
-    assert (topic, message["address"]) == ("topic", "tcp://host:1")
+    assert topic == "topic"
+    assert [message[name] for name in ("address", "name", "limit")] == ["tcp://host:1", "one", 0]
     return message["problem"], worker.state.total_resources
 
 
