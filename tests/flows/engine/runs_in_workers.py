@@ -18,7 +18,8 @@ from tests.flows.conftest import tiny_experiment
 
 ROOT = Path(__file__).parents[3]
 SCRIPT, COMMAND, CELLS, COUNTED = (
-    Path(__file__).with_name(f"{name}_on_dask.py") for name in ("run", "command", "cells", "counted")
+    Path(__file__).with_name(f"{name}_on_dask.py")
+    for name in ("run", "command", "cells", "counted")
 )
 DEADLINE_S = 200.0
 N_FITS = 8
