@@ -19,9 +19,14 @@ from permafrost.flows.nodes.extraction import extract_node, source_of
 from permafrost.flows.nodes.reading import Reading, corpus_input, reading
 from permafrost.flows.report import report_node
 from permafrost.flows.stores import RecipeStores, resolve_stores
+from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.extraction.target import ResolvedBackbone, resolve_backbone
+from permafrost.stages.extraction.target import (
+    ExtractTarget,
+    ResolvedBackbone,
+    resolve_backbone,
+)
 from permafrost.stages.mteb_evaluation import MtebTask, Role, TaskFacts, task_facts
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.layout import TOKEN_IDS
@@ -39,7 +44,7 @@ class ExperimentGraph(ExperimentNodes):
     @cached_property
     def graph(self) -> Graph:
         """All nodes, in reading order."""
-        before = (self.corpora, self.extractions, self.pretrainings)
+        before = (self.corpora, self.extractions, self.further, self.pretrainings)
         fits = [n for name, fit in self.fits.items() for n in (*self.candidates[name], fit)]
         after = (self.probes, self.scores, self.evaluations)
         return Graph([*_all(before), *fits, *_all(after), self.report])
@@ -67,6 +72,7 @@ class _Builder:
     _corpora: dict[str, Node] = field(default_factory=dict)
     _extractions: dict[tuple[str, str, int], Node] = field(default_factory=dict)
     _pretrainings: dict[str, Node] = field(default_factory=dict)
+    _others: dict[BackboneConfig, ResolvedBackbone] = field(default_factory=dict)
 
     def build(self) -> ExperimentGraph:
         e = self.experiment
@@ -87,6 +93,11 @@ class _Builder:
         for name, task in e.fitted_elsewhere:
             cell = Cell(**vars(e.cell(name, task, e.seeds[0])), upstream=self)
             fitted[name, task, cell.seed] = e.methods[name].fit_nodes(cell)
+        further = {
+            node.id: node
+            for cell in cells.values()
+            for node in e.methods[cell.method].further_nodes(cell)
+        }
         fits = {name: nodes[-1] for name, nodes in fitted.items()}
         scores = {
             name: node
@@ -107,6 +118,7 @@ class _Builder:
             stores=self.stores,
             corpora=corpora,
             extractions=extractions,
+            further=further,
             pretrainings={name: self.pretraining(name) for name in e.pretrainings},
             candidates={name: nodes[:-1] for name, nodes in fitted.items()},
             fits=fits,
@@ -178,6 +190,20 @@ class _Builder:
         if name not in self._pretrainings:
             self._pretrainings[name] = self.experiment.pretrainings[name].node(name, self)
         return self._pretrainings[name]
+
+    def resolved(self, backbone: BackboneConfig | None) -> ResolvedBackbone:
+        """A backbone with its files and sizes; None for the experiment's own."""
+        if backbone is None or backbone == self.experiment.backbone:
+            return self._base
+        if backbone not in self._others:
+            e = self.experiment
+            self._others[backbone] = resolve_backbone(backbone, e.store_dtype, e.codec)
+        return self._others[backbone]
+
+    def target(self, recipe: str) -> ExtractTarget:
+        """The store of a recipe, which is no ensemble."""
+        (target,) = self.stores[recipe].targets
+        return target
 
     def backbone(self, recipe: str) -> BackboneUse:
         """The experiment's backbone under one recipe.

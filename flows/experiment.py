@@ -176,8 +176,8 @@ class Experiment(BaseModel):
 
     def tasks_of(self, method: str) -> tuple[str, ...]:
         """The tasks that a method is scored on."""
-        kinds, named = self.methods[method].task_kinds, self.methods[method].named_tasks
-        fitting = (task for task, config in self.tasks.items() if config.task_kind in kinds)
+        named = self.methods[method].named_tasks
+        fitting = (task for task, config in self.tasks.items() if self.methods[method].fits(config))
         return tuple(task for task in fitting if named is None or task in named)
 
     def seeds_of(self, method: str) -> tuple[int, ...]:

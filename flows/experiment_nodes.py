@@ -22,6 +22,8 @@ class ExperimentNodes:
     """One per task, and one per role of the texts of local evaluation tasks."""
     extractions: dict[tuple[str, str, int], Node]
     """One per recipe, task and prompt of an ensemble."""
+    further: dict[str, Node]
+    """Corpora and extractions that methods need beside those, by id."""
     pretrainings: dict[str, Node]
     """Pretrainings, from which several heads may start."""
     candidates: dict[CellName, tuple[Node, ...]]

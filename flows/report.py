@@ -2,7 +2,7 @@
 
 from permafrost.flows.experiment_nodes import ExperimentNodes
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.nodes.extraction import source_of
+from permafrost.flows.nodes.extraction import Extract, source_of
 from permafrost.flows.nodes.reading import corpus_input, reading
 from permafrost.flows.nodes.reporting import (
     AttentionSource,
@@ -60,6 +60,10 @@ def report_node(nodes: ExperimentNodes) -> Node:
     first = next(iter(nodes.stores.values())).targets[0]
     tokens = reading([first.identity.store_id], [TOKEN_IDS.name], first.sizes, ())
     attention = _attention(nodes)
+    extractions = [
+        *nodes.extractions.values(),
+        *(n for n in nodes.further.values() if n.stage == Extract.name),
+    ]
     inputs = [
         *(Input(name="result", ref=r, loader=import_path(read_results)) for r in results),
         *(corpus_input(n).model_copy(update={"name": t}) for t, n in nodes.corpora.items()),
@@ -93,11 +97,9 @@ def report_node(nodes: ExperimentNodes) -> Node:
             "backbone": source_of(first),
             "tokens": None if default is None else TokenSource.of(default.targets[0]),
             "attention": None if attention is None else attention[0],
-            "extractions": [
-                ExtractionEntry(label=n.label, ref=n.id) for n in nodes.extractions.values()
-            ],
+            "extractions": [ExtractionEntry(label=n.label, ref=n.id) for n in extractions],
         },
-        after=[n.id for n in nodes.extractions.values()],
+        after=[n.id for n in extractions],
     )
 
 

@@ -10,8 +10,10 @@ from permafrost.flows.nodes.reading import Reading
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
+from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.extraction.target import ExtractTarget, ResolvedBackbone
 from permafrost.stages.fit import Metric
 from permafrost.stages.fit.metrics import DEFAULT_METRIC
 from permafrost.stages.kinds import Category, Kind
@@ -51,6 +53,22 @@ class Upstream(Protocol):
 
     def reading(self, recipe: str, arrays: Sequence[str], task: str) -> Reading:
         """Features of a task's texts under a recipe."""
+        ...
+
+    def corpus_node(self, task: str) -> Node:
+        """The node that makes the corpus of a task."""
+        ...
+
+    def resolved(self, backbone: BackboneConfig | None) -> ResolvedBackbone:
+        """A backbone with its files and sizes; None for the experiment's own.
+
+        Raises:
+            InputError: it cannot be used.
+        """
+        ...
+
+    def target(self, recipe: str) -> ExtractTarget:
+        """The store of a recipe of the experiment, which is no ensemble."""
         ...
 
     def backbone(self, recipe: str) -> BackboneUse:
@@ -112,6 +130,10 @@ class Method(Kind, ABC):
         """The only tasks that it is scored on; None for every task of its kinds."""
         return None
 
+    def fits(self, task: CorpusConfig) -> bool:
+        """Whether it can be scored on a task; by default if that is of its kinds."""
+        return task.task_kind in self.task_kinds
+
     @property
     def is_random(self) -> bool:
         """Whether it runs once per seed."""
@@ -148,6 +170,10 @@ class Method(Kind, ABC):
     def loss_on(self, kind: TaskKind) -> str | None:
         """What its training makes small; None where nothing is trained in epochs."""
         return None
+
+    def further_nodes(self, cell: Cell) -> tuple[Node, ...]:
+        """Corpora and extractions that it needs beside those of the task's own texts."""
+        return ()
 
     @abstractmethod
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:

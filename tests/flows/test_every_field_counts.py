@@ -15,6 +15,8 @@ from permafrost.stages.corpus.source import TaskSource
 from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.finetune import losses  # noqa: F401 # its categories are found below
+from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim
+from permafrost.stages.finetune.score import FinetuneScoreConfig
 from permafrost.stages.fit import FitConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig
 from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise
@@ -43,6 +45,7 @@ UNIONS = (ControlConfig, NextTokenConfig)
 PLAIN = (
     *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig),
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),
+    *(FinetuneConfig, FinetuneOptim, FinetuneScoreConfig),
     *(ScoreConfig, SensitivityConfig, SimilarityConfig, TaskScoreConfig, TokenGraphConfig),
 )
 OF_CORPORA = TaskSource | KnowledgeSource | Relevance | Facts
@@ -54,6 +57,8 @@ NEEDED: dict[str, Any] = {
     "vectors": [{"method": "mean"}],
     "layer": "hidden/2",
     "path": "folder",
+    "model": {"kind": "text_only"},
+    "loss": {"kind": "binary"},
 }
 """Values of fields without a default."""
 NAMES = {
@@ -147,6 +152,8 @@ def others(value: Any, annotation: Any) -> Iterator[Any]:
         and kind_name(annotation) is None
     ):
         yield from (made(kind) for kind in kinds_of(annotation) if not isinstance(value, kind))
+        if isinstance(value, BaseModel):
+            yield from changed(value)
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield from changed(value if isinstance(value, annotation) else made(annotation))
         if value is not None and not isinstance(value, annotation):

@@ -1,0 +1,305 @@
+"""Models of texts with graphs, trained with the backbone in the loop: `kind: graph_text`.
+
+All that does not depend on what is trained comes from feature stores: vectors of node labels (of a backbone
+of their own, if one is named), of texts and queries, and of graphs in words.
+"""
+
+import shutil
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import FEATURES, Input, Node, Resources, import_path
+from permafrost.flows.methods.method import Cell, Method
+from permafrost.flows.nodes.extraction import extract_node
+from permafrost.flows.nodes.graphs import descriptions_node, graphs_input, graphs_of, labels_node
+from permafrost.flows.nodes.reading import Reading, corpus_input, reading
+from permafrost.flows.nodes.summaries import score_summary
+from permafrost.flows.recipes import DEFAULT_RECIPE
+from permafrost.flows.stage import Stage
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.source import CorpusConfig
+from permafrost.stages.extraction.backbone import BackboneConfig, choose_device
+from permafrost.stages.extraction.recipes import PlainRecipe, RecipeConfig, encode
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.stages.finetune.backbone_pass import ReadAt, require_token_fits, state_array
+from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim
+from permafrost.stages.finetune.data import BackboneTexts, FinetuneData, require_cases
+from permafrost.stages.finetune.graph_batches import ItemFeatures, StoredRows
+from permafrost.stages.finetune.losses.loss import GraphTextLossConfig, default_graph_text_loss
+from permafrost.stages.finetune.model import GraphTextModelConfig
+from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
+from permafrost.stages.finetune.train import finetune
+from permafrost.stages.finetune.trained import load_finetuned
+from permafrost.stages.graphs.source import GraphSource
+from permafrost.stages.graphs.views import Place
+from permafrost.stages.metrics.records import Role
+from permafrost.storage.artifacts import Draft
+from permafrost.storage.drafts import DRAFT_PREFIX
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.progress import Progress
+from permafrost.storage.readers import open_reader
+
+CHECKPOINT_EVERY_S = 15.0
+"""Work that a killed fine-tuning loses, at most, beyond the step it was in."""
+_LABELS, _DESCRIPTIONS = "label_features", "description_features"
+
+
+class NodeFeatures(BaseModel):
+    """Where the features of node labels come from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backbone: BackboneConfig | None = None
+    """A backbone of their own; None for the experiment's."""
+    recipe: RecipeConfig = PlainRecipe()
+    read: ReadAt = "mean"
+    """How the states of a label become one vector: after the last block, and the final norm."""
+
+
+class GraphTextMethod(Method):
+    """A model of texts with graphs, once per task and seed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["graph_text"] = "graph_text"
+    model: GraphTextModelConfig
+    recipe: str = DEFAULT_RECIPE
+    """Its name in the experiment: how the texts are read."""
+    read: ReadAt = "last"
+    """Where a text's vector is read."""
+    nodes: NodeFeatures = NodeFeatures()
+    place: Place = "before"
+    """Of a description, beside its text."""
+    loss: GraphTextLossConfig | None = None
+    """Goes with the kind of task; that of each task if not given."""
+    optim: FinetuneOptim = FinetuneOptim()
+    labels: Literal["true", "shuffled"] = "true"
+    """`shuffled` makes this a control: it must sit at chance."""
+    graphs: Literal["true", "shuffled"] = "true"
+    """`shuffled` is a control: every item has the graph of another one."""
+    node_features: Literal["stored", "random"] = "stored"
+    """`random` is a control: each node label has a vector of normal numbers."""
+    tasks: tuple[str, ...] | None = None
+    """Only these tasks; every task with graphs if not given."""
+
+    @model_validator(mode="after")
+    def _describes_a_stage(self) -> "GraphTextMethod":
+        try:
+            self.config("classification", 0)
+        except ValidationError as error:
+            reasons = [e["msg"].removeprefix("Value error, ") for e in error.errors()]
+            raise ValueError("; ".join(reasons)) from error
+        return self
+
+    @property
+    def task_kinds(self) -> tuple[TaskKind, ...]:
+        """Those of its loss; without one all that have graphs."""
+        kinds: tuple[TaskKind, ...] = ("multiple_choice", "classification", "unlabelled")
+        return tuple(k for k in kinds if self.loss is None or k in self.loss.task_kinds)
+
+    def fits(self, task: CorpusConfig) -> bool:
+        """Tasks with graphs."""
+        return isinstance(task, GraphSource) and super().fits(task)
+
+    @property
+    def named_tasks(self) -> tuple[str, ...] | None:
+        """As given."""
+        return self.tasks
+
+    @property
+    def is_random(self) -> bool:
+        """Weights and batches are drawn."""
+        return True
+
+    def recipes(self) -> dict[str, str]:
+        """Its own."""
+        return {"": self.recipe}
+
+    def single_store_recipes(self) -> tuple[str, ...]:
+        """Texts have one vector."""
+        return (self.recipe,)
+
+    def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
+        """One vector per text."""
+        return {self.recipe: (state_array(self.read, sizes),)}
+
+    def role_on(self, task: CorpusConfig | None) -> Role:
+        """A control if it is trained on shuffled labels."""
+        return "control" if self.labels == "shuffled" else "method"
+
+    def loss_on(self, kind: TaskKind) -> str:
+        """The given loss, or that of the kind of task."""
+        return (self.loss or default_graph_text_loss(kind)).kind
+
+    def config(self, kind: TaskKind, seed: int) -> FinetuneConfig:
+        """The complete config of one fine-tuning on a task of this kind."""
+        shared = ("model", "read", "optim", "labels", "graphs", "node_features")
+        fields: dict[str, Any] = {name: getattr(self, name) for name in shared}
+        loss = self.loss or default_graph_text_loss(kind)
+        return FinetuneConfig(**fields, loss=loss, seed=seed)
+
+    def _label_nodes(self, cell: Cell) -> tuple[Node, Node, ExtractTarget]:
+        corpus = labels_node(cell.upstream.corpus_node(cell.task))
+        base = cell.upstream.resolved(self.nodes.backbone)
+        target = base.target(self.nodes.recipe, (state_array(self.nodes.read, base.sizes),))
+        label = f"extract {cell.task} labels"
+        return corpus, extract_node(target, corpus_input(corpus), label), target
+
+    def _description_nodes(self, cell: Cell) -> tuple[Node, Node, ExtractTarget]:
+        target = cell.upstream.target(self.recipe)
+        corpus = descriptions_node(cell.upstream.corpus_node(cell.task), target, self.place)
+        label = f"extract {cell.task} descriptions"
+        return corpus, extract_node(target, corpus_input(corpus), label), target
+
+    def further_nodes(self, cell: Cell) -> tuple[Node, ...]:
+        """Labels and descriptions, and their extractions, as far as the model reads them."""
+        nodes: list[Node] = []
+        if self.model.reads_graphs:
+            nodes += self._label_nodes(cell)[:2]
+        if self.model.reads_descriptions:
+            nodes += self._description_nodes(cell)[:2]
+        return tuple(nodes)
+
+    def _readings(self, cell: Cell) -> tuple[list[Input], list[str], dict[str, Any]]:
+        """Inputs, what has to be done before, and the run facts of a node that reads all features."""
+        arrays = self.reads(cell.upstream.sizes)[self.recipe]
+        read = cell.upstream.reading(self.recipe, arrays, cell.task)
+        graphs = graphs_input(cell.upstream.corpus_node(cell.task))
+        inputs, after = [graphs, *read.inputs], [*read.after]
+        further: list[tuple[str, tuple[Node, Node, ExtractTarget], ReadAt]] = []
+        if self.model.reads_graphs:
+            further.append((_LABELS, self._label_nodes(cell), self.nodes.read))
+        if self.model.reads_descriptions:
+            further.append((_DESCRIPTIONS, self._description_nodes(cell), self.read))
+        for name, (corpus, extraction, target), at in further:
+            one = _reading(target, state_array(at, target.sizes), extraction)
+            inputs += [i.model_copy(update={"name": name}) for i in one.inputs]
+            inputs.append(corpus_input(corpus, f"{name}_corpus"))
+            after += one.after
+        return inputs, after, dict(read.run_facts)
+
+    def _node(
+        self,
+        stage: type[Stage],
+        cell: Cell,
+        label: str,
+        config: dict[str, Any],
+        inputs: Sequence[Input],
+    ) -> Node:
+        features, after, run_facts = self._readings(cell)
+        kinds: list[object] = [self.config(cell.task_kind, cell.seed)]
+        runs_backbone = self.model.token_place is not None
+        if runs_backbone:
+            use = cell.upstream.backbone(self.recipe)
+            config = {**config, "backbone": use.key}
+            run_facts |= use.run_facts
+            kinds.append(use.recipe)
+        return stage.node(
+            f"{label} {cell.method} · {cell.task} · seed {cell.seed}",
+            config,
+            (*inputs, *features),
+            kinds=kinds,
+            run_facts={**run_facts, **cell.names},
+            after=after,
+            resources=Resources(backbone=runs_backbone),
+        )
+
+    def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
+        """One fine-tuning."""
+        config = {"finetune": self.config(cell.task_kind, cell.seed)}
+        return (self._node(Finetune, cell, "finetune", config, ()),)
+
+    def score_node(self, cell: Cell, fitted: Node) -> Node:
+        """A trained model on dev and test."""
+        model = Input(name="model", ref=fitted.id, loader=import_path(load_finetuned))
+        config = {"score": FinetuneScoreConfig()}
+        return self._node(ScoreFinetuned, cell, "score", config, (model,))
+
+
+def _reading(target: ExtractTarget, array: str, extraction: Node) -> Reading:
+    return reading([target.identity.store_id], [array], target.sizes, [extraction.id])
+
+
+class Finetune(Stage):
+    """Trains a graph-text model, with the backbone in the loop if the model runs it."""
+
+    name = "finetune"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        config = FinetuneConfig.model_validate(node.config["finetune"])
+        data = _data(node, context, config)
+        # As the checkpoint of a head: by the artifact's key, in a draft that garbage collection finds.
+        kept = context.artifacts.root / cls.name / f"{DRAFT_PREFIX}{node.ref.key}-checkpoint"
+        result = finetune(
+            *(config, data, progress, _device(data, context), kept / "fit.pt", CHECKPOINT_EVERY_S)
+        )
+        result.save(draft.folder)
+        shutil.rmtree(kept, ignore_errors=True)
+        draft.summary = {
+            **{name: node.run_facts[name] for name in ("method", "task", "seed")},
+            "dev": result.best.dev_metric,
+            "epoch": result.best.epoch,
+        }
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        config = FinetuneConfig.model_validate(node.config["finetune"])
+        choose_device(context.runtime.extract.device)
+        if (place := config.model.token_place) is not None:
+            target = context.bare_target(node)
+            require_token_fits(target.recipe, target.sizes, target.max_length, place)
+        if context.is_known(node.input("graphs")):
+            require_cases(config, graphs_of(node, context))
+
+
+class ScoreFinetuned(Stage):
+    """Applies a trained graph-text model to dev and test."""
+
+    name = "score"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        tuned = context.load(node.input("model"))
+        data = _data(node, context, tuned.config)
+        config = FinetuneScoreConfig.model_validate(node.config["score"])
+        result = score_finetuned(config, tuned, data, _device(data, context))
+        result.save(draft.folder)
+        draft.summary = score_summary(result.metrics, node)
+
+
+def _device(data: FinetuneData, context: RunContext) -> str:
+    """Where a model is trained: beside its backbone."""
+    return context.device if data.live is None else str(data.live.backbone.device)
+
+
+def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneData:
+    """Everything that a node's model reads."""
+    corpus = graphs_of(node, context)
+    labels = descriptions = live = None
+    if config.model.reads_graphs:
+        view = context.corpus(node.input(f"{_LABELS}_corpus"))
+        labels = _rows(node, context, _LABELS, view.digests)
+    if config.model.reads_descriptions:
+        view = context.corpus(node.input(f"{_DESCRIPTIONS}_corpus"))
+        digests = [str(view.digests[t]) for t in view.examples.column("text").to_pylist()]
+        descriptions = _rows(node, context, _DESCRIPTIONS, digests)
+    features = ItemFeatures(labels, _rows(node, context, "features", corpus.digests), descriptions)
+    if config.model.token_place is not None:
+        target = context.bare_target(node)
+        backbone = context.backbone.load(target, context.runtime.extract.device)
+        encoded = encode(target.recipe, target.tokenizer, list(corpus.texts), target.max_length)
+        live = BackboneTexts(backbone, target.recipe, encoded)
+    return FinetuneData(corpus, features, live)
+
+
+def _rows(node: Node, context: RunContext, name: str, digests: Sequence[str]) -> StoredRows:
+    """Vectors of texts, from the one array that a node reads under a name."""
+    store, _, array = node.input(name).ref.removeprefix(FEATURES).partition("/")
+    opened = FeatureStore.open(store_folder(context.home, store))
+    budget = context.runtime.memory_bytes
+    return StoredRows(open_reader(opened, array, digests, budget_bytes=budget))

@@ -1,0 +1,103 @@
+"""The config of a fine-tuning: a graph-text model, its loss, and its training."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from torch import nn
+
+from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
+from permafrost.stages.finetune.backbone_pass import ReadAt
+from permafrost.stages.finetune.losses.loss import GraphTextLossConfig
+from permafrost.stages.finetune.model import GraphTextModelConfig
+from permafrost.stages.fit.grid import flat
+
+
+class FinetuneOptim(BaseModel):
+    """How a model is trained with the backbone in the loop; the defaults are GT2VEC's (table 8: WebNLG)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Literal["radam", "adamw"] = "radam"
+    """`radam` with decoupled decay; the paper prints "RAAdam"."""
+    lr: float = Field(default=1e-4, gt=0, allow_inf_nan=False)
+    """Constant."""
+    weight_decay: float = Field(default=1e-2, ge=0, allow_inf_nan=False)
+    decayed: Literal["all", "matrices"] = "all"
+    """`matrices` leaves out biases and norms, as QA-GNN's code does."""
+    batch_size: int = Field(default=32, ge=1, le=MAX_STEPS)
+    """Cases per step: questions, pairs of a graph and a text, or queries with a document."""
+    max_epochs: int = Field(default=5, ge=1, le=MAX_STEPS)
+    """Which one is kept is chosen on dev."""
+    patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    """Training stops after this many epochs in a row without improvement on dev; None for never."""
+    max_grad_norm: float | None = Field(default=1.0, gt=0, allow_inf_nan=False)
+    at_a_time: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    """Items that are computed at a time, with the gradients of the whole batch: the others wait as embeddings
+    only, so in-batch losses see all of them. None: the whole batch, until one does not fit in memory."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of matrix products in training (autocast), where the backbone itself is in float32."""
+    activations: Literal["kept", "recomputed"] = "kept"
+    """`recomputed`: those of the backbone's blocks are computed again on the way back (gradient
+    checkpointing)."""
+
+
+class FinetuneConfig(BaseModel):
+    """One model on one corpus with graphs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: GraphTextModelConfig
+    loss: GraphTextLossConfig
+    read: ReadAt = "last"
+    """Where a text's vector is read: at its last token, its recipe's readout, or the mean over its span."""
+    optim: FinetuneOptim = FinetuneOptim()
+    seed: int = Field(ge=0, le=MAX_SEED)
+    """Seeds the initial weights, what is drawn in training, the order of the batches, and the controls."""
+    labels: Literal["true", "shuffled"] = "true"
+    """`shuffled` is a control: the labels of train and dev are permuted, test is untouched."""
+    graphs: Literal["true", "shuffled"] = "true"
+    """`shuffled` is a control: every item has the graph of another one, in test too."""
+    node_features: Literal["stored", "random"] = "stored"
+    """`random` is a control: each node label has a vector of normal numbers."""
+
+    @model_validator(mode="after")
+    def _descriptions_are_of_the_own_graph(self) -> "FinetuneConfig":
+        if self.graphs == "shuffled" and self.model.reads_descriptions:
+            raise ValueError(
+                "graphs is shuffled, but the model reads descriptions, which tell of the true graphs; set "
+                "description: none"
+            )
+        return self
+
+    @property
+    def metric(self) -> Literal["accuracy", "ndcg_at_10"]:
+        """nDCG@10 for retrieval, else accuracy."""
+        return "ndcg_at_10" if "unlabelled" in self.loss.task_kinds else "accuracy"
+
+    def choice(self) -> dict[str, JsonValue]:
+        """Settings of model, loss and training by dotted name, for tables."""
+        plain = self.model_dump(mode="json", include={"model", "loss", "optim"})
+        return dict(flat(plain))
+
+
+def finetune_optimizer(config: FinetuneOptim, module: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of a module's trainable parameters."""
+    groups = [
+        {"params": list(some), "weight_decay": decay} for some, decay in _groups(config, module)
+    ]
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.lr)
+    return torch.optim.RAdam(groups, lr=config.lr, decoupled_weight_decay=True)
+
+
+def _groups(config: FinetuneOptim, module: nn.Module) -> Iterable[tuple[list[nn.Parameter], float]]:
+    trained = [p for p in module.parameters() if p.requires_grad]
+    # Biases and the weights of norms are vectors.
+    is_spared = [config.decayed == "matrices" and p.ndim < 2 for p in trained]
+    decayed = [p for p, spared in zip(trained, is_spared, strict=True) if not spared]
+    others = [p for p, spared in zip(trained, is_spared, strict=True) if spared]
+    return [
+        (some, decay) for some, decay in ((decayed, config.weight_decay), (others, 0.0)) if some
+    ]

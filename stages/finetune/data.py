@@ -1,0 +1,211 @@
+"""The input of a fine-tuning: a corpus with graphs, stored vectors, and the backbone where one is needed.
+
+Axes: c cases, i items, d width of an embedding.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.recipes import Encoded, Recipe
+from permafrost.stages.finetune.backbone_pass import TokenPlace, embedding_width, read_states
+from permafrost.stages.finetune.config import FinetuneConfig
+from permafrost.stages.finetune.graph_batches import (
+    ItemFeatures,
+    RandomRows,
+    graph_batch,
+    graphs_of,
+    relations_of,
+    texts_of,
+)
+from permafrost.stages.finetune.losses.loss import ScoreLoss
+from permafrost.stages.finetune.model import ItemBatch, ModelFacts
+from permafrost.stages.finetune.recomputing import recomputing
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+from permafrost.storage.ragged import Ragged, offsets_of
+
+SPLITS = ("dev", "test")
+"""The scored splits."""
+
+
+@dataclass(frozen=True)
+class Cases:
+    """What is asked: items of each case, and its label."""
+
+    items: Ragged
+    """int64."""
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: NDArray[np.int64]) -> "Cases":
+        """The cases at these indices."""
+        return Cases(self.items.take(indices), self.labels[indices])
+
+
+@dataclass(frozen=True)
+class BackboneTexts:
+    """The backbone, and the texts of a corpus as its input."""
+
+    backbone: Backbone
+    recipe: Recipe
+    """Resolved."""
+    texts: Encoded
+    descriptions: Encoded | None = None
+    """Of items; only where the backbone is tuned, so that no store has their vectors."""
+
+
+@dataclass(frozen=True)
+class FinetuneData:
+    """A corpus with graphs as a model reads it."""
+
+    corpus: GraphCorpus
+    features: ItemFeatures
+    live: BackboneTexts | None
+    """None for a model that does not run the backbone."""
+
+    def cases(self, split: str) -> Cases:
+        """The cases of a split, in their order.
+
+        Raises:
+            InputError: there are none.
+        """
+        column = self.corpus.cases.column("split")
+        rows = self.corpus.cases.filter(pc.equal(column, split))
+        if not rows.num_rows:
+            have = ", ".join(pc.unique(column).to_pylist()) or "none"
+            raise InputError(
+                f"the corpus has no {split} cases (its splits: {have}); a model is trained on train, chosen "
+                f"on dev and scored on test. Give cases of {split}"
+            )
+        items = rows.column("items").combine_chunks()
+        counts = pc.list_value_length(items).to_numpy().astype(np.int64)
+        flat = pc.list_flatten(items).to_numpy().astype(np.int64)
+        return Cases(Ragged(flat, offsets_of(counts)), rows.column("label").to_numpy())
+
+    def facts(self, config: FinetuneConfig) -> ModelFacts:
+        """What a model is built for."""
+        assert self.features.texts is not None
+        labels = self.features.labels
+        return ModelFacts(
+            n_relations=relations_of(self.corpus),
+            d_labels=0 if labels is None else labels.width,
+            d_text=self.features.texts.width,
+            d_token=0 if self.live is None else embedding_width(self.live.backbone),
+            scores=isinstance(config.loss, ScoreLoss),
+        )
+
+    def controlled(self, config: FinetuneConfig) -> "ItemReader":
+        """Items under the config's controls."""
+        return ItemReader(self, config)
+
+
+class ItemReader:
+    """Batches of items for one model.
+
+    Args:
+        data: of the corpus.
+        config: says what the model reads, and the controls.
+    """
+
+    def __init__(self, data: FinetuneData, config: FinetuneConfig) -> None:
+        self._data, self._config = data, config
+        self.graphs = graphs_of(data.corpus, config.seed if config.graphs == "shuffled" else None)
+
+    @cached_property
+    def _features(self) -> ItemFeatures:
+        features = self._data.features
+        if self._config.node_features == "stored" or features.labels is None:
+            return features
+        drawn = RandomRows(features.labels.width, self._config.seed)
+        return ItemFeatures(drawn, features.texts, features.descriptions)
+
+    def batch(self, items: NDArray[np.int64], device: torch.device) -> ItemBatch:
+        """What the model reads of these items."""
+        corpus, features, model = self._data.corpus, self._features, self._config.model
+        graphs = None
+        if model.reads_graphs:
+            batch = graph_batch(corpus, features, items, self.graphs[items], model.query_node)
+            graphs = batch.to(device)
+        descriptions = None
+        if features.descriptions is not None and model.reads_descriptions:
+            descriptions = torch.from_numpy(features.descriptions.take(items)).to(device)
+        assert features.texts is not None
+        texts = torch.from_numpy(features.texts.take(texts_of(corpus, items))).to(device)
+        live = self._data.live
+        has_described = live is not None and live.descriptions is not None
+        return ItemBatch(
+            n_items=len(items),
+            graphs=graphs,
+            texts=texts,
+            descriptions=descriptions,
+            states=None if live is None else partial(self._states, live, items),
+            described=partial(self._described, live, items) if has_described else None,
+        )
+
+    def _states(
+        self,
+        live: BackboneTexts,
+        items: NDArray[np.int64],
+        tokens: Tensor | None,
+        place: TokenPlace,
+    ) -> Float[Tensor, "i d"]:
+        texts = live.texts.take(texts_of(self._data.corpus, items))
+        return self._read(live, texts, tokens, place)
+
+    def _read(
+        self,
+        live: BackboneTexts,
+        texts: Encoded,
+        tokens: Tensor | None = None,
+        place: TokenPlace = "first",
+    ) -> Float[Tensor, "i d"]:
+        is_again = self._config.optim.activations == "recomputed" and torch.is_grad_enabled()
+        with recomputing(live.backbone) if is_again else nullcontext():
+            return read_states(live.backbone, texts, live.recipe, self._config.read, tokens, place)
+
+    def _described(
+        self, live: BackboneTexts | None, items: NDArray[np.int64]
+    ) -> Float[Tensor, "i d"]:
+        assert live is not None
+        assert live.descriptions is not None
+        return self._read(live, live.descriptions.take(items))
+
+
+def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
+    """Raises: InputError: the loss is of another kind of task, a split is missing, or the batches are too
+    small for it."""
+    if corpus.task not in config.loss.task_kinds:
+        raise InputError(
+            f"the loss {quoted(config.loss.kind)} is made for {', '.join(config.loss.task_kinds)}, and the "
+            f"corpus is of kind {corpus.task}; use a loss for this kind"
+        )
+    data = FinetuneData(corpus, ItemFeatures(None, None), None)
+    n_train = len(data.cases("train"))
+    least = config.loss.least_batch
+    if min(n_train, config.optim.batch_size) < least:
+        raise InputError(
+            f"the loss {quoted(config.loss.kind)} needs batches of at least {least} cases, but there are "
+            f"{n_train} in train and optim.batch_size is {config.optim.batch_size}"
+        )
+    if config.metric == "accuracy":
+        for split in SPLITS:
+            data.cases(split)
+        return
+    judged = pc.unique(corpus.judgements.column("split")).to_pylist()
+    if missing := [split for split in SPLITS if split not in judged]:
+        raise InputError(
+            f"the corpus has no judgements of {' and '.join(missing)} (of {', '.join(judged) or 'none'}), by "
+            "which a retrieval is chosen on dev and scored on test; give some"
+        )

@@ -1,0 +1,152 @@
+"""Attention in the last layer of a graph encoder, in the graphs of some cases, for drawings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+
+from permafrost.stages.finetune.data import Cases, FinetuneData
+from permafrost.stages.finetune.graph_batches import texts_of
+from permafrost.stages.finetune.trainee import GraphTextTrainee
+from permafrost.stages.graph_encoders.batch import GraphBatch
+
+NODES, EDGES = "attention_nodes.parquet", "attention_edges.parquet"
+ATTENTION_NODES = pa.schema(
+    [
+        pa.field("case", pa.int64()),
+        pa.field("item", pa.int64()),
+        pa.field("text", pa.string()),
+        pa.field("is_right", pa.bool_()),
+        pa.field("is_answer", pa.bool_()),
+        pa.field("node", pa.int64()),
+        pa.field("label", pa.string()),
+        pa.field("type", pa.int64()),
+        pa.field("attention", pa.float64()),
+    ]
+)
+"""Columns of `attention_nodes.parquet`: the graphs of some test cases, a row per node. `is_right` and
+`is_answer` say of a choice whether it is the right one and whether the model chose it; `label` is missing
+for the query node; `attention` is what the node pays to itself in the last layer."""
+ATTENTION_EDGES = pa.schema(
+    [
+        pa.field("case", pa.int64()),
+        pa.field("item", pa.int64()),
+        pa.field("source", pa.int64()),
+        pa.field("target", pa.int64()),
+        pa.field("relation", pa.string()),
+        pa.field("attention", pa.float64()),
+    ]
+)
+"""Columns of `attention_edges.parquet`: a row per edge; `source` and `target` are nodes of the same item."""
+
+
+@dataclass(frozen=True)
+class GraphAttention:
+    """Graphs with the attention in them."""
+
+    nodes: pa.Table
+    """Columns of ATTENTION_NODES."""
+    edges: pa.Table
+    """Columns of ATTENTION_EDGES."""
+
+    def save(self, folder: Path) -> None:
+        """Write attention_nodes.parquet and attention_edges.parquet."""
+        pq.write_table(self.nodes, folder / NODES)
+        pq.write_table(self.edges, folder / EDGES)
+
+
+def graph_attention(
+    trainee: GraphTextTrainee,
+    data: FinetuneData,
+    cases: Cases,
+    picked: NDArray[np.int64],
+    answers: NDArray[np.int64],
+) -> GraphAttention | None:
+    """The graphs of the picked cases; None if there are none, or the model has no attention.
+
+    Args:
+        trainee: a trained model, in evaluation mode.
+        data: of the corpus.
+        cases: of a split.
+        picked: some of them.
+        answers: the model's, to all of them.
+    """
+    nodes: list[dict[str, Any]] = []
+    edges: list[dict[str, Any]] = []
+    is_choice = data.corpus.task == "multiple_choice"
+    for case in picked.tolist():
+        items = cases.items[case]
+        batch = trainee.reader.batch(items, trainee.device)
+        with torch.no_grad():
+            weights = trainee.model.attention(batch)
+        if weights is None or batch.graphs is None:
+            return None
+        values = weights.double().cpu().numpy()
+        right, answer = int(cases.labels[case]), int(answers[case])
+        for at, item in enumerate(items.tolist()):
+            wanted = at if is_choice else 1
+            names = {"case": case, "item": item}
+            verdict = {"is_right": right == wanted, "is_answer": answer == wanted}
+            drawn = _Drawn(data, batch.graphs, at, int(trainee.reader.graphs[item]), values)
+            text = data.corpus.texts[int(texts_of(data.corpus, items)[at])]
+            nodes += [{**names, "text": text, **verdict, **row} for row in drawn.nodes()]
+            edges += [{**names, **row} for row in drawn.edges()]
+    if not nodes:
+        return None
+    return GraphAttention(_table(nodes, ATTENTION_NODES), _table(edges, ATTENTION_EDGES))
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    return pa.table({name: [row[name] for row in rows] for name in schema.names}, schema=schema)
+
+
+class _Drawn:
+    """One graph of a batch, with its rows of the attention."""
+
+    def __init__(
+        self,
+        data: FinetuneData,
+        batch: GraphBatch,
+        at: int,
+        graph: int,
+        weights: NDArray[np.float64],
+    ) -> None:
+        self._data, self._batch, self._weights, self._graph = data, batch, weights, graph
+        (self._rows,) = np.nonzero(batch.graph_of_node.cpu().numpy() == at)
+        self._number = {row: n for n, row in enumerate(self._rows.tolist())}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        corpus, n_edges = self._data.corpus, len(self._batch.source)
+        labels = [-1]
+        if self._graph >= 0:
+            labels = corpus.graphs.node_label[corpus.graphs.nodes_of(self._graph)].tolist()
+        kinds = self._batch.node_type.cpu().numpy()[self._rows].tolist()
+        weights = self._weights[n_edges + self._rows].tolist()
+        return [
+            {
+                "node": n,
+                "label": None if label < 0 else corpus.labels[label],
+                "type": kind,
+                "attention": weight,
+            }
+            for n, (label, kind, weight) in enumerate(zip(labels, kinds, weights, strict=True))
+        ]
+
+    def edges(self) -> list[dict[str, Any]]:
+        columns = (self._batch.source, self._batch.target, self._batch.relation)
+        rows = zip(*(c.tolist() for c in columns), self._weights.tolist(), strict=False)
+        return [
+            {
+                "source": self._number[source],
+                "target": self._number[target],
+                "relation": self._data.corpus.relation_names[relation],
+                "attention": weight,
+            }
+            for source, target, relation, weight in rows
+            if source in self._number
+        ]

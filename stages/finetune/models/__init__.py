@@ -1,0 +1,1 @@
+"""Graph-text models, one file each."""

@@ -1,0 +1,49 @@
+"""A probe on the backbone's stored vectors, without graphs: the baseline that a graph has to beat."""
+
+from typing import Literal
+
+import torch
+
+from permafrost.stages.finetune.model import (
+    Embedded,
+    GraphTextModel,
+    GraphTextModule,
+    ItemBatch,
+    ModelFacts,
+)
+
+
+class TextOnly(GraphTextModel):
+    """A scorer on the stored vector of the text, or of the graph in words with its text (GT2VEC, tables 5
+    and 9). A retrieval has nothing to train then: documents are ranked by the backbone's own vectors."""
+
+    kind: Literal["text_only"] = "text_only"
+    of: Literal["text", "description"] = "text"
+
+    @property
+    def reads_graphs(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def reads_descriptions(self) -> bool:
+        """If it reads nothing else."""
+        return self.of == "description"
+
+    def build(self, facts: ModelFacts, draw: torch.Generator) -> GraphTextModule:
+        """See `TextOnlyModule`."""
+        return TextOnlyModule(self, facts, draw)
+
+
+class TextOnlyModule(GraphTextModule):
+    """The stored vectors are the embeddings."""
+
+    def __init__(self, config: TextOnly, facts: ModelFacts, draw: torch.Generator) -> None:
+        super().__init__(config.scorers(facts.d_text, facts, draw))
+        self.config = config
+
+    def forward(self, batch: ItemBatch) -> Embedded:
+        """As they were stored."""
+        z = batch.texts if self.config.of == "text" else batch.descriptions
+        assert z is not None
+        return Embedded(z)

@@ -1,0 +1,135 @@
+"""Score a trained graph-text model on dev and test, and keep the attention inside a few graphs.
+
+Dev and test are scored with their true labels, even for a model that was trained on shuffled ones. Only graph
+and text are read: the second branch plays no part (GT2VEC, D.1).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from permafrost.stages.bounds import MAX_TEXTS
+from permafrost.stages.finetune.data import SPLITS, Cases, FinetuneData, require_cases
+from permafrost.stages.finetune.graph_attention import GraphAttention, graph_attention
+from permafrost.stages.finetune.search import Search, ndcg_at_10, searched
+from permafrost.stages.finetune.trained import Finetuned
+from permafrost.stages.finetune.trainee import GraphTextTrainee, as_batch
+from permafrost.stages.fit import class_balance, majority_rate
+from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
+from permafrost.stages.metrics.records import write_metrics
+from permafrost.stages.metrics.vector_map import spread_evenly
+
+
+class FinetuneScoreConfig(BaseModel):
+    """How a trained model is scored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n_graphs: int = Field(default=6, ge=0, le=MAX_TEXTS)
+    """Maximum number of test cases whose graphs are kept with the attention in them, spread evenly."""
+
+
+@dataclass(frozen=True)
+class FinetuneScore:
+    """Metrics, one prediction per case, and attention in a few graphs."""
+
+    metrics: dict[str, Any]
+    predictions: pa.Table
+    """See `predictions_table`: of a question the text of the right choice, and the numbers of right and given
+    choice; of a pair its class and the probability of class 1; of a query nDCG@10 as the score."""
+    graphs: GraphAttention | None = None
+    """None for a model without attention in its graphs."""
+
+    def save(self, folder: Path) -> None:
+        """Write metrics.json, predictions.parquet and, if any, the attention in graphs."""
+        write_metrics(folder, self.metrics)
+        pq.write_table(self.predictions, folder / PREDICTIONS)
+        if self.graphs is not None:
+            self.graphs.save(folder)
+
+
+def score_finetuned(
+    config: FinetuneScoreConfig, tuned: Finetuned, data: FinetuneData, device: str = "cpu"
+) -> FinetuneScore:
+    """Score a model on the dev and test cases of a corpus.
+
+    Args:
+        config: how much to keep.
+        tuned: the trained model.
+        data: corpus, features and backbone that it was trained with.
+        device: where to compute.
+
+    Raises:
+        InputError: there are no dev or test cases, or they are of another kind of task.
+    """
+    require_cases(tuned.config, data.corpus)
+    trainee = GraphTextTrainee(
+        tuned.config, data, tuned.module().requires_grad_(True), torch.device(device)
+    )
+    trainee.model.eval()
+    shared: dict[str, Any] = {
+        "metric": tuned.config.metric,
+        "choice": tuned.choice,
+        "n_parameters": trainee.model.n_parameters,
+    }
+    if tuned.config.metric == "ndcg_at_10":
+        return _search(shared, trainee, data)
+    found: dict[str, float] = {}
+    tables: list[pa.Table] = []
+    graphs: GraphAttention | None = None
+    for split in SPLITS:
+        cases = data.cases(split)
+        batch = as_batch(cases)
+        z = trainee.embeddings(batch.items).z
+        answers, probabilities = trainee.answers(z, batch.cases)
+        found[split] = float(np.mean(answers == cases.labels))
+        shown = _right_items(data, cases)
+        texts = data.corpus.items.column("text").to_numpy()[shown]
+        tables.append(predictions_table(split, [texts], cases.labels, answers, probabilities))
+        if split == "test":
+            picked = spread_evenly(len(cases), config.n_graphs)
+            graphs = graph_attention(trainee, data, cases, picked, answers)
+    test = data.cases("test")
+    names = data.corpus.label_names if data.corpus.task == "classification" else ()
+    metrics = {
+        **shared,
+        **found,
+        **{f"n_{split}": len(data.cases(split)) for split in SPLITS},
+        "majority": majority_rate(test.labels),
+        "class_balance": class_balance(test.labels, names) if names else None,
+    }
+    return FinetuneScore(metrics, pa.concat_tables(tables), graphs)
+
+
+def _search(shared: dict[str, Any], trainee: GraphTextTrainee, data: FinetuneData) -> FinetuneScore:
+    found = {
+        split: searched(data.corpus, split, lambda items: trainee.embeddings(items).z)
+        for split in SPLITS
+    }
+    metrics = {
+        **shared,
+        **{split: ndcg_at_10(some) for split, some in found.items()},
+        **{f"n_{split}": len(some) for split, some in found.items()},
+    }
+    texts = data.corpus.items.column("text").to_numpy()
+    tables = [_searches(split, some, texts) for split, some in found.items()]
+    return FinetuneScore(metrics, pa.concat_tables(tables))
+
+
+def _searches(split: str, found: list[Search], texts: NDArray[np.int64]) -> pa.Table:
+    queries = texts[[one.query for one in found]]
+    gains = np.array([one.ndcg for one in found])
+    return predictions_table(split, [queries], np.ones(len(found)), gains, gains)
+
+
+def _right_items(data: FinetuneData, cases: Cases) -> NDArray[np.int64]:
+    """The right choice of each question; the only item of another case."""
+    is_choice = data.corpus.task == "multiple_choice"
+    return cases.items.data[cases.items.offsets[:-1] + (cases.labels if is_choice else 0)]

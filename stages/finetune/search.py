@@ -1,0 +1,85 @@
+"""Documents ranked for queries by the cosine of embeddings, and nDCG@10.
+
+Source: BEIR, as pytrec_eval computes it: gain is the grade, the discount log2(rank + 1), and a query without
+a relevant document is not counted. Axes: q queries, d documents.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
+
+DEPTH = 10
+
+
+@dataclass(frozen=True)
+class Search:
+    """The documents that were found for one query."""
+
+    query: int
+    """Its item."""
+    documents: NDArray[np.int64]
+    """The first ten, best first: items."""
+    similarities: NDArray[np.float64]
+    grades: NDArray[np.int64]
+    """Of these documents; 0 where nobody judged."""
+    ideal: NDArray[np.int64]
+    """The ten highest grades of the query, highest first."""
+
+    @property
+    def ndcg(self) -> float:
+        """Gain over the highest possible one."""
+        return _gain(self.grades) / _gain(self.ideal)
+
+
+def _gain(grades: NDArray[np.int64]) -> float:
+    return float((grades / np.log2(np.arange(len(grades)) + 2)).sum())
+
+
+def searched(
+    corpus: GraphCorpus, split: str, embed: Callable[[NDArray[np.int64]], Tensor]
+) -> list[Search]:
+    """What every query of a split finds among all documents; equal similarities keep the documents' order.
+
+    Args:
+        corpus: a retrieval.
+        split: whose judgements count.
+        embed: gives items their embeddings `[n, d]`, on the CPU.
+    """
+    judged = corpus.judgements.filter(pc.equal(corpus.judgements.column("split"), split))
+    columns = (judged.column(name).to_numpy() for name in ("query", "document", "grade"))
+    grades: dict[int, dict[int, int]] = {}
+    for query, document, grade in zip(*(c.tolist() for c in columns), strict=True):
+        grades.setdefault(query, {})[document] = grade
+    relevant = {q: g for q, g in grades.items() if max(g.values()) > 0}
+    documents = np.array(corpus.documents, np.int64)
+    queries = np.array(list(relevant), np.int64)
+    units = functional.normalize(embed(documents).double(), dim=1).numpy()
+    found: list[Search] = []
+    for query, vector in zip(
+        queries.tolist(), functional.normalize(embed(queries).double(), dim=1).numpy(), strict=True
+    ):
+        cosines = units @ vector
+        best = np.argsort(-cosines, kind="stable")[:DEPTH]
+        own = relevant[query]
+        found.append(
+            Search(
+                query,
+                documents[best],
+                cosines[best],
+                np.array([own.get(d, 0) for d in documents[best].tolist()]),
+                np.array(sorted(own.values(), reverse=True)[:DEPTH]),
+            )
+        )
+    return found
+
+
+def ndcg_at_10(found: list[Search]) -> float:
+    """The mean over queries."""
+    return float(np.mean([one.ndcg for one in found]))

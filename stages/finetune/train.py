@@ -1,0 +1,104 @@
+"""Train a graph-text model with the backbone in the loop, and keep the best epoch on dev.
+
+Source: GT2VEC, section 2 and table 8. We choose the epoch on dev, which the paper does not say.
+"""
+
+import hashlib
+import time
+from pathlib import Path
+
+import torch
+
+from permafrost.stages.finetune.config import FinetuneConfig
+from permafrost.stages.finetune.data import FinetuneData, require_cases
+from permafrost.stages.finetune.model import GraphTextModule
+from permafrost.stages.finetune.trained import FinetuneResult
+from permafrost.stages.finetune.trainee import GraphTextTrainee
+from permafrost.stages.fit.checkpoint import Checkpoint
+from permafrost.stages.fit.trainer import Trainer
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import digest
+from permafrost.storage.progress import Progress
+
+
+def finetune(
+    config: FinetuneConfig,
+    data: FinetuneData,
+    progress: Progress,
+    device: str = "cpu",
+    checkpoint: Path | None = None,
+    checkpoint_every_s: float = 0.0,
+) -> FinetuneResult:
+    """Train, evaluate on dev after every epoch, and keep the best epoch, the earliest of equal ones.
+
+    Args:
+        config: the model and its training.
+        data: corpus, features and backbone; test is not read.
+        progress: receives every step.
+        device: where the model is trained; that of the backbone, if it runs one.
+        checkpoint: file that is written in the middle of epochs and removed at the end. If it exists, from a
+            killed fine-tuning of the same config and data, that one is resumed, with the result it would have
+            had. Use one file per fine-tuning and version of the code.
+        checkpoint_every_s: minimum seconds between two writes.
+
+    Raises:
+        InputError: there are no train or dev cases, nothing to train, or a loss of another kind of task.
+        PermafrostError: the loss is not finite, or an item does not fit in memory.
+        CorruptDataError: the checkpoint is damaged.
+    """
+    require_cases(config, data.corpus)
+    module = build_module(config, data)
+    trainee = GraphTextTrainee(config, data, module, torch.device(device))
+    file = None if checkpoint is None else Checkpoint(checkpoint, _identity(config, data))
+    saved = None if file is None else file.load()
+    last_saved = time.monotonic()
+    plan = trainee.plan
+    trainer = Trainer(trainee, plan)
+    if saved is not None:
+        trainer.load_state_dict(saved)
+
+    def save() -> None:
+        nonlocal last_saved
+        if file is not None and time.monotonic() - last_saved >= checkpoint_every_s:
+            file.save(trainer.state_dict())
+            last_saved = time.monotonic()
+
+    progress.start(f"finetune {config.model.kind}", plan.n_steps * plan.n_epochs, "steps")
+    try:
+        trainer.run(progress, save, save)
+    finally:
+        progress.finish()
+    if file is not None:
+        file.remove()
+    return FinetuneResult.of(config, data.facts(config), trainee, trainer)
+
+
+def build_module(config: FinetuneConfig, data: FinetuneData) -> GraphTextModule:
+    """A new model on the CPU; the same seed gives the same weights.
+
+    Raises:
+        InputError: there is nothing to train, or widths do not fit.
+    """
+    draw = torch.Generator().manual_seed(config.seed)
+    module = config.model.build(data.facts(config), draw)
+    if not module.n_parameters:
+        raise InputError(
+            f"a model of kind {config.model.kind} has nothing to train for the loss {config.loss.kind}, that "
+            "reads the embeddings as they are; compare such vectors with a method of kind embed"
+        )
+    return module
+
+
+def _identity(config: FinetuneConfig, data: FinetuneData) -> str:
+    """Of config and data; the code is in the name of the file."""
+    corpus = data.corpus
+    columns = (*corpus.graphs.columns(), corpus.items.column("text").to_numpy())
+    facts = {
+        "config": config.model_dump(mode="json"),
+        "task": corpus.task,
+        "texts": hashlib.sha256("\n".join(corpus.digests).encode()).hexdigest(),
+        "labels": hashlib.sha256("\n".join(corpus.label_digests).encode()).hexdigest(),
+        "cases": hashlib.sha256(repr(corpus.cases.to_pylist()).encode()).hexdigest(),
+        "graphs": hashlib.sha256(b"".join(c.tobytes() for c in columns)).hexdigest(),
+    }
+    return digest(facts)

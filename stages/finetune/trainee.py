@@ -1,0 +1,281 @@
+"""A graph-text model in training: its batches, the gradients of a batch in parts, and its scores on dev.
+
+Axes: c cases, i items, d width of an embedding.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from permafrost.stages.extraction.memory import is_out_of_memory
+from permafrost.stages.finetune.config import FinetuneConfig, finetune_optimizer
+from permafrost.stages.finetune.data import Cases, FinetuneData
+from permafrost.stages.finetune.losses.loss import ScoreLoss, VectorLoss
+from permafrost.stages.finetune.model import Embedded, GraphTextModule
+from permafrost.stages.finetune.parts import gradients_in_parts, joined, parts_of
+from permafrost.stages.finetune.search import ndcg_at_10, searched
+from permafrost.stages.fit.trainer import Plan, Trainee, shuffled_batches
+from permafrost.storage.errors import PermafrostError
+from permafrost.storage.ragged import Ragged
+
+_T = TypeVar("_T")
+SCORED_AT_A_TIME = 64
+"""Items per batch in evaluation, at most."""
+
+
+class Aligned(NamedTuple):
+    """How far the two branches are from each other after an epoch."""
+
+    epoch: int
+    distance: float
+    """Mean Euclidean distance of the two embeddings of an item, both of unit length, on dev."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cases of a step, with each item once."""
+
+    cases: Cases
+    """Their items as rows of `items`."""
+    items: NDArray[np.int64]
+
+
+class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
+    """A graph-text model; the same seed gives the same initial weights on every device.
+
+    Args:
+        config: of the fine-tuning.
+        data: of the corpus; test is not read.
+        module: built for them.
+        device: where to compute.
+    """
+
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        data: FinetuneData,
+        module: GraphTextModule,
+        device: torch.device,
+    ) -> None:
+        self.config, self.data, self.device = config, data, device
+        self.model = module.to(device)
+        self.optimizer = finetune_optimizer(config.optim, self.model)
+        self.reader = data.controlled(config)
+        self.train = trained_cases(config, data)
+        self.aligned: list[Aligned] = []
+        self.at_a_time = config.optim.at_a_time
+        """Items that are computed at a time; falls when a batch does not fit in memory."""
+
+    @property
+    def plan(self) -> Plan:
+        """The config's training plan for the number of train cases."""
+        optim = self.config.optim
+        n_steps = len(self._order(1))
+        return Plan(optim.max_epochs, n_steps, optim.patience, max_grad_norm=optim.max_grad_norm)
+
+    def _order(self, epoch: int) -> list[NDArray[np.int64]]:
+        optim, least = self.config.optim, self.config.loss.least_batch
+        return shuffled_batches(len(self.train), optim.batch_size, self.config.seed, epoch, least)
+
+    def batches(self, epoch: int) -> list[Batch]:
+        """Cases in an order given by the seed."""
+        return [as_batch(self.train.take(picked)) for picked in self._order(epoch)]
+
+    def loss(self, batch: Batch) -> tuple[Tensor, int]:
+        """The loss of a batch that is computed whole."""
+        return self._total(self._embed(batch.items), batch.cases), len(batch.cases)
+
+    def gradients(
+        self, batch: Batch, require_finite: Callable[[Sequence[float]], None]
+    ) -> tuple[list[float], int]:
+        """In parts if the batch does not fit, or is not meant to, at a time."""
+
+        def compute(at_a_time: int | None) -> tuple[list[float], int]:
+            self.optimizer.zero_grad()
+            if at_a_time is None or at_a_time >= len(batch.items):
+                return super(GraphTextTrainee, self).gradients(batch, require_finite)
+
+            def loss(embedded: Embedded) -> Tensor:
+                value = self._total(embedded, batch.cases)
+                require_finite([float(value.detach())])
+                return value
+
+            value = gradients_in_parts(
+                self.model,
+                lambda part: self._embed(batch.items[part]),
+                len(batch.items),
+                at_a_time,
+                loss,
+            )
+            return [float(value)], len(batch.cases)
+
+        return self._fitting(len(batch.items), compute)
+
+    def _fitting(self, n_items: int, compute: Callable[[int | None], _T]) -> _T:
+        """`compute` with as many items at a time as fit in memory: half as many after each failure, for good.
+
+        Raises:
+            PermafrostError: an item does not fit even by itself.
+        """
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        while True:
+            try:
+                return compute(self.at_a_time)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = str(error).strip().partition("\n")[0][:100] or "out of memory"
+            # Not inside the handler, where the error still holds the frames and with them the tensors.
+            tried = min(self.at_a_time or n_items, n_items)
+            if tried == 1:
+                raise PermafrostError(
+                    f"one text with its graph alone does not fit in the memory of {self.device} ({reason}); "
+                    "what was trained so far is kept. Use a smaller max_length, compute in a narrower dtype, "
+                    "set optim.activations: recomputed, or free memory of this device"
+                )
+            self.at_a_time = (tried + 1) // 2
+            with torch.no_grad():
+                for name, buffer in self.model.named_buffers():
+                    buffer.copy_(buffers[name])
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _embed(self, items: NDArray[np.int64]) -> Embedded:
+        batch = self.reader.batch(items, self.device)
+        is_low = self.config.optim.precision == "bfloat16" and self.model.training
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_low):
+            return self.model(batch)
+
+    def _total(self, embedded: Embedded, cases: Cases) -> Tensor:
+        """Equation 6: the task's loss of every branch, and lambda times the alignment."""
+        config, model = self.config, self.config.model
+        rows = torch.from_numpy(cases.items.data).to(self.device)
+        offsets = torch.from_numpy(cases.items.offsets).to(self.device)
+        labels = torch.from_numpy(cases.labels).to(self.device)
+        loss, total = config.loss, torch.zeros((), device=self.device)
+        for branch, z in enumerate(embedded.branches):
+            z = z.float()
+            if isinstance(loss, ScoreLoss):
+                total = total + loss.of(self.model.score(z, branch)[rows], offsets, labels)
+            else:
+                assert isinstance(loss, VectorLoss)
+                queries, documents = rows.reshape(-1, 2).unbind(1)
+                total = total + loss.of(z[queries], z[documents], documents)
+        if model.alignment is not None and embedded.described is not None:
+            over = model.aligned or (
+                "cases" if self.data.corpus.task == "multiple_choice" else "items"
+            )
+            anchors, keys = (z.float() for z in embedded.branches)
+            if over == "cases":
+                # The right choice of a question; the query of a document; the only item of a case.
+                is_choice = self.data.corpus.task == "multiple_choice"
+                first = offsets[:-1] + (labels if is_choice else 0)
+                anchors, keys = anchors[rows[first]], keys[rows[first]]
+            total = total + model.alignment_weight * model.alignment.of(anchors, keys)
+        return total
+
+    @torch.no_grad()
+    def embeddings(self, items: NDArray[np.int64], described: bool = False) -> Embedded:
+        """Embeddings of items, on the CPU, in the present mode of the model."""
+
+        def compute(at_a_time: int | None) -> Embedded:
+            size = min(at_a_time or SCORED_AT_A_TIME, SCORED_AT_A_TIME)
+            parts: list[Embedded] = []
+            for part in parts_of(len(items), size):
+                found = self._embed(items[part])
+                other = found.described if described else None
+                parts.append(
+                    Embedded(found.z.float().cpu(), None if other is None else other.float().cpu())
+                )
+            return joined(parts)
+
+        return self._fitting(min(len(items), SCORED_AT_A_TIME), compute)
+
+    @torch.no_grad()
+    def scores(self, z: Tensor) -> NDArray[np.float64]:
+        """Scores of embeddings by the first branch."""
+        return self.model.score(z.to(self.device), 0).double().cpu().numpy()
+
+    def dev(self) -> tuple[float]:
+        """Accuracy or nDCG@10, of graph and text; notes how far the branches are from each other."""
+        cases = dev_cases(self.config, self.data)
+        if self.config.metric == "ndcg_at_10":
+            return (ndcg_at_10(searched(self.data.corpus, "dev", lambda i: self.embeddings(i).z)),)
+        batch = as_batch(cases)
+        embedded = self.embeddings(batch.items, described=True)
+        if embedded.described is not None:
+            a, b = (functional.normalize(z, dim=1) for z in embedded.branches)
+            distance = float((a - b).norm(dim=1).mean())
+            self.aligned.append(Aligned(len(self.aligned) + 1, distance))
+        answers, _ = self.answers(embedded.z, batch.cases)
+        return (float(np.mean(answers == cases.labels)),)
+
+    def answers(
+        self, z: Tensor, cases: Cases
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+        """The answer to each case, and for two classes the probability of class 1."""
+        scores = self.scores(z)[cases.items.data]
+        if self.data.corpus.task == "classification":
+            probabilities = 1 / (1 + np.exp(-scores))
+            return (scores > 0).astype(np.int64), probabilities
+        return np.array([int(np.argmax(s)) for s in _split(scores, cases.items)]), None
+
+    def state(self) -> dict[str, Any]:
+        """Distances so far, and how many items fit in memory."""
+        return {"aligned": [tuple(a) for a in self.aligned], "at_a_time": self.at_a_time}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self.aligned = [Aligned(*a) for a in state["aligned"]]
+        self.at_a_time = state["at_a_time"]
+
+    def broken(self, what: str, part: int, value: float) -> PermafrostError:
+        """An error that names the fit and its learning rate."""
+        return PermafrostError(
+            f"the loss is {value} {what} of the fine-tuning {self.config.model_dump_json()}; lower optim.lr "
+            f"({self.config.optim.lr}), or check the features with 'permafrost verify'"
+        )
+
+
+def as_batch(cases: Cases) -> Batch:
+    """These cases, each item once however many of them have it."""
+    items, rows = np.unique(cases.items.data, return_inverse=True)
+    return Batch(Cases(Ragged(rows.astype(np.int64), cases.items.offsets), cases.labels), items)
+
+
+def trained_cases(config: FinetuneConfig, data: FinetuneData) -> Cases:
+    """The train cases: of a retrieval those with a relevant document; under the config's labels."""
+    cases = data.cases("train")
+    if config.metric == "ndcg_at_10":
+        cases = cases.take(np.flatnonzero(cases.labels > 0))
+    return _labelled(config, cases, "train")
+
+
+def dev_cases(config: FinetuneConfig, data: FinetuneData) -> Cases:
+    """The dev cases under the config's labels."""
+    return _labelled(config, data.cases("dev"), "dev")
+
+
+def _labelled(config: FinetuneConfig, cases: Cases, split: str) -> Cases:
+    if config.labels == "true":
+        return cases
+    order = np.random.default_rng([config.seed, len(cases), len(split)]).permutation(len(cases))
+    if config.metric != "ndcg_at_10":
+        dealt = cases.labels[order]
+        # Questions may have different numbers of choices.
+        is_choice = "multiple_choice" in config.loss.task_kinds
+        return Cases(cases.items, dealt % cases.items.lengths if is_choice else dealt)
+    # A retrieval has no labels: queries get the documents of other ones.
+    pairs = cases.items.data.reshape(-1, 2)
+    mixed = np.stack([pairs[:, 0], pairs[order, 1]], axis=1)
+    return Cases(Ragged(mixed.ravel(), cases.items.offsets), cases.labels)
+
+
+def _split(values: NDArray[np.float64], cases: Ragged) -> list[NDArray[np.float64]]:
+    return np.split(values, cases.offsets[1:-1])

@@ -1,0 +1,163 @@
+"""An experiment of graph-text models: from graphs to the table of the report."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from permafrost.flows.pipeline import PipelineResult, run_serially
+from permafrost.stages.finetune.trained import load_finetuned
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
+from tests.flows.experiments import rows_of, run_in, write
+from tests.flows.looked import look
+from tests.stages.extraction.tiny_models import save_model
+from tests.stages.finetune.tiny_graphs import ENCODER
+
+SOURCE = '''
+from typing import Literal
+
+from permafrost.stages.graphs.source import GraphSource
+from tests.stages.finetune.tiny_graphs import pairs, questions
+
+
+class TinyGraphs(GraphSource):
+    """Made-up graphs."""
+
+    kind: Literal["tiny_graphs"] = "tiny_graphs"
+    task: Literal["classification", "multiple_choice"] = "classification"
+
+    @property
+    def task_kind(self):
+        return self.task
+
+    def facts(self):
+        return {"kind": "tiny_graphs", "task": self.task}
+
+    def build(self, progress=None):
+        return pairs() if self.task == "classification" else questions()
+'''
+FULL = {"kind": "gt2vec", "encoder": ENCODER}
+ALONE = {**FULL, "description": "none"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("graphs")
+    (made / "tiny_graphs_source.py").write_text(SOURCE)
+    save_model("llama", made / "llama")
+    save_model("bert", made / "bert")
+    return made
+
+
+def experiment(folder: Path) -> dict[str, Any]:
+    optim = {"lr": 0.01, "batch_size": 6, "max_epochs": 2}
+
+    def method(**fields: object) -> dict[str, Any]:
+        # Each with an `optim` of its own, as YAML would write one that is shared as an alias.
+        return {"kind": "graph_text", "optim": dict(optim), **fields}
+
+    nodes = {"backbone": {"source": str(folder / "bert"), "max_length": 16}}
+    return {
+        "plugins": [str(folder / "tiny_graphs_source.py")],
+        "name": "graphs",
+        "backbone": {"source": str(folder / "llama"), "max_length": 50},
+        "store_dtype": "float32",
+        "tasks": {"pairs": {"kind": "tiny_graphs"}},
+        "methods": {
+            "GT2VEC": method(model=FULL, nodes=nodes),
+            "no token": method(model={**ALONE, "graph_token": "none"}),
+            "text only": method(model={"kind": "text_only"}),
+            "graph only": method(model={"kind": "gnn_only", "encoder": ENCODER}),
+            "other graphs": method(model=ALONE, graphs="shuffled"),
+            "words": {"kind": "bag_of_words"},
+        },
+        "seeds": [0],
+        "report": {"title": "Graphs and texts"},
+        "runtime": {"extract": {"device": "cpu"}},
+    }
+
+
+@pytest.fixture(scope="module")
+def first_run(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, PipelineResult]:
+    return run_in(tmp_path_factory.mktemp("run"), experiment(folder))
+
+
+def test_graphs_and_texts_become_scores_in_the_report(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, result = first_run
+    # Labels by both backbones, texts, and descriptions.
+    assert result.computed == {
+        "corpus": 3,
+        "extract": 4,
+        "finetune": 5,
+        "score": 5,
+        "control": 1,
+        "report": 1,
+    }
+    rows = {row["method"]: row for row in rows_of(result)}
+    assert rows.keys() == experiment(path.parent)["methods"].keys()
+    dag = look(path, home)
+    for (method, task, seed), node in dag.nodes.scores.items():
+        folder = dag.artifacts.open(node.ref)
+        metrics = read_json(folder / "metrics.json")
+        assert metrics["metric"] == "accuracy"
+        assert (metrics["n_dev"], metrics["n_test"]) == (6, 6)
+        tuned = load_finetuned(dag.artifacts.open(dag.nodes.fits[method, task, seed].ref))
+        assert metrics["dev"] == tuned.dev
+        assert rows[method]["test"] == metrics["test"]
+        answers = pq.read_table(folder / "predictions.parquet").to_pandas()
+        test = answers[answers.split == "test"]
+        assert np.mean(test.label == test.prediction) == metrics["test"]
+    aligned = dag.artifacts.open(dag.nodes.fits["GT2VEC", "pairs", 0].ref) / "alignment.parquet"
+    assert pq.read_table(aligned).column("epoch").to_pylist() == [1, 2]
+
+
+def test_without_a_token_the_scores_are_those_of_the_text_alone(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    dag = look(path, home)
+    one, other = (
+        load_finetuned(dag.artifacts.open(dag.nodes.fits[name, "pairs", 0].ref)).state
+        for name in ("no token", "text only")
+    )
+    assert one.keys() == other.keys()
+    assert all(one[k].equal(other[k]) for k in one)
+
+
+def test_what_changes_runs_again_and_nothing_else(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    assert not run_serially(path, home).computed
+    plan = look(path, home).plan()
+    assert all(row.n_run == 0 for row in plan.rows), plan.rows
+    changed = run_serially(path, home, ["methods.graph only.optim.lr=0.02"])
+    assert changed.computed == {"finetune": 1, "score": 1, "report": 1}
+    assert run_serially(path, home, ["methods.GT2VEC.place=after"]).computed == {
+        "corpus": 1,
+        "extract": 1,
+        "finetune": 1,
+        "score": 1,
+        "report": 1,
+    }
+
+
+def test_what_does_not_fit_is_refused_before_anything_runs(folder: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "graphs.yaml", experiment(folder))
+
+    def says(override: str, message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            run_serially(file, tmp_path / "home", [override])
+        assert not (tmp_path / "home").exists()
+
+    says("backbone.max_length=2048", "max_length is 2048")
+    says("methods.GT2VEC.graphs=shuffled", "set description: none")
+    says("methods.GT2VEC.loss={kind: choice}", "scored on tasks of kind multiple_choice")
+    says("methods.GT2VEC.optim.max_epochs=0", "greater than or equal to 1")

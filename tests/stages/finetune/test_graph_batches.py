@@ -1,0 +1,94 @@
+"""Items of a corpus as tensors, against their triples looked up one by one."""
+
+import numpy as np
+import pytest
+
+from permafrost.stages.finetune.graph_batches import (
+    ItemFeatures,
+    RandomRows,
+    StoredRows,
+    graph_batch,
+    graphs_of,
+    relations_of,
+)
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import InMemoryReader
+from tests.stages.graphs.small_graphs import choices, search
+
+FEATURES = ItemFeatures(RandomRows(5, 1), RandomRows(3, 2))
+
+
+def test_a_batch_holds_the_graphs_of_its_items() -> None:
+    corpus = choices()
+    items = np.array([3, 0, len(corpus.items) - 1])
+    batch = graph_batch(corpus, FEATURES, items, graphs_of(corpus)[items])
+    assert batch.n_graphs == 3
+    labels = np.array([*corpus.labels])
+    drawn = RandomRows(5, 1).take(np.arange(len(labels)))
+    for g, item in enumerate(items.tolist()):
+        row = corpus.items.slice(item, 1).to_pylist()[0]
+        rows = np.flatnonzero(batch.graph_of_node.numpy() == g)
+        assert batch.query_node[g] == rows[0]
+        expected = RandomRows(3, 2).take(np.array([row["query"], row["text"]]))
+        assert batch.query_features[g].tolist() == expected[0].tolist()
+        assert batch.text_features[g].tolist() == expected[1].tolist()
+        names = [
+            "query",
+            *(labels[np.all(drawn == f, axis=1)].item() for f in batch.features[rows[1:]].numpy()),
+        ]
+        found = {
+            (names[s - rows[0]], corpus.relation_names[r], names[t - rows[0]])
+            for s, r, t in zip(
+                *(x.tolist() for x in (batch.source, batch.relation, batch.target)), strict=True
+            )
+            if s in rows
+        }
+        own = set(corpus.triples(row["graph"])) if row["graph"] >= 0 else set()
+        wanted = own | {(t, f"^{r}", s) for s, r, t in own}
+        inner = {edge for edge in found if "query" not in edge}
+        assert inner == wanted
+        assert (len(rows) == 1) == (row["graph"] < 0)
+    assert int(batch.relation.max()) < relations_of(corpus) == 2 * (2 + 2)
+
+
+def test_a_hidden_query_leaves_nothing_of_the_text_in_the_graph() -> None:
+    corpus = choices()
+    items = np.arange(4)
+    graphs = graphs_of(corpus)[items]
+    shown, hidden = (
+        graph_batch(corpus, FEATURES, items, graphs, query) for query in ("stored", "hidden")
+    )
+    assert hidden.features.equal(shown.features)
+    assert not hidden.query_features.any()
+    assert not hidden.text_features.any()
+    assert set(hidden.node_type.tolist()) == {2, 3} < set(shown.node_type.tolist())
+    names = [corpus.relation_names[r] for r in hidden.relation.tolist()]
+    assert set(names) == {"atLocation", "^atLocation", "isA", "^isA"}
+    assert len(names) < len(shown.relation)
+
+
+def test_shuffled_graphs_are_those_of_other_items() -> None:
+    corpus = search()
+    true, dealt = graphs_of(corpus), graphs_of(corpus, 7)
+    assert sorted(true) == sorted(dealt)
+    assert (true != dealt).all()
+    assert np.array_equal(dealt, graphs_of(corpus, 7))
+    unlinked = graphs_of(choices(), 3)
+    assert unlinked[-1] == -1, "an item without graph gets none"
+
+
+def test_rows_come_in_the_order_asked_for() -> None:
+    values = np.arange(12, dtype=np.float32).reshape(6, 2)
+    rows = StoredRows(InMemoryReader("pooled/hidden_last/final", Ragged(values, np.arange(7))))
+    assert rows.take(np.array([4, 0, 4])).tolist() == values[[4, 0, 4]].tolist()
+    assert rows.take(np.array([], np.int64)).shape == (0, 2)
+    drawn = RandomRows(3, 1)
+    assert drawn.take(np.array([2, 2])).tolist() == [drawn.take(np.array([2]))[0].tolist()] * 2
+    assert drawn.take(np.array([2])).tolist() != RandomRows(3, 2).take(np.array([2])).tolist()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_random_rows_are_standard_normal(seed: int) -> None:
+    rows = RandomRows(64, seed).take(np.arange(200))
+    assert abs(rows.mean()) < 0.05
+    assert abs(rows.std() - 1) < 0.05
