@@ -238,6 +238,18 @@ def test_it_runs_in_bfloat16_whole_and_by_autocast(name: str) -> None:
     assert all(bool(p.grad.isfinite().all()) for p in half.parameters() if p.grad is not None)
 
 
+@by_name
+def test_it_trains_by_autocast_to_bfloat16(name: str) -> None:
+    batch, module = make_graphs(dtype=torch.float32), build(ENCODERS[name]).train()
+    readout = AttentionReadout().build(module.d_out, D_TEXT, torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = readout(module(batch), batch)
+    out.float().square().mean().backward()
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    assert all(bool(g.isfinite().all()) for g in gradients)
+    assert any(float(g.abs().max()) > 0 for g in gradients)
+
+
 def test_every_class_of_torch_geometric_runs_or_is_refused() -> None:
     module = importlib.import_module(CLASSES.module)
     classes = {name for name in module.__all__ if inspect.isclass(getattr(module, name))}
