@@ -383,6 +383,7 @@ def test_a_node_builds_the_corpus_ahead_unless_a_model_scores_it(tmp_path: Path)
     assert any("knowledge.triples" in name for name in plain.code)
 
 
+@pytest.mark.deep
 @needs_data
 def test_openbookqa_and_scifact_as_published() -> None:
     graph = {
