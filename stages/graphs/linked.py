@@ -69,10 +69,11 @@ class LinkedSource(GraphSource, ABC):
 
     def linked_graphs(
         self, wanted: Sequence[Wanted], progress: Progress
-    ) -> tuple[GraphCollector, KnowledgeGraph]:
+    ) -> tuple[GraphCollector, KnowledgeGraph, dict[str, int]]:
         """A graph for each, in order: linked nodes, the nodes between two of them, all edges among these.
 
-        One whose texts name no entity gets a graph of the query node alone.
+        One whose texts name no entity gets a graph of the query node alone. Also the knowledge graph, and how
+        many nodes were cut off.
 
         Raises:
             InputError: the knowledge graph cannot be read, or the model of the relevance cannot score.
@@ -93,11 +94,13 @@ class LinkedSource(GraphSource, ABC):
             progress.finish()
         texts, nodes = [one.text for one in wanted], [one.nodes for one in found]
         scores = self.node_relevance.scores(graph.labels, texts, nodes, progress)
+        n_cut = 0
         collector = GraphCollector(len(graph.relations))
         progress.start("cut subgraphs", len(found), "graphs")
         try:
             for at, (one, relevance) in enumerate(zip(found, scores, strict=True), start=1):
                 kept = finder.cut(one, relevance)
+                n_cut += kept.n_cut
                 collector.add(
                     [graph.labels[int(node)] for node in kept.nodes],
                     [(h, r, t) for h, r, t in kept.triples.tolist()],
@@ -109,7 +112,7 @@ class LinkedSource(GraphSource, ABC):
                     progress.advance(_EVERY)
         finally:
             progress.finish()
-        return collector, graph
+        return collector, graph, {"nodes_cut": n_cut}
 
 
 def require_labelled_splits(splits: Sequence[str]) -> None:

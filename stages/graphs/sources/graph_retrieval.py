@@ -117,7 +117,9 @@ class GraphRetrieval(SearchColumns, LinkedSource):
         used = dict.fromkeys(one.query for _, one in judged)
         searched = [key for key, text in documents.items() if text.strip()]
         texts = [*(queries[key].strip() for key in used), *(documents[key] for key in searched)]
-        graphs, knowledge = self.linked_graphs([Wanted(text, text) for text in texts], progress)
+        graphs, knowledge, left_out = self.linked_graphs(
+            [Wanted(text, text) for text in texts], progress
+        )
         items = [Item(text, graph) for graph, text in enumerate(texts)]
         of_query = dict(zip(used, items, strict=False))
         of_document = dict(zip(searched, items[len(used) :], strict=True))
@@ -137,6 +139,7 @@ class GraphRetrieval(SearchColumns, LinkedSource):
             graphs,
             knowledge.relations,
             relation_words=relation_words(knowledge.relations),
+            left_out=left_out,
             searched=Searched([of_document[key] for key in searched], judgements),
         )
 

@@ -112,7 +112,7 @@ class GraphQuestions(LinkedSource):
         """
         splits = self._splits()
         questions = [question for _, some in splits for question in some]
-        graphs, knowledge = self.linked_graphs(self._wanted(questions), progress)
+        graphs, knowledge, left_out = self.linked_graphs(self._wanted(questions), progress)
         facts = self.with_facts.choose(
             [Asked(q.text, choice, q.gold) for q in questions for choice in q.choices]
         )
@@ -134,6 +134,7 @@ class GraphQuestions(LinkedSource):
             graphs,
             knowledge.relations,
             relation_words=relation_words(knowledge.relations),
+            left_out=left_out,
         )
 
     def _splits(self) -> list[Split]:

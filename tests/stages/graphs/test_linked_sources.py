@@ -193,7 +193,10 @@ def test_splits_with_other_numbers_of_choices_are_refused(tmp_path: Path) -> Non
 def test_building_twice_gives_the_same_and_saving_keeps_it(tmp_path: Path) -> None:
     source = questions(tmp_path, max_nodes=4)
     corpus = built(source)
-    assert max(np.diff(corpus.graphs.node_offsets)) == 4
+    sizes = np.diff(corpus.graphs.node_offsets)
+    assert max(sizes) == 4
+    n_whole = np.diff(built(questions(tmp_path)).graphs.node_offsets).sum()
+    assert corpus.left_out == {"nodes_cut": n_whole - sizes.sum()}
     again = built(source)
     assert again.graphs == corpus.graphs
     assert list(again.labels) == list(corpus.labels)
