@@ -58,8 +58,22 @@ def write(folder: Path) -> None:
             for i in rows
         ],
     }
-    for name, rows in zip(("nodes", "edges", "examples"), (NODES, EDGES, EXAMPLES), strict=True):
-        files[f"graphs/{name}.csv"] = [",".join(map(str, row)) for row in rows]
+    for name, table in zip(("nodes", "edges", "examples"), (NODES, EDGES, EXAMPLES), strict=True):
+        files[f"graphs/{name}.csv"] = [",".join(map(str, row)) for row in table]
+    files["knowledge.csv"] = [
+        "head,relation,tail",
+        *(
+            f"{one},isA,number {i}"
+            for i, one in zip(rows, ("query", "document", "text") * 4, strict=True)
+        ),
+    ]
+    files["more_knowledge.csv"] = ["head,relation,tail", "query,isA,text"]
+    files["questions.jsonl"] = [
+        json.dumps(
+            {"id": f"q{i}", "question": f"query {i}?", "choices": ["text", "other"], "label": 0}
+        )
+        for i in rows
+    ]
     for split in ("train", "dev", "test"):
         files[f"webnlg/{split}.jsonl"] = [
             json.dumps({"text": text, "triples": triples}) for text, triples in entries(split)
@@ -84,6 +98,7 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
     candidates = {"kind": "reranking", "files": {"train": str(folder / "candidates.csv")}}
     negatives = {"kind": "unlabelled", "text": "q", "text_pair": "yes", "negative": "no"}
     listed = {"kind": "files", "files": {"train": str(folder / "listed.jsonl")}, "task": negatives}
+    knowledge = {"kind": "triples", "path": str(folder / "knowledge.csv")}
     return {
         "files": {**classes, "task": {"kind": "classification"}},
         "files, dev and test carved": {**classes, "task": {"kind": "classification"}, **BOTH},
@@ -100,6 +115,17 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
         "graphs": {
             "kind": "graphs",
             **{n: str(folder / f"graphs/{n}.csv") for n in ("nodes", "edges", "examples")},
+        },
+        "graph_questions": {
+            "kind": "graph_questions",
+            "files": {"train": str(folder / "questions.jsonl")},
+            "knowledge": knowledge,
+        },
+        "graph_retrieval": {
+            "kind": "graph_retrieval",
+            "path": str(folder / "search"),
+            "n_dev_queries": 3,
+            "knowledge": knowledge,
         },
         "webnlg_pairs": {
             "kind": "webnlg_pairs",
@@ -159,6 +185,10 @@ def others(field: str, annotation: Any, folder: Path) -> list[Any]:
         "relations": [["one", "another"], "unfiltered"],
         "relation_words": [{"in": "is inside"}],
         "merged": [[1, 2]],
+        "knowledge": [{"kind": "triples", "path": str(folder / "more_knowledge.csv")}],
+        "node_relevance": [{"kind": "cosine", "backbone": {"source": "minilm"}}],
+        "inhouse_train_qids": [str(folder / "classes.csv")],
+        "with_facts": [{"kind": "gold"}],
     }
     by_type = {int: [0, 1, 2, 4, 30], float: [0.25], str: ["other"]}
     parts = [annotation, *get_args(annotation)]
