@@ -209,7 +209,7 @@ def run_embedded(
         state = run(experiment, home, list(overrides), engine, return_state=True)
         result = state.result(raise_on_failure=False)
         n_nodes, nothing_new = 1, False
-        if isinstance(result, PipelineResult):
+        if not isinstance(result, BaseException):
             n_nodes, nothing_new = len(checked.nodes.graph), not result.computed
         if is_ours and not nothing_new and state.state_details.flow_run_id is not None:
             _wait_for_records(state.state_details.flow_run_id, n_nodes)

@@ -17,7 +17,6 @@ from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
 from permafrost.stages.extraction.extract import DISK_MARGIN
 from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
-from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.errors import NotFoundError
 from permafrost.storage.explain import Explainer, Explanation
 from permafrost.storage.quoting import quoted
@@ -160,7 +159,7 @@ def _by_store(nodes: ExperimentGraph, context: Preview) -> tuple[ExtractionPlan,
 
 def _graphs(nodes: ExperimentGraph, context: Preview) -> dict[str, dict[str, int]]:
     built = {task: context.built.get(node.id) for task, node in nodes.corpora.items()}
-    return {task: c.counts() for task, c in built.items() if isinstance(c, GraphCorpus)}
+    return {task: n for task, c in built.items() if c is not None and (n := c.graph_counts())}
 
 
 def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:

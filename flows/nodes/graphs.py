@@ -1,5 +1,7 @@
 """Texts of corpora with graphs in other roles, as corpora of their own, so that their features are stored."""
 
+from typing import cast
+
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
 from permafrost.flows.nodes.corpora import CorpusStage
@@ -22,9 +24,8 @@ def graphs_input(node: Node, name: str = _GRAPHS) -> Input:
 
 def graphs_of(node: Node, context: RunContext, name: str = _GRAPHS) -> GraphCorpus:
     """The corpus with graphs that a node reads. Raises as `RunContext.open`."""
-    corpus = context.corpus(node.input(name))
-    assert isinstance(corpus, GraphCorpus), f"'{node.label}' reads a corpus without graphs"
-    return corpus
+    # By the loader of the input.
+    return cast(GraphCorpus, context.corpus(node.input(name)))
 
 
 def labels_node(graphs: Node) -> Node:

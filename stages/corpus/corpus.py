@@ -64,7 +64,12 @@ class Corpus:
 
     def counts(self) -> dict[str, int]:
         """What it consists of, for a summary."""
-        return {"n_texts": len(self.texts), "n_examples": self.examples.num_rows}
+        own = {"n_texts": len(self.texts), "n_examples": self.examples.num_rows}
+        return own | self.graph_counts()
+
+    def graph_counts(self) -> dict[str, int]:
+        """What graphs beside the texts consist of; empty without any."""
+        return {}
 
     def save(self, folder: Path) -> None:
         """Write texts.parquet, examples.parquet and corpus.json."""

@@ -111,10 +111,9 @@ class GraphCorpus(Corpus):
             )
         return self.cases.filter(pc.equal(column, name))
 
-    def counts(self) -> dict[str, int]:
-        """What it consists of, for a summary. Edges are the graphs' own: no inverse, none of a query node."""
+    def graph_counts(self) -> dict[str, int]:
+        """What its graphs consist of. Edges are the graphs' own: no inverse, none of a query node."""
         return {
-            **super().counts(),
             "n_graphs": len(self.graphs),
             "n_nodes": len(self.graphs.node_label) - len(self.graphs),
             "n_edges": int((self.graphs.edge_relation < len(self.relations)).sum()),

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 import yaml
 
@@ -60,6 +59,9 @@ def test_other_tools_open_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     own = [(text[a], d["name"], text[b]) for a, b, d in graph.edges(data=True) if a and b]
     assert sorted(own) == sorted(corpus.triples(0))
     assert graph.number_of_nodes() == 4
+    # Here: at a process's end it tells of objects that tests keep out of garbage collection.
+    import duckdb
+
     found = duckdb.sql(block("asks a corpus", "sql")).fetchall()
     assert sorted(found) == sorted(corpus.triples(0))
     assert {p.stem for p in tmp_path.iterdir()} <= set(re.findall(r"`([a-z]+)(?:\.json)?`", PAGE))
