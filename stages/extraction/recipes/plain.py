@@ -28,7 +28,7 @@ class PlainRecipe(Recipe):
     """The text as it is, with the special tokens that the tokenizer adds by itself."""
 
     later_fields: ClassVar[frozenset[str]] = frozenset(
-        {"normalise", "instruction", "bos", "instruction_words"}
+        {"normalise", "instruction", "bos", "instruction_words", "end"}
     )
 
     kind: Literal["plain"] = "plain"
@@ -37,6 +37,9 @@ class PlainRecipe(Recipe):
     bos: Literal["tokenizer", "omit"] = "tokenizer"
     """`omit` leaves out the special token that the tokenizer puts first ([CLS] in an encoder): its states
     are often many times larger than all others and then dominate a mean."""
+    end: Literal["tokenizer", "added"] = "tokenizer"
+    """`added` puts the tokenizer's end token (eos) after the text where the tokenizer puts none, as models
+    that are read at `</s>` need it (E5-Mistral, GT2VEC). Like other special tokens it is never cut."""
     instruction_words: Literal["exclude", "include"] = "exclude"
     """Whether the words of an instruction are in the span, as when sentence-transformers pools over a
     prompt. If they are not, the span begins with the text itself, so that a [CLS] or BOS before them is left
@@ -49,18 +52,38 @@ class PlainRecipe(Recipe):
         an instruction stay."""
         words = words_around(self.instruction, TEXT)
         encodings = tokenise(tokenizer, [text.join(words) for text in texts])
+        end = self._end_token(tokenizer)
         return pack(
             [
-                self._input(i, text, len(words[0]), encoding, max_length)
+                self._input(i, text, len(words[0]), encoding, max_length, end)
                 for i, (text, encoding) in enumerate(zip(texts, encodings, strict=True))
             ]
         )
 
+    def _end_token(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
+        if self.end == "tokenizer":
+            return None
+        if not isinstance(tokenizer.eos_token_id, int):
+            raise InputError(
+                "the recipe plain with end: added puts an end token after the text, but the tokenizer "
+                f"{type(tokenizer).__name__} names none (eos_token); leave 'end' out"
+            )
+        return tokenizer.eos_token_id
+
     def _input(
-        self, i: int, text: str, first_char: int, encoding: Encoding, max_length: int
+        self,
+        i: int,
+        text: str,
+        first_char: int,
+        encoding: Encoding,
+        max_length: int,
+        end_token: int | None,
     ) -> TextInput:
         ids = np.asarray(encoding.ids)
         special = np.asarray(encoding.special_tokens_mask, dtype=np.bool_)
+        # A tokenizer that ends a text itself does so with a special token, be it eos or another.
+        if end_token is not None and not special[-1:].any():
+            ids, special = np.append(ids, end_token), np.append(special, True)
         skipped = int(self.bos == "omit" and bool(special[:1].all()))
         (ordinary,) = np.nonzero(~special)
         start, end = (int(ordinary[0]), int(ordinary[-1]) + 1) if len(ordinary) else (0, 0)

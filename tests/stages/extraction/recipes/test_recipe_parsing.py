@@ -135,7 +135,7 @@ def test_a_template_may_hold_commas_colons_and_equals_signs() -> None:
         ("", "there is no recipe ''"),
         (
             "plain:special=include",
-            "'special' .* is not an option; plain has specials, bos, instruction_words, readout",
+            "'special' .* is not an option; plain has specials, bos, end, instruction_words, readout",
         ),
         ("plain:exclude", "'exclude' .* is not an option"),
         ("plain:readout=last,readout=first", "'readout' .* is given twice"),

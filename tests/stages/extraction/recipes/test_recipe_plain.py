@@ -133,3 +133,35 @@ def test_a_length_that_leaves_no_room_for_text_is_refused() -> None:
         encode(PlainRecipe(), word_tokenizer(), ["snow ice"], 2)
     with pytest.raises(InputError, match=r"max_length is 1, .* gets 1 special tokens"):
         encode(PlainRecipe(bos="omit"), word_tokenizer(), ["snow ice"], 1)
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_an_end_token_is_added_where_the_tokenizer_adds_none(adds_bos: bool) -> None:
+    tokenizer = byte_tokenizer(adds_bos=adds_bos)
+    eos = tokenizer.eos_token_id
+    plain, ended = (
+        encode(PlainRecipe(end=end), tokenizer, TEXTS, 200) for end in ("tokenizer", "added")
+    )
+    assert rows(ended) == [[*ids, eos] for ids in rows(plain)]
+    assert np.array_equal(ended.span_start, plain.span_start)
+    assert np.array_equal(ended.span_end, plain.span_end), "it is not of the text itself"
+    assert all(span.all() for span in ended.span)
+    bare = encode(PlainRecipe(end="added", specials="exclude"), tokenizer, TEXTS, 200)
+    assert not any(span[-1] for span in bare.span)
+    cut = encode(PlainRecipe(end="added"), tokenizer, TEXTS, 8)
+    assert rows(cut) == [ids if len(ids) <= 8 else [*ids[:7], eos] for ids in rows(ended)], (
+        "it is never cut"
+    )
+
+
+def test_no_second_end_token_is_added_and_none_that_there_is_not() -> None:
+    tokenizer = word_tokenizer()
+    plain, ended = (
+        encode(PlainRecipe(end=end), tokenizer, TEXTS, 60) for end in ("tokenizer", "added")
+    )
+    assert rows(plain) == rows(ended)
+    assert "end" not in PlainRecipe().model_dump(), "stores keep their ids"
+    bare = byte_tokenizer(adds_bos=True)
+    bare.eos_token = None
+    with pytest.raises(InputError, match=r"names none \(eos_token\)"):
+        encode(PlainRecipe(end="added"), bare, TEXTS, 60)
