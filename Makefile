@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 TESTS := .venv/.tests
 DEEP := .venv/.deep
 TOOLS := .venv/.tools
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() + 2)') --dist loadfile --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder -n $$($(BIN)/python -c 'import os; print(os.cpu_count() + $(MORE))')
 
 .PHONY: demo test test-deep lint type bench gpu-check sbom golden clean
 
@@ -16,8 +16,11 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c 'impor
 demo: $(STAMP)
 	$(BIN)/permafrost run experiments/demo.yaml
 
-# A process per core and two more, as some tests wait for programs that they start; a thread per process: small tests do not
-# gain from more. A file's tests stay together, and files start in order: the long ones (crash, flows) are the first.
+# A process per core and one more, as some tests wait for programs that they start (of the long ones many do); a thread per
+# process: small tests do not gain from more. A file's tests stay together, and files start in order: the long ones (crash,
+# flows) are the first.
+test: MORE = 1
+test-deep: MORE = 2
 test: $(TESTS)
 	$(PYTEST) -m "not deep" $(ARGS)
 

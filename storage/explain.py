@@ -155,7 +155,12 @@ def _raw(old: ArtifactSpec, new: ArtifactSpec) -> list[tuple[str, object, object
     # Config first, as that is what users change on purpose; code last, function by function.
     parts = ("config", "inputs", "code")
     left, right = to_plain(old), to_plain(new)
-    return [d for part in parts for d in differences({part: left[part]}, {part: right[part]})]
+    return [
+        d
+        for part in parts
+        if left[part] != right[part]  # the code is hundreds of definitions, mostly the same ones
+        for d in differences({part: left[part]}, {part: right[part]})
+    ]
 
 
 def _through_identity(store: ArtifactStore, old: str, new: str) -> list[Difference]:

@@ -12,6 +12,8 @@ KEY_VERSION = 2
 """1 before kinds had their own code in keys. Artifacts of an earlier version can be read, but are not
 reused."""
 KEY_LENGTH = 32
+_SCALARS = (str, int, bool, type(None))
+"""Plain as they are. Most values of a document are, so they are not passed on one by one."""
 
 
 def to_plain(value: object, where: str = "$") -> Any:
@@ -25,7 +27,7 @@ def to_plain(value: object, where: str = "$") -> Any:
         TypeError: a type has no canonical form.
         ValueError: NaN (not equal to itself) or infinity (not JSON).
     """
-    if value is None or isinstance(value, bool | int | str):
+    if isinstance(value, _SCALARS):
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -37,7 +39,10 @@ def to_plain(value: object, where: str = "$") -> Any:
         return to_plain(value.model_dump(mode="python"), where)
     if isinstance(value, list | tuple):
         items = cast(list[object], value)
-        return [to_plain(item, f"{where}[{i}]") for i, item in enumerate(items)]
+        return [
+            item if isinstance(item, _SCALARS) else to_plain(item, f"{where}[{i}]")
+            for i, item in enumerate(items)
+        ]
     if isinstance(value, Mapping):
         mapping = cast(Mapping[object, object], value)
         for key in mapping:
@@ -45,7 +50,10 @@ def to_plain(value: object, where: str = "$") -> Any:
                 raise TypeError(
                     f"{where} has the key {key!r}; only string keys have a canonical form"
                 )
-        return {str(k): to_plain(v, f"{where}.{k}") for k, v in mapping.items()}
+        return {
+            str(k): v if isinstance(v, _SCALARS) else to_plain(v, f"{where}.{k}")
+            for k, v in mapping.items()
+        }
     raise TypeError(f"{where} is a {type(value).__name__}, which has no canonical form in a key")
 
 

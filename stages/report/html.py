@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 import pyarrow.compute as pc
-from jinja2 import DictLoader, Environment, StrictUndefined
+from jinja2 import DictLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from permafrost.stages.report.canvas import InlineSvg, shortened
@@ -71,24 +71,6 @@ class Page:
 
 def render(page: Page) -> str:
     """The whole HTML document; it is self-contained."""
-    environment = Environment(
-        loader=DictLoader({name: _asset(name) for name in _PARTS}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        hundredths=lambda value: DASH if value is None else hundredths(value),
-        signed=signed,
-        p_value=p_text,
-        shortened=shortened,
-        seconds=seconds,
-        extent=_extent,
-        magnitude=lambda values: DASH.join(dict.fromkeys(map(magnitude, sorted(values)))),
-        pieces=pieces_html,
-        svg=lambda drawn: Markup(drawn.markup),
-    )
     findings = control_findings(page.table)
     choices = choice_rows(page.results)
     varied, settled = choice_fields(choices)
@@ -138,7 +120,31 @@ def render(page: Page) -> str:
         "command": page.provenance.get(COMMAND, "permafrost run EXPERIMENT.yaml"),
         "results": page.results,
     }
-    return environment.from_string(_asset(_TEMPLATE)).render(context)
+    return _template().render(context)
+
+
+@cache
+def _template() -> Template:
+    """The page's template: to compile it and its parts takes as long as to fill them in."""
+    environment = Environment(
+        loader=DictLoader({name: _asset(name) for name in _PARTS}),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        hundredths=lambda value: DASH if value is None else hundredths(value),
+        signed=signed,
+        p_value=p_text,
+        shortened=shortened,
+        seconds=seconds,
+        extent=_extent,
+        magnitude=lambda values: DASH.join(dict.fromkeys(map(magnitude, sorted(values)))),
+        pieces=pieces_html,
+        svg=lambda drawn: Markup(drawn.markup),
+    )
+    return environment.from_string(_asset(_TEMPLATE))
 
 
 def page_digest() -> str:

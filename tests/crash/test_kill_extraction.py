@@ -18,7 +18,8 @@ MANY = int(os.environ.get("PERMAFROST_KILLS", "100"))
     ("n_kills", "kill_share"),
     [
         (3, "none"),
-        (1, "0.3"),
+        # Left half-way by a worker in tests/stages/extraction/test_segment_pool.py too, without processes.
+        pytest.param(1, "0.3", marks=pytest.mark.deep),
         pytest.param(MANY, "none", marks=pytest.mark.deep),
         pytest.param(MANY // 2, "0.3", marks=pytest.mark.deep),
     ],

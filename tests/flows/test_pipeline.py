@@ -19,7 +19,7 @@ from permafrost.flows.experiment import load_experiment
 from permafrost.flows.experiment_nodes import ExperimentNodes
 from permafrost.flows.garbage import collect
 from permafrost.flows.graph import Node
-from permafrost.flows.pipeline import pipeline
+from permafrost.flows.pipeline import pipeline, run_serially
 from permafrost.flows.plan import why_stage
 from permafrost.flows.rebuild_report import rebuild_report
 from permafrost.stages.extraction import computing
@@ -170,7 +170,7 @@ def test_a_run_that_finds_everything_lays_its_graph_out_once_and_waits_for_nothi
 def test_a_change_reruns_what_depends_on_it(
     experiment_file: Path, home: Path, override: str, computed: dict[str, int], backbones: Backbones
 ) -> None:
-    result = pipeline(str(experiment_file), str(home), [override])
+    result = run_serially(experiment_file, home, [override])
     assert result.computed == computed
     assert backbones.loads == (1 if "extract" in computed else 0)
 
@@ -180,7 +180,7 @@ def test_lost_features_are_computed_again_and_nothing_else(
 ) -> None:
     store = all_stores(home)[0]
     shutil.rmtree(store.root)
-    result = pipeline(str(experiment_file), str(home))
+    result = run_serially(experiment_file, home)
     assert result.computed == {"extract": 2}
     assert backbones.loads == 1
 

@@ -176,6 +176,7 @@ def test_a_lasting_server_knows_that_a_run_was_stopped(
     assert found["state"]["type"] == "CRASHED", found["state"]
 
 
+@pytest.mark.deep
 def test_ctrl_c_while_texts_are_extracted(tiny_bert: Path, tmp_path: Path) -> None:
     texts, home = tmp_path / "texts.txt", tmp_path / "home"
     texts.write_text("".join(f"lake {i} freezes deep and slowly\n" for i in range(10_000)))
@@ -204,6 +205,7 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
     assert "Traceback" not in session.shown
 
 
+@pytest.mark.deep
 def test_a_killed_program_leaves_no_server(alone: dict[str, str], tmp_path: Path) -> None:
     program = (
         "import os, time\n"

@@ -123,13 +123,14 @@ def test_the_checkpoint_of_another_fit_is_not_taken(tmp_path):
         (config, make_data(seed=1)),
         (config, replace(data, digests=tuple(reversed(data.digests)))),
     ]
+    whole = fit(config, data, SilentProgress())
     for other, of in others:
         with pytest.raises(_Stop):
             fit(other, of, _StopsAfter(13), checkpoint=path)
         counts = _Counts()
         result = fit(config, data, counts, checkpoint=path)
         assert counts.steps == 18
-        same_fit(result, fit(config, data, SilentProgress()))
+        same_fit(result, whole)
 
 
 def test_a_failed_write_leaves_the_last_checkpoint(tmp_path, monkeypatch):
@@ -198,6 +199,7 @@ fit(_config(), make_data(), Kills(), checkpoint=Path(sys.argv[1]))
 """
 
 
+@pytest.mark.deep
 def test_a_killed_process_is_continued_by_another(tmp_path):
     path, root = tmp_path / "c", Path(__file__).parents[3]
     killed = subprocess.run(

@@ -36,7 +36,6 @@ from permafrost.stages.mteb_evaluation.build import build_task
 from permafrost.stages.mteb_evaluation.task import ROLES
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.progress import SilentProgress
-from tests.diagonal import diagonal
 from tests.real_files import DATA, needs_data
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_tasks
 
@@ -116,7 +115,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tasks(tmp_path_factory.mktemp("tasks"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SHORT = ("retrieval", "classification")
+"""With queries and documents, and without. test_mteb_scores.py has the scores of the other kinds."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=() if k in SHORT else pytest.mark.deep) for k in KINDS]
+)
 def test_every_kind_of_task_has_the_score_of_sentence_transformers(
     folder: Path, kind: str, ours: Embedding, theirs: SentenceTransformer
 ) -> None:
@@ -135,7 +140,22 @@ TEMPLATE = "Instruct: {instruction} Query: "
 """Ends with a space, and `{text}` comes after it."""
 
 
-@diagonal({"kind": ["retrieval", "reranking", "classification"], "pooled": ["exclude", "include"]})
+@pytest.mark.parametrize(
+    ("kind", "pooled"),
+    [
+        ("retrieval", "exclude"),
+        ("classification", "include"),
+        *(
+            pytest.param(*case, marks=pytest.mark.deep)
+            for case in (
+                ("retrieval", "include"),
+                ("classification", "exclude"),
+                ("reranking", "exclude"),
+                ("reranking", "include"),
+            )
+        ),
+    ],
+)
 def test_instructions_have_the_scores_of_mtebs_own_wrapper(
     folder: Path, tmp_path: Path, kind: str, pooled: Any, ours: Embedding
 ) -> None:
