@@ -28,13 +28,27 @@ ONE_THREAD = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 pyarrow would start another."""
 
 
-def _preload(modules: Sequence[str]) -> None:
-    """Start what workers are forked from: its imports take seconds, in which we start ourselves."""
+def _preload(modules: Sequence[str]) -> str:
+    """Start what workers are forked from: its imports take seconds, in which we start ourselves.
+
+    Returns:
+        How workers are started: "spawn" where there is nothing to preload, or the folder for temporary files
+        has so long a name that no socket can lie there.
+    """
+    if not modules:
+        return "spawn"
+    before = dict(os.environ)
     # It does not take our sys.path.
     path = os.pathsep.join(sys.path)
     os.environ |= {**ONE_THREAD, USERS_PATH: os.environ.get("PYTHONPATH", ""), "PYTHONPATH": path}
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
-    forkserver.ensure_running()
+    try:
+        forkserver.ensure_running()
+    except OSError:
+        os.environ.clear()
+        os.environ.update(before)
+        return "spawn"
+    return "forkserver"
 
 
 def _end_with_parent(scratch: str) -> None:
@@ -79,17 +93,14 @@ def main() -> None:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     threads = dict.fromkeys(names, str(settings["threads"]))
     os.environ |= threads
-    if settings["preload"]:
-        _preload(settings["preload"])
+    method = _preload(settings["preload"])
 
     # Imported here: it takes a moment, in which the parent may end.
     import dask.config
 
     dask.config.set(
         {
-            "distributed.worker.multiprocessing-method": (
-                "forkserver" if settings["preload"] else "spawn"
-            ),
+            "distributed.worker.multiprocessing-method": method,
             "distributed.nanny.pre-spawn-environ": threads,
             # Nobody looks at what these wake every process for, 50 and 100 times a second.
             "distributed.admin.tick.interval": "1s",
