@@ -20,6 +20,7 @@ from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.keys import digest
 from permafrost.storage.progress import SilentProgress
+from tests.diagonal import diagonal
 from tests.storage.conftest import Shared
 from tests.storage.small_store import AXES, IDENTITY, SIZES, SmallStore, new_store, snapshot
 
@@ -80,10 +81,13 @@ def test_another_value_is_damage_and_the_copy_brings_it_back(
     assert snapshot(small.store.zarr_path) == arrays
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd"])
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [c for c in CASES if c[0] not in ("sizes.n_layers", "sizes.d_value", "codec")],
+@diagonal(
+    {
+        "path,value": [
+            c for c in CASES if c[0] not in ("sizes.n_layers", "sizes.d_value", "codec")
+        ],
+        "codec": ["none", "zstd"],
+    }
 )
 def test_without_checksum_and_copy_the_arrays_say_what_is_right(
     shared: Shared, tmp_path: Path, codec: str, path: str, value: object
