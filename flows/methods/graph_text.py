@@ -34,7 +34,6 @@ from permafrost.stages.finetune.model import GraphTextModelConfig
 from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
 from permafrost.stages.finetune.train import finetune
 from permafrost.stages.finetune.trained import load_finetuned
-from permafrost.stages.graphs.source import GraphSource
 from permafrost.stages.graphs.views import Place
 from permafrost.stages.metrics.records import Role
 from permafrost.storage.artifacts import Draft
@@ -103,7 +102,7 @@ class GraphTextMethod(Method):
 
     def fits(self, task: CorpusConfig) -> bool:
         """Tasks with graphs."""
-        return isinstance(task, GraphSource) and super().fits(task)
+        return task.has_graphs and super().fits(task)
 
     @property
     def named_tasks(self) -> tuple[str, ...] | None:

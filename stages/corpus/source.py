@@ -24,6 +24,8 @@ class TaskSource(Kind):
 
     surface_at_chance: ClassVar[bool] = False
     """Whether neither the words of a text nor its length say anything about its label, by construction."""
+    has_graphs: ClassVar[bool] = False
+    """Whether texts come with graphs."""
 
     @property
     def known_ahead(self) -> bool:

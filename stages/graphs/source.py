@@ -9,6 +9,8 @@ from permafrost.stages.graphs.graph_corpus import GraphCorpus
 class GraphSource(TaskSource):
     """Where the texts, graphs and cases of a task come from; see `assemble` for how they become a corpus."""
 
+    has_graphs = True
+
     @abstractmethod
     def build(self) -> GraphCorpus:
         """Read or generate texts and graphs, check them and number them.
