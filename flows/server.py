@@ -61,7 +61,7 @@ def prefect_api() -> Generator[bool]:
 def _send_what_waits(patience_s: float) -> None:
     """Have Prefect's senders end: they keep the address of the server they were made for, and what later
     runs of this process tell them would go to one that is gone, each event until its time is out."""
-    if not STOP.asked:
+    if not STOP.ends_the_process:
         for sender in (EventsWorker, APILogWorker):
             sender.drain_all(timeout=patience_s)
 

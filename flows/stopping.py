@@ -41,6 +41,11 @@ class Stop:
         """Whether somebody asked."""
         return self._asked.is_set()
 
+    @property
+    def ends_the_process(self) -> bool:
+        """Whether a signal asked; else only what runs is to end, and the process goes on (`until`)."""
+        return self._signal is not None
+
     def check(self) -> None:
         """Call between the steps of long work.
 

@@ -25,8 +25,9 @@ def lives(process: psutil.Process) -> bool:
 
 
 def committed(run: Run) -> dict[Path, int]:
-    """Receipts of segments, and when each was written."""
-    return {p: p.stat().st_mtime_ns for p in run.home.glob("features/*/receipts/*/[!.]*")}
+    """Receipts of arrays of segments, and when each was written."""
+    found = run.home.glob("features/*/receipts/**/[!.]*.json")
+    return {path: path.stat().st_mtime_ns for path in found}
 
 
 @pytest.mark.deep
