@@ -8,7 +8,8 @@ from typing import Literal
 
 from permafrost.flows.runs import latest_runs, run_files, run_problems, unfinished_runs
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
-from permafrost.storage.durable import DRAFT_PREFIX, remove_tree
+from permafrost.storage.drafts import DRAFT_PREFIX, is_of_dead_process
+from permafrost.storage.durable import remove_tree
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.writing import writing
@@ -94,8 +95,13 @@ def collect(home: Path, keep: Sequence[str], older: Older = "keep") -> Garbage:
     garbage = tuple(m.ref for m in artifacts.all() if str(m.ref) not in kept)
     lost = tuple(s for s in every if s.store_id not in stores)
     n_kept = sum(1 for _ in artifacts.all()) - len(garbage) + len(every) - len(lost)
-    # A store is renamed to such a name before it is deleted; a kill in between leaves it.
-    drafts = (*artifacts.stale_drafts(), *sorted(home.glob(f"features/{DRAFT_PREFIX}*")))
+    # A store is renamed to such a name before it is deleted; a kill in between leaves it. A writer that was
+    # killed after its last receipt leaves its folder of drafts to the next writer, which may never come.
+    drafts = (
+        *artifacts.stale_drafts(),
+        *sorted(home.glob(f"features/{DRAFT_PREFIX}*")),
+        *(p for p in sorted(home.glob(f"features/*/{DRAFT_PREFIX}*")) if is_of_dead_process(p)),
+    )
     return Garbage(artifacts, garbage, lost, drafts, n_kept, len(earlier & kept))
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 DRAFT_PREFIX = ".draft-"
-"""Prefix of unfinished writes; nothing reads them, and `gc` removes them."""
+"""Prefix of unfinished writes; nothing reads them, and `gc` removes those of dead processes."""
 _OWNER = re.compile(r"-([0-9a-f]{8})\.([0-9]+)\.([0-9]+)-[0-9a-f]+$")
 _PLACES = (f"{DRAFT_PREFIX}*", f"*/{DRAFT_PREFIX}*", f"artifacts/*/{DRAFT_PREFIX}*")
 _INSIDE_CHECKPOINTS = f"artifacts/*/{DRAFT_PREFIX}*-checkpoint/{DRAFT_PREFIX}*"

@@ -24,6 +24,7 @@ from permafrost.flows.plan import why_stage
 from permafrost.flows.rebuild_report import rebuild_report
 from permafrost.stages.extraction import computing
 from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.drafts import owner
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.features.store import all_stores
 from tests.flows.looked import Looked, look
@@ -291,6 +292,23 @@ def test_garbage_is_what_no_latest_run_used(experiment_file: Path, home: Path) -
     assert Counter(r.stage for r in spared.refs) == {"fit": 6, "choose": 3, "score": 3, "report": 1}
     garbage.remove()
     assert not pipeline(str(experiment_file), str(home), ["methods.GLOT.head.tau=0.5"]).computed
+
+
+def test_drafts_of_dead_writers_are_garbage(home: Path) -> None:
+    (store,) = all_stores(home)
+    place, pid, started = owner().split(".")
+    dead = store.root / f".draft-segments-{place}.{pid}.{int(started) - 1}-0123abcd"
+    living = store.root / f".draft-segments-{owner()}-0123abcd"
+    (dead / "000000").mkdir(parents=True)
+    living.mkdir()
+    try:
+        garbage = collect(home, [])
+        assert garbage.folders == [dead]
+        garbage.remove()
+        assert not dead.exists()
+        assert living.exists()
+    finally:
+        living.rmdir()
 
 
 def test_garbage_collection_without_any_run_is_refused(tmp_path: Path) -> None:
