@@ -1,11 +1,14 @@
 """Multiple-choice questions with subgraphs of a knowledge graph (CommonsenseQA, OpenBookQA, MedQA)."""
 
+import hashlib
+import heapq
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from permafrost.stages.bounds import MAX_SEED, MAX_TEXTS
 from permafrost.stages.corpus.columns import LABELLED_SPLITS, TaskKind
 from permafrost.stages.corpus.names import TEXT, find_column
 from permafrost.stages.corpus.table_files import (
@@ -62,6 +65,10 @@ class GraphQuestions(LinkedSource):
     inhouse_train_qids: str | None = None
     """File with the ids of the training questions that stay in train: the others become test. For sets whose
     test labels are hidden."""
+    n_train: int | None = Field(default=None, ge=1, le=MAX_TEXTS)
+    """Training questions that are kept, those with the lowest seeded hashes; None for all."""
+    train_seed: int = Field(default=0, ge=0, le=MAX_SEED)
+    """Another seed, another choice of them."""
     graph_per: Literal["choice", "question"] = "choice"
     """`choice`: each has a graph of its own, as in QA-GNN; `question`: one for all its choices, whose
     entities are all answer entities."""
@@ -78,6 +85,15 @@ class GraphQuestions(LinkedSource):
     @model_validator(mode="after")
     def _splits_are_known(self) -> "GraphQuestions":
         require_labelled_splits(list(self.files))
+        return self
+
+    @model_validator(mode="after")
+    def _chooses_from_train(self) -> "GraphQuestions":
+        if self.n_train is not None and "train" not in self.files:
+            raise ValueError(
+                f"n_train is {self.n_train}, but the splits in 'files' are {', '.join(self.files)}; give "
+                "train, or leave n_train out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -108,7 +124,7 @@ class GraphQuestions(LinkedSource):
 
         Raises:
             InputError: see `read_questions`, `Facts.choose` and `LinkedSource.linked_graphs`; or the ids of
-                the in-house split are not those of training questions.
+                the in-house split are not those of training questions, or fewer than `n_train` are there.
         """
         splits = self._splits()
         questions = [question for _, some in splits for question in some]
@@ -150,10 +166,30 @@ class GraphQuestions(LinkedSource):
             questions = read_questions(path, columns, needs_ids=is_inhouse)
             splits.append((split, questions))
         _require_same_number(splits, self.files)
-        if self.inhouse_train_qids is None:
-            return splits
-        train, test = _divided(splits[0][1], self.inhouse_train_qids, self.files["train"])
-        return [("train", train), *splits[1:], ("test", test)]
+        if self.inhouse_train_qids is not None:
+            train, test = _divided(splits[0][1], self.inhouse_train_qids, self.files["train"])
+            splits = [("train", train), *splits[1:], ("test", test)]
+        return [(split, self._kept(some) if split == "train" else some) for split, some in splits]
+
+    def _kept(self, train: list[Question]) -> list[Question]:
+        """The training questions that are used, in their order."""
+        if self.n_train is None:
+            return train
+        if self.n_train > len(train):
+            raise InputError(
+                f"n_train is {self.n_train}, but there are {len(train)} training questions in "
+                f"{self.files['train']}"
+                + (f" with an id of {self.inhouse_train_qids}" if self.inhouse_train_qids else "")
+                + "; lower it, or leave it out to use all"
+            )
+
+        def order(at: int) -> str:
+            # By what is asked, so that the order of the file does not matter.
+            said = "\n".join((str(self.train_seed), train[at].text, *train[at].choices))
+            return hashlib.sha256(said.encode()).hexdigest()
+
+        kept = heapq.nsmallest(self.n_train, range(len(train)), key=order)
+        return [train[at] for at in sorted(kept)]
 
     def _wanted(self, questions: Sequence[Question]) -> list[Wanted]:
         if self.graph_per == "question":

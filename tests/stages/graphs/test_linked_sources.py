@@ -159,6 +159,34 @@ def test_the_inhouse_split_makes_test_of_training_questions(tmp_path: Path) -> N
     assert same.cases == corpus.cases
 
 
+def test_a_part_of_train_is_chosen_by_seed(tmp_path: Path) -> None:
+    chosen = set[tuple[str, ...]]()
+    for seed in range(20):
+        corpus = built(questions(tmp_path, n_train=2, train_seed=seed))
+        of = {s: corpus.case_split(s).column("items").to_pylist() for s in corpus.splits}
+        assert [len(some) for some in of.values()] == [2, 3], "dev is whole"
+        kept = tuple(texts(corpus)[items[0]] for items in of["train"])
+        turned = built(questions(tmp_path, TRAIN[::-1], n_train=2, train_seed=seed))
+        assert {
+            texts(turned)[i[0]] for i in turned.case_split("train").column("items").to_pylist()
+        } == {*kept}
+        chosen.add(kept)
+    every = [f"{text} {choices[0]}" for _, text, choices, _ in TRAIN]
+    assert chosen == {(every[0], every[1]), (every[0], every[2]), (every[1], every[2])}
+    whole = built(questions(tmp_path, n_train=3))
+    assert whole.cases == built(questions(tmp_path)).cases
+
+
+def test_more_training_questions_than_there_are_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="n_train is 4, but there are 3 training questions"):
+        questions(tmp_path, n_train=4).build()
+    ids = table(tmp_path, "ids", [{"id": "a"}])
+    with pytest.raises(InputError, match=r"n_train is 2, but there are 1 .* with an id of"):
+        questions(tmp_path, n_train=2, inhouse_train_qids=ids).build()
+    with pytest.raises(ValidationError, match="n_train is 2, but the splits"):
+        questions(tmp_path, n_train=2, files={"test": str(tmp_path / "train.parquet")})
+
+
 @pytest.mark.parametrize(
     ("ids", "says"),
     [
@@ -236,6 +264,8 @@ def test_every_field_of_questions_is_among_their_facts(tmp_path: Path) -> None:
         "files": files,
         **dict.fromkeys(("question", "choices", "label", "id"), "other"),
         "inhouse_train_qids": table(tmp_path, "ids", [{"id": "a"}]),
+        "n_train": 2,
+        "train_seed": 1,
         "graph_per": "question",
         "query_text": "question",
         "with_facts": "gold",
