@@ -31,6 +31,28 @@ _AGGREGATIONS = ("aggr", "aggrs", "aggregators")
 """Arguments that name an aggregation inside a layer."""
 _READ_PADDING = ("equilibrium", "gru", "lcm", "lstm", "mlp", "patchtransformer")
 
+_CUDA = "it wants a compiled library of its own, which runs on NVIDIA GPUs only"
+_SEARCH = "it looks for neighbours by itself, so the graph would not be used"
+_POINTS = "it wants points in space, and the nodes of a graph made from text have none"
+
+REFUSED_CONVOLUTIONS: Mapping[str, str] = {
+    "MessagePassing": "it is what the others are built on, and convolves nothing by itself",
+    "CuGraphSAGEConv": _CUDA,
+    "CuGraphGATConv": _CUDA,
+    "CuGraphRGCNConv": _CUDA,
+    "FusedGATConv": _CUDA,
+    "GravNetConv": _SEARCH,
+    "DynamicEdgeConv": _SEARCH,
+    "XConv": _POINTS,
+    "PointNetConv": _POINTS,
+    "PPFConv": _POINTS,
+    "PointTransformerConv": _POINTS,
+    "PointGNNConv": _POINTS,
+    "SplineConv": _POINTS,
+    "MeshCNNConv": "it wants the edges of a triangle mesh, each with four neighbours",
+}
+"""Convolutions that no graph made from text can use, tokens or entities as its nodes, with the reason."""
+
 
 @dataclass(frozen=True)
 class Family:

@@ -21,6 +21,7 @@ from permafrost.stages.graph_encoders.batch import N_NODE_TYPES, GraphBatch
 from permafrost.stages.graph_encoders.encoder import GraphModule
 from permafrost.stages.graph_encoders.stack import Stack, StackedEncoder
 from permafrost.stages.heads.pyg_layers import (
+    REFUSED_CONVOLUTIONS,
     Family,
     SeededCalls,
     construction,
@@ -29,9 +30,6 @@ from permafrost.stages.heads.pyg_layers import (
 )
 from permafrost.storage.errors import InputError
 
-_CUDA = "it wants a compiled library of its own, which runs on NVIDIA GPUs only"
-_SEARCH = "it looks for neighbours by itself, so the graph would not be used"
-_POINTS = "it wants points in space, and the nodes of a text's graph have none"
 _BATCH = "a graph's vectors would depend on the graphs beside it"
 
 CLASSES = Family(
@@ -45,20 +43,7 @@ CLASSES = Family(
     inner=frozenset(),
     passed_on=frozenset({"aggr", "aggr_kwargs", "decomposed_layers"}),
     refused={
-        "MessagePassing": "it is what the others are built on, and convolves nothing by itself",
-        "CuGraphSAGEConv": _CUDA,
-        "CuGraphGATConv": _CUDA,
-        "CuGraphRGCNConv": _CUDA,
-        "FusedGATConv": _CUDA,
-        "GravNetConv": _SEARCH,
-        "DynamicEdgeConv": _SEARCH,
-        "XConv": _POINTS,
-        "PointNetConv": _POINTS,
-        "PPFConv": _POINTS,
-        "PointTransformerConv": _POINTS,
-        "PointGNNConv": _POINTS,
-        "SplineConv": _POINTS,
-        "MeshCNNConv": "it wants the edges of a triangle mesh, each with four neighbours",
+        **REFUSED_CONVOLUTIONS,
         "GMMConv": "it wants coordinates of edges, and relations lie too far from its Gaussians to be heard",
         "HypergraphConv": "it wants edges of more than two nodes",
         "SignedConv": "it wants positive and negative edges; relations are neither",

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from permafrost.stages.heads.graph.conv import Conv, Convolution
 from permafrost.stages.heads.graph.token_graph import COPIED, build_edges
 from permafrost.stages.heads.pyg_layers import (
+    REFUSED_CONVOLUTIONS,
     Family,
     SeededCalls,
     construction,
@@ -35,9 +36,6 @@ from permafrost.storage.quoting import quoted
 
 _RELATIONS = "it wants edges of several kinds, and the token graph has one"
 _TYPES = "it wants nodes or edges of several types, and the token graph has one of each"
-_POINTS = "it wants points in space, and tokens have none"
-_SEARCH = "it looks for neighbours by itself, so the token graph would not be used"
-_CUDA = "it wants a compiled library of its own, which runs on NVIDIA GPUs only"
 
 CLASSES = Family(
     module="torch_geometric.nn.conv",
@@ -47,20 +45,7 @@ CLASSES = Family(
     inner=frozenset({"conv", "phi"}),
     passed_on=frozenset({"aggr", "aggr_kwargs", "decomposed_layers", "flow"}),
     refused={
-        "MessagePassing": "it is what the others are built on, and convolves nothing by itself",
-        "CuGraphSAGEConv": _CUDA,
-        "CuGraphGATConv": _CUDA,
-        "CuGraphRGCNConv": _CUDA,
-        "FusedGATConv": _CUDA,
-        "GravNetConv": _SEARCH,
-        "DynamicEdgeConv": _SEARCH,
-        "XConv": _POINTS,
-        "PointNetConv": _POINTS,
-        "PPFConv": _POINTS,
-        "PointTransformerConv": _POINTS,
-        "PointGNNConv": _POINTS,
-        "SplineConv": _POINTS,
-        "MeshCNNConv": "it wants the edges of a triangle mesh, each with four neighbours",
+        **REFUSED_CONVOLUTIONS,
         "RGCNConv": _RELATIONS,
         "FastRGCNConv": _RELATIONS,
         "RGATConv": _RELATIONS,
