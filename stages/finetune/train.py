@@ -4,7 +4,6 @@ Source: GT2VEC, section 2 and table 8. We choose the epoch on dev, which the pap
 """
 
 import hashlib
-import time
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from permafrost.stages.finetune.data import FinetuneData, require_cases
 from permafrost.stages.finetune.model import GraphTextModule
 from permafrost.stages.finetune.trained import FinetuneResult
 from permafrost.stages.finetune.trainee import GraphTextTrainee
-from permafrost.stages.fit.checkpoint import Checkpoint
+from permafrost.stages.fit.checkpoint import Checkpoint, train_resumably
 from permafrost.stages.fit.trainer import Trainer
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
@@ -49,27 +48,16 @@ def finetune(
     require_cases(config, data.corpus)
     module = build_module(config, data)
     trainee = GraphTextTrainee(config, data, module, torch.device(device))
-    file = None if checkpoint is None else Checkpoint(checkpoint, _identity(config, data))
-    saved = None if file is None else file.load()
-    last_saved = time.monotonic()
+    file = None
+    if checkpoint is not None:
+        file = Checkpoint(checkpoint, _identity(config, data), checkpoint_every_s, "steps")
     plan = trainee.plan
     trainer = Trainer(trainee, plan)
-    if saved is not None:
-        trainer.load_state_dict(saved)
-
-    def save() -> None:
-        nonlocal last_saved
-        if file is not None and time.monotonic() - last_saved >= checkpoint_every_s:
-            file.save(trainer.state_dict())
-            last_saved = time.monotonic()
-
     progress.start(f"finetune {config.model.kind}", plan.n_steps * plan.n_epochs, "steps")
     try:
-        trainer.run(progress, save, save)
+        train_resumably(trainer, progress, file)
     finally:
         progress.finish()
-    if file is not None:
-        file.remove()
     return FinetuneResult.of(config, data.facts(config), trainee, trainer)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: a fit that was killed resumes after its last saved epoch."""
+"""Checkpoints: a fit that was killed resumes where it was last saved."""
 
 import hashlib
 import io
@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import torch
@@ -31,6 +31,8 @@ class Checkpoint:
     identity: str
     every_s: float = 0.0
     """Minimum seconds between two writes."""
+    after: Literal["epochs", "steps"] = "epochs"
+    """When it may be written; `steps` for those that take so long that an epoch is too much to lose."""
 
     def save(self, content: Mapping[str, Any]) -> None:
         """Replace the file with tensors and plain values, atomically and durably.
@@ -69,8 +71,7 @@ class Checkpoint:
 def train_resumably(
     trainer: Trainer[Any, Any], progress: Progress, checkpoint: Checkpoint | None
 ) -> None:
-    """Train to the end, from where a killed fit had come to; the file is written after epochs and removed at
-    the end.
+    """Train to the end, from where a killed fit had come to; the file is removed at the end.
 
     Raises:
         PermafrostError: see `Trainer.run`.
@@ -89,7 +90,10 @@ def train_resumably(
             checkpoint.save(trainer.state_dict())
             last_saved = time.monotonic()
 
-    trainer.run(progress, save)
+    if checkpoint.after == "steps":
+        trainer.run(progress, save, save)
+    else:
+        trainer.run(progress, save)
     checkpoint.remove()
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from permafrost.stages.fit.checkpoint import Checkpoint, train_resumably
 from permafrost.stages.fit.trainer import Best, Plan, Trainee, Trainer, shuffled_batches
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.progress import SilentProgress
@@ -163,6 +164,43 @@ def test_a_trainer_goes_on_in_the_middle_of_an_epoch(saved: int) -> None:
     assert (later.history, later.log, later.best) == (whole.history, whole.log, whole.best)
     assert torch.equal(later.kept["w"], whole.kept["w"])
     assert progress.n == 9
+
+
+@pytest.mark.parametrize(("after", "n_epochs", "n_steps"), [("epochs", 1, 0), ("steps", 1, 1)])
+def test_a_checkpoint_is_written_after_epochs_or_after_steps_too(
+    after: Literal["epochs", "steps"], n_epochs: int, n_steps: int, tmp_path: Path
+) -> None:
+    scores = [[0.5], [0.4]]
+    whole = Trainer(Planted(scores, n_steps=3), Plan(2, 3)).run(SilentProgress())
+    file = Checkpoint(tmp_path / "fit.pt", "one", after=after)
+    broken = Trainer(Planted(scores, n_steps=3), Plan(2, 3))
+    with pytest.raises(StoppedError):
+        train_resumably(broken, Stopping(5), file)
+    saved = file.load()
+    assert saved is not None
+    assert (len(saved["history"]), len(saved["begun"])) == (n_epochs, n_steps)
+    later = Trainer(Planted(scores[n_epochs:], n_steps=3), Plan(2, 3))
+    train_resumably(later, SilentProgress(), file)
+    assert (later.history, later.log, later.best) == (whole.history, whole.log, whole.best)
+    assert torch.equal(later.kept["w"], whole.kept["w"])
+    assert not file.path.exists()
+
+
+class StoppedError(Exception):
+    """Raised by the progress in the middle."""
+
+
+class Stopping(SilentProgress):
+    """Stops a training before a step is over."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def advance(self, amount: int | float, note: str = "") -> None:
+        # What a resumed training has behind it comes without a note.
+        self.left -= bool(note)
+        if not self.left:
+            raise StoppedError
 
 
 class Counted(SilentProgress):
