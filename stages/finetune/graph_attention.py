@@ -1,12 +1,9 @@
 """Attention in the last layer of a graph encoder, in the graphs of some cases, for drawings."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
@@ -14,50 +11,11 @@ from permafrost.stages.finetune.data import Cases, FinetuneData
 from permafrost.stages.finetune.graph_batches import texts_of
 from permafrost.stages.finetune.trainee import GraphTextTrainee
 from permafrost.stages.graph_encoders.batch import GraphBatch
-
-NODES, EDGES = "attention_nodes.parquet", "attention_edges.parquet"
-ATTENTION_NODES = pa.schema(
-    [
-        pa.field("case", pa.int64()),
-        pa.field("item", pa.int64()),
-        pa.field("text", pa.string()),
-        pa.field("is_right", pa.bool_()),
-        pa.field("is_answer", pa.bool_()),
-        pa.field("node", pa.int64()),
-        pa.field("label", pa.string()),
-        pa.field("type", pa.int64()),
-        pa.field("attention", pa.float64()),
-    ]
+from permafrost.stages.metrics.graph_attention import (
+    ATTENTION_EDGES,
+    ATTENTION_NODES,
+    GraphAttention,
 )
-"""Columns of `attention_nodes.parquet`: the graphs of some test cases, a row per node. `is_right` and
-`is_answer` say of a choice whether it is the right one and whether the model chose it; `label` is missing
-for the query node; `attention` is what the node pays to itself in the last layer."""
-ATTENTION_EDGES = pa.schema(
-    [
-        pa.field("case", pa.int64()),
-        pa.field("item", pa.int64()),
-        pa.field("source", pa.int64()),
-        pa.field("target", pa.int64()),
-        pa.field("relation", pa.string()),
-        pa.field("attention", pa.float64()),
-    ]
-)
-"""Columns of `attention_edges.parquet`: a row per edge; `source` and `target` are nodes of the same item."""
-
-
-@dataclass(frozen=True)
-class GraphAttention:
-    """Graphs with the attention in them."""
-
-    nodes: pa.Table
-    """Columns of ATTENTION_NODES."""
-    edges: pa.Table
-    """Columns of ATTENTION_EDGES."""
-
-    def save(self, folder: Path) -> None:
-        """Write attention_nodes.parquet and attention_edges.parquet."""
-        pq.write_table(self.nodes, folder / NODES)
-        pq.write_table(self.edges, folder / EDGES)
 
 
 def graph_attention(

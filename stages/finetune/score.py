@@ -17,11 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_TEXTS
 from permafrost.stages.finetune.data import SPLITS, Cases, FinetuneData, require_cases
-from permafrost.stages.finetune.graph_attention import GraphAttention, graph_attention
+from permafrost.stages.finetune.graph_attention import graph_attention
 from permafrost.stages.finetune.search import Search, ndcg_at_10, searched
 from permafrost.stages.finetune.trained import Finetuned
 from permafrost.stages.finetune.trainee import GraphTextTrainee, as_batch
 from permafrost.stages.fit import class_balance, majority_rate
+from permafrost.stages.metrics.graph_attention import GraphAttention
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.stages.metrics.records import write_metrics
 from permafrost.stages.metrics.vector_map import spread_evenly

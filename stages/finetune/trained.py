@@ -26,13 +26,11 @@ from permafrost.stages.fit.history import (
 )
 from permafrost.stages.fit.trainer import Trainer
 from permafrost.stages.kinds import require_known
-from permafrost.stages.metrics.records import HISTORY
+from permafrost.stages.metrics.records import ALIGNED, ALIGNMENT, HISTORY
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 FORMAT = 1
-WEIGHTS, RECORD, ALIGNMENT = "model.safetensors", "finetune.json", "alignment.parquet"
-ALIGNED = pa.schema([pa.field("epoch", pa.int64()), pa.field("distance", pa.float64())])
-"""Columns of `alignment.parquet`, one row per epoch: see `trainee.Aligned`."""
+WEIGHTS, RECORD = "model.safetensors", "finetune.json"
 
 
 @dataclass(frozen=True)

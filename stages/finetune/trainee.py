@@ -34,7 +34,8 @@ class Aligned(NamedTuple):
 
     epoch: int
     distance: float
-    """Mean Euclidean distance of the two embeddings of an item, both of unit length, on dev."""
+    """Mean Euclidean distance of the two embeddings of an item, both of unit length, over the items of the
+    dev cases: of a retrieval the dev queries and their relevant documents."""
 
 
 @dataclass(frozen=True)
@@ -205,16 +206,21 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
     def dev(self) -> tuple[float]:
         """Accuracy or nDCG@10, of graph and text; notes how far the branches are from each other."""
         cases = dev_cases(self.config, self.data)
-        if self.config.metric == "ndcg_at_10":
-            return (ndcg_at_10(searched(self.data.corpus, "dev", lambda i: self.embeddings(i).z)),)
         batch = as_batch(cases)
+        if self.config.metric == "ndcg_at_10":
+            if self.config.model.reads_descriptions:
+                self._note_distance(self.embeddings(batch.items, described=True))
+            return (ndcg_at_10(searched(self.data.corpus, "dev", lambda i: self.embeddings(i).z)),)
         embedded = self.embeddings(batch.items, described=True)
+        self._note_distance(embedded)
+        answers, _ = self.answers(embedded.z, batch.cases)
+        return (float(np.mean(answers == cases.labels)),)
+
+    def _note_distance(self, embedded: Embedded) -> None:
         if embedded.described is not None:
             a, b = (functional.normalize(z, dim=1) for z in embedded.branches)
             distance = float((a - b).norm(dim=1).mean())
             self.aligned.append(Aligned(len(self.aligned) + 1, distance))
-        answers, _ = self.answers(embedded.z, batch.cases)
-        return (float(np.mean(answers == cases.labels)),)
 
     def answers(
         self, z: Tensor, cases: Cases

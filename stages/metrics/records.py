@@ -34,6 +34,10 @@ CANDIDATE_EPOCHS = pa.schema(
     ]
 )
 """The same for a grid: one row per candidate and epoch, with the candidate's settings."""
+ALIGNMENT = "alignment.parquet"
+ALIGNED = pa.schema([pa.field("epoch", pa.int64()), pa.field("distance", pa.float64())])
+"""Columns of `alignment.parquet` beside the history of a fit with two branches, one row per epoch: the mean
+Euclidean distance on dev between the two embeddings of an item, both of unit length."""
 LAYER_EPOCHS = pa.schema(
     [
         pa.field("epoch", pa.int64()),

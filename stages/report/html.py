@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from jinja2 import DictLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from permafrost.stages.report.alignment import AlignmentCurve
 from permafrost.stages.report.canvas import InlineSvg, shortened
 from permafrost.stages.report.cells import CellResult, TaskCorpus
 from permafrost.stages.report.choices import choice_fields, choice_rows
@@ -21,10 +22,12 @@ from permafrost.stages.report.controls import control_findings
 from permafrost.stages.report.costs import CostRow, Extraction
 from permafrost.stages.report.entries import DASH, hundredths, magnitude, p_text, seconds, signed
 from permafrost.stages.report.errors import TaskErrors
+from permafrost.stages.report.graph_picture import TYPE_NAMES, icon
 from permafrost.stages.report.layers import LayerCurve, layer_tables
 from permafrost.stages.report.maps import TaskMap
 from permafrost.stages.report.pretraining import Pretraining
 from permafrost.stages.report.probes import Probe
+from permafrost.stages.report.subgraphs import GraphExample
 from permafrost.stages.report.tables import ResultsTable
 from permafrost.stages.report.token_summary import TaskSummary
 from permafrost.stages.report.tokens import KINDS
@@ -36,6 +39,7 @@ _PARTS = (
     "clean.html.j2",
     "maps.html.j2",
     "attention.html.j2",
+    "graphs.html.j2",
     "errors.html.j2",
 )
 """Templates that the main one includes."""
@@ -62,6 +66,9 @@ class Page:
     examples: Sequence[Example]
     attended: Sequence[Example]
     attention_recipe: str
+    aligned: Sequence[AlignmentCurve]
+    graph_examples: Sequence[tuple[GraphExample, Sequence[Markup]]]
+    """Each with a drawing of each of its graphs."""
     errors: Sequence[TaskErrors]
     weighed: Sequence[TaskSummary]
     costs: Sequence[CostRow]
@@ -111,6 +118,13 @@ def render(page: Page) -> str:
         "examples": page.examples,
         "attended": page.attended,
         "attention_recipe": page.attention_recipe,
+        "aligned": page.aligned,
+        "aligned_svg": page.svgs.get("alignment"),
+        "graph_examples": [
+            (example, list(zip(example.graphs, drawings, strict=True)))
+            for example, drawings in page.graph_examples
+        ],
+        "graph_types": TYPE_NAMES,
         "weighed": page.weighed,
         "kinds": KINDS,
         "costs": page.costs,
@@ -142,6 +156,7 @@ def _template() -> Template:
         extent=_extent,
         magnitude=lambda values: DASH.join(dict.fromkeys(map(magnitude, sorted(values)))),
         pieces=pieces_html,
+        icon=icon,
         svg=lambda drawn: Markup(drawn.markup),
     )
     return environment.from_string(_asset(_TEMPLATE))

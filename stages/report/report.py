@@ -10,6 +10,11 @@ import pyarrow.parquet as pq
 
 from permafrost.stages.metrics.predictions import PREDICTIONS
 from permafrost.stages.report import canvas
+from permafrost.stages.report.alignment import (
+    alignment_curves,
+    alignment_description,
+    alignment_figure,
+)
 from permafrost.stages.report.attention import AttentionRows, attention_examples
 from permafrost.stages.report.cells import Cell, CellResult, TaskCorpus, read_results
 from permafrost.stages.report.choices import ChoiceRow, choice_rows, choices_table, settled_table
@@ -23,6 +28,7 @@ from permafrost.stages.report.costs import (
     extractions_table,
 )
 from permafrost.stages.report.errors import task_errors
+from permafrost.stages.report.graph_picture import picture, picture_description, standalone
 from permafrost.stages.report.html import Page, render
 from permafrost.stages.report.layers import (
     LayerTable,
@@ -52,6 +58,7 @@ from permafrost.stages.report.results_files import (
     results_markdown,
     results_summary,
 )
+from permafrost.stages.report.subgraphs import graph_examples
 from permafrost.stages.report.tables import ResultsTable, intervals_table, tabulate
 from permafrost.stages.report.token_examples import token_examples
 from permafrost.stages.report.token_summary import (
@@ -84,7 +91,8 @@ def write_report(
     attention: AttentionRows | None = None,
     gaps: Sequence[str] = (),
 ) -> None:
-    """Write report.html, results.parquet, results.md, results.tex, summary.json and figures/*.png.
+    """Write report.html, results.parquet, results.md, results.tex, summary.json and figures/*.png; of graphs
+    with attention figures/*.svg.
 
     The page's other tables are in tables.md and tables.tex. If methods have token weights,
     token_summary.parquet has their summary.
@@ -130,6 +138,11 @@ def write_report(
     reading = read_tokens(weights, tokens)
     examples = token_examples(weights, reading, texts, config.n_examples)
     attended = () if attention is None else attention_examples(attention, texts, config.n_examples)
+    aligned = alignment_curves(results)
+    in_graphs = [
+        (example, [picture(graph, picture_description(graph)) for graph in example.graphs])
+        for example in graph_examples(results, texts, config.n_examples)
+    ]
     token_table = summary_table(weights, reading)
     weighed = summaries(token_table)
     row_marks = marks(table)
@@ -144,6 +157,8 @@ def write_report(
             pictures[name] = probe_figure(probe, extended(row_marks, probe.methods))
         if pretrained:
             pictures["pretraining"] = pretraining_figure(pretrained)
+        if aligned:
+            pictures["alignment"] = alignment_figure(aligned, row_marks)
         titles: dict[str, Mapping[str, Sequence[str]]] = {}
         for name, task_map in maps.items():
             pictures[name], titles[name] = map_figure(task_map)
@@ -163,12 +178,16 @@ def write_report(
             **{name: probe_description(probe) for name, probe in probed.items()},
             **{name: map_description(task_map) for name, task_map in maps.items()},
             "token_summary": summary_description(weighed),
+            "alignment": alignment_description(aligned),
         }
         svgs = {
             name: canvas.svg(pictures[name], f"f{number}", description, titles.get(name))
             for number, (name, description) in enumerate(descriptions.items())
             if name in pictures
         }
+    for number, (_, drawings) in enumerate(in_graphs, start=1):
+        name = f"graph_{number}.svg"
+        write_durably(folder / "figures" / name, standalone(str(drawings[0])).encode())
     intervals = cell_intervals(table.columns, table.standings)
     _write_parquet(folder / "results.parquet", results_arrow(results, intervals))
     if layer_curves is not None:
@@ -205,6 +224,8 @@ def write_report(
         examples=examples,
         attended=attended,
         attention_recipe="" if attention is None else attention.recipe,
+        aligned=aligned,
+        graph_examples=in_graphs,
         errors=task_errors(
             results, [(c.task, c.metric) for c in table.columns], texts, config.n_errors
         ),

@@ -10,7 +10,9 @@ from permafrost.stages.report.cells import Costs
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.pretraining import PretrainingRun
+from tests.stages.report.attended_graphs import kitchen, save_items
 from tests.stages.report.fake_results import Grid, make_grid
+from tests.stages.report.test_alignment import align
 from tests.stages.report.test_attention import stored_rows
 from tests.stages.report.test_layers import tidy
 from tests.stages.report.test_maps import add_maps
@@ -47,6 +49,11 @@ def full_grid(folder: Path) -> Grid:
     history = folder / "pretraining.parquet"
     write_history(history)
     grid.pretrainings = [PretrainingRun("encoders", "generic", history, ("1", "2", "3", "4"))]
+    for cell in grid.cells:
+        if cell.method == "glot" and cell.task in MAPPED_TASKS:
+            align(cell)
+            right, wrong = kitchen(0, "kitchen"), kitchen(1, "desk", right=False, given=False)
+            save_items(cell.folder, right, wrong)
     grid.attention = stored_rows(grid, n_blocks=12)
     grid.extractions = [Extraction("extract", 100_000, 20.0)]
     return grid

@@ -41,7 +41,7 @@ def test_title_headings_and_sections_are_there_and_the_navigation_leads_to_them(
     targets = page.evaluate("[...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))")
     sections = page.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)")
     assert targets == sections
-    assert len(sections) == 15
+    assert len(sections) == 17
     tops = page.evaluate(
         "[...document.querySelectorAll('nav a')].map(a => {"
         " a.click(); return document.querySelector(a.hash).getBoundingClientRect().top; })"
@@ -67,7 +67,7 @@ def test_the_results_table_shows_every_number(page: Browser, full: Grid):
 
 def test_figures_are_drawn_and_no_number_is_missing(page: Browser, report: Path):
     boxes: list[dict[str, Any]] = page.evaluate(
-        "[...document.querySelectorAll('figure svg')].map(s => ({width: s.getBoundingClientRect().width,"
+        "[...document.querySelectorAll('figure.plot svg')].map(s => ({width: s.getBoundingClientRect().width,"
         " height: s.getBoundingClientRect().height, shapes: s.querySelectorAll('path, use').length,"
         " label: s.getAttribute('aria-label')}))"
     )
@@ -84,6 +84,18 @@ def test_figures_are_drawn_and_no_number_is_missing(page: Browser, report: Path)
     assert "90." in labels
     source: str = page.evaluate("document.documentElement.outerHTML")
     assert not re.search(r"\b(undefined|NaN|nan|None|null)\b", source)
+
+
+def test_nodes_of_graphs_lie_inside_their_drawings(page: Browser):
+    drawings: list[dict[str, float]] = page.evaluate(
+        """[...document.querySelectorAll('figure.graph svg')].map(s => {
+        const all = s.getBoundingClientRect();
+        const nodes = [...s.querySelectorAll('.node')].map(n => n.getBoundingClientRect());
+        return {n: nodes.length, left: Math.min(...nodes.map(b => b.left - all.left)),
+          right: Math.min(...nodes.map(b => all.right - b.right))}; })"""
+    )
+    assert [d["n"] for d in drawings] == [4] * len(MAPPED_TASKS)
+    assert all(d["left"] > -2 and d["right"] > -2 for d in drawings)
 
 
 def test_the_pointer_on_a_mark_of_a_map_finds_its_text(page: Browser, full: Grid):
