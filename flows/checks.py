@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from permafrost.flows.build import ExperimentGraph
-from permafrost.flows.context import RunContext
 from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
 from permafrost.stages.extraction.backbone import choose_device
@@ -20,7 +19,7 @@ def check(
     nodes: ExperimentGraph,
     home: Path,
     progress: Callable[[str], Progress] = lambda label: SilentProgress(),
-) -> RunContext:
+) -> Preview:
     """Refuse an experiment that a run would refuse, as far as its file, its corpora, the backbone's files and
     the home show: splits, columns, labels, layers, devices.
 

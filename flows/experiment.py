@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +43,9 @@ from permafrost.storage.features.identity import FloatName
 from permafrost.storage.features.layout import Codec
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import LIMIT, quoted
+
+_SHARED = "x-"
+"""Keys that are no fields, but a place for what several fields share."""
 
 
 @dataclass(frozen=True)
@@ -233,11 +238,13 @@ def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] =
     """Read and validate an experiment; for the values in a file see `read_yaml`.
 
     `${NAME}` in a string is replaced by the environment variable; relative paths of corpora are relative to
-    the working folder. Top-level keys that begin with `x-` are ignored (a place for YAML anchors).
+    the working folder. Top-level keys that begin with `x-` are a place for YAML anchors and no fields.
 
     Args:
         source: YAML file, or the same fields in a mapping.
-        overrides: `path.to.field=value` each, the value in YAML.
+        overrides: `path.to.field=value` each, the value in YAML. One inside an `x-` key changes every place
+            that refers to the mapping or list there; any other changes its own place alone, aliases or not.
+            Those of `x-` keys come first.
 
     Raises:
         InputError: the file is unreadable, or fields are unknown or wrong; the message has the path and value
@@ -251,9 +258,14 @@ def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] =
         raise InputError(
             f"{where} holds {type(document).__name__}, expected fields such as name, tasks"
         )
-    for override in overrides:
+    is_shared = [override.startswith(_SHARED) for override in overrides]
+    for override in compress(overrides, is_shared):
+        _require_shared(document, override)
         _override(document, override)
-    document = {k: v for k, v in document.items() if not str(k).startswith("x-")}
+    document = _without_aliases(document)
+    for override in compress(overrides, map(not_, is_shared)):
+        _override(document, override)
+    document = {k: v for k, v in document.items() if not str(k).startswith(_SHARED)}
     try:
         return Experiment.model_validate(_expanded(document, "$"))
     except ValidationError as error:
@@ -299,7 +311,44 @@ def _override(document: dict[str, Any], override: str) -> None:
             raise InputError(
                 f"--set {quoted(override)}: {where} is {quoted(at)}, which has no field {quoted(parts[0])}"
             )
-    at[parts[0]] = read_yaml(text, f"the value of --set {quoted(override)}")
+    old, new = at.get(parts[0]), read_yaml(text, f"the value of --set {quoted(override)}")
+    at[parts[0]] = new
+    if isinstance(old, dict | list):
+        _replace(document, old, new)
+
+
+def _require_shared(document: Mapping[str, Any], override: str) -> None:
+    """Raises: InputError: an override of an `x-` key that no alias can refer to would change nothing."""
+    name = re.split(r"[.=]", override, maxsplit=1)[0]
+    if isinstance(document.get(name), dict | list):
+        return
+    shared = [str(n) for n in document if str(n).startswith(_SHARED)]
+    what = (
+        "is a single value"
+        if name in document
+        else f"is not there ({', '.join(shared) or 'none'} are)"
+    )
+    raise InputError(
+        f"--set {quoted(override)} would change nothing: {name} {what}, and what is shared is a mapping or a "
+        "list; name the field itself"
+    )
+
+
+def _replace(within: Any, old: Any, new: Any) -> None:
+    """Put `new` wherever an alias has put the very mapping or list `old`."""
+    places = within.items() if isinstance(within, dict) else enumerate(within)
+    for name, value in list(places):
+        if value is old:
+            within[name] = new
+        elif isinstance(value, dict | list) and value is not new:
+            _replace(value, old, new)
+
+
+def _without_aliases(value: Any) -> Any:
+    """A copy in which no two places share a mapping or list."""
+    if isinstance(value, dict):
+        return {name: _without_aliases(one) for name, one in value.items()}
+    return [_without_aliases(one) for one in value] if isinstance(value, list) else value
 
 
 def _expanded(value: Any, where: str) -> Any:

@@ -96,9 +96,7 @@ def plan(
 ) -> Plan:
     """See `permafrost.plan`."""
     nodes = build_graph(load_experiment(_source(experiment), _overrides(overrides)))
-    folder = _opened(home)
-    check_showing(nodes, folder)
-    return make_plan(nodes, folder)
+    return make_plan(nodes, check_showing(nodes, _opened(home)))
 
 
 def _source(experiment: str | PathLike[str] | Mapping[str, Any]) -> Source:

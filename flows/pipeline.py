@@ -40,6 +40,7 @@ from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.gaps import report_with_gaps
 from permafrost.flows.home import open_home
+from permafrost.flows.preview import Preview
 from permafrost.flows.runs import RunRecord, begin_run, end_run
 from permafrost.flows.server import prefect_api
 from permafrost.flows.stopping import STOP
@@ -122,7 +123,7 @@ def _checked(experiment: str | dict[str, Any], home: str, overrides: Sequence[st
     return _Checked(nodes, check_showing(nodes, folder))
 
 
-def check_showing(nodes: ExperimentGraph, home: Path) -> RunContext:
+def check_showing(nodes: ExperimentGraph, home: Path) -> Preview:
     """As `check`; the corpora that it builds show how far they are."""
     with Display(Terminal()) as display:
         return check(nodes, home, partial(NodeProgress, display))

@@ -11,7 +11,7 @@ from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.context import RunContext
 from permafrost.flows.evaluations import texts_name
 from permafrost.flows.graph import Node
-from permafrost.flows.nodes.extraction import Extract, planned
+from permafrost.flows.nodes.extraction import Extract, planned, target_of
 from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
@@ -39,7 +39,7 @@ class Plan:
 
     rows: tuple[PlanRow, ...]
     extractions: tuple[ExtractionPlan, ...]
-    """One per feature store."""
+    """One per feature store, or several if different arrays of it are made from different texts."""
     free_bytes: int
     tokens_per_s: float | None
     """Measured in earlier extractions under this home; None if there are none."""
@@ -106,9 +106,13 @@ class Plan:
         }
 
 
-def make_plan(nodes: ExperimentGraph, home: Path) -> Plan:
-    """Compare every node with what is published."""
-    context = Preview(nodes.graph, home, nodes.experiment.runtime)
+def make_plan(nodes: ExperimentGraph, context: Preview) -> Plan:
+    """Compare every node with what is published.
+
+    Args:
+        nodes: of the experiment.
+        context: a preview of its graph; one from `check` has built its corpora already.
+    """
     extractions = {
         node.id: planned(node, context) for node in nodes.graph if node.stage == Extract.name
     }
@@ -128,10 +132,11 @@ def make_plan(nodes: ExperimentGraph, home: Path) -> Plan:
             rows.append(PlanRow(stage, 0, reuse[stage], "published"))
         for i, (why, n) in enumerate(causes.most_common()):
             rows.append(PlanRow(stage, n, 0 if i else reuse[stage], why))
+    home = context.home
     existing = next(p for p in (home, *home.absolute().parents) if p.exists())
     return Plan(
         rows=tuple(rows),
-        extractions=_by_store(nodes, context),
+        extractions=_by_store(nodes, context, extractions),
         free_bytes=shutil.disk_usage(existing).free,
         tokens_per_s=_measured_speed(context),
         hub_tasks=_hub_tasks(nodes, context),
@@ -139,21 +144,25 @@ def make_plan(nodes: ExperimentGraph, home: Path) -> Plan:
     )
 
 
-def _by_store(nodes: ExperimentGraph, context: Preview) -> tuple[ExtractionPlan, ...]:
-    """What each feature store lacks for all of its corpora together; shared texts count once."""
+def _by_store(
+    nodes: ExperimentGraph, context: Preview, extractions: Mapping[str, ExtractionPlan | None]
+) -> tuple[ExtractionPlan, ...]:
+    """What each feature store lacks for all of its texts together, those of nodes of graphs and of their
+    descriptions among them; shared texts count once."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Node]] = {}
+    for node in nodes.graph:
+        if extractions.get(node.id) is not None:
+            target = target_of(node, context)
+            groups.setdefault((target.identity.store_id, target.arrays), []).append(node)
     plans: list[ExtractionPlan] = []
-    for recipe, stores in nodes.stores.items():
-        if not stores.tasks:
-            continue
-        for prompt, target in enumerate(stores.targets):
-            inputs = [
-                nodes.extractions[recipe, task, prompt].input("corpus") for task in stores.tasks
-            ]
-            corpora = [context.corpus(source) for source in inputs if context.is_known(source)]
-            if not corpora:
-                continue
+    for first, *others in groups.values():
+        plan = extractions[first.id]
+        if others:
+            corpora = [context.corpus(node.input("corpus")) for node in (first, *others)]
             texts, digests = each_once([c.texts for c in corpora], [c.digests for c in corpora])
-            plans.append(plan_extraction(target, context.home, texts, digests))
+            plan = plan_extraction(target_of(first, context), context.home, texts, digests)
+        assert plan is not None
+        plans.append(plan)
     return tuple(plans)
 
 

@@ -99,9 +99,8 @@ def plan(
         from permafrost.flows.experiment import load_experiment
         from permafrost.flows.plan import make_plan
 
-    nodes, folder = build_graph(load_experiment(experiment, set_ or [])), home_folder(home)
-    check(nodes, folder)
-    planned = make_plan(nodes, folder)
+    nodes = build_graph(load_experiment(experiment, set_ or []))
+    planned = make_plan(nodes, check(nodes, home_folder(home)))
     if json:
         emit(planned.as_json())
         return

@@ -57,7 +57,7 @@ class Looked:
 
     def plan(self) -> Plan:
         """What a run would do."""
-        return make_plan(self.nodes, self.home)
+        return make_plan(self.nodes, Preview(self.nodes.graph, self.home, self.experiment.runtime))
 
 
 def look(path: Path, home: Path, overrides: Sequence[str] = ()) -> Looked:

@@ -7,14 +7,21 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import permafrost
+from permafrost.flows.context import RunContext
+from permafrost.flows.graph import Node
+from permafrost.flows.nodes.corpora import BuildCorpus
 from permafrost.flows.pipeline import PipelineResult, run_serially
+from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.finetune.trained import load_finetuned
+from permafrost.stages.graphs.views import text_view
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
+from permafrost.storage.progress import Progress
 from tests.flows.experiments import rows_of, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import save_model
-from tests.stages.finetune.tiny_graphs import ENCODER
+from tests.stages.finetune.tiny_graphs import ENCODER, pairs
 
 SOURCE = '''
 from typing import Literal
@@ -147,6 +154,32 @@ def test_what_changes_runs_again_and_nothing_else(
         "score": 1,
         "report": 1,
     }
+
+
+def test_a_plan_counts_labels_and_descriptions_and_builds_graphs_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    build = BuildCorpus.build_showing
+
+    def counted(node: Node, context: RunContext, progress: Progress) -> Corpus:
+        built.append(node.label)
+        return build(node, context, progress)
+
+    monkeypatch.setattr(BuildCorpus, "build_showing", counted)
+    content = experiment(folder)
+    plan = permafrost.plan(content, home=tmp_path / "home")
+    assert built == ["corpus pairs"]
+    corpus = pairs()
+    descriptions = text_view(corpus, "descriptions")
+    n_texts, n_labels = len({*corpus.texts, *descriptions.texts}), len(corpus.labels)
+    # Labels by both backbones, as not every method names another one for them.
+    assert [e.n_texts for e in plan.extractions] == [n_texts, n_labels, n_labels]
+    assert plan.n_tokens == sum(e.n_tokens for e in plan.extractions)
+    content["methods"] = {"GT2VEC": {"kind": "graph_text", "model": FULL, "read": "mean"}}
+    (shared,) = permafrost.plan(content, home=tmp_path / "home").extractions
+    assert shared.n_texts == len({*corpus.texts, *descriptions.texts, *corpus.labels})
+    assert shared.n_tokens > plan.extractions[0].n_tokens
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs(folder: Path, tmp_path: Path) -> None:
