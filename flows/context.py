@@ -74,6 +74,11 @@ class SharedBackbone:
                 self._loaded = wanted, load_backbone(target.files, dtype, device)
             return self._loaded[1]
 
+    def own(self, target: ExtractTarget, device: str) -> Backbone:
+        """A backbone that no other node reads, so that the caller may change it; frees the shared one."""
+        self.drop()
+        return load_backbone(target.files, target.identity.compute_dtype, device)
+
     def drop(self) -> None:
         """Free its memory."""
         with self._lock:

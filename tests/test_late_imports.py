@@ -1,4 +1,5 @@
-"""Dask is imported by runs on Dask only; told by the text of our modules, as importing them takes seconds."""
+"""Dask is imported by runs on Dask only, and peft by fits that use it; told by the text of our modules, as
+importing them takes seconds."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -51,3 +52,9 @@ def test_neither_the_front_door_nor_the_command_line_imports_dask() -> None:
 
 def test_a_run_on_dask_does() -> None:
     assert "distributed" in reached("permafrost.flows.engine.dask")
+
+
+def test_adapters_import_peft_when_they_are_made() -> None:
+    found = reached("permafrost.stages.finetune.tunings.lora")
+    assert "transformers" in found
+    assert "peft" not in found

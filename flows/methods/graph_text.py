@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from permafrost.flows.context import RunContext
@@ -20,12 +22,13 @@ from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.extraction.backbone import BackboneConfig, choose_device
-from permafrost.stages.extraction.recipes import PlainRecipe, RecipeConfig, encode
+from permafrost.stages.extraction.recipes import Encoded, PlainRecipe, RecipeConfig, encode
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.stages.finetune.backbone_pass import ReadAt, require_token_fits, state_array
+from permafrost.stages.finetune.backbone_pass import ReadAt, require_fits, state_array
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim
 from permafrost.stages.finetune.data import BackboneTexts, FinetuneData, require_cases
 from permafrost.stages.finetune.graph_batches import ItemFeatures, StoredRows
@@ -34,6 +37,8 @@ from permafrost.stages.finetune.model import GraphTextModelConfig
 from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
 from permafrost.stages.finetune.train import finetune
 from permafrost.stages.finetune.trained import load_finetuned
+from permafrost.stages.finetune.tuning import TuningConfig
+from permafrost.stages.finetune.tunings.probe import Probe
 from permafrost.stages.graphs.views import Place
 from permafrost.stages.metrics.records import Role
 from permafrost.storage.artifacts import Draft
@@ -71,6 +76,8 @@ class GraphTextMethod(Method):
     read: ReadAt = "last"
     """Where a text's vector is read."""
     nodes: NodeFeatures = NodeFeatures()
+    train: TuningConfig = Probe()
+    """What of the backbone is trained: `probe` for nothing, or {kind: lora, ...}."""
     place: Place = "before"
     """Of a description, beside its text."""
     loss: GraphTextLossConfig | None = None
@@ -136,7 +143,7 @@ class GraphTextMethod(Method):
 
     def config(self, kind: TaskKind, seed: int) -> FinetuneConfig:
         """The complete config of one fine-tuning on a task of this kind."""
-        shared = ("model", "read", "optim", "labels", "graphs", "node_features")
+        shared = ("model", "read", "train", "optim", "labels", "graphs", "node_features")
         fields: dict[str, Any] = {name: getattr(self, name) for name in shared}
         loss = self.loss or default_graph_text_loss(kind)
         return FinetuneConfig(**fields, loss=loss, seed=seed)
@@ -160,7 +167,9 @@ class GraphTextMethod(Method):
         if self.model.reads_graphs:
             nodes += self._label_nodes(cell)[:2]
         if self.model.reads_descriptions:
-            nodes += self._description_nodes(cell)[:2]
+            corpus, extraction, _ = self._description_nodes(cell)
+            # Where the backbone is trained, what it makes of descriptions changes with every step.
+            nodes += [corpus] if self.train.changes_states else [corpus, extraction]
         return tuple(nodes)
 
     def _readings(self, cell: Cell) -> tuple[list[Input], list[str], dict[str, Any]]:
@@ -173,7 +182,11 @@ class GraphTextMethod(Method):
         if self.model.reads_graphs:
             further.append((_LABELS, self._label_nodes(cell), self.nodes.read))
         if self.model.reads_descriptions:
-            further.append((_DESCRIPTIONS, self._description_nodes(cell), self.read))
+            described = self._description_nodes(cell)
+            if self.train.changes_states:
+                inputs.append(corpus_input(described[0], f"{_DESCRIPTIONS}_corpus"))
+            else:
+                further.append((_DESCRIPTIONS, described, self.read))
         for name, (corpus, extraction, target), at in further:
             one = _reading(target, state_array(at, target.sizes), extraction)
             inputs += [i.model_copy(update={"name": name}) for i in one.inputs]
@@ -190,9 +203,9 @@ class GraphTextMethod(Method):
         inputs: Sequence[Input],
     ) -> Node:
         features, after, run_facts = self._readings(cell)
-        kinds: list[object] = [self.config(cell.task_kind, cell.seed)]
-        runs_backbone = self.model.token_place is not None
-        if runs_backbone:
+        whole = self.config(cell.task_kind, cell.seed)
+        kinds: list[object] = [whole]
+        if whole.runs_backbone:
             use = cell.upstream.backbone(self.recipe)
             config = {**config, "backbone": use.key}
             run_facts |= use.run_facts
@@ -204,7 +217,7 @@ class GraphTextMethod(Method):
             kinds=kinds,
             run_facts={**run_facts, **cell.names},
             after=after,
-            resources=Resources(backbone=runs_backbone),
+            resources=Resources(backbone=whole.runs_backbone),
         )
 
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
@@ -249,9 +262,9 @@ class Finetune(Stage):
     def check(cls, node: Node, context: RunContext) -> None:
         config = FinetuneConfig.model_validate(node.config["finetune"])
         choose_device(context.runtime.extract.device)
-        if (place := config.model.token_place) is not None:
+        if config.runs_backbone:
             target = context.bare_target(node)
-            require_token_fits(target.recipe, target.sizes, target.max_length, place)
+            require_fits(target.recipe, target.sizes, target.max_length, config.model.token_place)
         if context.is_known(node.input("graphs")):
             require_cases(config, graphs_of(node, context))
 
@@ -279,21 +292,39 @@ def _device(data: FinetuneData, context: RunContext) -> str:
 def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneData:
     """Everything that a node's model reads."""
     corpus = graphs_of(node, context)
-    labels = descriptions = live = None
-    if config.model.reads_graphs:
+    model, tunes = config.model, config.train.changes_states
+    labels = descriptions = live = described = None
+    if model.reads_graphs:
         view = context.corpus(node.input(f"{_LABELS}_corpus"))
         labels = _rows(node, context, _LABELS, view.digests)
-    if config.model.reads_descriptions:
-        view = context.corpus(node.input(f"{_DESCRIPTIONS}_corpus"))
-        digests = [str(view.digests[t]) for t in view.examples.column("text").to_pylist()]
+    if model.reads_descriptions:
+        described = context.corpus(node.input(f"{_DESCRIPTIONS}_corpus"))
+    if described is not None and not tunes:
+        digests = [str(described.digests[t]) for t in _text_of_items(described)]
         descriptions = _rows(node, context, _DESCRIPTIONS, digests)
     features = ItemFeatures(labels, _rows(node, context, "features", corpus.digests), descriptions)
-    if config.model.token_place is not None:
-        target = context.bare_target(node)
-        backbone = context.backbone.load(target, context.runtime.extract.device)
-        encoded = encode(target.recipe, target.tokenizer, list(corpus.texts), target.max_length)
-        live = BackboneTexts(backbone, target.recipe, encoded)
+    if config.runs_backbone:
+        target, device = context.bare_target(node), context.runtime.extract.device
+        shared = context.backbone
+        backbone = (shared.own if tunes else shared.load)(target, device)
+        live = BackboneTexts(
+            backbone,
+            target.recipe,
+            _encoded(target, list(corpus.texts)),
+            _encoded(target, list(described.texts)).take(_text_of_items(described))
+            if described is not None and tunes
+            else None,
+        )
     return FinetuneData(corpus, features, live)
+
+
+def _text_of_items(descriptions: Corpus) -> NDArray[np.int64]:
+    """The text of each item's description."""
+    return descriptions.examples.column("text").to_numpy().astype(np.int64)
+
+
+def _encoded(target: ExtractTarget, texts: list[str]) -> Encoded:
+    return encode(target.recipe, target.tokenizer, texts, target.max_length)
 
 
 def _rows(node: Node, context: RunContext, name: str, digests: Sequence[str]) -> StoredRows:

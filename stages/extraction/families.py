@@ -7,7 +7,7 @@ another attention function and silently never call it, so the list is explicit.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -34,6 +34,11 @@ class Family:
     """The norm after the last block, from the model; None if the architecture has none."""
     is_decoder: bool
     """Causal attention."""
+    attention_layers: tuple[str, ...]
+    """The linear layers of queries, keys, values (one layer where they are fused) and of the attention's
+    output, from a block."""
+    feed_forward_layers: tuple[str, ...]
+    """The linear layers after the attention (gate, up and down; one layer where gate and up are fused)."""
     positions_after_padding: bool = False
     """Learned positions start after the padding index (RoBERTa), so those up to it are never used."""
     embedding: str | None = None
@@ -66,6 +71,10 @@ class Family:
         return normalises_last and not getattr(config, "_remove_final_layer_norm", False)
 
 
+def _inside(module: str, *layers: str) -> tuple[str, ...]:
+    return tuple(f"{module}.{layer}" for layer in layers)
+
+
 def _bert(*, positions_after_padding: bool = False) -> Family:
     return Family(
         blocks="encoder.layer",
@@ -73,6 +82,11 @@ def _bert(*, positions_after_padding: bool = False) -> Family:
         output_projection="attention.output.dense",
         final_norm=None,
         is_decoder=False,
+        attention_layers=(
+            *_inside("attention.self", "query", "key", "value"),
+            "attention.output.dense",
+        ),
+        feed_forward_layers=("intermediate.dense", "output.dense"),
         positions_after_padding=positions_after_padding,
         load_options={"add_pooling_layer": False},
     )
@@ -84,6 +98,8 @@ _LLAMA = Family(
     output_projection="self_attn.o_proj",
     final_norm="norm",
     is_decoder=True,
+    attention_layers=_inside("self_attn", "q_proj", "k_proj", "v_proj", "o_proj"),
+    feed_forward_layers=_inside("mlp", "gate_proj", "up_proj", "down_proj"),
     embedding="embed_tokens",
 )
 
@@ -97,6 +113,8 @@ FAMILIES: dict[str, Family] = {
         output_projection="attention.out_lin",
         final_norm=None,
         is_decoder=False,
+        attention_layers=_inside("attention", "q_lin", "k_lin", "v_lin", "out_lin"),
+        feed_forward_layers=_inside("ffn", "lin1", "lin2"),
     ),
     "modernbert": Family(
         blocks="layers",
@@ -104,6 +122,8 @@ FAMILIES: dict[str, Family] = {
         output_projection="attn.Wo",
         final_norm="final_norm",
         is_decoder=False,
+        attention_layers=_inside("attn", "Wqkv", "Wo"),
+        feed_forward_layers=_inside("mlp", "Wi", "Wo"),
     ),
     "gpt2": Family(
         blocks="h",
@@ -111,6 +131,8 @@ FAMILIES: dict[str, Family] = {
         output_projection="attn.c_proj",
         final_norm="ln_f",
         is_decoder=True,
+        attention_layers=_inside("attn", "c_attn", "c_proj"),
+        feed_forward_layers=_inside("mlp", "c_fc", "c_proj"),
         embedding="wte",
     ),
     "gpt_neox": Family(
@@ -119,6 +141,8 @@ FAMILIES: dict[str, Family] = {
         output_projection="attention.dense",
         final_norm="final_layer_norm",
         is_decoder=True,
+        attention_layers=_inside("attention", "query_key_value", "dense"),
+        feed_forward_layers=_inside("mlp", "dense_h_to_4h", "dense_4h_to_h"),
         embedding="embed_in",
     ),
     "opt": Family(
@@ -127,6 +151,8 @@ FAMILIES: dict[str, Family] = {
         output_projection="self_attn.out_proj",
         final_norm="decoder.final_layer_norm",
         is_decoder=True,
+        attention_layers=_inside("self_attn", "q_proj", "k_proj", "v_proj", "out_proj"),
+        feed_forward_layers=("fc1", "fc2"),
         embedding="decoder.embed_tokens",
     ),
     "llama": _LLAMA,
@@ -134,7 +160,11 @@ FAMILIES: dict[str, Family] = {
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "gemma2": _LLAMA,
-    "phi3": _LLAMA,
+    "phi3": replace(
+        _LLAMA,
+        attention_layers=_inside("self_attn", "qkv_proj", "o_proj"),
+        feed_forward_layers=_inside("mlp", "gate_up_proj", "down_proj"),
+    ),
 }
 """By transformers' `model_type`."""
 

@@ -40,17 +40,19 @@ def embedding_width(backbone: Backbone) -> int:
     return int(_embedding(backbone).embedding_dim)
 
 
-def require_token_fits(
-    recipe: Recipe, sizes: BackboneSizes, max_length: int, place: TokenPlace
+def require_fits(
+    recipe: Recipe, sizes: BackboneSizes, max_length: int, place: TokenPlace | None
 ) -> None:
-    """Raises: InputError: the recipe changes the pass, the backbone has no position left for a graph token,
-    or it is no causal decoder and the token is to stand last."""
+    """Args: place: of the graph token; None for texts alone.
+
+    Raises: InputError: the recipe changes the pass, the backbone has no position left for a graph token, or
+    it is no causal decoder and the token is to stand last."""
     if recipe.rewiring is not None or recipe.intervention is not None:
         raise InputError(
-            f"the recipe {quoted(recipe.kind)} changes the forward pass itself, which leaves no place for a "
-            "graph token; use a recipe that only writes the text, such as plain"
+            f"the recipe {quoted(recipe.kind)} changes the forward pass itself, which training through the "
+            "backbone has no place for; use a recipe that only writes the text, such as plain"
         )
-    if max_length + 1 > sizes.max_positions:
+    if place is not None and max_length + 1 > sizes.max_positions:
         raise InputError(
             f"max_length is {max_length} and the graph token comes on top, but the {sizes.model_type} "
             f"backbone has {sizes.max_positions} positions; set max_length to at most "
@@ -78,7 +80,7 @@ def read_states(
     Args:
         backbone: frozen, or with adapters.
         encoded: at least one text, encoded under `recipe`.
-        recipe: resolved; see `require_token_fits`.
+        recipe: resolved; see `require_fits`.
         read: where; with the graph token last, `last` is the graph token itself.
         tokens: one graph token per text, as the embedding layer would give it out, before positions are
             added; any dtype. None: the texts alone, computed as extraction does.

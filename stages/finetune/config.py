@@ -11,6 +11,8 @@ from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
 from permafrost.stages.finetune.backbone_pass import ReadAt
 from permafrost.stages.finetune.losses.loss import GraphTextLossConfig
 from permafrost.stages.finetune.model import GraphTextModelConfig
+from permafrost.stages.finetune.tuning import TuningConfig
+from permafrost.stages.finetune.tunings.probe import Probe
 from permafrost.stages.fit.grid import flat
 
 
@@ -52,6 +54,8 @@ class FinetuneConfig(BaseModel):
     loss: GraphTextLossConfig
     read: ReadAt = "last"
     """Where a text's vector is read: at its last token, its recipe's readout, or the mean over its span."""
+    train: TuningConfig = Probe()
+    """What of the backbone is trained."""
     optim: FinetuneOptim = FinetuneOptim()
     seed: int = Field(ge=0, le=MAX_SEED)
     """Seeds the initial weights, what is drawn in training, the order of the batches, and the controls."""
@@ -71,6 +75,20 @@ class FinetuneConfig(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _what_is_trained_is_read(self) -> "FinetuneConfig":
+        if self.train.changes_states and not self.model.reads_backbone:
+            raise ValueError(
+                f"train is {self.train.kind}, but a model of kind {self.model.kind} does not read what the "
+                "backbone makes of texts; set train: probe"
+            )
+        return self
+
+    @property
+    def runs_backbone(self) -> bool:
+        """Whether texts pass through the backbone: with a graph token, or as it is trained."""
+        return self.model.token_place is not None or self.train.changes_states
+
     @property
     def metric(self) -> Literal["accuracy", "ndcg_at_10"]:
         """nDCG@10 for retrieval, else accuracy."""
@@ -78,7 +96,7 @@ class FinetuneConfig(BaseModel):
 
     def choice(self) -> dict[str, JsonValue]:
         """Settings of model, loss and training by dotted name, for tables."""
-        plain = self.model_dump(mode="json", include={"model", "loss", "optim"})
+        plain = self.model_dump(mode="json", include={"model", "loss", "optim", "train"})
         return dict(flat(plain))
 
 

@@ -21,6 +21,7 @@ from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.graph_batches import (
     ItemFeatures,
     RandomRows,
+    Rows,
     graph_batch,
     graphs_of,
     relations_of,
@@ -29,6 +30,7 @@ from permafrost.stages.finetune.graph_batches import (
 from permafrost.stages.finetune.losses.loss import ScoreLoss
 from permafrost.stages.finetune.model import ItemBatch, ModelFacts
 from permafrost.stages.finetune.recomputing import recomputing
+from permafrost.stages.finetune.tuning import Tuned
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -73,7 +75,8 @@ class FinetuneData:
     corpus: GraphCorpus
     features: ItemFeatures
     live: BackboneTexts | None
-    """None for a model that does not run the backbone."""
+    """None for a model that does not run the backbone. One that is trained is changed, so nobody else reads
+    it."""
 
     def cases(self, split: str) -> Cases:
         """The cases of a split, in their order.
@@ -106,9 +109,9 @@ class FinetuneData:
             scores=isinstance(config.loss, ScoreLoss),
         )
 
-    def controlled(self, config: FinetuneConfig) -> "ItemReader":
-        """Items under the config's controls."""
-        return ItemReader(self, config)
+    def controlled(self, config: FinetuneConfig, tuned: Tuned | None = None) -> "ItemReader":
+        """Items under the config's controls; `tuned` is what is trained of the backbone."""
+        return ItemReader(self, config, tuned)
 
 
 class ItemReader:
@@ -117,10 +120,11 @@ class ItemReader:
     Args:
         data: of the corpus.
         config: says what the model reads, and the controls.
+        tuned: what is trained of the backbone.
     """
 
-    def __init__(self, data: FinetuneData, config: FinetuneConfig) -> None:
-        self._data, self._config = data, config
+    def __init__(self, data: FinetuneData, config: FinetuneConfig, tuned: Tuned | None) -> None:
+        self._data, self._config, self._tuned = data, config, tuned
         self.graphs = graphs_of(data.corpus, config.seed if config.graphs == "shuffled" else None)
 
     @cached_property
@@ -138,49 +142,44 @@ class ItemReader:
         if model.reads_graphs:
             batch = graph_batch(corpus, features, items, self.graphs[items], model.query_node)
             graphs = batch.to(device)
-        descriptions = None
-        if features.descriptions is not None and model.reads_descriptions:
-            descriptions = torch.from_numpy(features.descriptions.take(items)).to(device)
+        live, rows = self._data.live, texts_of(corpus, items)
         assert features.texts is not None
-        texts = torch.from_numpy(features.texts.take(texts_of(corpus, items))).to(device)
-        live = self._data.live
-        has_described = live is not None and live.descriptions is not None
+        texts, described = partial(_stored, features.texts, rows, device), None
+        if model.reads_descriptions and features.descriptions is not None:
+            described = partial(_stored, features.descriptions, items, device)
+        if self._config.train.changes_states:
+            assert live is not None
+            texts, described = partial(self._read, live, live.texts, rows), None
+            if model.reads_descriptions and live.descriptions is not None:
+                described = partial(self._read, live, live.descriptions, items)
         return ItemBatch(
             n_items=len(items),
             graphs=graphs,
             texts=texts,
-            descriptions=descriptions,
-            states=None if live is None else partial(self._states, live, items),
-            described=partial(self._described, live, items) if has_described else None,
+            described=described,
+            states=None if live is None else partial(self._read, live, live.texts, rows),
         )
-
-    def _states(
-        self,
-        live: BackboneTexts,
-        items: NDArray[np.int64],
-        tokens: Tensor | None,
-        place: TokenPlace,
-    ) -> Float[Tensor, "i d"]:
-        texts = live.texts.take(texts_of(self._data.corpus, items))
-        return self._read(live, texts, tokens, place)
 
     def _read(
         self,
         live: BackboneTexts,
         texts: Encoded,
+        rows: NDArray[np.int64],
         tokens: Tensor | None = None,
         place: TokenPlace = "first",
     ) -> Float[Tensor, "i d"]:
         is_again = self._config.optim.activations == "recomputed" and torch.is_grad_enabled()
-        with recomputing(live.backbone) if is_again else nullcontext():
-            return read_states(live.backbone, texts, live.recipe, self._config.read, tokens, place)
+        with (
+            nullcontext() if self._tuned is None else self._tuned.drawing(),
+            recomputing(live.backbone) if is_again else nullcontext(),
+        ):
+            return read_states(
+                live.backbone, texts.take(rows), live.recipe, self._config.read, tokens, place
+            )
 
-    def _described(
-        self, live: BackboneTexts | None, items: NDArray[np.int64]
-    ) -> Float[Tensor, "i d"]:
-        assert live is not None
-        assert live.descriptions is not None
-        return self._read(live, live.descriptions.take(items))
+
+def _stored(vectors: Rows, rows: NDArray[np.int64], device: torch.device) -> Float[Tensor, "i d"]:
+    return torch.from_numpy(vectors.take(rows)).to(device)
 
 
 def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:

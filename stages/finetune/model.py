@@ -19,6 +19,7 @@ from permafrost.stages.bounds import MAX_WIDTH
 from permafrost.stages.finetune.backbone_pass import TokenPlace
 from permafrost.stages.finetune.graph_batches import QueryNode
 from permafrost.stages.finetune.losses.loss import AlignmentConfig
+from permafrost.stages.finetune.tuning import Tuned
 from permafrost.stages.graph_encoders.batch import GraphBatch
 from permafrost.stages.heads.initialise import linear
 from permafrost.stages.kinds import Category, Kind
@@ -46,14 +47,12 @@ class ItemBatch:
 
     n_items: int
     graphs: GraphBatch | None
-    texts: Float[Tensor, "i d"] | None
-    """The backbone's stored vectors of the texts."""
-    descriptions: Float[Tensor, "i d"] | None
-    """Stored vectors of graphs in words with their texts."""
-    states: Callable[[Tensor | None, TokenPlace], Tensor] | None
-    """Runs the backbone over the texts with these graph tokens, None for none, and gives their vectors."""
+    texts: Callable[[], Tensor]
+    """The backbone's vectors of the texts `[i, d]`: as stored, or of a pass where the backbone is trained."""
     described: Callable[[], Tensor] | None
-    """Runs the backbone over the descriptions, where nothing is stored of them as its weights are tuned."""
+    """The same of graphs in words with their texts."""
+    states: Callable[[Tensor, TokenPlace], Tensor] | None
+    """Runs the backbone over the texts with these graph tokens, and gives their vectors `[i, d]`."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,14 @@ class Embedded:
 
 
 class GraphTextModule(nn.Module, ABC):
-    """A model with its scorer. The backbone is none of its parameters."""
+    """A model with its scorer. Of the backbone it has those parameters that are trained."""
+
+    tuned: Tuned | None
+    """What is trained of the backbone; whoever builds the model sets it."""
 
     def __init__(self, scorers: nn.ModuleList | None) -> None:
         super().__init__()
-        self.scorers = scorers
+        self.scorers, self.tuned = scorers, None
 
     @abstractmethod
     def forward(self, batch: ItemBatch) -> Embedded:
@@ -119,6 +121,12 @@ class GraphTextModel(Kind, ABC):
     def token_place(self) -> TokenPlace | None:
         """Where it puts a graph token; None for a model that does not run the backbone."""
         return None
+
+    @property
+    def reads_backbone(self) -> bool:
+        """Whether its embeddings depend on what the backbone makes of texts: if not, training the backbone
+        changes nothing."""
+        return True
 
     @property
     def reads_descriptions(self) -> bool:

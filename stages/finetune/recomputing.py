@@ -1,29 +1,23 @@
-"""Gradient checkpointing of a frozen backbone: its blocks are computed again on the way back.
+"""Gradient checkpointing of a backbone: its blocks are computed again on the way back.
 
-transformers' own is tied to training mode, in which dropout is on; a frozen backbone stays in evaluation
-mode.
+transformers' own is tied to training mode, in which dropout is on; a backbone stays in evaluation mode.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 
 from torch.utils.checkpoint import checkpoint
 
 from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.finetune.wrapping import Forward, wrapped
 
 
-@contextmanager
-def recomputing(backbone: Backbone) -> Iterator[None]:
+def recomputing(backbone: Backbone) -> AbstractContextManager[None]:
     """In the body, each block keeps its input only. One thread at a time may run the backbone."""
-    blocks = backbone.family.block_list(backbone.model)
-    for block in blocks:
-        # Nothing is drawn, so no state of generators has to be kept.
-        block.forward = partial(
-            checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
-        )
-    try:
-        yield
-    finally:
-        for block in blocks:
-            del block.forward
+
+    def again(_: int, forward: Forward) -> Forward:
+        # What adapters draw comes from generators that are seeded anew, see `Tuned.drawing`, so no state of
+        # generators has to be kept.
+        return partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
+
+    return wrapped(backbone.family.block_list(backbone.model), again)

@@ -64,15 +64,16 @@ def score_finetuned(
     Args:
         config: how much to keep.
         tuned: the trained model.
-        data: corpus, features and backbone that it was trained with.
+        data: corpus, features and backbone that it was trained with; see `Finetuned.module`.
         device: where to compute.
 
     Raises:
         InputError: there are no dev or test cases, or they are of another kind of task.
     """
     require_cases(tuned.config, data.corpus)
+    module = tuned.module(None if data.live is None else data.live.backbone)
     trainee = GraphTextTrainee(
-        tuned.config, data, tuned.module().requires_grad_(True), torch.device(device)
+        tuned.config, data, module.requires_grad_(True), torch.device(device)
     )
     trainee.model.eval()
     shared: dict[str, Any] = {

@@ -32,7 +32,7 @@ def finetune(
 
     Args:
         config: the model and its training.
-        data: corpus, features and backbone; test is not read.
+        data: corpus, features and backbone, which is changed if `config.train` trains it; test is not read.
         progress: receives every step.
         device: where the model is trained; that of the backbone, if it runs one.
         checkpoint: file that is written in the middle of epochs and removed at the end. If it exists, from a
@@ -62,13 +62,17 @@ def finetune(
 
 
 def build_module(config: FinetuneConfig, data: FinetuneData) -> GraphTextModule:
-    """A new model on the CPU; the same seed gives the same weights.
+    """A new model on the CPU; the same seed gives the same weights. What is trained of the backbone is made
+    trainable in place.
 
     Raises:
         InputError: there is nothing to train, or widths do not fit.
     """
     draw = torch.Generator().manual_seed(config.seed)
     module = config.model.build(data.facts(config), draw)
+    # After the model's own weights: those are the same, whatever else is trained.
+    if data.live is not None:
+        module.tuned = config.train.attach(data.live.backbone, draw)
     if not module.n_parameters:
         raise InputError(
             f"a model of kind {config.model.kind} has nothing to train for the loss {config.loss.kind}, that "

@@ -14,9 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.model import GraphTextModule, ModelFacts
 from permafrost.stages.finetune.trainee import Aligned, GraphTextTrainee
+from permafrost.stages.finetune.tuning import Tuned, joined_state, split_state
 from permafrost.stages.fit.history import (
     EpochRecord,
     StepRecord,
@@ -31,6 +33,8 @@ from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 FORMAT = 1
 WEIGHTS, RECORD = "model.safetensors", "finetune.json"
+BACKBONE = "backbone"
+"""Folder of what was trained of the backbone."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,9 @@ class FinetuneResult:
     """Items that were computed at a time at the end; None for whole batches."""
     n_parameters: int
     state: Mapping[str, Tensor]
-    """Parameters and buffers of the best epoch by name, without the backbone's."""
+    """Parameters and buffers of the best epoch by name, of the backbone those that were trained."""
+    tuned: Tuned | None
+    """What was trained of the backbone."""
 
     @classmethod
     def of(
@@ -70,12 +76,17 @@ class FinetuneResult:
             at_a_time=trainee.at_a_time,
             n_parameters=trainee.model.n_parameters,
             state=dict(trainer.kept),
+            tuned=trainee.model.tuned,
         )
 
     def save(self, folder: Path) -> None:
         """Write model.safetensors, finetune.json, history.parquet, log.csv and, with a second branch,
-        alignment.parquet."""
-        save_file(dict(self.state), folder / WEIGHTS)
+        alignment.parquet; what was trained of the backbone in a folder `backbone`."""
+        own, tuned = split_state(self.state)
+        save_file(own, folder / WEIGHTS)
+        if self.tuned is not None:
+            (folder / BACKBONE).mkdir()
+            self.tuned.save(folder / BACKBONE, tuned)
         record = {
             "format": FORMAT,
             "config": self.config.model_dump(mode="json"),
@@ -105,9 +116,16 @@ class Finetuned:
     """Its metric on dev, with the labels that training used."""
     state: Mapping[str, Tensor]
 
-    def module(self) -> GraphTextModule:
-        """The model in evaluation mode, on the CPU, without gradients."""
+    def module(self, backbone: Backbone | None = None) -> GraphTextModule:
+        """The model in evaluation mode, without gradients.
+
+        Args:
+            backbone: that it was trained with, if it runs one. If it was trained, it is changed to what it
+                was at the chosen epoch, so it is the caller's own.
+        """
         module = self.config.model.build(self.facts, torch.Generator())
+        if backbone is not None:
+            module.tuned = self.config.train.attach(backbone, torch.Generator())
         module.load_state_dict(dict(self.state))
         return module.eval().requires_grad_(False)
 
@@ -129,12 +147,14 @@ def load_finetuned(folder: Path) -> Finetuned:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         if record["format"] != FORMAT:
             raise ValueError(f"format {record['format']}")
+        config = FinetuneConfig.model_validate(record["config"])
+        tuned = config.train.load(folder / BACKBONE)
         return Finetuned(
-            FinetuneConfig.model_validate(record["config"]),
+            config,
             ModelFacts(**record["facts"]),
             record["epoch"],
             record["dev_metric"],
-            load_file(folder / WEIGHTS),
+            joined_state(load_file(folder / WEIGHTS), tuned),
         )
     except FileNotFoundError as error:
         raise NotFoundError(

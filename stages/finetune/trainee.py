@@ -67,7 +67,7 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         self.config, self.data, self.device = config, data, device
         self.model = module.to(device)
         self.optimizer = finetune_optimizer(config.optim, self.model)
-        self.reader = data.controlled(config)
+        self.reader = data.controlled(config, module.tuned)
         self.train = trained_cases(config, data)
         self.aligned: list[Aligned] = []
         self.at_a_time = config.optim.at_a_time

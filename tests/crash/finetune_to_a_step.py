@@ -1,4 +1,5 @@
-"""A fine-tuning that waits after some steps, to be killed: folder of the backbone, checkpoint, steps."""
+"""A fine-tuning that waits after some steps, to be killed: folder of the backbone, checkpoint, steps, what
+is trained."""
 
 import sys
 from pathlib import Path
@@ -26,5 +27,5 @@ class Waiting(SilentProgress):
 if __name__ == "__main__":
     files = find_backbone(BackboneConfig(source=sys.argv[1]))
     data = data_of(pairs(), load_backbone(files, "float32", "cpu"))
-    config = config_of(data.corpus, {"kind": "gt2vec"})
+    config = config_of(data.corpus, {"kind": "gt2vec"}, train=sys.argv[4])
     finetune(config, data, Waiting(int(sys.argv[3])), checkpoint=Path(sys.argv[2]))

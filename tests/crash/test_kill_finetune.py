@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from permafrost.stages.extraction.backbone import BackboneConfig, find_backbone, load_backbone
+from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.train import finetune
 from permafrost.storage.progress import SilentProgress
 from tests.crash import finetune_to_a_step
@@ -28,15 +29,15 @@ class Seen(SilentProgress):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("n_steps", [1, 4])
+@pytest.mark.parametrize(("n_steps", "train"), [(1, "probe"), (4, "probe"), (4, "lora")])
 def test_a_killed_fine_tuning_goes_on_in_the_middle_of_its_epoch(
-    tmp_path: Path, n_steps: int
+    tmp_path: Path, n_steps: int, train: str
 ) -> None:
     model, file = save_model("bert", tmp_path / "bert"), tmp_path / "fit.pt"
     script = finetune_to_a_step.__file__
     assert script is not None
     with subprocess.Popen(
-        [sys.executable, script, str(model), str(file), str(n_steps)],
+        [sys.executable, script, str(model), str(file), str(n_steps), train],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -46,13 +47,16 @@ def test_a_killed_fine_tuning_goes_on_in_the_middle_of_its_epoch(
         assert process.stdout.readline() == "begun\n"
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    backbone = load_backbone(find_backbone(BackboneConfig(source=str(model))), "float32", "cpu")
-    data = data_of(pairs(), backbone)
-    config = config_of(data.corpus, {"kind": "gt2vec"})
-    progress = Seen()
-    again = finetune(config, data, progress, checkpoint=file)
+
+    def data() -> FinetuneData:
+        files = find_backbone(BackboneConfig(source=str(model)))
+        return data_of(pairs(), load_backbone(files, "float32", "cpu"))
+
+    progress, first = Seen(), data()
+    config = config_of(first.corpus, {"kind": "gt2vec"}, train=train)
+    again = finetune(config, first, progress, checkpoint=file)
     assert progress.steps[0] == n_steps, "of 3 steps an epoch, 6 in all"
     assert sum(progress.steps) == 6
-    whole = finetune(config, data, SilentProgress())
+    whole = finetune(config, data(), SilentProgress())
     assert all(torch.equal(again.state[k], whole.state[k]) for k in whole.state), "bitwise"
     assert (again.history, again.log, again.aligned) == (whole.history, whole.log, whole.aligned)

@@ -75,6 +75,7 @@ def experiment(folder: Path) -> dict[str, Any]:
         "tasks": {"pairs": {"kind": "tiny_graphs"}},
         "methods": {
             "GT2VEC": method(model=FULL, nodes=nodes),
+            "tuned": method(model=FULL, nodes=dict(nodes), train={"kind": "lora", "r": 2}),
             "no token": method(model={**ALONE, "graph_token": "none"}),
             "text only": method(model={"kind": "text_only"}),
             "graph only": method(model={"kind": "gnn_only", "encoder": ENCODER}),
@@ -102,8 +103,8 @@ def test_graphs_and_texts_become_scores_in_the_report(
     assert result.computed == {
         "corpus": 3,
         "extract": 4,
-        "finetune": 5,
-        "score": 5,
+        "finetune": 6,
+        "score": 6,
         "control": 1,
         "report": 1,
     }
@@ -123,6 +124,28 @@ def test_graphs_and_texts_become_scores_in_the_report(
         assert np.mean(test.label == test.prediction) == metrics["test"]
     aligned = dag.artifacts.open(dag.nodes.fits["GT2VEC", "pairs", 0].ref) / "alignment.parquet"
     assert pq.read_table(aligned).column("epoch").to_pylist() == [1, 2]
+
+
+def test_a_tuned_backbone_reads_nothing_that_is_stored_of_descriptions(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    dag = look(path, home)
+    inputs = {
+        name: {i.name for i in dag.nodes.fits[name, "pairs", 0].inputs}
+        for name in ("GT2VEC", "tuned")
+    }
+    assert inputs["GT2VEC"] - inputs["tuned"] == {"description_features"}
+    assert "description_features_corpus" in inputs["tuned"]
+    tuned = dag.artifacts.open(dag.nodes.fits["tuned", "pairs", 0].ref)
+    assert (tuned / "backbone" / "adapter_config.json").exists()
+    aligned = pq.read_table(tuned / "alignment.parquet")
+    assert aligned.column("epoch").to_pylist() == [1, 2]
+    method = "{kind: graph_text, model: {kind: text_only, of: description}, train: lora}"
+    alone = look(path, home, [f"methods={{tuned: {method}}}"])
+    labels = [node.label for node in alone.nodes.graph]
+    assert "corpus pairs descriptions" in labels
+    assert "extract pairs descriptions" not in labels
 
 
 def test_without_a_token_the_scores_are_those_of_the_text_alone(
@@ -194,3 +217,5 @@ def test_what_does_not_fit_is_refused_before_anything_runs(folder: Path, tmp_pat
     says("methods.GT2VEC.graphs=shuffled", "set description: none")
     says("methods.GT2VEC.loss={kind: choice}", "scored on tasks of kind multiple_choice")
     says("methods.GT2VEC.optim.max_epochs=0", "greater than or equal to 1")
+    says("methods.graph only.train=lora", "does not read what the backbone makes of texts")
+    says("methods.tuned.train.r=0", "greater than or equal to 1")

@@ -1,4 +1,4 @@
-"""Graph networks beside a frozen text vector, without the backbone in the loop: `gnn_only` and `qa_gnn`."""
+"""Graph networks, alone or beside the text's vector: `gnn_only` and `qa_gnn`."""
 
 from typing import Literal
 
@@ -39,14 +39,18 @@ class GnnOnly(_GraphNetwork):
         """Nothing of the text reaches the graph."""
         return "hidden"
 
+    @property
+    def reads_backbone(self) -> bool:
+        """No."""
+        return False
+
     def build(self, facts: ModelFacts, draw: torch.Generator) -> GraphTextModule:
         """See `GraphNetworkModule`."""
         return GraphNetworkModule(self, self.encoder, self.readout, False, facts, draw)
 
 
 class QaGnn(_GraphNetwork):
-    """The text's stored vector beside the graph's (QA-GNN), the language model frozen; with another encoder,
-    such as RGCN, that baseline."""
+    """The text's vector beside the graph's (QA-GNN); with another encoder, such as RGCN, that baseline."""
 
     kind: Literal["qa_gnn"] = "qa_gnn"
     readout: GraphReadoutConfig = Field(default_factory=AttentionReadout)
@@ -80,8 +84,7 @@ class GraphNetworkModule(GraphTextModule):
         g = self.readout(self.encoder(batch.graphs), batch.graphs)
         if not self.has_text:
             return Embedded(g)
-        assert batch.texts is not None
-        return Embedded(torch.cat([batch.texts, g], dim=1))
+        return Embedded(torch.cat([batch.texts(), g], dim=1))
 
     def attention(self, batch: ItemBatch) -> Float[Tensor, " e_plus_n"] | None:
         """The encoder's."""

@@ -115,14 +115,9 @@ class Gt2VecModule(GraphTextModule):
         """Through the backbone; z does not depend on the second branch."""
         place = self.config.token_place
         if place is None:
-            assert batch.texts is not None
-            return Embedded(batch.texts)
+            return Embedded(batch.texts())
         assert batch.states is not None
         z = batch.states(self.graph_tokens(batch), place)
-        if not self.config.reads_descriptions:
-            return Embedded(z)
-        if batch.descriptions is not None:
-            return Embedded(z, batch.descriptions)
         return Embedded(z, None if batch.described is None else batch.described())
 
     def attention(self, batch: ItemBatch) -> Float[Tensor, " e_plus_n"] | None:

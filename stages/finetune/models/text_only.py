@@ -1,4 +1,4 @@
-"""A probe on the backbone's stored vectors, without graphs: the baseline that a graph has to beat."""
+"""A scorer on the backbone's vectors, without graphs: the baseline that a graph has to beat."""
 
 from typing import Literal
 
@@ -14,8 +14,8 @@ from permafrost.stages.finetune.model import (
 
 
 class TextOnly(GraphTextModel):
-    """A scorer on the stored vector of the text, or of the graph in words with its text (GT2VEC, tables 5
-    and 9). A retrieval has nothing to train then: documents are ranked by the backbone's own vectors."""
+    """A scorer on the backbone's vector of the text, or of the graph in words with its text (GT2VEC, tables 5
+    and 9). On a frozen backbone a retrieval has nothing to train: documents are ranked by its own vectors."""
 
     kind: Literal["text_only"] = "text_only"
     of: Literal["text", "description"] = "text"
@@ -36,14 +36,14 @@ class TextOnly(GraphTextModel):
 
 
 class TextOnlyModule(GraphTextModule):
-    """The stored vectors are the embeddings."""
+    """The backbone's vectors are the embeddings."""
 
     def __init__(self, config: TextOnly, facts: ModelFacts, draw: torch.Generator) -> None:
         super().__init__(config.scorers(facts.d_text, facts, draw))
         self.config = config
 
     def forward(self, batch: ItemBatch) -> Embedded:
-        """As they were stored."""
-        z = batch.texts if self.config.of == "text" else batch.descriptions
-        assert z is not None
-        return Embedded(z)
+        """As they are."""
+        read = batch.texts if self.config.of == "text" else batch.described
+        assert read is not None
+        return Embedded(read())

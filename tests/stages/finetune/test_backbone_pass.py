@@ -15,7 +15,7 @@ from permafrost.stages.finetune.backbone_pass import (
     TokenPlace,
     embedding_width,
     read_states,
-    require_token_fits,
+    require_fits,
     state_array,
 )
 from permafrost.storage.errors import InputError
@@ -195,12 +195,12 @@ def sizes(**changes: object) -> BackboneSizes:
 def test_what_does_not_fit_is_refused(pair: Pairs) -> None:
     backbone = pair("llama").backbone
     plain = resolved(backbone, "plain")
-    require_token_fits(plain, sizes(), 63, "first")
+    require_fits(plain, sizes(), 63, "first")
     with pytest.raises(
         InputError, match=r"max_length is 64 .* 64 positions; set max_length to at most 63"
     ):
-        require_token_fits(plain, sizes(), 64, "first")
+        require_fits(plain, sizes(), 64, "first")
     with pytest.raises(InputError, match=r"a bert encoder; use graph_token: first"):
-        require_token_fits(plain, sizes(), 32, "last")
+        require_fits(plain, sizes(), 32, "last")
     with pytest.raises(InputError, match=r"recipe 'htp' changes the forward pass"):
-        require_token_fits(resolved(backbone, "htp"), backbone.sizes, 32, "first")
+        require_fits(resolved(backbone, "htp"), backbone.sizes, 32, "first")

@@ -90,7 +90,8 @@ def data_of(corpus: GraphCorpus, backbone: Backbone, read: ReadAt = "last") -> F
         return np.stack(found)
 
     features = ItemFeatures(RandomRows(6, 3), rows(states(encoded)), rows(states(described)[item]))
-    return FinetuneData(corpus, features, BackboneTexts(backbone, recipe, encoded))
+    live = BackboneTexts(backbone, recipe, encoded, described.take(item))
+    return FinetuneData(corpus, features, live)
 
 
 def config_of(corpus: GraphCorpus, model: dict[str, object], **changes: object) -> FinetuneConfig:

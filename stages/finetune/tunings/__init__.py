@@ -1,0 +1,1 @@
+"""What of a backbone is trained, one file each."""

@@ -1,0 +1,139 @@
+"""LoRA: two narrow matrices beside each linear layer, of which the second starts at zero.
+
+Source: Hu et al., LoRA (2021), as peft makes it; the defaults are GT2VEC's (section 4.1.3). We differ in what
+is drawn, which comes from generators of the fit's own, and in dropout: that of the adapters is on in
+training, the backbone's own is not.
+"""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from pydantic import Field
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from permafrost.stages.bounds import MAX_WIDTH
+from permafrost.stages.extraction.families import Family, HasModel
+from permafrost.stages.extraction.quiet import quiet_loading
+from permafrost.stages.finetune.tuning import Tuned, Tuning
+from permafrost.stages.finetune.wrapping import Forward, wrapped
+from permafrost.stages.graph_encoders.draws import TrainingDraws
+from permafrost.stages.heads.directed_draws import DirectedDraws
+
+WEIGHTS = "adapter_model.safetensors"
+"""As peft names it; `adapter_config.json` lies beside it."""
+
+
+class Lora(Tuning):
+    """Adapters on the linear layers of every block, by peft; the weights of the backbone stay as they are.
+
+    A backbone in half precision gets adapters in float32.
+    """
+
+    kind: Literal["lora"] = "lora"
+    r: int = Field(default=8, ge=1, le=MAX_WIDTH)
+    """Rank."""
+    alpha: int = Field(default=16, ge=1, le=MAX_WIDTH)
+    """What an adapter adds is multiplied by alpha / r."""
+    dropout: float = Field(default=0.05, ge=0, lt=1)
+    """Of an adapter's input, in training."""
+    targets: Literal["attention", "feed_forward", "both"] = "both"
+    """The layers that get adapters, by their role: queries, keys, values and the attention's output; gate,
+    up and down. A layer that is fused, such as GPT-2's `c_attn`, gets one for all of it."""
+
+    @property
+    def changes_states(self) -> bool:
+        """Of every text."""
+        return True
+
+    def layers(self, family: Family) -> tuple[str, ...]:
+        """Paths of the layers that get adapters, from a block."""
+        attention, feed_forward = family.attention_layers, family.feed_forward_layers
+        return {
+            "attention": attention,
+            "feed_forward": feed_forward,
+            "both": attention + feed_forward,
+        }[self.targets]
+
+    def attach(self, backbone: HasModel, draw: torch.Generator) -> Tuned:
+        """Put adapters into the backbone; its outputs are, until they are trained, what they were."""
+        return Adapters(self, backbone, draw)
+
+    def load(self, folder: Path) -> Mapping[str, Tensor]:
+        """By peft's names."""
+        return load_file(folder / WEIGHTS)
+
+
+class Adapters(Tuned):
+    """The adapters of one backbone, by peft's names of their weights."""
+
+    def __init__(self, config: Lora, backbone: HasModel, draw: torch.Generator) -> None:
+        """Args: config: of the adapters. backbone: gets them. draw: draws them."""
+        # Takes a second to import, which nothing else here needs.
+        import peft
+
+        blocks = backbone.family.block_list(backbone.model)
+        names = "|".join(re.escape(layer) for layer in config.layers(backbone.family))
+        is_conv = isinstance(backbone.family.projection_module(backbone.model, 1), Conv1D)
+        settings = peft.LoraConfig(
+            r=config.r,
+            lora_alpha=config.alpha,
+            lora_dropout=config.dropout,
+            target_modules=rf"{re.escape(backbone.family.blocks)}\.\d+\.({names})",
+            fan_in_fan_out=is_conv,
+        )
+        # One thread at a time: filters of warnings belong to the process.
+        with quiet_loading(), warnings.catch_warnings(), DirectedDraws(draw):
+            # transformers warns of a name of its own that peft still asks for.
+            warnings.simplefilter("ignore", FutureWarning)
+            model = peft.get_peft_model(cast(Any, backbone.model), settings)
+        named = dict(model.named_parameters())
+        weights = peft.get_peft_model_state_dict(model, named, save_embedding_layers=False)
+        super().__init__(cast(dict[str, nn.Parameter], weights))
+        # Where a model lies on this machine is none of its adapters' business.
+        settings.base_model_name_or_path, settings.inference_mode = None, True
+        self.settings = settings
+        self._blocks = blocks
+        layers = [m for block in blocks for m in block.modules()]
+        # Theirs alone are switched by train and eval: a frozen block stays in evaluation mode.
+        self.dropouts = nn.ModuleList(
+            drop
+            for layer in layers
+            if isinstance(layer, peft.tuners.lora.LoraLayer)
+            for drop in layer.lora_dropout.values()
+            if isinstance(drop, nn.Dropout)
+        )
+        self.draws = TrainingDraws(draw)
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """One generator per block and pass, so that a block that is computed again draws the same."""
+        generator = self.draws()
+        if generator is None or not self.dropouts:
+            yield
+            return
+        device = generator.device
+        seeds = torch.randint(1 << 62, (len(self._blocks),), generator=generator, device=device)
+
+        def around(block: int, forward: Forward) -> Forward:
+            return partial(_drawn, forward, int(seeds[block]), device)
+
+        with wrapped(self._blocks, around):
+            yield
+
+    def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
+        """As `peft.PeftModel.from_pretrained` reads it, given the backbone as AutoModel loads it."""
+        save_file(dict(weights), folder / WEIGHTS, metadata={"format": "pt"})
+        self.settings.save_pretrained(str(folder))
+
+
+def _drawn(forward: Forward, seed: int, device: torch.device, *args: Any, **kwargs: Any) -> Any:
+    with DirectedDraws(torch.Generator(device).manual_seed(seed)):
+        return forward(*args, **kwargs)

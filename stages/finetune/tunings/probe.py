@@ -1,0 +1,30 @@
+"""A frozen backbone: only what stands on it is trained, and what a graph token comes from."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from permafrost.stages.extraction.families import HasModel
+from permafrost.stages.finetune.tuning import Tuned, Tuning
+
+
+class Probe(Tuning):
+    """Nothing of the backbone is trained."""
+
+    kind: Literal["probe"] = "probe"
+
+    @property
+    def changes_states(self) -> bool:
+        """No: what is stored of texts holds."""
+        return False
+
+    def attach(self, backbone: HasModel, draw: torch.Generator) -> Tuned | None:
+        """Nothing; nothing is drawn either."""
+        return None
+
+    def load(self, folder: Path) -> Mapping[str, Tensor]:
+        """There are none."""
+        return {}
