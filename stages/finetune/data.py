@@ -16,7 +16,8 @@ from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.recipes import Encoded, Recipe
-from permafrost.stages.finetune.backbone_pass import TokenPlace, embedding_width, read_states
+from permafrost.stages.finetune.backbone_pass import TokenPlace, embedding_width
+from permafrost.stages.finetune.by_length import read_by_length
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.graph_batches import (
     ItemFeatures,
@@ -173,7 +174,7 @@ class ItemReader:
             nullcontext() if self._tuned is None else self._tuned.drawing(),
             recomputing(live.backbone) if is_again else nullcontext(),
         ):
-            return read_states(
+            return read_by_length(
                 live.backbone, texts.take(rows), live.recipe, self._config.read, tokens, place
             )
 
