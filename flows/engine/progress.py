@@ -40,8 +40,16 @@ class _RateColumn(ProgressColumn):
         unit = task.fields.get("unit", "")
         if speed is None or not unit:
             return Text("")
-        shown = f"{speed / 1000:.1f}k" if speed >= 1000 else f"{speed:.1f}"
-        return Text(f"{shown} {unit}/s", style="progress.data.speed")
+        return Text(rate_text(speed, unit), style="progress.data.speed")
+
+
+def rate_text(per_second: float, unit: str) -> str:
+    """A rate for people, e.g. `6.1k tokens/s`; what is slower than one in ten seconds, by the minute."""
+    if per_second >= 1000:
+        return f"{per_second / 1000:.1f}k {unit}/s"
+    return (
+        f"{per_second:.1f} {unit}/s" if per_second >= 0.1 else f"{60 * per_second:.1f} {unit}/min"
+    )
 
 
 class Display:
@@ -157,7 +165,7 @@ class NodeProgress:
             rate = self._done / (now - self._started)
             left = (self._total - self._done) / max(rate, 1e-9)
             self._display.say(
-                f"  {self._label}: {100 * share:.0f}% ({rate:,.0f} {self._unit}/s, {left:.0f} s left)"
+                f"  {self._label}: {100 * share:.0f}% ({rate_text(rate, self._unit)}, {left:.0f} s left)"
             )
 
     def _show_in_prefect(self, percent: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import FEATURES, Input, Node, Resources, import_path
@@ -28,12 +28,17 @@ from permafrost.stages.extraction.backbone import BackboneConfig, choose_device
 from permafrost.stages.extraction.recipes import Encoded, PlainRecipe, RecipeConfig, encode
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.stages.finetune.backbone_pass import ReadAt, require_fits, state_array
+from permafrost.stages.finetune.backbone_pass import (
+    ReadAt,
+    require_fits,
+    require_room_for_token,
+    state_array,
+)
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim
 from permafrost.stages.finetune.data import BackboneTexts, FinetuneData, require_cases
 from permafrost.stages.finetune.graph_batches import ItemFeatures, StoredRows
 from permafrost.stages.finetune.losses.loss import GraphTextLossConfig, default_graph_text_loss
-from permafrost.stages.finetune.model import GraphTextModelConfig
+from permafrost.stages.finetune.model import GraphTextModelConfig, default_graph_text_model
 from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
 from permafrost.stages.finetune.train import finetune
 from permafrost.stages.finetune.trained import load_finetuned
@@ -70,7 +75,7 @@ class GraphTextMethod(Method):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["graph_text"] = "graph_text"
-    model: GraphTextModelConfig
+    model: GraphTextModelConfig = Field(default_factory=default_graph_text_model)
     recipe: str = DEFAULT_RECIPE
     """Its name in the experiment: how the texts are read."""
     read: ReadAt = "last"
@@ -264,9 +269,15 @@ class Finetune(Stage):
         choose_device(context.runtime.extract.device)
         if config.runs_backbone:
             target = context.bare_target(node)
-            require_fits(target.recipe, target.sizes, target.max_length, config.model.token_place)
+            require_fits(target.recipe, target.sizes, config.model.token_place)
         if context.is_known(node.input("graphs")):
-            require_cases(config, graphs_of(node, context))
+            corpus = graphs_of(node, context)
+            require_cases(config, corpus)
+            if config.model.token_place is not None:
+                target = context.bare_target(node)
+                # Where no text can be too long there is nothing to count.
+                if target.max_length >= target.sizes.max_positions:
+                    require_room_for_token(_encoded(target, list(corpus.texts)), target.sizes)
 
 
 class ScoreFinetuned(Stage):
@@ -305,12 +316,15 @@ def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneDa
     features = ItemFeatures(labels, _rows(node, context, "features", corpus.digests), descriptions)
     if config.runs_backbone:
         target, device = context.bare_target(node), context.runtime.extract.device
+        texts = _encoded(target, list(corpus.texts))
+        if model.token_place is not None:
+            require_room_for_token(texts, target.sizes)
         shared = context.backbone
         backbone = (shared.own if tunes else shared.load)(target, device)
         live = BackboneTexts(
             backbone,
             target.recipe,
-            _encoded(target, list(corpus.texts)),
+            texts,
             _encoded(target, list(described.texts)).take(_text_of_items(described))
             if described is not None and tunes
             else None,

@@ -119,8 +119,22 @@ def _one_side(
     return find_column(field, given, (default, *others), available, where)
 
 
-def require_columns(available: Sequence[str], wanted: Sequence[str], where: str) -> None:
+_CHOSEN_BY_FIELDS = (
+    "Name one of these in the task's text, text_pair, negative or label (on the command line: "
+    "FILE::COLUMN)"
+)
+
+
+def require_columns(
+    available: Sequence[str], wanted: Sequence[str], where: str, advice: str = _CHOSEN_BY_FIELDS
+) -> None:
     """Check that each wanted column is there exactly once.
+
+    Args:
+        available: columns of the file.
+        wanted: those to be read.
+        where: names the file, for messages.
+        advice: what to do about one that is not there, as a sentence without its full stop.
 
     Raises:
         InputError: a column is missing or ambiguous.
@@ -129,9 +143,7 @@ def require_columns(available: Sequence[str], wanted: Sequence[str], where: str)
         if available.count(name) != 1:
             problem = "no column" if name not in available else "more than one column"
             raise InputError(
-                f"{where} has {problem} {quoted(name)}; its columns are "
-                f"{_listed(available)}. Name one of these in the task's text, "
-                "text_pair, negative or label (on the command line: FILE::COLUMN)"
+                f"{where} has {problem} {quoted(name)}; its columns are {_listed(available)}. {advice}"
             )
 
 

@@ -40,28 +40,31 @@ def embedding_width(backbone: Backbone) -> int:
     return int(_embedding(backbone).embedding_dim)
 
 
-def require_fits(
-    recipe: Recipe, sizes: BackboneSizes, max_length: int, place: TokenPlace | None
-) -> None:
+def require_fits(recipe: Recipe, sizes: BackboneSizes, place: TokenPlace | None) -> None:
     """Args: place: of the graph token; None for texts alone.
 
-    Raises: InputError: the recipe changes the pass, the backbone has no position left for a graph token, or
-    it is no causal decoder and the token is to stand last."""
+    Raises: InputError: the recipe changes the pass, or the backbone is no causal decoder and the token is to
+    stand last."""
     if recipe.rewiring is not None or recipe.intervention is not None:
         raise InputError(
             f"the recipe {quoted(recipe.kind)} changes the forward pass itself, which training through the "
             "backbone has no place for; use a recipe that only writes the text, such as plain"
         )
-    if place is not None and max_length + 1 > sizes.max_positions:
-        raise InputError(
-            f"max_length is {max_length} and the graph token comes on top, but the {sizes.model_type} "
-            f"backbone has {sizes.max_positions} positions; set max_length to at most "
-            f"{sizes.max_positions - 1}"
-        )
     if place == "last" and not sizes.is_decoder:
         raise InputError(
             f"the graph token stands last, which is made for causal decoders, and the backbone is a "
             f"{sizes.model_type} encoder; use graph_token: first"
+        )
+
+
+def require_room_for_token(encoded: Encoded, sizes: BackboneSizes) -> None:
+    """Raises: InputError: the longest text leaves the backbone no position for a graph token."""
+    longest = int(encoded.token_ids.lengths.max())
+    if longest + 1 > sizes.max_positions:
+        raise InputError(
+            f"the longest text has {longest} tokens and the graph token comes on top, but the "
+            f"{sizes.model_type} backbone has {sizes.max_positions} positions; set the backbone's max_length "
+            f"to at most {sizes.max_positions - 1}"
         )
 
 
@@ -79,7 +82,7 @@ def read_states(
 
     Args:
         backbone: frozen, or with adapters.
-        encoded: at least one text, encoded under `recipe`.
+        encoded: at least one text, encoded under `recipe`; see `require_room_for_token`.
         recipe: resolved; see `require_fits`.
         read: where; with the graph token last, `last` is the graph token itself.
         tokens: one graph token per text, as the embedding layer would give it out, before positions are

@@ -186,3 +186,8 @@ GRAPH_TEXT_MODELS = Category(
 )
 GraphTextModelConfig = Annotated[GraphTextModel, GRAPH_TEXT_MODELS.field()]
 """Any graph-text model, by its `kind`."""
+
+
+def default_graph_text_model() -> GraphTextModel:
+    """GT2VEC with the paper's parts."""
+    return GRAPH_TEXT_MODELS.validate({"kind": "gt2vec"})

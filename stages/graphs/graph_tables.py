@@ -60,7 +60,12 @@ def read_graphs(
     """
     graphs = _read_nodes(nodes)
     where, columns = str(edges), ("graph", "source", "target")
-    require_columns(column_names(edges), [*columns, "relation"], where)
+    require_columns(
+        column_names(edges),
+        [*columns, "relation"],
+        where,
+        "A table of edges has the columns graph, source, target and relation, by these names",
+    )
     table = read_columns(edges, ["relation"], [], ids=columns)
     named = checked_texts(table.column("relation"), "relation", where).to_pylist()
     rows = list(zip(*(_filled_ids(table, n, where) for n in columns), named, strict=True))
@@ -121,7 +126,12 @@ def _link(graph: TableGraph, source: str, target: str) -> None:
 
 def _read_nodes(path: Path) -> dict[str, TableGraph]:
     where, names = str(path), column_names(path)
-    require_columns(names, ["graph", "node", "text"], where)
+    require_columns(
+        names,
+        ["graph", "node", "text"],
+        where,
+        "A table of nodes has the columns graph, node and text, by these names, perhaps type and relevance",
+    )
     numbers, typed = ([n for n in (name,) if n in names] for name in ("relevance", "type"))
     table = read_columns(path, ["text"], numbers, ids=["graph", "node", *typed])
     types = _types(table, where) if typed else [OTHER] * table.num_rows

@@ -1,15 +1,19 @@
 """An experiment of graph-text models: from graphs to the table of the report."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import permafrost
 from permafrost.flows.context import RunContext
+from permafrost.flows.experiment import Experiment
 from permafrost.flows.graph import Node
+from permafrost.flows.methods.graph_text import GraphTextMethod
 from permafrost.flows.nodes.corpora import BuildCorpus
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.corpus.corpus import Corpus
@@ -219,3 +223,13 @@ def test_what_does_not_fit_is_refused_before_anything_runs(folder: Path, tmp_pat
     says("methods.GT2VEC.optim.max_epochs=0", "greater than or equal to 1")
     says("methods.graph only.train=lora", "does not read what the backbone makes of texts")
     says("methods.tuned.train.r=0", "greater than or equal to 1")
+
+
+def test_the_experiment_on_the_page_of_graphs_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "graphs.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"<!-- experiment -->\n```yaml\n(.*?)^```$", page, re.M | re.S)
+    methods = Experiment.model_validate(yaml.safe_load(shown)).methods
+    assert {m.kind for m in methods.values()} == {"graph_text"}
+    default = methods["GT2VEC"]
+    assert isinstance(default, GraphTextMethod)
+    assert default.model.kind == "gt2vec", "what a method trains if it does not say so"

@@ -9,7 +9,7 @@ import prefect.artifacts
 import prefect.context
 import pytest
 
-from permafrost.flows.engine.progress import LAST_S, ProgressArtifacts
+from permafrost.flows.engine.progress import LAST_S, ProgressArtifacts, rate_text
 
 pytestmark = pytest.mark.timeout(60)  # a stage that is held up waits for ever
 
@@ -93,3 +93,9 @@ def test_what_the_server_refuses_fails_no_stage(
             artifacts.show(number, "fit" if number != 2 else "score", float(number))
     server.answer_all()
     assert server.seen == [("score", 2.0)]
+
+
+def test_slow_and_fast_rates_have_digits_that_say_something() -> None:
+    assert rate_text(6140, "tokens") == "6.1k tokens/s"
+    assert rate_text(0.4, "steps") == "0.4 steps/s"
+    assert rate_text(0.05, "steps") == "3.0 steps/min"

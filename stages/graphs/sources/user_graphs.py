@@ -125,7 +125,11 @@ class UserGraphs(GraphSource):
         path, where, sides = Path(self.examples), self.examples, _SIDES[self.task]
         keys = ["case"] if self.task == "multiple_choice" else []
         texts, graphs = ([side[i] for side in sides] for i in (0, 1))
-        require_columns(column_names(path), ["split", *texts, *graphs, "label", *keys], where)
+        wanted = ["split", *texts, *graphs, "label", *keys]
+        needed = (
+            f"Examples of {quoted(self.task)} have the columns {', '.join(wanted)}, by these names"
+        )
+        require_columns(column_names(path), wanted, where, needed)
         table = read_columns(path, ["split", *texts], ["label"], ids=[*graphs, *keys])
         splits = _splits(table, where)
         items = [used.items(table, text, graph, where) for text, graph in sides]

@@ -16,6 +16,7 @@ from permafrost.stages.finetune.backbone_pass import (
     embedding_width,
     read_states,
     require_fits,
+    require_room_for_token,
     state_array,
 )
 from permafrost.storage.errors import InputError
@@ -195,12 +196,20 @@ def sizes(**changes: object) -> BackboneSizes:
 def test_what_does_not_fit_is_refused(pair: Pairs) -> None:
     backbone = pair("llama").backbone
     plain = resolved(backbone, "plain")
-    require_fits(plain, sizes(), 63, "first")
-    with pytest.raises(
-        InputError, match=r"max_length is 64 .* 64 positions; set max_length to at most 63"
-    ):
-        require_fits(plain, sizes(), 64, "first")
+    require_fits(plain, sizes(), "first")
     with pytest.raises(InputError, match=r"a bert encoder; use graph_token: first"):
-        require_fits(plain, sizes(), 32, "last")
+        require_fits(plain, sizes(), "last")
     with pytest.raises(InputError, match=r"recipe 'htp' changes the forward pass"):
-        require_fits(resolved(backbone, "htp"), backbone.sizes, 32, "first")
+        require_fits(resolved(backbone, "htp"), backbone.sizes, "first")
+
+
+def test_a_text_that_leaves_no_position_for_the_graph_token_is_refused(pair: Pairs) -> None:
+    backbone = pair("llama").backbone
+    batch = encoded(backbone)
+    longest = int(batch.token_ids.lengths.max())
+    require_room_for_token(batch, sizes(max_positions=longest + 1))
+    with pytest.raises(
+        InputError,
+        match=rf"longest text has {longest} tokens .* {longest} positions; .* at most {longest - 1}",
+    ):
+        require_room_for_token(batch, sizes(max_positions=longest))

@@ -211,7 +211,16 @@ FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
         "'perhaps' .* never occurs in train",
     ),
     "words of no relation": ({}, {"relation_words": {"near": "by"}}, "relation_words has 'near'"),
-    "no column": ({"edges": [row[:3] for row in EDGES]}, {}, "has no column 'relation'"),
+    "no column": (
+        {"edges": [row[:3] for row in EDGES]},
+        {},
+        "no column 'relation'.* A table of edges has",
+    ),
+    "another name for a label": (
+        {"nodes": [("graph", "node", "label"), *NODES[1:]]},
+        {},
+        "nodes.* has no column 'text'; its columns are 'graph', 'node', 'label'. A table of nodes",
+    ),
     "two right choices": (
         {"examples": [*CHOICES, ("dev", "dev 1", "another", "g1", 1)]},
         {"task": "multiple_choice"},
