@@ -1,0 +1,169 @@
+"""The experiment files of GT2VEC's tables: they parse, plan, have the paper's rows, and share fits."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from permafrost.flows.build import ExperimentGraph, build_graph
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.plan import make_plan
+from permafrost.flows.preview import Preview
+from permafrost.storage.errors import InputError
+from tests.flows.paper_data import write_paper_data
+from tests.stages.extraction.tiny_models import save_model
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "experiments" / "papers" / "gt2vec"
+NETWORKS = {"GNN only", "RGCN", "QA-GNN", "GT2VEC LP", "GT2VEC LoRA"}
+CONTROLS = {"graphs of others", "random node features", "shuffled labels"}
+PAIRS = {*NETWORKS, *CONTROLS, "text only", "graph only", "graph and text alone"} - {"GNN only"}
+E5 = {"E5-Mistral LP", "E5-Mistral LoRA"}
+ABLATION = {
+    "graph and text alone",
+    "description and text alone",
+    "two branches, not aligned",
+    "GCN",
+    "GIN",
+}
+ROWS = {
+    "table1": {*NETWORKS, *CONTROLS, "LM only", "LM LoRA", "graph and text alone", "upper bound"},
+    "table3": {*PAIRS, "bag of words"},
+    "table4": {*NETWORKS, *CONTROLS, "LM LoRA", "graph and text alone"},
+    "table5": {"graph and text alone", "description and text alone", "GT2VEC LP"},
+    "table6": {"GCN", "GAT", "GIN"},
+    "table9": {
+        "without graph",
+        "two branches, not aligned",
+        "graph and text alone",
+        "GT2VEC LP",
+    },
+    "table10": {"minilm", "mixed6m", "stories260k", "random numbers"},
+    "figure3": {f"{n} layers" for n in range(3, 8)},
+    "figure3a": {"LM only", "GT2VEC LP"},
+    "paper/commonsenseqa": {
+        *E5,
+        *NETWORKS,
+        *ABLATION,
+        *(f"nodes from E5{name}" for name in (" small", " base", " large", "-Mistral")),
+        *(f"{n} layers" for n in range(4, 8)),
+    },
+    "paper/openbookqa": {*E5, *NETWORKS, *ABLATION},
+    "paper/medqa": {*E5, *NETWORKS},
+    "paper/webnlg": PAIRS,
+    "paper/scifact": {*NETWORKS, "E5-Mistral LoRA"},
+    "paper/fiqa": {*NETWORKS, "E5-Mistral LoRA"},
+}
+"""Rows by file; docs/papers/gt2vec.md says why others of the paper's are missing."""
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small models and made-up data."""
+    folder = tmp_path_factory.mktemp("paper")
+    (folder / "data").mkdir()
+    write_paper_data(folder / "data")
+    save_model("bert", folder / "bert")
+    for family, name in (("llama", "mixed6m-gqa"), ("mistral", "stories260k-gqa")):
+        save_model(family, folder / name)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def environment(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERMAFROST_DATA", str(stand_ins / "data"))
+    monkeypatch.setenv("PERMAFROST_MODELS", str(stand_ins))
+
+
+@cache
+def built(name: str, models: Path) -> ExperimentGraph:
+    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    small = [f"backbone.source={models / 'bert'}"] if name != "figure3a" else []
+    small += ["backbone.max_length=40", "seeds=[0]"]
+    if name == "table10":
+        small += [f"methods.{m}.nodes.backbone.max_length=16" for m in ("mixed6m", "stories260k")]
+    named = ("small", "base", "large") if "x-e5-small" in text else ()
+    for n, shared in enumerate((*(f"x-e5-{size}" for size in named), "x-node-model")):
+        if f"{shared}:" in text:
+            # Of different lengths, so that they are different models.
+            small.append(f"{shared}={{source: {models / 'bert'}, max_length: {16 + n}}}")
+    if "x-relevance:" in text:
+        small.append("x-relevance={kind: none}")
+    for task, sizes in {
+        "CommonsenseQA": ["n_train=2"],
+        "OpenBookQA": ["n_train=3"],
+        "OpenBookQA with facts": ["n_train=3"],
+        "OpenBookQA with the gold fact": ["n_train=3"],
+        "WebNLG": ["n_train=8", "n_dev=4", "n_test=4"],
+        "SciFact": ["n_dev_queries=1"],
+    }.items():
+        if f"  {task}:" in text:
+            small += [f"tasks.{task}.{size}" for size in sizes]
+    return build_graph(load_experiment(FOLDER / f"{name}.yaml", small))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_path: Path) -> None:
+    nodes = built(name, stand_ins)
+    experiment = nodes.experiment
+    assert {*experiment.methods} == ROWS[name]
+    assert len(nodes.fits) == sum(len(experiment.tasks_of(m)) for m in ROWS[name])
+    preview = Preview(nodes.graph, tmp_path / "home", experiment.runtime)
+    plan = make_plan(nodes, preview)
+    assert {row.why for row in plan.rows} == {"never ran before"}
+    assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
+    assert {*plan.graphs} == {*experiment.tasks}
+    assert plan.n_tokens > 0
+    assert not (tmp_path / "home").exists()
+
+
+def test_every_file_is_here_and_on_the_papers_page() -> None:
+    page = (ROOT / "docs" / "papers" / "gt2vec.md").read_text(encoding="utf-8")
+    for path in FOLDER.rglob("*.yaml"):
+        name = path.relative_to(FOLDER).with_suffix("").as_posix()
+        assert name in ROWS
+        assert f"`{name}.yaml`" in page
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("# GT2VEC")
+        seeds = "[0]" if name.startswith(("figure", "table10")) else "[0, 1, 2]"
+        assert f"\nseeds: {seeds}\n" in text
+    assert len([*FOLDER.rglob("*.yaml")]) == len(ROWS)
+
+
+def test_fits_that_tables_share_are_one_node(stand_ins: Path) -> None:
+    both = ("CommonsenseQA", "OpenBookQA")
+    one = both[:1]
+    for row, others, tasks in [
+        (("table1", "GT2VEC LP"), [("table5", "GT2VEC LP"), ("table6", "GAT")], both),
+        (("table1", "GT2VEC LP"), [("table9", "GT2VEC LP")], both),
+        (("table1", "GT2VEC LP"), [("table10", "minilm"), ("figure3", "3 layers")], one),
+        (("table1", "LM only"), [("table9", "without graph")], both),
+        (
+            ("table1", "graph and text alone"),
+            [(f"table{n}", "graph and text alone") for n in (5, 9)],
+            both,
+        ),
+    ]:
+        for file, method in others:
+            for task in tasks:
+                ids = {
+                    built(name, stand_ins).fits[label, task, 0].id
+                    for name, label in (row, (file, method))
+                }
+                assert len(ids) == 1, (file, method, task)
+
+
+def test_no_other_fits_are_equal(stand_ins: Path) -> None:
+    for name in ROWS:
+        fits = built(name, stand_ins).fits
+        assert len({node.id for node in fits.values()}) == len(fits), name
+
+
+def test_what_has_to_be_brought_is_named(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [f"backbone.source={stand_ins / 'bert'}", "backbone.max_length=40"]
+    monkeypatch.setenv("PERMAFROST_DATA", str(stand_ins / "nowhere"))
+    with pytest.raises(InputError, match=r"nowhere.umls.triples\.csv"):
+        build_graph(load_experiment(FOLDER / "paper" / "medqa.yaml", small))
+    monkeypatch.delenv("PERMAFROST_DATA")
+    with pytest.raises(InputError, match="PERMAFROST_DATA, which is not set"):
+        load_experiment(FOLDER / "paper" / "medqa.yaml")
