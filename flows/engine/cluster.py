@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from distributed import Client, Future, Worker
-from distributed.client import FutureCancelledError
+from distributed.client import ClosedClientError, FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from permafrost.flows.companion import Program, companion
@@ -345,9 +345,13 @@ class Cluster:
         task = f"{name}-{uuid.uuid4().hex}"
         line = Line(self._name, task, self._name)
         self._asked[task] = _Asked(label, told)
-        future = client.submit(
-            function, *arguments, line, key=task, pure=False, resources=self._needs(resources)
-        )
+        try:
+            future = client.submit(
+                function, *arguments, line, key=task, pure=False, resources=self._needs(resources)
+            )
+        except ClosedClientError as error:
+            del self._asked[task]
+            raise ClusterGoneError(self._gone()) from error
         self._asked[task].future = future
         future.add_done_callback(lambda _: told.put((task, ENDED)))
         try:
@@ -371,9 +375,7 @@ class Cluster:
         asked = self._asked[task]
         assert asked.future is not None, "it was submitted"
         try:
-            return asked.future.result(timeout=CONNECT_S)
-        except FutureCancelledError as error:
-            raise ClusterGoneError(self._gone()) from error
+            return self._gathered(asked.future)
         except KilledWorker as error:
             n_lost = error.allowed_failures + 1
             # The last one may not have been heard of yet.
@@ -381,6 +383,20 @@ class Cluster:
                 self._bystanders[asked.label] += 1
                 raise BystanderError(asked.label) from error
             raise PermafrostError(self._given_up_for(task, n_lost)) from error
+
+    def _gathered(self, future: Future) -> Any:
+        """Raises as the task did, or as `require_workers` if the scheduler dies on the way to its result."""
+        while True:
+            try:
+                return future.result(timeout=CONNECT_S)
+            except FutureCancelledError as error:
+                raise ClusterGoneError(self._gone()) from error
+            except OSError as error:
+                if future.status == "error":
+                    raise  # the task's own
+                if not isinstance(error, TimeoutError):
+                    raise ClusterGoneError(self._gone()) from error
+                self.require_workers()  # it is only slow
 
     def _given_up_for(self, task: str, n_lost: int) -> str:
         label = self._asked[task].label

@@ -15,6 +15,12 @@ import psutil
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "workers.md"
 DEADLINE_S = 300.0
+GIVEN_IS_GONE = (
+    r"the Dask scheduler tcp://127\.0\.0\.1:\d+ is gone, and with it what its workers were computing; what "
+    r"was committed is kept: start a scheduler and workers, then run the same command again, which goes on "
+    r"from there"
+)
+"""How a run ends whose scheduler, which somebody else started, is gone."""
 
 
 def documented() -> list[str]:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ SCRIPT, COMMAND, CELLS, COUNTED = (
     Path(__file__).with_name(f"{name}_on_dask.py")
     for name in ("run", "command", "cells", "counted")
 )
-DEADLINE_S = 200.0
+DEADLINE_S = 600.0
 N_FITS = 8
 
 
@@ -133,11 +133,14 @@ def drafts(home: Path) -> list[Path]:
     return [p for p in home.rglob(f"{DRAFT_PREFIX}*") if "-checkpoint" not in p.name]
 
 
-def writer_of(run: Run, pattern: str) -> psutil.Process | None:
-    """A worker that is writing, or has just written, a draft of this pattern."""
+def writer_of(
+    run: Run, pattern: str, workers: Sequence[psutil.Process] | None = None
+) -> psutil.Process | None:
+    """A worker, of the run's own or of `workers`, that is writing, or has just written, a draft of this
+    pattern."""
     for draft in run.home.glob(pattern):
         if (found := re.search(r"\.([0-9]+)\.[0-9]+-[0-9a-f]+", draft.name)) is not None:
-            for worker in run.workers():
+            for worker in run.workers() if workers is None else workers:
                 if worker.pid == int(found[1]):
                     return worker
     return None

@@ -2,19 +2,28 @@
 
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.flows.engine.runs_in_workers import COMMAND, Run, content, drafts, n_segments
+from tests.flows.engine.plain_dask import GIVEN_IS_GONE, PlainDask
+from tests.flows.engine.runs_in_workers import (
+    COMMAND,
+    N_FITS,
+    Run,
+    content,
+    drafts,
+    n_segments,
+    writer_of,
+)
 
 OWN = (
     r"the Dask scheduler of this run is gone, and with it what its workers were computing; what was "
     r"committed is kept: run the same command again, which goes on from there"
 )
-DEADLINE_S = 120.0
+DEADLINE_S = 600.0
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1200)]
 
 
@@ -50,6 +59,46 @@ def test_a_run_whose_own_scheduler_dies_goes_on_at_the_next_start(
     assert len(kept) > 3
     again = start("dask", COMMAND)
     again.end()
+    assert {p: p.stat().st_mtime_ns for p in kept} == kept, "nothing was computed again"
+    assert content(again.home) == content(finished / "home")
+    assert drafts(again.home) == []
+
+
+def stopped_in_a_fit(run: Run, workers: Sequence[psutil.Process]) -> psutil.Process | None:
+    """A worker that has begun a fit, which it will not end."""
+    if (writer := writer_of(run, "artifacts/fit/.draft-*", workers)) is None:
+        return None
+    writer.send_signal(signal.SIGSTOP)
+    if writer_of(run, "artifacts/fit/.draft-*", [writer]) is not None:
+        return writer
+    writer.send_signal(signal.SIGCONT)  # it had ended the fit by then
+    return None
+
+
+def test_a_run_whose_given_scheduler_dies_in_a_fit_goes_on_at_another(
+    start: Callable[..., Run], finished: Path, plain: PlainDask
+) -> None:
+    line = "dask worker tcp://127.0.0.1:8786 --nthreads 1"
+    plain.start("one", line)
+    run = start(f"dask={plain.address}", COMMAND)
+    fits = "artifacts/fit/*/artifact.json"
+    run.until(lambda: list(run.home.glob(fits)))
+    workers = plain.family("one")
+    stopped = run.until(lambda: stopped_in_a_fit(run, workers))
+    plain.kill("scheduler")
+    require_clear_error(run, GIVEN_IS_GONE)
+    stopped.send_signal(signal.SIGCONT)
+    require_end(workers)  # Dask's own end when their scheduler is gone
+    committed = [*run.home.glob(fits), *run.home.glob("features/*/receipts/**/[!.]*.json")]
+    kept = {p: p.stat().st_mtime_ns for p in committed}
+    n_fits = len(list(run.home.glob(fits)))
+    assert 0 < n_fits < N_FITS
+    plain.scheduler()
+    plain.start("two", line)
+    again = start(f"dask={plain.address}", COMMAND)
+    computed = re.search("computed: .*", again.end())
+    assert computed is not None
+    assert re.findall(r"(\d+) (extract|fit)\b", computed[0]) == [(str(N_FITS - n_fits), "fit")]
     assert {p: p.stat().st_mtime_ns for p in kept} == kept, "nothing was computed again"
     assert content(again.home) == content(finished / "home")
     assert drafts(again.home) == []
