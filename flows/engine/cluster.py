@@ -4,29 +4,23 @@ import contextlib
 import json
 import logging
 import os
-import queue
 import shutil
 import sys
 import threading
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any
 
 import torch
-from distributed import Client, Future, Worker
-from distributed.client import ClosedClientError, FutureCancelledError
-from distributed.scheduler import KilledWorker
+from distributed import Client, Worker
 
 from permafrost.flows.companion import Program, companion
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine import cluster_process
 from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.in_worker import (
-    Line,
     UnlikeWorkerError,
     forget,
     peak_memory,
@@ -40,7 +34,7 @@ from permafrost.flows.graph import Resources
 from permafrost.flows.stopping import STOP, Stopped
 from permafrost.storage.drafts import remove_drafts_of_dead_processes
 from permafrost.storage.durable import draft_path
-from permafrost.storage.errors import IdentityMismatchError, InputError, PermafrostError
+from permafrost.storage.errors import IdentityMismatchError, InputError
 from permafrost.storage.keys import digest
 from permafrost.storage.replica import replica_of
 
@@ -53,28 +47,8 @@ PRELOADED = "permafrost.flows.engine.preloaded"
 """What workers of a cluster of ours have imported when they start."""
 GPU = "GPU"
 """Dask resource of workers that are to have what runs the backbone."""
-ENDED = "ended"
-"""What is told of a task at last."""
-MAX_BYSTANDING = 3
-"""How often a task that Dask gave up is asked for again: it waited at workers that another one killed."""
-
-Told = queue.SimpleQueue[tuple[Any, ...]]
-"""What workers tell, as they do: task, verb, arguments (see `Line`)."""
-Hear = Callable[..., None]
-"""Is given verb and arguments."""
-
-
-@dataclass
-class _Asked:
-    label: str
-    told: Told
-    future: Future | None = None
-    n_lost: int = 0
-    """Workers that were lost after they had begun it."""
-
-
-class BystanderError(Exception):
-    """Dask gave up a task because workers were lost at which it waited for another task to end."""
+Event = tuple[float, dict[str, Any]]
+"""Seconds since the epoch, on the scheduler, and what was told."""
 
 
 class Cluster:
@@ -94,14 +68,15 @@ class Cluster:
         self._open = contextlib.ExitStack()
         self._starting = threading.Lock()
         self._client: Client | None = None
-        self._run = uuid.uuid4().hex[:12]
-        self._name = f"permafrost-{self._run}"
+        self.name = f"permafrost-{uuid.uuid4().hex[:12]}"
+        """Of the run, at the scheduler: of what is told, and of the check that workers have."""
+        self.roster = Roster(display.tell)
         self._mark = ""
-        self._asked: dict[str, _Asked] = {}
-        """Tasks that somebody waits for."""
-        self._roster = Roster(display.tell)
-        self._bystanders: Counter[str] = Counter()
-        """How often a task was given up that no lost worker had begun, by label."""
+        self._heard: dict[str, Callable[[Event], None]] = {
+            self.name: lambda event: self.roster.checked(event[1]),
+            "all": self._happened,
+            MEMORY_TOPIC: lambda event: self.roster.over_memory(event[1]),
+        }
         self._given_up = False
 
     def __enter__(self) -> "Cluster":
@@ -121,7 +96,7 @@ class Cluster:
                 self._report()
         # With the error: who was interrupted does not wait for a cluster to end in order.
         self._open.__exit__(kind, error, trace)
-        if self._roster.n_lost:
+        if self.roster.n_lost:
             remove_drafts_of_dead_processes(self._context.home)
 
     @property
@@ -129,7 +104,12 @@ class Cluster:
         """Workers that take nodes now; of a cluster that was not needed yet how many there will be."""
         if self._client is None and self._where.scheduler is None:
             return self._n_workers
-        return max(1, len(self._roster.fit))
+        return max(1, len(self.roster.fit))
+
+    def listen(self, topic: str, hear: Callable[[Event], None]) -> None:
+        """Have `hear` called with what workers tell under a topic, in the client's own thread; before
+        `start`."""
+        self._heard[topic] = hear
 
     def start(self) -> Client:
         """The client of the cluster, which is started if it was not.
@@ -160,12 +140,7 @@ class Cluster:
             address, dashboard = self._where.scheduler, None
         client = self._connected(address)
         self._open.callback(client.close, timeout=1)
-        heard = (
-            (self._name, self._told),
-            ("all", self._happened),
-            (MEMORY_TOPIC, lambda event: self._roster.over_memory(event[1])),
-        )
-        for topic, hear in heard:
+        for topic, hear in self._heard.items():
             with self._reaching():
                 client.subscribe_topic(topic, hear)
             self._open.callback(self._tidy, client, client.unsubscribe_topic, topic)
@@ -174,7 +149,7 @@ class Cluster:
         n_threads = f"{self._threads} thread{'s' * (self._threads > 1)}"
         self._display.tell(
             f"after {time.monotonic() - began:.1f} s: "
-            f"{len(self._roster.fit)} Dask workers of {n_threads} each; dashboard "
+            f"{len(self.roster.fit)} Dask workers of {n_threads} each; dashboard "
             f"{dashboard or client.dashboard_link}"
         )
         return client
@@ -220,22 +195,22 @@ class Cluster:
             self._open.callback(path.unlink, missing_ok=True)
             marker = str(path)
         self._mark = f"permafrost-{digest({**facts, 'home': self._context.url})[:12]}"
-        check = WorkerCheck(self._mark, facts, marker, self._name)
-        self._open.callback(self._tidy, client, client.unregister_worker_plugin, self._name)
+        check = WorkerCheck(self._mark, facts, marker, self.name)
+        self._open.callback(self._tidy, client, client.unregister_worker_plugin, self.name)
         with self._reaching():
-            client.register_plugin(check, name=self._name)
+            client.register_plugin(check, name=self.name)
 
     def _wait_for_workers(self, client: Client) -> None:
         """Wait until the workers that are there are checked, and at least one can be used."""
         there, said = self._there(client), False
-        while not self._roster.fit or not there <= self._roster.seen:
+        while not self.roster.fit or not there <= self.roster.seen:
             if not there and not said:
                 said = True
                 self._display.tell(f"waiting for Dask workers to join {self._where.scheduler}")
             time.sleep(POLL_S)
             self._require_scheduler(client)
             there &= self._there(client)
-            if there <= self._roster.seen:
+            if there <= self.roster.seen:
                 # Not before: the first to answer may be the one that differs.
                 self.require_workers()
 
@@ -250,7 +225,7 @@ class Cluster:
         try:
             yield
         except (OSError, TimeoutError) as error:
-            raise ClusterGoneError(self._gone()) from error
+            raise self.gone() from error
 
     def require_workers(self) -> None:
         """Raises when nothing can be computed any more.
@@ -260,12 +235,12 @@ class Cluster:
             ClusterGoneError: the scheduler is gone, or all workers that there were are unlike this process.
         """
         self._require_scheduler(self._client)
-        self._roster.require(self._where.scheduler)
+        self.roster.require(self._where.scheduler)
 
     def _require_scheduler(self, client: Client | None) -> None:
         self._check_wanted()
         if client is not None and client.status != "running":
-            raise ClusterGoneError(self._gone())
+            raise self.gone()
 
     def give_up(self) -> None:
         """Have everybody who waits for the cluster raise `Stopped`; called in another thread."""
@@ -282,140 +257,19 @@ class Cluster:
             with contextlib.suppress(Exception):
                 act(*arguments)
 
-    def _gone(self) -> str:
+    def gone(self) -> ClusterGoneError:
+        """The scheduler is gone, and what to do."""
         mine = self._where.scheduler is None
         who = "of this run" if mine else self._where.scheduler
         first = "" if mine else "start a scheduler and workers, then "
-        return (
+        return ClusterGoneError(
             f"the Dask scheduler {who} is gone, and with it what its workers were computing; what was "
             f"committed is kept: {first}run the same command again, which goes on from there"
         )
 
-    def run(
-        self,
-        function: Callable[..., Any],
-        *arguments: Any,
-        name: str,
-        label: str,
-        resources: Resources,
-        hear: Hear,
-    ) -> Any:
-        """What `function(*arguments, line)` returns in a worker; waits for it.
-
-        Args:
-            function: importable in a worker.
-            arguments: what is sent.
-            name: what Dask calls such tasks, in the dashboard too.
-            label: what people call this one.
-            resources: what it needs.
-            hear: called in this thread with what the worker tells.
-
-        Raises:
-            ClusterGoneError: the scheduler is gone, or there was never a worker that could be used.
-            PermafrostError: workers were lost one after the other while they ran it; or as `function`.
-        """
-        told = Told()
-        while True:
-            with self.asking(function, arguments, name, label, resources, told) as task:
-                while (what := self.next(told))[1] != ENDED:
-                    hear(*what[1:])
-                try:
-                    return self.result(task)
-                except UnlikeWorkerError as unlike:
-                    self.refuse(unlike)
-                except BystanderError:
-                    continue
-
-    @contextlib.contextmanager
-    def asking(
-        self,
-        function: Callable[..., Any],
-        arguments: Sequence[Any],
-        name: str,
-        label: str,
-        resources: Resources,
-        told: Told,
-    ) -> Generator[str]:
-        """Have a task computed; given up with the block. See `run`.
-
-        Args:
-            told: where what the worker tells is put, the id of the task first, and `ENDED` at last.
-        """
-        client = self.start()
-        task = f"{name}-{uuid.uuid4().hex}"
-        line = Line(self._name, task, self._name)
-        self._asked[task] = _Asked(label, told)
-        try:
-            future = client.submit(
-                function, *arguments, line, key=task, pure=False, resources=self._needs(resources)
-            )
-        except ClosedClientError as error:
-            del self._asked[task]
-            raise ClusterGoneError(self._gone()) from error
-        self._asked[task].future = future
-        future.add_done_callback(lambda _: told.put((task, ENDED)))
-        try:
-            yield task
-        finally:
-            del self._asked[task]
-            self._roster.ended(task)
-            # A worker that computes it learns that nobody waits any more.
-            future.release()
-
-    def next(self, told: Told) -> tuple[Any, ...]:
-        """What is told next: task, verb, arguments; raises as `require_workers`."""
-        while True:
-            self.require_workers()
-            with contextlib.suppress(queue.Empty):
-                return told.get(timeout=POLL_S)
-
-    def result(self, task: str) -> Any:
-        """What a task that has ended came to. Raises as `run`, and what has to be answered by asking again:
-        UnlikeWorkerError, after `refuse`, and BystanderError."""
-        asked = self._asked[task]
-        assert asked.future is not None, "it was submitted"
-        try:
-            return self._gathered(asked.future)
-        except KilledWorker as error:
-            n_lost = error.allowed_failures + 1
-            # The last one may not have been heard of yet.
-            if asked.n_lost < n_lost - 1 and self._bystanders[asked.label] < MAX_BYSTANDING:
-                self._bystanders[asked.label] += 1
-                raise BystanderError(asked.label) from error
-            raise PermafrostError(self._given_up_for(task, n_lost)) from error
-
-    def _gathered(self, future: Future) -> Any:
-        """Raises as the task did, or as `require_workers` if the scheduler dies on the way to its result."""
-        while True:
-            try:
-                return future.result(timeout=CONNECT_S)
-            except FutureCancelledError as error:
-                raise ClusterGoneError(self._gone()) from error
-            except OSError as error:
-                if future.status == "error":
-                    raise  # the task's own
-                if not isinstance(error, TimeoutError):
-                    raise ClusterGoneError(self._gone()) from error
-                self.require_workers()  # it is only slow
-
-    def _given_up_for(self, task: str, n_lost: int) -> str:
-        label = self._asked[task].label
-        given_up = (
-            f"'{label}' was given up: {n_lost} Dask workers were lost one after another that had it"
-        )
-        if held := self._roster.too_much(task):
-            return (
-                f"{given_up}; the last one held {held}. Set runtime.worker_memory_bytes to more "
-                "(--memory-limit of 'dask worker'), use fewer workers, or make the node smaller"
-            )
-        return (
-            f"{given_up}. Not Dask ended them. Did the system, for their memory (dmesg), or does the node "
-            "crash? --engine prefect runs it in this process"
-        )
-
-    def _needs(self, resources: Resources) -> dict[str, float]:
+    def needs(self, resources: Resources) -> dict[str, float]:
         """Dask resources of a worker that may have a task: a GPU for the backbone, if any worker has one."""
-        gpu = resources.backbone and GPU in self._roster.resources
+        gpu = resources.backbone and GPU in self.roster.resources
         return {self._mark: 1, GPU: 1} if gpu else {self._mark: 1}
 
     def refuse(self, unlike: UnlikeWorkerError) -> None:
@@ -427,40 +281,27 @@ class Cluster:
         client, address = self.start(), unlike.address
         with contextlib.suppress(Exception):
             client.run(_refused, self._mark, workers=[address])
-        self._roster.refuse(address, unlike.problem)
+        self.roster.refuse(address, unlike.problem)
         try:
-            self._roster.require(self._where.scheduler)
+            self.roster.require(self._where.scheduler)
         except ClusterGoneError as error:
             raise IdentityMismatchError(
                 f"{unlike.problem} (on the Dask worker {address})"
             ) from error
 
-    def _told(self, event: tuple[float, dict[str, Any]]) -> None:
-        """A worker tells something; in the client's own thread."""
-        message = event[1]
-        if message["told"] == "worker":
-            self._roster.checked(message)
-        elif (asked := self._asked.get(message["task"])) is not None:
-            self._roster.told(message["task"], message["worker"], message["peak"])
-            asked.told.put((message["task"], *message["what"]))
-
-    def _happened(self, event: tuple[float, dict[str, Any]]) -> None:
+    def _happened(self, event: Event) -> None:
         """Something happened to a worker of the scheduler; in the client's own thread."""
         message = event[1]
-        if message.get("action") != "remove-worker":
-            return
-        asked = dict(self._asked)
-        for task in self._roster.removed(message, {t: a.label for t, a in asked.items()}):
-            if task in asked:
-                asked[task].n_lost += 1
+        if message.get("action") == "remove-worker":
+            self.roster.removed(message["worker"])
 
     def _report(self) -> None:
         """Say how much memory workers took, and free what they kept."""
         assert self._client is not None
-        workers = self._roster.fit
+        workers = self.roster.fit
         peaks: Any = self._client.run(peak_memory, workers=workers, on_error="ignore")
         self._client.run(forget, workers=workers, on_error="ignore")
-        self._display.tell(self._roster.needed(peaks))
+        self._display.tell(self.roster.needed(peaks))
 
 
 async def _refused(mark: str, dask_worker: Worker) -> None:

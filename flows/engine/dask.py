@@ -8,6 +8,7 @@ tells (progress, warnings, errors) is heard in the thread of the task run that i
 from collections.abc import Mapping
 
 from permafrost.flows.context import RunContext
+from permafrost.flows.engine.asking import Tasks
 from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.cluster import Cluster
 from permafrost.flows.engine.engine import make_with
@@ -51,16 +52,17 @@ class DaskEngine:
             ClusterGoneError: it is gone, or none of its workers can stand in for this process.
         """
         with Cluster(self._where, self.n_workers, context, display) as cluster:
-            context.segments = SegmentsInWorkers(cluster, context)
-            return run_at(Workers(cluster, context), graph, context, display)
+            tasks = Tasks(cluster)
+            context.segments = SegmentsInWorkers(cluster, tasks, context)
+            return run_at(Workers(cluster, tasks, context), graph, context, display)
 
 
 class Workers:
     """Has nodes computed on a cluster (prefect.Place), and here what is built already, or only shares out
     segments."""
 
-    def __init__(self, cluster: Cluster, context: RunContext) -> None:
-        self._cluster, self._context = cluster, context
+    def __init__(self, cluster: Cluster, tasks: Tasks, context: RunContext) -> None:
+        self._cluster, self._tasks, self._context = cluster, tasks, context
 
     @property
     def n_nodes(self) -> int:
@@ -76,7 +78,7 @@ class Workers:
         return threads_of_workers(self._context.runtime)
 
     def make(self, node: Node, progress: Progress, threads: int) -> None:
-        """Have a node computed; raises as `Cluster.run`."""
+        """Have a node computed; raises as `Tasks.run`."""
         if node.resources.stores or node.id in self._context.built:
             make_with(threads, node, self._context, progress)
             return
@@ -84,7 +86,7 @@ class Workers:
         arguments = node, context.url, context.runtime
         hear = Heard(progress)
         try:
-            self._cluster.run(
+            self._tasks.run(
                 compute,
                 *arguments,
                 name=node.stage,

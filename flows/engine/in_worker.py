@@ -49,7 +49,6 @@ class Line:
         """Strings and numbers only."""
         worker = get_worker()
         message = {
-            "told": "task",
             "task": self.task,
             "what": list(what),
             "worker": worker.address,

@@ -2,6 +2,7 @@
 has needed; said to people as it happens."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,10 @@ class Roster:
         self._fit: dict[str, _Member] = {}
         self._lost: list[tuple[str, _Member]] = []
         """An address may come back."""
+        self._labels: dict[str, str] = {}
+        """Of tasks that somebody waits for."""
+        self._losses: Counter[str] = Counter()
+        """Workers that were lost after they had begun a task."""
         self._refused: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._trusted: set[str] = set()
@@ -93,6 +98,10 @@ class Roster:
                 "red",
             )
 
+    def asked(self, task: str, label: str) -> None:
+        """Somebody waits for a task, which people call so."""
+        self._labels[task] = label
+
     def told(self, task: str, address: str, peak: int) -> None:
         """A worker tells of a task that it has begun, and has held so many bytes of memory at most."""
         if (member := self._fit.get(address)) is not None:
@@ -100,7 +109,9 @@ class Roster:
             member.peak = max(member.peak, peak)
 
     def ended(self, task: str) -> None:
-        """No worker has the task any more."""
+        """Nobody waits for a task any more, and no worker has it."""
+        self._labels.pop(task, None)
+        self._losses.pop(task, None)
         for member in list(self._fit.values()):
             member.has.discard(task)
 
@@ -119,23 +130,22 @@ class Roster:
         found = (m.over for _, m in reversed(self._lost) if task in m.has and m.over)
         return next(found, "")
 
-    def removed(self, message: Mapping[str, Any], labels: Mapping[str, str]) -> set[str]:
-        """A worker is gone; returns the tasks that it had begun.
+    def n_lost_with(self, task: str) -> int:
+        """Workers that were lost after they had begun a task, as far as was heard."""
+        return self._losses[task]
 
-        Args:
-            message: the scheduler's.
-            labels: of tasks that somebody waits for, for people.
-        """
-        address = message["worker"]
+    def removed(self, address: str) -> None:
+        """A worker is gone."""
         self._refused.pop(address, None)
         if (member := self._fit.pop(address, None)) is None:
-            return set()
+            return
         self._lost.append((address, member))
-        begun = set(member.has)
-        had = sorted(labels[task] for task in begun if task in labels)
+        labels = dict(self._labels)
+        begun = member.has & labels.keys()
+        self._losses.update(begun)
+        had = sorted(labels[task] for task in begun)
         what = f" while it had '{had[0]}', which goes to another" if had else ""
         self._tell(f"lost the Dask worker {member.name}{what}", "yellow")
-        return begun
 
     def called(self, address: str) -> str:
         """A worker, for people: its address, and its name if somebody gave it one."""

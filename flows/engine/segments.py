@@ -4,7 +4,8 @@ import contextlib
 from collections.abc import Generator, Iterable
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.engine.cluster import ENDED, BystanderError, Cluster, Told
+from permafrost.flows.engine.asking import ENDED, BystanderError, Tasks, Told
+from permafrost.flows.engine.cluster import Cluster
 from permafrost.flows.engine.hearing import log
 from permafrost.flows.engine.in_worker import UnlikeWorkerError, compute_segment_here
 from permafrost.flows.graph import Resources
@@ -19,8 +20,8 @@ WAITING = 2
 class SegmentsInWorkers:
     """See `SegmentPool`. A worker that is lost costs the segment it had: Dask gives it to another."""
 
-    def __init__(self, cluster: Cluster, context: RunContext) -> None:
-        self._cluster, self._context = cluster, context
+    def __init__(self, cluster: Cluster, tasks: Tasks, context: RunContext) -> None:
+        self._cluster, self._tasks, self._context = cluster, tasks, context
 
     def compute(self, tasks: Iterable[SegmentTask], progress: Progress) -> Generator[SealedSegment]:
         """See `SegmentPool`; at most `WAITING` segments for each worker are laid out ahead."""
@@ -38,7 +39,7 @@ class SegmentsInWorkers:
                     self._ask(task, told, asked)
                 if not asked:
                     return
-                id, verb, *arguments = self._cluster.next(told)
+                id, verb, *arguments = self._tasks.next(told)
                 match verb:
                     case "start":
                         # Not for the first time, if the worker that had it was lost.
@@ -66,7 +67,7 @@ class SegmentsInWorkers:
     ) -> None:
         open_ = contextlib.ExitStack()
         id = open_.enter_context(
-            self._cluster.asking(
+            self._tasks.asking(
                 compute_segment_here,
                 (task, self._context.url, self._context.runtime),
                 "segment",
@@ -79,7 +80,7 @@ class SegmentsInWorkers:
 
     def _sealed(self, id: str, task: SegmentTask, again: list[SegmentTask]) -> SealedSegment | None:
         try:
-            return self._cluster.result(id)
+            return self._tasks.result(id)
         except UnlikeWorkerError as unlike:
             self._cluster.refuse(unlike)
         except BystanderError:

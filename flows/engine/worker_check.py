@@ -95,7 +95,6 @@ class WorkerCheck(WorkerPlugin):
         worker.log_event(
             topic,
             {
-                "told": "worker",
                 "address": worker.address,
                 "name": str(worker.name),
                 "limit": worker.memory_manager.memory_limit or 0,

@@ -11,6 +11,7 @@ from distributed.comm import CommClosedError
 from rich.console import Console
 
 from permafrost.flows.context import RunContext, RunRuntime
+from permafrost.flows.engine.asking import Tasks
 from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.cluster import Cluster
 from permafrost.flows.engine.prefect import ClusterGoneError
@@ -57,10 +58,11 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     context = RunContext(tmp_path, RunRuntime())
     display = Display(Console(file=io.StringIO()))
     with Cluster(Dask("tcp://host:1"), 2, context, display) as cluster:
+        tasks = Tasks(cluster)
 
         def asked(future: Ended | None) -> Any:
             monkeypatch.setattr(cluster, "start", lambda: Client(future))
-            return cluster.run(
+            return tasks.run(
                 print, name="fit", label="fit a", resources=Resources(), hear=lambda *_: None
             )
 

@@ -33,9 +33,9 @@ def check(workers: Roster, address: str, problem: str = "", name: str = "") -> N
     )
 
 
-def remove(workers: Roster, address: str, labels: dict[str, str]) -> set[str]:
-    # Queued tasks are the scheduler's, too.
-    return workers.removed({"worker": address, "processing-tasks": set(labels)}, labels)
+def ask(workers: Roster, labels: dict[str, str]) -> None:
+    for task, label in labels.items():
+        workers.asked(task, label)
 
 
 def test_a_refused_worker_is_named_with_what_differs_and_what_to_do(
@@ -55,9 +55,10 @@ def test_a_lost_worker_is_named_with_what_it_computed_and_not_with_what_it_was_t
     workers: Roster, said: list[str]
 ) -> None:
     check(workers, A, name="0")
+    ask(workers, {"t1": "fit a", "t2": "fit b", "t3": "fit c"})
     workers.told("t2", A, 1)
-    labels = {"t1": "fit a", "t2": "fit b", "t3": "fit c"}
-    assert remove(workers, A, labels) == {"t2"}
+    workers.removed(A)
+    assert [workers.n_lost_with(task) for task in ("t1", "t2", "t3")] == [0, 1, 0]
     assert said == ["lost the Dask worker tcp://a:1 while it had 'fit b', which goes to another"]
     assert workers.n_lost == 1
 
@@ -66,9 +67,11 @@ def test_a_node_that_has_ended_is_not_lost_with_its_worker(
     workers: Roster, said: list[str]
 ) -> None:
     check(workers, A)
+    ask(workers, {"t1": "fit a"})
     workers.told("t1", A, 1)
     workers.ended("t1")
-    assert remove(workers, A, {"t1": "fit a"}) == set()
+    workers.removed(A)
+    assert workers.n_lost_with("t1") == 0
     assert said == ["lost the Dask worker tcp://a:1"]
 
 
@@ -79,7 +82,7 @@ def test_a_run_without_a_worker_waits_and_says_so_once(
     check(workers, A)
     check(workers, B, "has torch 2.1 where this process has 2.13.0")
     assert workers.require("tcp://s:1")
-    remove(workers, A, {})
+    workers.removed(A)
     del said[:]
     for _ in range(3):
         assert not workers.require("tcp://s:1")
@@ -94,7 +97,7 @@ def test_a_worker_with_other_files_ends_a_run_only_if_there_was_no_other(workers
     check(workers, A)
     check(workers, B)
     workers.refuse(A, "has another model.safetensors")
-    remove(workers, B, {})
+    workers.removed(B)
     assert not workers.require(None)
     check(workers, B)
     workers.refuse(B, "has another model.safetensors")
@@ -108,11 +111,12 @@ def test_memory_that_a_lost_worker_held_is_told_and_reported(
 ) -> None:
     check(workers, A)
     check(workers, B)
+    ask(workers, {"t1": "fit a"})
     workers.told("t1", A, 1_200_000_000)
     ended = {"worker": A, "pid": 7, "rss": 1_950_000_000}
     if "before" in order:
         workers.over_memory(ended)
-    remove(workers, A, {"t1": "fit a"})
+    workers.removed(A)
     if "after" in order:
         workers.over_memory(ended)
     held = "1.95 GB of the 2.00 GB that it may hold"
