@@ -110,7 +110,7 @@ class Tasks:
         """
         client = self._cluster.start()
         task = f"{name}-{uuid.uuid4().hex}"
-        line = Line(self._topic, task, self._cluster.name)
+        line = Line(self._topic, task, self._cluster.name, self._cluster.terminal)
         needs = self._cluster.needs(resources)
         asked = self._asked[task] = _Asked(label, told)
         self._cluster.roster.asked(task, label)

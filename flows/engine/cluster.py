@@ -10,8 +10,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Generator
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from distributed import Client, Worker
@@ -73,7 +74,6 @@ class Cluster:
         self.roster = Roster(display.tell)
         self._mark = ""
         self._heard: dict[str, Callable[[Event], None]] = {
-            self.name: lambda event: self.roster.checked(event[1]),
             "all": self._happened,
             MEMORY_TOPIC: lambda event: self.roster.over_memory(event[1]),
         }
@@ -105,6 +105,11 @@ class Cluster:
         if self._client is None and self._where.scheduler is None:
             return self._n_workers
         return max(1, len(self.roster.fit))
+
+    @property
+    def terminal(self) -> Literal["ours", "its own"]:
+        """Where a worker prints: those of a cluster of our own inherit our standard error."""
+        return "ours" if self._where.scheduler is None else "its own"
 
     def listen(self, topic: str, hear: Callable[[Event], None]) -> None:
         """Have `hear` called with what workers tell under a topic, in the client's own thread; before
@@ -140,10 +145,9 @@ class Cluster:
             address, dashboard = self._where.scheduler, None
         client = self._connected(address)
         self._open.callback(client.close, timeout=1)
-        for topic, hear in self._heard.items():
+        for topic, hear in (self._heard | {self.name: partial(self._checked, client)}).items():
             with self._reaching():
-                client.subscribe_topic(topic, hear)
-            self._open.callback(self._tidy, client, client.unsubscribe_topic, topic)
+                self._subscribe(client, topic, hear)
         self._check(client)
         self._wait_for_workers(client)
         n_threads = f"{self._threads} thread{'s' * (self._threads > 1)}"
@@ -288,6 +292,24 @@ class Cluster:
             raise IdentityMismatchError(
                 f"{unlike.problem} (on the Dask worker {address})"
             ) from error
+
+    def _subscribe(self, client: Client, topic: str, hear: Callable[[Event], None]) -> None:
+        client.subscribe_topic(topic, hear)
+        self._open.callback(self._tidy, client, client.unsubscribe_topic, topic)
+
+    def _checked(self, client: Client, event: Event) -> None:
+        """A worker was checked; in the client's own thread."""
+        message = event[1]
+        self.roster.checked(message)
+        address = message["address"]
+        # What the scheduler tells of a worker alone does not name it.
+        self._subscribe(client, address, partial(self._changed, address))
+
+    def _changed(self, address: str, event: Event) -> None:
+        """Something happened to one worker; in the client's own thread."""
+        message = event[1]
+        if message.get("action") == "worker-status-change":
+            self.roster.changed(address, message["status"])
 
     def _happened(self, event: Event) -> None:
         """Something happened to a worker of the scheduler; in the client's own thread."""

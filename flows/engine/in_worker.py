@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from distributed import get_worker
@@ -44,6 +44,8 @@ class Line:
     task: str
     check: str
     """Name of the check that the run has put on its workers (worker_check)."""
+    terminal: Literal["ours", "its own"]
+    """Whose standard error a worker's is."""
 
     def tell(self, *what: Any) -> None:
         """Strings and numbers only."""
@@ -64,13 +66,19 @@ class Line:
 
     @contextlib.contextmanager
     def logs(self) -> Generator[None]:
-        """Warnings and errors that are logged inside the block, in this thread, are told."""
-        handler = _Logs(self)
-        logging.getLogger().addHandler(handler)
+        """Warnings and errors that are logged inside the block, in this thread, are told; and not printed
+        here, too, by a handler that a library or a plug-in has set up, where that is the same terminal."""
+        root, handler = logging.getLogger(), _Logs(self)
+        others = root.handlers[:] if self.terminal == "ours" else []
+        for other in others:
+            other.addFilter(handler.leaves)
+        root.addHandler(handler)
         try:
             yield
         finally:
-            logging.getLogger().removeHandler(handler)
+            root.removeHandler(handler)
+            for other in others:
+                other.removeFilter(handler.leaves)
 
 
 class _Logs(logging.Handler):
@@ -78,8 +86,13 @@ class _Logs(logging.Handler):
         super().__init__(logging.WARNING)
         self._line, self._thread = line, threading.get_ident()
 
+    def leaves(self, record: logging.LogRecord) -> bool:
+        """Whether a record is for others."""
+        ours = record.thread == self._thread and not record.name.startswith("distributed")
+        return record.levelno < self.level or not ours
+
     def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread and not record.name.startswith("distributed"):
+        if not self.leaves(record):
             self._line.tell("log", record.levelno, record.name, record.getMessage())
 
 

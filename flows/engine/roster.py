@@ -1,6 +1,7 @@
 """The Dask workers of a run: who can stand in for this process, who is refused, who was lost, and what each
 has needed; said to people as it happens."""
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +12,8 @@ from permafrost.flows.engine.prefect import ClusterGoneError
 
 MISSED_S = 10.0
 """How long a run is without a worker before that is said: one that was killed is started again meanwhile."""
+PAUSED_S = 2.0
+"""How long a worker is paused before that is said: checks of other runs pause it for no time."""
 MEMORY_TOPIC = "worker-restart-memory"
 """Where Dask's nannies tell of a worker that they end because it needs too much memory."""
 
@@ -25,6 +28,9 @@ class _Member:
     """Bytes that it held at most, as far as was heard."""
     over: str = ""
     """What it held when Dask ended it for that, for people."""
+    paused_since: float | None = None
+    """Since when Dask gives it nothing to begin."""
+    paused_said: bool = False
     has: set[str] = field(default_factory=set)
     """Tasks that it has begun."""
 
@@ -50,6 +56,8 @@ class Roster:
         self._trusted: set[str] = set()
         """Workers that were fit and never refused, lost ones too."""
         self._alone_since: float | None = None
+        self._saying = threading.Lock()
+        """What is said once may be found by several threads."""
 
     @property
     def fit(self) -> list[str]:
@@ -85,6 +93,7 @@ class Roster:
             address,
             _Member(frozenset(message["resources"]), self.called(address), message["limit"]),
         )
+        self.changed(address, message["status"])
 
     def refuse(self, address: str, problem: str, where: str = "") -> None:
         """A worker differs from this process; it gets nothing more."""
@@ -125,6 +134,11 @@ class Roster:
             member.over = f"{held / 1e9:.2f} GB of the {member.limit / 1e9:.2f} GB that it may hold"
             self._tell(f"the Dask worker {member.name} holds {member.over}: Dask ends it", "yellow")
 
+    def changed(self, address: str, status: str) -> None:
+        """A worker has another status, by Dask's name: `running`, `paused`, ..."""
+        if (member := self._fit.get(address)) is not None:
+            member.paused_since = time.monotonic() if status == "paused" else None
+
     def too_much(self, task: str) -> str:
         """What the last worker that was ended for its memory while it had a task held, for people."""
         found = (m.over for _, m in reversed(self._lost) if task in m.has and m.over)
@@ -153,7 +167,8 @@ class Roster:
         return address if name == address or name.isdigit() else f"{name} ({address})"
 
     def require(self, scheduler: str | None) -> bool:
-        """Whether there is a worker that can be used; says so if there was none for a while.
+        """Whether there is a worker that can be used; says so if there was none for a while, or Dask has
+        paused one for its memory.
 
         Args:
             scheduler: where others could join; None if the run has workers of its own.
@@ -161,8 +176,13 @@ class Roster:
         Raises:
             ClusterGoneError: all workers that there ever were are unlike this process.
         """
+        with self._saying:
+            return self._is_served(scheduler)
+
+    def _is_served(self, scheduler: str | None) -> bool:
         if self._fit:
             self._alone_since = None
+            self._say_who_is_paused()
             return True
         if self._refused and not self._trusted:
             raise ClusterGoneError(
@@ -180,6 +200,19 @@ class Roster:
                 f"no Dask worker is left that can be used; waiting for one {where}", "yellow"
             )
         return False
+
+    def _say_who_is_paused(self) -> None:
+        for member in list(self._fit.values()):
+            since = member.paused_since
+            if since is not None and not member.paused_said and time.monotonic() - since > PAUSED_S:
+                member.paused_said = True
+                self._tell(
+                    f"Dask has paused the worker {member.name}, which holds too much of the "
+                    f"{member.limit / 1e9:.2f} GB that it may hold: it begins nothing more until it "
+                    "holds less. Should that last, set runtime.worker_memory_bytes to more "
+                    "(--memory-limit of 'dask worker')",
+                    "yellow",
+                )
 
     def needed(self, peaks: Mapping[str, int]) -> str:
         """What workers took of memory, for people.

@@ -100,6 +100,7 @@ class WorkerCheck(WorkerPlugin):
                 "limit": worker.memory_manager.memory_limit or 0,
                 "host": socket.gethostname(),
                 "resources": list(worker.state.total_resources),
+                "status": worker.status.name,
                 "problem": problem,
             },
         )
@@ -126,9 +127,14 @@ class WorkerCheck(WorkerPlugin):
 
 
 async def set_mark(worker: Worker, mark: str, value: int) -> None:
-    """Let a worker have our nodes, or no more of them."""
+    """Let a worker have our nodes, or no more of them but what it has been given."""
     await worker.set_resources(**{mark: value})
-    if value and worker.status == Status.running:
-        # The scheduler looks for what waits for a worker as workers come and resume, not at resources.
+    if not value:
+        # The scheduler does not take back what waits here.
+        worker.state.total_resources[mark] += 1
+        worker.state.available_resources[mark] += 1
+    if worker.status == Status.running:
+        # The scheduler looks for what waits for a worker, and the worker for what it may begin, as workers
+        # come and resume, not at resources.
         worker.status = Status.paused
         worker.status = Status.running

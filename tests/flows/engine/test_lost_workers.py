@@ -3,10 +3,12 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from distributed import Client, Future
 from prefect import flow
 from rich.console import Console
 
@@ -18,9 +20,10 @@ from permafrost.flows.engine.progress import Display
 from permafrost.flows.graph import Graph, Node
 from permafrost.storage.drafts import DRAFT_PREFIX
 from permafrost.storage.durable import read_json
-from tests.flows.engine.waiting import first_worker, waiting
+from tests.flows.engine.waiting import first_worker, mark, wait_for, waiting
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
+DEADLINE_S = 600.0
 
 
 @flow(name="waiting")
@@ -34,7 +37,7 @@ def run(scheduler: str, node: Node, home: Path) -> str:
 
 def wait_for_worker(home: Path) -> int:
     """Process of the worker that has begun."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + DEADLINE_S
     while not (home / "first.json").exists():
         assert time.monotonic() < deadline, "no worker has begun"
         time.sleep(0.01)
@@ -76,6 +79,30 @@ def test_a_worker_that_finds_other_files_is_refused_and_another_computes(
     said = capsys.readouterr().err
     assert "refused the Dask worker tcp://127.0.0.1:" in said
     assert "it has another model.safetensors" in said
+
+
+def test_what_waits_at_a_refused_worker_is_begun_there_and_nothing_else(
+    scheduler: str, tmp_path: Path
+) -> None:
+    with Client(scheduler, set_as_default=False) as client:
+        one, other = client.scheduler_info()["workers"]
+        client.run(mark, 1, workers=[one])
+
+        def ask(function: Callable[..., object], argument: object) -> Future:
+            return client.submit(function, argument, resources={"mark": 1}, pure=False)
+
+        begun = [ask(wait_for, tmp_path / "go"), ask(abs, -1), ask(abs, -2)]
+        deadline = time.monotonic() + DEADLINE_S
+        while len(client.processing()[one]) < 3:
+            assert time.monotonic() < deadline
+        client.run(mark, 0, workers=[one])
+        later = ask(abs, -3)
+        (tmp_path / "go").touch()
+        assert [f.result(timeout=DEADLINE_S) for f in begun] == [None, 1, 2]
+        client.run(mark, 1, workers=[other])
+        assert later.result(timeout=DEADLINE_S) == 3
+        assert client.who_has([later]) == {later.key: (other,)}
+        client.run(mark, 0)
 
 
 @pytest.mark.deep

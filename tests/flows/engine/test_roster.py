@@ -20,7 +20,9 @@ def workers(said: list[str]) -> Roster:
     return Roster(lambda text, style: said.append(text))
 
 
-def check(workers: Roster, address: str, problem: str = "", name: str = "") -> None:
+def check(
+    workers: Roster, address: str, problem: str = "", name: str = "", status: str = "running"
+) -> None:
     workers.checked(
         {
             "address": address,
@@ -28,6 +30,7 @@ def check(workers: Roster, address: str, problem: str = "", name: str = "") -> N
             "host": "box",
             "limit": TWO_GB,
             "resources": ["GPU"],
+            "status": status,
             "problem": problem,
         }
     )
@@ -127,3 +130,47 @@ def test_memory_that_a_lost_worker_held_is_told_and_reported(
         "memory of 1 Dask workers at its peak: 0.70 of at most 2.0 GB each; of 1 that were lost, as far as "
         "they told: 1.95"
     )
+
+
+PAUSED = (
+    f"Dask has paused the worker {A}, which holds too much of the 2.00 GB that it may hold: it begins "
+    "nothing more until it holds less. Should that last, set runtime.worker_memory_bytes to more "
+    "(--memory-limit of 'dask worker')"
+)
+
+
+def test_a_paused_worker_is_named_once(
+    workers: Roster, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "PAUSED_S", -1.0)
+    check(workers, A)
+    check(workers, B)
+    assert workers.require(None)
+    assert said == []
+    for status in ("paused", "running", "paused"):
+        workers.changed(A, status)
+        for _ in range(2):
+            assert workers.require(None)
+    assert said == [PAUSED]
+
+
+def test_a_worker_that_was_paused_before_the_run_is_named(
+    workers: Roster, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(workers, A, status="paused")
+    assert workers.require(None)
+    assert said == [], "it may be for a moment"
+    monkeypatch.setattr(roster, "PAUSED_S", -1.0)
+    assert workers.require(None)
+    assert said == [PAUSED]
+
+
+def test_a_worker_that_goes_on_at_once_is_not_named(
+    workers: Roster, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(workers, A)
+    workers.changed(A, "paused")
+    workers.changed(A, "running")
+    monkeypatch.setattr(roster, "PAUSED_S", -1.0)
+    assert workers.require(None)
+    assert said == []

@@ -4,7 +4,10 @@ import os
 import time
 from pathlib import Path
 
+from distributed import Worker
+
 from permafrost.flows.context import RunContext
+from permafrost.flows.engine.worker_check import set_mark
 from permafrost.flows.graph import Node
 from permafrost.flows.stage import Stage
 from permafrost.storage.artifacts import Draft
@@ -45,3 +48,14 @@ def waiting(label: str, unlike: bool = False) -> Node:
 def first_worker(home: Path) -> int:
     """Process of the worker that had it first."""
     return read_json(home / "first.json")
+
+
+async def mark(value: int, dask_worker: Worker) -> None:
+    """Sets the Dask resource `mark` of a worker."""
+    await set_mark(dask_worker, "mark", value)
+
+
+def wait_for(file: Path) -> None:
+    """Takes until there is a file."""
+    while not file.exists():
+        time.sleep(0.01)
