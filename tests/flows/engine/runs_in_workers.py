@@ -1,12 +1,13 @@
 """Experiments that run in a process of their own, and what they leave."""
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,15 @@ class Run:
             assert time.monotonic() < deadline, f"nothing happened: {self.said()}"
             time.sleep(0.005)
         return found
+
+    @contextlib.contextmanager
+    def held_still(self) -> Iterator[None]:
+        """Nothing is committed, or given out, inside the block."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def workers(self) -> list[psutil.Process]:
         """Processes of Dask workers that live."""

@@ -83,12 +83,9 @@ def kill_one(run: Run, rng: random.Random, pattern: str, total: int, spread_s: f
     time.sleep(rng.uniform(0, spread_s))
     known = {p for _, p, _ in attempts(run)}
     computing = run.until(lambda: [w for w in run.workers() if w.pid in known])
-    run.process.send_signal(signal.SIGSTOP)  # nothing is committed, or given out, meanwhile
-    try:
+    with run.held_still():
         rng.choice(computing).kill()
         assert n_done() < total, "the machine was quicker than this test"
-    finally:
-        run.process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.deep
