@@ -6,6 +6,7 @@ of their own, if one is named), of texts and queries, and of graphs in words.
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +35,7 @@ from permafrost.stages.finetune.backbone_pass import (
     require_room_for_token,
     state_array,
 )
+from permafrost.stages.finetune.cached_keys import entering_arrays
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim
 from permafrost.stages.finetune.data import BackboneTexts, FinetuneData, require_cases
 from permafrost.stages.finetune.graph_batches import ItemFeatures, StoredRows
@@ -50,11 +52,11 @@ from permafrost.storage.artifacts import Draft
 from permafrost.storage.drafts import DRAFT_PREFIX
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.progress import Progress
-from permafrost.storage.readers import open_reader
+from permafrost.storage.readers import FeatureReader, open_reader
 
 CHECKPOINT_EVERY_S = 15.0
 """Work that a killed fine-tuning loses, at most, beyond the step it was in."""
-_LABELS, _DESCRIPTIONS = "label_features", "description_features"
+_LABELS, _DESCRIPTIONS, _TOKENS = "label_features", "description_features", "token_features"
 
 
 class NodeFeatures(BaseModel):
@@ -135,8 +137,13 @@ class GraphTextMethod(Method):
         return (self.recipe,)
 
     def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
-        """One vector per text."""
-        return {self.recipe: (state_array(self.read, sizes),)}
+        """One vector per text; what enters each block, if the graph token is computed from it."""
+        return {self.recipe: (state_array(self.read, sizes), *self._token_arrays(sizes))}
+
+    def _token_arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        # The same for every task and seed.
+        config = self.config("classification", 0)
+        return entering_arrays(sizes) if config.reads_token_states else ()
 
     def role_on(self, task: CorpusConfig | None) -> Role:
         """A control if it is trained on shuffled labels."""
@@ -161,7 +168,9 @@ class GraphTextMethod(Method):
         return corpus, extract_node(target, corpus_input(corpus), label), target
 
     def _description_nodes(self, cell: Cell) -> tuple[Node, Node, ExtractTarget]:
-        target = cell.upstream.target(self.recipe)
+        whole = cell.upstream.target(self.recipe)
+        # Whatever else is read of texts, by this method or another.
+        target = replace(whole, arrays=(state_array(self.read, whole.sizes),))
         corpus = descriptions_node(cell.upstream.corpus_node(cell.task), target, self.place)
         label = f"extract {cell.task} descriptions"
         return corpus, extract_node(target, corpus_input(corpus), label), target
@@ -179,10 +188,12 @@ class GraphTextMethod(Method):
 
     def _readings(self, cell: Cell) -> tuple[list[Input], list[str], dict[str, Any]]:
         """Inputs, what has to be done before, and the run facts of a node that reads all features."""
-        arrays = self.reads(cell.upstream.sizes)[self.recipe]
-        read = cell.upstream.reading(self.recipe, arrays, cell.task)
-        graphs = graphs_input(cell.upstream.corpus_node(cell.task))
-        inputs, after = [graphs, *read.inputs], [*read.after]
+        upstream = cell.upstream
+        read = upstream.reading(self.recipe, (state_array(self.read, upstream.sizes),), cell.task)
+        tokens = upstream.reading(self.recipe, self._token_arrays(upstream.sizes), cell.task)
+        inputs = [graphs_input(upstream.corpus_node(cell.task)), *read.inputs]
+        inputs += [i.model_copy(update={"name": _TOKENS}) for i in tokens.inputs]
+        after = [*read.after]
         further: list[tuple[str, tuple[Node, Node, ExtractTarget], ReadAt]] = []
         if self.model.reads_graphs:
             further.append((_LABELS, self._label_nodes(cell), self.nodes.read))
@@ -313,7 +324,9 @@ def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneDa
     if described is not None and not tunes:
         digests = [str(described.digests[t]) for t in _text_of_items(described)]
         descriptions = _rows(node, context, _DESCRIPTIONS, digests)
-    features = ItemFeatures(labels, _rows(node, context, "features", corpus.digests), descriptions)
+    vectors = _rows(node, context, "features", corpus.digests)
+    entering = _entering(node, context, corpus.digests) if config.reads_token_states else None
+    features = ItemFeatures(labels, vectors, descriptions, entering)
     if config.runs_backbone:
         target, device = context.bare_target(node), context.runtime.extract.device
         texts = _encoded(target, list(corpus.texts))
@@ -341,9 +354,31 @@ def _encoded(target: ExtractTarget, texts: list[str]) -> Encoded:
     return encode(target.recipe, target.tokenizer, texts, target.max_length)
 
 
+def _entering(node: Node, context: RunContext, digests: Sequence[str]) -> tuple[FeatureReader, ...]:
+    """What enters each block, at every token of the input; all together within the memory of one reader."""
+    places = [_place(i) for i in node.inputs_named(_TOKENS)]
+    budget = context.runtime.memory_bytes // len(places)
+    return tuple(
+        open_reader(
+            FeatureStore.open(store_folder(context.home, store)),
+            array,
+            digests,
+            budget_bytes=budget,
+            tokens="all",
+        )
+        for store, array in places
+    )
+
+
+def _place(source: Input) -> tuple[str, str]:
+    """Store and array."""
+    store, _, array = source.ref.removeprefix(FEATURES).partition("/")
+    return store, array
+
+
 def _rows(node: Node, context: RunContext, name: str, digests: Sequence[str]) -> StoredRows:
     """Vectors of texts, from the one array that a node reads under a name."""
-    store, _, array = node.input(name).ref.removeprefix(FEATURES).partition("/")
+    store, array = _place(node.input(name))
     opened = FeatureStore.open(store_folder(context.home, store))
     budget = context.runtime.memory_bytes
     return StoredRows(open_reader(opened, array, digests, budget_bytes=budget))

@@ -2,7 +2,8 @@
 
 transformers calls a registered function in place of its own. Ours shows queries, keys, values and mask
 to the recorder, if there is one, and then attends as `sdpa` does, so no [T, T] matrix of weights exists.
-Axes: B texts, H attention heads, G key-value heads, T positions, D width of a head.
+Axes: B texts, H attention heads, G key-value heads, T positions, Q the last of them (all without a cache of
+keys), D width of a head.
 """
 
 from typing import Any
@@ -32,15 +33,15 @@ def register_attention() -> None:
 
 def observed_attention(
     module: nn.Module,
-    query: Float[Tensor, "b h t d"],
+    query: Float[Tensor, "b h q d"],
     key: Float[Tensor, "b g t d"],
     value: Float[Tensor, "b g t d_v"],
-    attention_mask: Bool[Tensor, "b _ t t"] | None,
+    attention_mask: Bool[Tensor, "b _ q t"] | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
     **kwargs: Any,
-) -> tuple[Float[Tensor, "b t h d_v"], None]:
+) -> tuple[Float[Tensor, "b q h d_v"], None]:
     """Attend as transformers' sdpa does, after passing the inputs to the recorder, if there is one.
 
     Args:

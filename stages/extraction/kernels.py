@@ -66,9 +66,9 @@ def _logits(
 
 def softcapped_attention(
     query: Float[Tensor, "b h q d"],
-    key: Float[Tensor, "b g q d"],
-    value: Float[Tensor, "b g q d_v"],
-    mask: Bool[Tensor, "b _ q q"] | None,
+    key: Float[Tensor, "b g k d"],
+    value: Float[Tensor, "b g k d_v"],
+    mask: Bool[Tensor, "b _ q k"] | None,
     *,
     scaling: float,
     causal: bool,
@@ -76,25 +76,27 @@ def softcapped_attention(
 ) -> Float[Tensor, "b q h d_v"]:
     """Attention with logits `softcap * tanh(logits / softcap)` (Gemma 2, arXiv:2408.00118, section 2).
 
-    torch's fused kernel cannot cap logits. Queries are processed in chunks, so that a full [Q, K] matrix
-    never exists; the chunk size affects the result only by float rounding.
+    The queries are those of the last positions; keys before theirs come from a cache. torch's fused kernel
+    cannot cap logits. Queries are processed in chunks, so that a full [Q, K] matrix never exists; the chunk
+    size affects the result only by float rounding.
     """
     n_texts, n_heads, length, _ = query.shape
-    n_groups = key.shape[1]
+    n_groups, n_all = key.shape[1:3]
+    n_before = n_all - length
     output = query.new_empty(n_texts, length, n_heads, value.shape[-1])
-    step = max(CHUNK_ELEMENTS // (n_texts * n_heads * length), 1)
-    position = torch.arange(length, device=query.device)
+    step = max(CHUNK_ELEMENTS // (n_texts * n_heads * n_all), 1)
+    position = torch.arange(n_all, device=query.device)
     for start in range(0, length, step):
         stop = min(start + step, length)
         # A causal query never sees a later key, whatever the mask says.
-        n_keys = stop if causal else length
+        n_keys = n_before + stop if causal else n_all
         chunk = query[:, :, start:stop].reshape(n_texts, n_groups, -1, query.shape[-1])
         logits = ((chunk @ key[:, :, :n_keys].mT) * scaling).float()
         logits = (torch.tanh(logits / softcap) * softcap).unflatten(2, (-1, stop - start))
         if mask is not None:
             logits.masked_fill_(~mask[:, :, None, start:stop, :n_keys], float("-inf"))
         elif causal:
-            later = position[:n_keys] > position[start:stop, None]
+            later = position[:n_keys] > position[n_before + start : n_before + stop, None]
             logits.masked_fill_(later, float("-inf"))
         weights = logits.softmax(-1).to(value.dtype).flatten(2, 3)
         heads = (weights @ value[:, :, :n_keys]).unflatten(2, (-1, stop - start)).flatten(1, 2)

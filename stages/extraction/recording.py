@@ -4,7 +4,7 @@ Hooks are installed once, when a model is loaded; they and the attention functio
 a context variable. Threads and nested calls each have their own, so several extractions can share a
 process, and even a model; without a recorder a model runs as usual.
 
-Axes: B texts, T positions, D columns.
+Axes: B texts, T positions, Q the last of them (all without a cache of keys), D columns.
 """
 
 from collections import Counter
@@ -69,10 +69,10 @@ class Recorder:
     def attention(
         self,
         block: int,
-        query: Float[Tensor, "b h t d"],
+        query: Float[Tensor, "b h q d"],
         key: Float[Tensor, "b g t d"],
         value: Float[Tensor, "b g t d_v"],
-        mask: Bool[Tensor, "b _ t t"] | None,
+        mask: Bool[Tensor, "b _ q t"] | None,
         *,
         scaling: float,
         causal: bool,

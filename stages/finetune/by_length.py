@@ -4,6 +4,8 @@ Texts do not see each other in the backbone, so the result is that of one pass, 
 width of the states, E width of the embeddings.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -27,17 +29,21 @@ def read_by_length(
     read: ReadAt,
     tokens: Float[Tensor, "b e"] | None = None,
     place: TokenPlace = "first",
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Float[Tensor, "b d"]:
-    """As `read_states`, in as many passes as save more padding than they cost."""
+    """As `read_states`, in as many passes as save more padding than they cost; `around` is entered for each
+    of them."""
     lengths = encoded.token_ids.lengths + (tokens is not None)
     order, bounds = passes(lengths, PASS_TOKENS[backbone.device.type])
     if len(bounds) == 2:
-        return read_states(backbone, encoded, recipe, read, tokens, place)
+        with around():
+            return read_states(backbone, encoded, recipe, read, tokens, place)
     states: list[Tensor] = []
     for start, stop in pairwise(bounds):
         rows = order[start:stop]
         own = None if tokens is None else tokens[torch.from_numpy(rows).to(tokens.device)]
-        states.append(read_states(backbone, encoded.take(rows), recipe, read, own, place))
+        with around():
+            states.append(read_states(backbone, encoded.take(rows), recipe, read, own, place))
     back = torch.from_numpy(np.argsort(order)).to(backbone.device)
     return torch.cat(states)[back]
 

@@ -84,6 +84,20 @@ class FinetuneConfig(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _the_token_is_read(self) -> "FinetuneConfig":
+        if self.model.token_place == "last" and self.read != "last":
+            raise ValueError(
+                f"the graph token stands last, where no token of the text sees it, and read is {self.read}; "
+                "set read: last, or graph_token: first"
+            )
+        return self
+
+    @property
+    def reads_token_states(self) -> bool:
+        """Whether the graph token is computed alone, from what is stored of every token of the texts."""
+        return self.model.token_place == "last" and not self.train.changes_states
+
     @property
     def runs_backbone(self) -> bool:
         """Whether texts pass through the backbone: with a graph token, or as it is trained."""

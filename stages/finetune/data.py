@@ -3,8 +3,9 @@
 Axes: c cases, i items, d width of an embedding.
 """
 
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -18,6 +19,7 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.recipes import Encoded, Recipe
 from permafrost.stages.finetune.backbone_pass import TokenPlace, embedding_width
 from permafrost.stages.finetune.by_length import read_by_length
+from permafrost.stages.finetune.cached_keys import read_behind
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.graph_batches import (
     ItemFeatures,
@@ -36,6 +38,7 @@ from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged, offsets_of
+from permafrost.storage.readers import FeatureReader
 
 SPLITS = ("dev", "test")
 """The scored splits."""
@@ -133,8 +136,7 @@ class ItemReader:
         features = self._data.features
         if self._config.node_features == "stored" or features.labels is None:
             return features
-        drawn = RandomRows(features.labels.width, self._config.seed)
-        return ItemFeatures(drawn, features.texts, features.descriptions)
+        return replace(features, labels=RandomRows(features.labels.width, self._config.seed))
 
     def batch(self, items: NDArray[np.int64], device: torch.device) -> ItemBatch:
         """What the model reads of these items."""
@@ -153,13 +155,10 @@ class ItemReader:
             texts, described = partial(self._read, live, live.texts, rows), None
             if model.reads_descriptions and live.descriptions is not None:
                 described = partial(self._read, live, live.descriptions, items)
-        return ItemBatch(
-            n_items=len(items),
-            graphs=graphs,
-            texts=texts,
-            described=described,
-            states=None if live is None else partial(self._read, live, live.texts, rows),
-        )
+        states = None if live is None else partial(self._read, live, live.texts, rows)
+        if live is not None and features.entering is not None:
+            states = partial(_behind, live.backbone, features.entering, rows)
+        return ItemBatch(len(items), graphs, texts, described, states)
 
     def _read(
         self,
@@ -170,17 +169,34 @@ class ItemReader:
         place: TokenPlace = "first",
     ) -> Float[Tensor, "i d"]:
         is_again = self._config.optim.activations == "recomputed" and torch.is_grad_enabled()
-        with (
-            nullcontext() if self._tuned is None else self._tuned.drawing(),
-            recomputing(live.backbone) if is_again else nullcontext(),
-        ):
-            return read_by_length(
-                live.backbone, texts.take(rows), live.recipe, self._config.read, tokens, place
-            )
+
+        @contextmanager
+        def around() -> Iterator[None]:
+            with (
+                nullcontext() if self._tuned is None else self._tuned.drawing(),
+                recomputing(live.backbone) if is_again else nullcontext(),
+            ):
+                yield
+
+        picked, read = texts.take(rows), self._config.read
+        return read_by_length(live.backbone, picked, live.recipe, read, tokens, place, around)
 
 
 def _stored(vectors: Rows, rows: NDArray[np.int64], device: torch.device) -> Float[Tensor, "i d"]:
     return torch.from_numpy(vectors.take(rows)).to(device)
+
+
+def _behind(
+    backbone: Backbone,
+    entering: Sequence[FeatureReader],
+    rows: NDArray[np.int64],
+    tokens: Tensor,
+    place: TokenPlace,
+) -> Float[Tensor, "i d"]:
+    assert place == "last", "in front of a text a graph token changes what is stored of it"
+    texts, at = np.unique(rows, return_inverse=True)
+    stored = (next(reader.subset(texts).in_order(len(texts)))[1] for reader in entering)
+    return read_behind(backbone, [one.take(at) for one in stored], tokens)
 
 
 def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:

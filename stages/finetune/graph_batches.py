@@ -80,6 +80,8 @@ class ItemFeatures:
     """Of all texts, from the backbone that reads them."""
     descriptions: Rows | None = None
     """Of items: their graph in words, and their text."""
+    entering: tuple[FeatureReader, ...] | None = None
+    """Of all texts, what enters each block of the backbone at every token."""
 
 
 QueryNode = Literal["stored", "hidden"]

@@ -24,7 +24,7 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from tests.flows.experiments import rows_of, run_in, write
 from tests.flows.looked import look
-from tests.stages.extraction.tiny_models import save_model
+from tests.stages.extraction.tiny_models import N_LAYERS, save_model
 from tests.stages.finetune.tiny_graphs import ENCODER, pairs
 
 SOURCE = '''
@@ -80,6 +80,7 @@ def experiment(folder: Path) -> dict[str, Any]:
         "methods": {
             "GT2VEC": method(model=FULL, nodes=nodes),
             "tuned": method(model=FULL, nodes=dict(nodes), train={"kind": "lora", "r": 2}),
+            "behind": method(model={**FULL, "graph_token": "last"}),
             "no token": method(model={**ALONE, "graph_token": "none"}),
             "text only": method(model={"kind": "text_only"}),
             "graph only": method(model={"kind": "gnn_only", "encoder": ENCODER}),
@@ -107,8 +108,8 @@ def test_graphs_and_texts_become_scores_in_the_report(
     assert result.computed == {
         "corpus": 3,
         "extract": 4,
-        "finetune": 6,
-        "score": 6,
+        "finetune": 7,
+        "score": 7,
         "control": 1,
         "report": 1,
     }
@@ -150,6 +151,25 @@ def test_a_tuned_backbone_reads_nothing_that_is_stored_of_descriptions(
     labels = [node.label for node in alone.nodes.graph]
     assert "corpus pairs descriptions" in labels
     assert "extract pairs descriptions" not in labels
+
+
+def test_a_token_behind_the_text_reads_what_enters_every_block(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    dag = look(path, home)
+    entering = [f"hidden/{k}" for k in range(N_LAYERS)]
+    fit = dag.nodes.fits["behind", "pairs", 0]
+    assert [i.ref.split("/", 2)[2] for i in fit.inputs_named("token_features")] == entering
+    arrays = {n.label: n.config["arrays"] for n in dag.nodes.graph if "arrays" in n.config}
+    final = "pooled/hidden_last/final"
+    assert arrays["extract pairs descriptions"] == [final]
+    assert {*entering, final} <= {*arrays["extract pairs"]}
+    one, other = (
+        load_finetuned(dag.artifacts.open(dag.nodes.fits[name, "pairs", 0].ref)).state
+        for name in ("behind", "GT2VEC")
+    )
+    assert any(not one[k].equal(other[k]) for k in one)
 
 
 def test_without_a_token_the_scores_are_those_of_the_text_alone(
@@ -199,9 +219,11 @@ def test_a_plan_counts_labels_and_descriptions_and_builds_graphs_once(
     assert built == ["corpus pairs"]
     corpus = pairs()
     descriptions = text_view(corpus, "descriptions")
-    n_texts, n_labels = len({*corpus.texts, *descriptions.texts}), len(corpus.labels)
-    # Labels by both backbones, as not every method names another one for them.
-    assert [e.n_texts for e in plan.extractions] == [n_texts, n_labels, n_labels]
+    n_texts, n_labels = len(corpus.texts), len(corpus.labels)
+    # Labels by both backbones, as not every method names another one for them; of descriptions fewer arrays
+    # are read than of texts.
+    expected = [n_texts, n_labels, len(descriptions.texts), n_labels]
+    assert [e.n_texts for e in plan.extractions] == expected
     assert plan.n_tokens == sum(e.n_tokens for e in plan.extractions)
     content["methods"] = {"GT2VEC": {"kind": "graph_text", "model": FULL, "read": "mean"}}
     (shared,) = permafrost.plan(content, home=tmp_path / "home").extractions
@@ -222,6 +244,7 @@ def test_what_does_not_fit_is_refused_before_anything_runs(folder: Path, tmp_pat
     says("methods.GT2VEC.loss={kind: choice}", "scored on tasks of kind multiple_choice")
     says("methods.GT2VEC.optim.max_epochs=0", "greater than or equal to 1")
     says("methods.graph only.train=lora", "does not read what the backbone makes of texts")
+    says("methods.behind.read=mean", "set read: last, or graph_token: first")
     says("methods.tuned.train.r=0", "greater than or equal to 1")
 
 

@@ -97,3 +97,20 @@ def test_capped_attention_does_not_depend_on_its_chunks(
     weights = written_out(query, key, full, 0.3, 1.5)
     expected = torch.einsum("bhqk,bhkd->bqhd", weights, value.repeat_interleave(2, dim=1))
     assert torch.allclose(output, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("chunk_elements", [1, 1 << 24])
+@pytest.mark.parametrize("mask", [None, CAUSAL.expand(2, 1, 11, 11)])
+def test_capped_attention_of_the_last_queries_sees_the_keys_before_them(
+    inputs: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    chunk_elements: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query, key, value = inputs
+    monkeypatch.setattr(kernels, "CHUNK_ELEMENTS", chunk_elements)
+    how = {"scaling": 0.3, "causal": True, "softcap": 1.5}
+    whole = softcapped_attention(query, key, value, mask, **how)  # type: ignore[arg-type]
+    last = None if mask is None else mask[:, :, -3:]
+    output = softcapped_attention(query[:, :, -3:], key, value, last, **how)  # type: ignore[arg-type]
+    assert torch.allclose(output, whole[:, -3:], atol=TOLERANCE)

@@ -16,6 +16,7 @@ from transformers import AutoModel, BertConfig, MistralConfig, PreTrainedConfig,
 
 from permafrost.stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
 from permafrost.stages.extraction.families import FAMILIES, Family
+from permafrost.stages.finetune import by_length
 from permafrost.stages.finetune.backbone_pass import read_states
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.data import FinetuneData
@@ -24,11 +25,14 @@ from permafrost.stages.finetune.train import build_module, finetune
 from permafrost.stages.finetune.trained import BACKBONE, FinetuneResult, load_finetuned
 from permafrost.stages.finetune.trainee import GraphTextTrainee
 from permafrost.stages.finetune.tuning import Tuned
+from permafrost.stages.finetune.tunings import lora
 from permafrost.stages.finetune.tunings.lora import Lora
+from permafrost.stages.heads.directed_draws import DirectedDraws
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import close, encoded, resolved
+from tests.stages.extraction.tiny_models import N_LAYERS
 from tests.stages.finetune.test_graph_text_models import (
     WITHOUT_DROPOUT,
     Stopped,
@@ -335,6 +339,29 @@ def test_parts_draw_the_same_numbers_in_both_passes(own: Own, stored: Stored) ->
     handle.remove()
     assert len(seen) == 4, "two parts, twice"
     assert all(torch.equal(seen[n], seen[n + 2]) for n in range(2))
+
+
+def test_each_pass_of_a_batch_draws_its_own_numbers(
+    own: Own, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(by_length.PASS_TOKENS, "cpu", 0)
+    backbone, data = own("llama"), stored("llama")
+    generators: list[int] = []
+    directed = lora.DirectedDraws
+
+    def counted(generator: torch.Generator) -> DirectedDraws:
+        generators.append(generator.initial_seed())
+        return directed(generator)
+
+    monkeypatch.setattr(lora, "DirectedDraws", counted)
+    passes: list[int] = []
+    block = backbone.family.block_list(backbone.model)[0]
+    handle = block.register_forward_pre_hook(lambda *_: passes.append(1))
+    tuned_gradients(data, backbone, TEXT)
+    handle.remove()
+    assert len(passes) > 1
+    # One for the construction, and one for each block of each pass.
+    assert len(set(generators)) == len(generators) == 1 + N_LAYERS * len(passes)
 
 
 def test_low_precision_is_for_training_only(own: Own, stored: Stored) -> None:
