@@ -111,10 +111,7 @@ def score_finetuned(
 
 
 def _search(shared: dict[str, Any], trainee: GraphTextTrainee, data: FinetuneData) -> FinetuneScore:
-    found = {
-        split: searched(data.corpus, split, lambda items: trainee.embeddings(items).z)
-        for split in SPLITS
-    }
+    found = searched(data.corpus, SPLITS, lambda items: trainee.embeddings(items).z)
     metrics = {
         **shared,
         **{split: ndcg_at_10(some) for split, some in found.items()},

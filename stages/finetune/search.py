@@ -4,7 +4,7 @@ Source: BEIR, as pytrec_eval computes it: gain is the grade, the discount log2(r
 a relevant document is not counted. Axes: q queries, d documents.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,28 +43,36 @@ def _gain(grades: NDArray[np.int64]) -> float:
 
 
 def searched(
-    corpus: GraphCorpus, split: str, embed: Callable[[NDArray[np.int64]], Tensor]
-) -> list[Search]:
-    """What every query of a split finds among all documents; equal similarities keep the documents' order.
+    corpus: GraphCorpus, splits: Sequence[str], embed: Callable[[NDArray[np.int64]], Tensor]
+) -> dict[str, list[Search]]:
+    """What queries of some splits find among all documents; equal similarities keep the documents' order.
 
     Args:
         corpus: a retrieval.
-        split: whose judgements count.
-        embed: gives items their embeddings `[n, d]`, on the CPU.
+        splits: whose judgements count.
+        embed: gives items their embeddings `[n, d]`, on the CPU; called once for the documents.
     """
+    documents = np.array(corpus.documents, np.int64)
+    units = _units(embed(documents))
+    return {split: _of_split(corpus, split, embed, documents, units) for split in splits}
+
+
+def _of_split(
+    corpus: GraphCorpus,
+    split: str,
+    embed: Callable[[NDArray[np.int64]], Tensor],
+    documents: NDArray[np.int64],
+    units: NDArray[np.float64],
+) -> list[Search]:
     judged = corpus.judgements.filter(pc.equal(corpus.judgements.column("split"), split))
     columns = (judged.column(name).to_numpy() for name in ("query", "document", "grade"))
     grades: dict[int, dict[int, int]] = {}
     for query, document, grade in zip(*(c.tolist() for c in columns), strict=True):
         grades.setdefault(query, {})[document] = grade
     relevant = {q: g for q, g in grades.items() if max(g.values()) > 0}
-    documents = np.array(corpus.documents, np.int64)
     queries = np.array(list(relevant), np.int64)
-    units = functional.normalize(embed(documents).double(), dim=1).numpy()
     found: list[Search] = []
-    for query, vector in zip(
-        queries.tolist(), functional.normalize(embed(queries).double(), dim=1).numpy(), strict=True
-    ):
+    for query, vector in zip(queries.tolist(), _units(embed(queries)), strict=True):
         cosines = units @ vector
         best = np.argsort(-cosines, kind="stable")[:DEPTH]
         own = relevant[query]
@@ -78,6 +86,10 @@ def searched(
             )
         )
     return found
+
+
+def _units(embeddings: Tensor) -> NDArray[np.float64]:
+    return functional.normalize(embeddings.double(), dim=1).numpy()
 
 
 def ndcg_at_10(found: list[Search]) -> float:

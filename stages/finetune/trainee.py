@@ -210,7 +210,8 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         if self.config.metric == "ndcg_at_10":
             if self.config.model.reads_descriptions:
                 self._note_distance(self.embeddings(batch.items, described=True))
-            return (ndcg_at_10(searched(self.data.corpus, "dev", lambda i: self.embeddings(i).z)),)
+            found = searched(self.data.corpus, ("dev",), lambda items: self.embeddings(items).z)
+            return (ndcg_at_10(found["dev"]),)
         embedded = self.embeddings(batch.items, described=True)
         self._note_distance(embedded)
         answers, _ = self.answers(embedded.z, batch.cases)
