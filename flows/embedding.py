@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import ValidationError
@@ -57,12 +57,15 @@ class ByMethod:
     dev: str | None
     """File of graded pairs on which layers are chosen, for `layers: auto`."""
 
-    def make(self, unique: "_Unique", context: "ExtractContext") -> "_Made":
-        """Vectors of the unique texts, and what they were computed from.
+    def make(self, texts: Texts, context: "ExtractContext") -> "Made":
+        """Vectors of texts, and what they were computed from.
 
         Raises:
             InputError: as `embed_texts`.
         """
+        return _each_once(self._of_unique, texts, context)
+
+    def _of_unique(self, unique: "Unique", context: "ExtractContext") -> "Made":
         targets = [
             resolve_target(self.extract.model_copy(update={"recipe": member}))
             for member in self.extract.recipe.members()
@@ -101,7 +104,7 @@ class ByMethod:
             **({"store": identities[0]} if len(targets) == 1 else {"stores": identities}),
         }
         n_tokens = dev_tokens + sum(r.n_tokens for r in reports)
-        return _Made(finish(config, vectors, prompt_features[0].name), reports, facts, n_tokens)
+        return Made(finish(config, vectors, prompt_features[0].name), reports, facts, n_tokens)
 
 
 @dataclass(frozen=True)
@@ -112,11 +115,14 @@ class ByHead:
     backbone: str | None
     """Where the backbone is now; None if it has not moved."""
 
-    def make(self, unique: "_Unique", context: "ExtractContext") -> "_Made":
-        """Vectors of the unique texts, and what they were computed from; raises as `find_fitted`."""
+    def make(self, texts: Texts, context: "ExtractContext") -> "Made":
+        """Vectors of texts, and what they were computed from; raises as `find_fitted`."""
+        return _each_once(self._of_unique, texts, context)
+
+    def _of_unique(self, unique: "Unique", context: "ExtractContext") -> "Made":
         fitted = find_fitted(context.home, self.artifact, self.backbone)
         target = fitted.target
-        report = _extract(target, unique, context, None)
+        report = extract_unique(target, unique, context, None)
         features = StoredFeatures(report.store, target.sizes, unique.digests)
         made = fitted.vectors.of(features, context.progress("embed"))
         facts = {
@@ -125,7 +131,7 @@ class ByHead:
             "head": self.artifact,
         }
         vectors = fitted.vectors.joined([made], features.name)
-        return _Made(vectors, [report], facts, report.n_tokens)
+        return Made(vectors, [report], facts, report.n_tokens)
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,15 @@ class ExtractContext:
     home: Path
     runtime: ExtractRuntime
     progress: Callable[[str], Progress]
+
+
+@runtime_checkable
+class How(Protocol):
+    """A way to make vectors of texts."""
+
+    def make(self, texts: Texts, context: ExtractContext) -> "Made":
+        """One vector per text; raises as `embed_texts`."""
+        ...
 
 
 def embed_config(**fields: str) -> EmbedConfig:
@@ -160,7 +175,7 @@ def embed_config(**fields: str) -> EmbedConfig:
 
 
 def embed_texts(
-    how: ByMethod | ByHead, texts: Sequence[str], output: Path, context: ExtractContext
+    how: How, texts: Sequence[str], output: Path, context: ExtractContext
 ) -> dict[str, Any]:
     """Write the embeddings of `texts` to `output` and return a summary.
 
@@ -172,32 +187,34 @@ def embed_texts(
     """
     require_place(output)
     texts = Texts.of(texts)
-    made, vectors = _make(how, texts, context)
+    made = how.make(texts, context)
     facts = made.facts | {"store_ids": [r.store.store_id for r in made.reports]}
-    write_embeddings(output, texts, vectors, facts)
+    write_embeddings(output, texts, made.vectors, facts)
     return {
         "output": str(output),
         "n_texts": len(texts),
-        "width": int(vectors.shape[1]),
+        "width": int(made.vectors.shape[1]),
         **{k: facts[k] for k in ("arrays", "layers", "store_ids") if k in facts},
         "n_tokens_computed": made.n_tokens_computed,
         "n_truncated": max(r.n_truncated for r in made.reports),
     }
 
 
-def vectors_of(how: ByMethod | ByHead, texts: Sequence[str], context: ExtractContext) -> Vectors:
+def vectors_of(how: How, texts: Sequence[str], context: ExtractContext) -> Vectors:
     """The embeddings of `texts`, in order `[n_texts, d]` float32; raises as `embed_texts`."""
-    return _make(how, Texts.of(texts), context)[1]
+    return how.make(Texts.of(texts), context).vectors
 
 
-def _make(how: ByMethod | ByHead, texts: Texts, context: ExtractContext) -> "tuple[_Made, Vectors]":
+def _each_once(
+    make: "Callable[[Unique, ExtractContext], Made]", texts: Texts, context: ExtractContext
+) -> "Made":
     digests = texts.map(text_digest)
-    made = how.make(_Unique(*each_once([texts], [digests])), context)
-    return made, made.vectors[numbered(digests)]
+    made = make(Unique(*each_once([texts], [digests])), context)
+    return replace(made, vectors=made.vectors[numbered(digests)])
 
 
 @dataclass(frozen=True)
-class _Unique:
+class Unique:
     """Unique texts and their digests, in the same order."""
 
     texts: Sequence[str]
@@ -205,12 +222,15 @@ class _Unique:
 
 
 @dataclass(frozen=True)
-class _Made:
+class Made:
+    """Vectors, and what they were computed from."""
+
     vectors: np.ndarray
-    """One row per unique text."""
+    """One row per text."""
     reports: list[ExtractReport]
     """Reports of the extractions, one per member of an ensemble."""
     facts: dict[str, Any]
+    """What decides the vectors, for the file."""
     n_tokens_computed: int
 
 
@@ -223,13 +243,13 @@ class _Extractions:
     load: Callable[[], Backbone]
 
     def run(
-        self, config: EmbedConfig, texts: _Unique
+        self, config: EmbedConfig, texts: Unique
     ) -> tuple[list[StoredFeatures], list[ExtractReport]]:
         """Extract what `config` reads for these texts under every recipe."""
         prompt_features, reports = list[StoredFeatures](), list[ExtractReport]()
         for target in self.targets:
             arrays = required_arrays(config, target.sizes)
-            report = _extract(replace(target, arrays=arrays), texts, self.context, self.load)
+            report = extract_unique(replace(target, arrays=arrays), texts, self.context, self.load)
             prompt_features.append(StoredFeatures(report.store, target.sizes, texts.digests))
             reports.append(report)
         return prompt_features, reports
@@ -243,7 +263,7 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
             f"columns {DEV_COLUMNS.text}, {DEV_COLUMNS.text_pair} and {DEV_COLUMNS.label}, or name the layers"
         )
     corpus = FilesCorpus(files={"dev": dev}, task=DEV_COLUMNS).build()
-    prompt_features, reports = work.run(config, _Unique(corpus.texts, corpus.digests))
+    prompt_features, reports = work.run(config, Unique(corpus.texts, corpus.digests))
     by_prompt = [
         embed_layers(config, f, work.context.progress("choose layers")) for f in prompt_features
     ]
@@ -257,12 +277,13 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
     return with_layers(config, chosen), sum(r.n_tokens for r in reports)
 
 
-def _extract(
+def extract_unique(
     target: ExtractTarget,
-    texts: _Unique,
+    texts: "Unique",
     context: ExtractContext,
     load: Callable[[], Backbone] | None,
 ) -> ExtractReport:
+    """Compute what the store of a target lacks of these texts."""
     return extract(
         target,
         context.home,

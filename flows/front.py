@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from permafrost.flows.build import build_graph
-from permafrost.flows.embedding import ByHead, ByMethod, ExtractContext, vectors_of
+from permafrost.flows.embedding import ByMethod, ExtractContext, How, vectors_of
 from permafrost.flows.engine.choice import Serial, parse_engine
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.experiment import load_experiment
@@ -24,10 +24,11 @@ from permafrost.flows.plain_document import plain_document
 from permafrost.flows.plan import Plan, make_plan
 from permafrost.flows.stopping import STOP
 from permafrost.flows.terminal import Terminal
+from permafrost.flows.trained import trained_model
 from permafrost.flows.wrong_fields import wrong_fields
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.encoder import method_encoder, require_nothing_fitted
+from permafrost.stages.encoder import GraphsOfTexts, method_encoder, require_nothing_fitted
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.recipes import parse_recipe
@@ -131,6 +132,7 @@ def encode(
     home: HomeName | None,
     recipe: str | None,
     device: str,
+    graphs: GraphsOfTexts = None,
 ) -> Vectors:
     """See `permafrost.encode`."""
     rows = _rows(texts)
@@ -140,9 +142,14 @@ def encode(
             f"{given} given; write method='mean' (or another name) with backbone=, or head='fit/<key>' with "
             "home="
         )
-    how: ByHead | ByMethod
+    how: How
     if head is not None:
-        how = _by_head(str(head), backbone, home, recipe)
+        how = _by_head(str(head), backbone, home, recipe, graphs)
+    elif graphs is not None:
+        raise InputError(
+            "graphs were given without a graph-text model; add head='finetune/<key>' with home=, or leave "
+            "them out"
+        )
     elif home is not None:
         how = _by_method(method, backbone, recipe)
     else:
@@ -177,7 +184,8 @@ def _by_head(
     backbone: str | PathLike[str] | Mapping[str, Any] | None,
     home: HomeName | None,
     recipe: str | None,
-) -> ByHead:
+    graphs: GraphsOfTexts,
+) -> How:
     if home is None:
         raise InputError(
             f"the head {quoted(head)} is looked for in a home, and none was given; add home=, or load an "
@@ -192,7 +200,8 @@ def _by_head(
             f"backbone is {quoted(backbone)}, but a head has its own settings; give only where the "
             "backbone is now, or leave it out"
         )
-    return ByHead(head, None if backbone is None else fspath(backbone))
+    where = None if backbone is None else fspath(backbone)
+    return trained_model(_opened(home), head, where, graphs)
 
 
 def _by_method(

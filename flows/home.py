@@ -23,7 +23,7 @@ from permafrost.storage.replica import attach, public_name, replica_of
 
 if TYPE_CHECKING:
     # An encoder needs torch, whose import takes seconds; most of a home can be read without it.
-    from permafrost.stages.encoder import Encoder
+    from permafrost.stages.encoder import Encoder, GraphTextEncoder
 
 FILE = "file://"
 
@@ -94,11 +94,12 @@ class Home:
 
     def encoder(
         self, head: str | ArtifactRef, *, backbone: str | None = None, device: str = "auto"
-    ) -> "Encoder":
+    ) -> "Encoder | GraphTextEncoder":
         """Load a trained head with the backbone that it was trained on; its `encode` stores nothing.
 
         Args:
-            head: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them.
+            head: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them; or a graph-text
+                model, `finetune/<key>`, whose `encode` takes `graphs` as `permafrost.encode` does.
             backbone: where the backbone is now, if it moved.
             device: `auto` (the first GPU, else the CPU) or a torch device.
 
@@ -108,8 +109,10 @@ class Home:
             IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
                 digests.
         """
-        from permafrost.stages.encoder import load_encoder
+        from permafrost.stages.encoder import FINETUNE, load_encoder, load_graph_text
 
+        if self.artifacts.find(str(head)).stage == FINETUNE:
+            return load_graph_text(self.folder, str(head), backbone, device=device)
         return load_encoder(self.folder, str(head), backbone, device=device)
 
     def reader(

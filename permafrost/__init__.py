@@ -153,6 +153,7 @@ def encode(
     backbone: "str | PathLike[str] | Mapping[str, Any] | None" = None,
     method: str | Mapping[str, Any] | None = None,
     head: "str | ArtifactRef | None" = None,
+    graphs: "Sequence[Sequence[Sequence[str]] | None] | Mapping[str, Any] | None" = None,
     home: "str | PathLike[str] | Home | None" = None,
     recipe: str | None = None,
     device: str = "auto",
@@ -168,18 +169,22 @@ def encode(
             `backbone` in an experiment. With `head`: where the backbone is now, if it moved.
         method: a method without training by its name (`mean`, `last`, `wva`, ...), or a mapping with the
             fields of `EmbedConfig` (`{"method": "mean", "layers": "4-6"}`).
-        head: a trained head of the home instead of a method: `fit/<key>`, or the beginning of a key.
+        head: a trained head of the home instead of a method: `fit/<key>`, or the beginning of a key; or a
+            graph-text model, `finetune/<key>`.
+        graphs: for a graph-text model, the triples (head, relation, tail) of the graph of each text, None for
+            a text without; or how texts are linked (`{"kind": "linked", "knowledge": {...}}`).
         home: see `open`; a head needs one.
         recipe: how a text becomes input, as on the command line (`prompt_eol:spelling=plain`); `plain` if not
             given. A head has its own.
         device: `auto` (the first GPU, else the CPU) or a torch device.
 
     Raises:
-        InputError: arguments that do not go together, an unknown method or layer, or an empty text.
+        InputError: arguments that do not go together, an unknown method or layer, an empty text, or a graph
+            with a relation that the model does not know.
         NotFoundError: no such head.
         IdentityMismatchError: another backbone than the head was trained on; names both digests.
     """
-    return _front().encode(texts, backbone, method, head, home, recipe, device)
+    return _front().encode(texts, backbone, method, head, home, recipe, device, graphs)
 
 
 def register(kind: type[K]) -> type[K]:

@@ -134,6 +134,29 @@ def extract(
         say_path(store["path"])
 
 
+def _graphs(spec: str | None, texts: str):
+    """The graphs that --graphs describes, and the table that the texts are read from."""
+    if spec is None:
+        return None, None
+    from permafrost.flows.yaml_reader import read_yaml
+    from permafrost.stages.corpus.texts import table_of
+    from permafrost.stages.encoder import graphs_config
+
+    is_file = not spec.lstrip().startswith("{")
+    if is_file and not Path(spec).is_file():
+        raise InputError(
+            f"--graphs {quoted(spec)} is no file; give a YAML file, or '{{kind: tables, nodes: nodes.csv, "
+            "edges: edges.csv}'"
+        )
+    content = Path(spec).read_bytes().decode(errors="replace") if is_file else spec
+    fields = read_yaml(content, spec if is_file else "--graphs")
+    if not isinstance(fields, dict):
+        raise InputError(
+            f"--graphs {quoted(spec)} holds {quoted(fields)}, expected fields such as 'kind: tables'"
+        )
+    return graphs_config(fields), table_of(texts)
+
+
 def _runtime(device: str, batch_tokens: int, too_long: str):
     from permafrost.stages.extraction.target import ExtractRuntime
 
@@ -200,7 +223,15 @@ def embed(
     head: Annotated[
         str | None,
         typer.Option(
-            help="Artifact of a trained head (fit/<key>; choose/<key> of a grid), instead of --method."
+            help="Artifact of a trained head (fit/<key>; choose/<key> of a grid) or graph-text model "
+            "(finetune/<key>), instead of --method."
+        ),
+    ] = None,
+    graphs: Annotated[
+        str | None,
+        typer.Option(
+            help="Graphs of the texts, for a graph-text model: a YAML file, or its content, such as "
+            "'{kind: tables, nodes: nodes.csv, edges: edges.csv}' (docs/graphs.md)."
         ),
     ] = None,
     layers: Annotated[
@@ -236,19 +267,24 @@ def embed(
     """Write one embedding per text, in input order, from cached features (extracted if missing)."""
     with kept_imports():
         from permafrost.flows.embedding import (
-            ByHead,
             ByMethod,
             ExtractContext,
             embed_config,
             embed_texts,
         )
+        from permafrost.flows.trained import trained_model
         from permafrost.stages.corpus.texts import read_texts
 
     load_plugins(plugins)
     if head is not None:
         if dev is not None:
             raise InputError(f"--dev {dev} has no use with --head {head}; leave one out")
-        how = ByHead(head, backbone)
+        how = trained_model(home_folder(home), head, backbone, *_graphs(graphs, texts))
+    elif graphs is not None:
+        raise InputError(
+            "--graphs is read by graph-text models, and none was named; add --head finetune/<key>, or leave "
+            "--graphs out"
+        )
     elif backbone is not None:
         config = embed_config(
             method=method, layers=layers, of=of, combine=combine, normalise=normalise

@@ -39,6 +39,14 @@ def read_texts(spec: str) -> Texts:
     return Texts(checked_texts(table.column(column), column, path))
 
 
+def table_of(spec: str) -> Path | None:
+    """The table that `read_texts` reads a column of; None for lines of a file and for the hub."""
+    if spec.startswith(_HUB):
+        return None
+    path = Path(spec.rpartition("::")[0] or spec)
+    return None if path.suffix == ".txt" else path
+
+
 def _hub_texts(spec: str) -> Texts:
     parts = spec.removeprefix(_HUB).split(":")
     if not 2 <= len(parts) <= 3 or not all(parts):

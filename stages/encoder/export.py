@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from permafrost.stages.encoder.graph_text import FINETUNE
 from permafrost.stages.encoder.load import FittedHead, find_fitted
 from permafrost.stages.encoder.model_card import model_card
 from permafrost.stages.encoder.module_form import RECORD, write_module
 from permafrost.stages.encoder.plain_form import TOLERANCE, obstacle, plain_difference, write_plain
 from permafrost.stages.encoder.vectors import HeadVectors
+from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.drafts import remove_dead_drafts_of
 from permafrost.storage.durable import (
     bytes_under,
@@ -63,13 +65,14 @@ def export_head(
 
     Raises:
         NotFoundError: there is no such artifact, or its feature store is gone.
-        InputError: the folder is in use, the head has no vector for a text, or the plain form was requested
-            but does not give its vectors.
+        InputError: the folder is in use, the head has no vector for a text alone, or the plain form was
+            requested but does not give its vectors.
         IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
             digests.
         DiskFullError: there is no room; nothing is left behind.
     """
     _require_free(output)
+    _require_text_alone(home, artifact)
     fitted = find_fitted(home, artifact, backbone)
     reason, difference, written = None, None, "module"
     with _appearing(output) as draft:
@@ -104,6 +107,15 @@ def export_head(
         d_out=fitted.vectors.d_out,
         n_bytes=bytes_under(output),
     )
+
+
+def _require_text_alone(home: Path, artifact: str) -> None:
+    if ArtifactStore(home).find(artifact).stage == FINETUNE:
+        raise InputError(
+            f"{artifact} is a graph-text model, which reads a graph beside each text, and a folder for "
+            "sentence-transformers has no place for graphs; use it with 'permafrost embed --head "
+            f"{artifact} --graphs ...', or permafrost.encode in Python"
+        )
 
 
 def _disagreement(difference: float) -> str | None:

@@ -70,7 +70,7 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
         # A choice holds the head itself; its training data is recorded with its fit.
         fitted = parse_ref(spec.inputs[read_record(folder)["candidate"]])
         spec = artifacts.manifest(fitted).spec
-    _require_same_code(str(ref), spec.code)
+    require_same_code(str(ref), spec.code)
     read = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]
     of_layers = spec.config.get("kind") == LAYERS
     arrays = tuple(array for _, array in read)
@@ -82,7 +82,7 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
     return FittedHead(ref, folder, vectors, target_of_store(store.record, used, backbone))
 
 
-def _require_same_code(name: str, trained: Mapping[str, str]) -> None:
+def require_same_code(name: str, trained: Mapping[str, str]) -> None:
     """Raises: InputError: a plug-in with which the head was trained has been edited since."""
     modules = packages()
     if not any(entry.partition(":")[0] in modules for entry in trained):

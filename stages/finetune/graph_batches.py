@@ -109,8 +109,10 @@ def graph_batch(
     columns = corpus.graphs
     has = graphs >= 0
     own = np.where(has, graphs, 0)
-    n_nodes = np.where(has, np.diff(columns.node_offsets)[own], 1)
-    n_edges = np.where(has, np.diff(columns.edge_offsets)[own], 0)
+    # There may be no graph at all, so that not even the first one may be asked for.
+    n_nodes, n_edges = np.ones(len(items), np.int64), np.zeros(len(items), np.int64)
+    n_nodes[has] = np.diff(columns.node_offsets)[own[has]]
+    n_edges[has] = np.diff(columns.edge_offsets)[own[has]]
     starts = offsets_of(n_nodes)
     owner = np.repeat(np.arange(len(items)), n_nodes)
     label = np.full(starts[-1], -1, np.int64)

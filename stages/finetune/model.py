@@ -134,6 +134,11 @@ class GraphTextModel(Kind, ABC):
         return False
 
     @property
+    def embeds_descriptions(self) -> bool:
+        """Whether what it embeds, after training too, are descriptions."""
+        return False
+
+    @property
     def alignment(self) -> AlignmentConfig | None:
         """What holds its two branches together, if anything does."""
         return None

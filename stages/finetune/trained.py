@@ -55,6 +55,8 @@ class FinetuneResult:
     """Parameters and buffers of the best epoch by name, of the backbone those that were trained."""
     tuned: Tuned | None
     """What was trained of the backbone."""
+    relations: tuple[str, ...]
+    """Of the graphs' own edges, in the order of the corpus: what the model knows."""
 
     @classmethod
     def of(
@@ -77,6 +79,7 @@ class FinetuneResult:
             n_parameters=trainee.model.n_parameters,
             state=dict(trainer.kept),
             tuned=trainee.model.tuned,
+            relations=trainee.data.corpus.relations,
         )
 
     def save(self, folder: Path) -> None:
@@ -91,6 +94,7 @@ class FinetuneResult:
             "format": FORMAT,
             "config": self.config.model_dump(mode="json"),
             "facts": asdict(self.facts),
+            "relations": list(self.relations),
             "epoch": self.best.epoch,
             "dev_metric": self.best.dev_metric,
             "at_a_time": self.at_a_time,
@@ -115,6 +119,8 @@ class Finetuned:
     dev: float
     """Its metric on dev, with the labels that training used."""
     state: Mapping[str, Tensor]
+    relations: tuple[str, ...]
+    """Of the edges that it knows, without inverses and those of the query node."""
 
     def module(self, backbone: Backbone | None = None) -> GraphTextModule:
         """The model in evaluation mode, without gradients.
@@ -155,6 +161,7 @@ def load_finetuned(folder: Path) -> Finetuned:
             record["epoch"],
             record["dev_metric"],
             joined_state(load_file(folder / WEIGHTS), tuned),
+            tuple(record["relations"]),
         )
     except FileNotFoundError as error:
         raise NotFoundError(

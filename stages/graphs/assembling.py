@@ -122,6 +122,42 @@ def assemble(
     return corpus
 
 
+def corpus_of_items(
+    items: Sequence[Item],
+    graphs: GraphCollector,
+    relations: Sequence[str],
+    relation_words: Sequence[str] = (),
+) -> tuple[GraphCorpus, list[int]]:
+    """A corpus of items alone, without cases, for embeddings of them; and the number of each item in it.
+
+    Args:
+        items: any number, with repeats; equal ones become one.
+        graphs: every graph that an item has; it may have no nodes.
+        relations: of the graphs' own edges.
+        relation_words: each relation in words, if not as `in_words` has it.
+    """
+    labels, columns = graphs.finish()
+    numbering = _Numbering()
+    numbers = [numbering.item(item) for item in items]
+    texts = Texts.of(list(numbering.texts))
+    corpus = GraphCorpus(
+        texts=texts,
+        examples=EXAMPLES.empty_table(),
+        task="unlabelled",
+        label_names=(),
+        digests=texts.map(text_digest),
+        labels=labels,
+        label_digests=labels.map(text_digest),
+        relations=tuple(relations),
+        graphs=columns,
+        items=_table([*numbering.items], ITEMS),
+        cases=CASES.empty_table(),
+        relation_words=tuple(relation_words),
+    )
+    corpus.require_sound()
+    return corpus, numbers
+
+
 class _Numbering:
     """Numbers of texts and items, in order of first appearance."""
 

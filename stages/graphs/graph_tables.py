@@ -42,7 +42,11 @@ class TableGraph:
 
 
 def read_graphs(
-    nodes: Path, edges: Path, relations: Sequence[str] | None
+    nodes: Path,
+    edges: Path,
+    relations: Sequence[str] | None,
+    whose: str = "in 'relations'",
+    remedy: str = "add it there",
 ) -> tuple[dict[str, TableGraph], list[str], int]:
     """Every graph by its id, the names of the relations, and how many triples were there again.
 
@@ -53,6 +57,8 @@ def read_graphs(
         nodes: file with the columns graph, node and text, and perhaps type and relevance.
         edges: file with the columns graph, source, target and relation.
         relations: the only ones; None for those of the table, sorted.
+        whose: says in messages where the only ones come from.
+        remedy: what to do about another one, besides removing the edge.
 
     Raises:
         InputError: a file or column is missing, a text is blank, a node id comes twice in a graph, an edge
@@ -89,8 +95,7 @@ def read_graphs(
         if relation not in number:
             raise InputError(
                 f"row {row} of {where} has the relation {quoted(relation)}, which is not among the "
-                f"{len(known)} in 'relations' ({', '.join(map(quoted, known[:10]))}); add it there or "
-                "remove the edge"
+                f"{len(known)} {whose} ({', '.join(map(quoted, known[:10]))}); {remedy} or remove the edge"
             )
         triple = one.number[source], number[relation], one.number[target]
         found.setdefault(graph, {})[triple] = None

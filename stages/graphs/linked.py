@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import LABELLED_SPLITS
@@ -19,6 +19,7 @@ from permafrost.stages.graphs.relevance import RelevanceConfig
 from permafrost.stages.graphs.relevances.none import NoRelevance
 from permafrost.stages.graphs.source import GraphSource
 from permafrost.stages.graphs.subgraph import Candidates, SubgraphFinder
+from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.quoting import quoted
 
@@ -38,8 +39,10 @@ class Wanted:
     """Their entities are answer entities, also those that the query names."""
 
 
-class LinkedSource(GraphSource, ABC):
-    """A source that links its texts to a knowledge graph."""
+class Linking(BaseModel):
+    """How texts are linked to a knowledge graph."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     knowledge: KnowledgeConfig
     """Where the triples come from."""
@@ -50,35 +53,32 @@ class LinkedSource(GraphSource, ABC):
     max_words: int = Field(default=MAX_WORDS, ge=1, le=MAX_STEPS)
     """Words of the longest phrase that is linked."""
 
-    @property
-    def known_ahead(self) -> bool:
-        """Unless a model scores the nodes."""
-        return not self.node_relevance.runs_a_model
-
-    @abstractmethod
-    def build_showing(self, progress: Progress) -> GraphCorpus:
-        """As `build`; tells `progress` how many graphs are done."""
-
-    def build(self) -> GraphCorpus:
-        """Read the texts, and cut a graph out of the knowledge graph for each."""
-        return self.build_showing(SilentProgress())
-
     def linked_facts(self) -> dict[str, Any]:
         """The facts of the knowledge graph and of the relevance."""
         return {"knowledge": self.knowledge.facts(), "node_relevance": self.node_relevance.facts()}
 
     def linked_graphs(
-        self, wanted: Sequence[Wanted], progress: Progress
+        self,
+        wanted: Sequence[Wanted],
+        progress: Progress,
+        relations: Sequence[str] | None = None,
     ) -> tuple[GraphCollector, KnowledgeGraph, dict[str, int]]:
         """A graph for each, in order: linked nodes, the nodes between two of them, all edges among these.
 
         One whose texts name no entity gets a graph of the query node alone. Also the knowledge graph, and how
         many nodes were cut off.
 
+        Args:
+            wanted: what for.
+            progress: receives the graphs that are done.
+            relations: those that are known, in their order; None for those of the knowledge graph.
+
         Raises:
-            InputError: the knowledge graph cannot be read, or the model of the relevance cannot score.
+            InputError: the knowledge graph cannot be read, the model of the relevance cannot score, or an
+                edge has a relation that is not known.
         """
         graph = self.knowledge.read(progress)
+        known = graph.relations if relations is None else tuple(relations)
         index = EntityIndex(graph.labels, self.max_words)
         link = cache(index.link)  # a question comes with each of its choices
         finder = SubgraphFinder(graph, self.max_nodes)
@@ -95,15 +95,19 @@ class LinkedSource(GraphSource, ABC):
         texts, nodes = [one.text for one in wanted], [one.nodes for one in found]
         scores = self.node_relevance.scores(graph.labels, texts, nodes, progress)
         n_cut = 0
-        collector = GraphCollector(len(graph.relations))
+        collector = GraphCollector(len(known))
         progress.start("cut subgraphs", len(found), "graphs")
         try:
             for at, (one, relevance) in enumerate(zip(found, scores, strict=True), start=1):
                 kept = finder.cut(one, relevance)
                 n_cut += kept.n_cut
+                labels = [graph.labels[int(node)] for node in kept.nodes]
                 collector.add(
-                    [graph.labels[int(node)] for node in kept.nodes],
-                    [(h, r, t) for h, r, t in kept.triples.tolist()],
+                    labels,
+                    [
+                        (h, _known(graph.relations[r], known, labels[h], labels[t]), t)
+                        for h, r, t in kept.triples.tolist()
+                    ],
                     queries=np.flatnonzero(kept.is_query).tolist(),
                     answers=np.flatnonzero(kept.is_answer).tolist(),
                     relevance=kept.relevance.tolist(),
@@ -113,6 +117,35 @@ class LinkedSource(GraphSource, ABC):
         finally:
             progress.finish()
         return collector, graph, {"nodes_cut": n_cut}
+
+
+class LinkedSource(Linking, GraphSource, ABC):
+    """A source that links its texts to a knowledge graph."""
+
+    @property
+    def known_ahead(self) -> bool:
+        """Unless a model scores the nodes."""
+        return not self.node_relevance.runs_a_model
+
+    @abstractmethod
+    def build_showing(self, progress: Progress) -> GraphCorpus:
+        """As `build`; tells `progress` how many graphs are done."""
+
+    def build(self) -> GraphCorpus:
+        """Read the texts, and cut a graph out of the knowledge graph for each."""
+        return self.build_showing(SilentProgress())
+
+
+def _known(relation: str, known: tuple[str, ...], head: str, tail: str) -> int:
+    try:
+        return known.index(relation)
+    except ValueError:
+        raise InputError(
+            f"the knowledge graph has the triple {quoted(head)}, {quoted(relation)}, {quoted(tail)}, whose "
+            f"relation is not among the {len(known)} that are known here "
+            f"({', '.join(map(quoted, known[:10]))}); give triples with these relations, merged or raw as "
+            "they were in training"
+        ) from None
 
 
 def require_labelled_splits(splits: Sequence[str]) -> None:

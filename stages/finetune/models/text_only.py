@@ -30,6 +30,11 @@ class TextOnly(GraphTextModel):
         """If it reads nothing else."""
         return self.of == "description"
 
+    @property
+    def embeds_descriptions(self) -> bool:
+        """If it reads nothing else."""
+        return self.reads_descriptions
+
     def build(self, facts: ModelFacts, draw: torch.Generator) -> GraphTextModule:
         """See `TextOnlyModule`."""
         return TextOnlyModule(self, facts, draw)

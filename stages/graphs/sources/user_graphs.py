@@ -1,6 +1,6 @@
 """A user's own graphs: a table of nodes, a table of edges, and a table of what is asked of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,20 +12,17 @@ from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.rows import checked_rows
 from permafrost.stages.corpus.table_files import column_names, file_identity, read_columns
 from permafrost.stages.corpus.values import (
-    checked_texts,
     ids_of,
     numbers_of,
     texts_of,
     zeros_and_ones,
 )
 from permafrost.stages.graphs.assembling import Case, Item, Judgement, Searched, assemble
-from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
-from permafrost.stages.graphs.graph_tables import TableGraph, read_graphs
-from permafrost.stages.graphs.mentions import mentioned
-from permafrost.stages.graphs.node_types import ANSWER_ENTITY, OTHER, QUERY_ENTITY
+from permafrost.stages.graphs.graph_tables import read_graphs
 from permafrost.stages.graphs.relation_words import in_words
 from permafrost.stages.graphs.source import GraphSource
+from permafrost.stages.graphs.table_items import UsedGraphs
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -104,7 +101,7 @@ class UserGraphs(GraphSource):
                 f"relation_words has {quoted(unknown[0])}, which is no relation here; there are "
                 f"{', '.join(map(quoted, relations[:20]))}"
             )
-        used = _Used(graphs, len(relations), self.linking == "label_in_text", self.nodes)
+        used = UsedGraphs(graphs, len(relations), self.linking == "label_in_text", self.nodes)
         cases, label_names, searched = self._cases(used)
         return assemble(
             "unlabelled" if self.task == "retrieval" else self.task,
@@ -120,7 +117,7 @@ class UserGraphs(GraphSource):
             },
         )
 
-    def _cases(self, used: "_Used") -> tuple[list[Case], tuple[str, ...], Searched | None]:
+    def _cases(self, used: UsedGraphs) -> tuple[list[Case], tuple[str, ...], Searched | None]:
         """The cases in the order of the table, names of classes, and what is searched."""
         path, where, sides = Path(self.examples), self.examples, _SIDES[self.task]
         keys = ["case"] if self.task == "multiple_choice" else []
@@ -147,58 +144,6 @@ class UserGraphs(GraphSource):
                 ]
                 cases = [Case(j.split, (j.query, j.document), j.grade) for j in judged]
                 return cases, (), Searched(list(dict.fromkeys(items[1])), judged)
-
-
-class _Used:
-    """The graphs that examples use, each with the query node of their texts."""
-
-    def __init__(
-        self, graphs: Mapping[str, TableGraph], n_relations: int, link: bool, where: str
-    ) -> None:
-        self.collector = GraphCollector(n_relations)
-        self.names = set[str]()
-        self._graphs, self._link, self._where = graphs, link, where
-        self._made: dict[tuple[str, tuple[int, ...]], int] = {}
-
-    def items(self, table: pa.Table, text: str, graph: str, where: str) -> list[Item]:
-        """The texts of a column with the graphs of another."""
-        texts = checked_texts(table.column(text), text, where).to_pylist()
-        ids = _ids_or_none(table, graph, where)
-        return [
-            Item(told, -1 if name is None else self._graph(name, told, f"row {row} of {where}"))
-            for row, (told, name) in enumerate(zip(texts, ids, strict=True), start=1)
-        ]
-
-    def _graph(self, name: str, text: str, where: str) -> int:
-        if (graph := self._graphs.get(name)) is None:
-            raise InputError(
-                f"{where} names the graph {quoted(name)}, which has no node in {self._where}; add its nodes, "
-                "or leave the cell empty for a text without a graph"
-            )
-        self.names.add(name)
-        queries = set(graph.of_type(QUERY_ENTITY))
-        if self._link:
-            queries |= {n for n in mentioned(graph.labels, text) if graph.types[n] == OTHER}
-        key = name, tuple(sorted(queries))
-        if key not in self._made:
-            self._made[key] = self.collector.add(
-                graph.labels,
-                graph.triples,
-                queries=queries,
-                answers=graph.of_type(ANSWER_ENTITY),
-                relevance=graph.relevance,
-            )
-        return self._made[key]
-
-
-def _ids_or_none(table: pa.Table, name: str, where: str) -> list[str | None]:
-    """The column as ids; None for an empty cell."""
-    values = table.column(name).to_pylist()
-    there = [i for i, value in enumerate(values) if value not in (None, b"", "")]
-    found: list[str | None] = [None] * len(values)
-    for at, value in zip(there, ids_of(table.take(there), name, where), strict=True):
-        found[at] = value
-    return found
 
 
 def _splits(table: pa.Table, where: str) -> list[str]:

@@ -45,7 +45,9 @@ def fit(config: FinetuneConfig, data: FinetuneData) -> FinetuneResult:
 
 def tuned(result: FinetuneResult) -> Finetuned:
     best = result.best
-    return Finetuned(result.config, result.facts, best.epoch, best.dev_metric, result.state)
+    return Finetuned(
+        result.config, result.facts, best.epoch, best.dev_metric, result.state, result.relations
+    )
 
 
 def trainee(config: FinetuneConfig, data: FinetuneData) -> GraphTextTrainee:

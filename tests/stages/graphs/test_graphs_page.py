@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from permafrost.stages.corpus.source import CORPUS_SOURCES
+from permafrost.stages.graphs.given import GRAPHS_FOR_TEXTS
 from permafrost.stages.graphs.sources.user_graphs import UserGraphs
 from tests.stages.graphs.small_graphs import choices
 
@@ -37,6 +38,17 @@ def test_the_tables_shown_are_a_source(tmp_path: Path, monkeypatch: pytest.Monke
 def test_every_field_of_the_source_is_on_the_page() -> None:
     for name in UserGraphs.model_fields:
         assert name in PAGE, name
+
+
+def test_what_gives_graphs_to_texts_is_on_the_page() -> None:
+    for kind, cls in GRAPHS_FOR_TEXTS.kinds().items():
+        assert f"kind: {kind}" in PAGE
+        for name in cls.model_fields:
+            assert name in PAGE, name
+    spec = re.findall(r"--graphs '(.*)'", block("embed", "bash"))
+    (given,) = (yaml.safe_load(text) for text in spec)
+    assert GRAPHS_FOR_TEXTS.validate(given).kind == "tables"
+    compile(block("encode", "python"), "graphs.md", "exec")
 
 
 def test_data_become_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

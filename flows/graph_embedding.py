@@ -1,0 +1,101 @@
+"""Embeddings of texts with graphs by a trained graph-text model, from cached features as far as it can."""
+
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from permafrost.flows.embedding import ExtractContext, Made, Unique, extract_unique
+from permafrost.stages.encoder import GraphsOfTexts, find_graph_text
+from permafrost.stages.extraction.backbone import choose_device, load_backbone
+from permafrost.stages.extraction.extract import ExtractReport
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.stages.finetune.graph_batches import ItemFeatures, RandomRows, Rows, StoredRows
+from permafrost.stages.graphs.given import GraphsForTexts, TextRows
+from permafrost.storage.keys import text_digest, to_plain
+from permafrost.storage.readers import open_reader
+from permafrost.storage.texts import Texts, each_once
+
+_BUDGET = 1 << 28
+
+
+@dataclass(frozen=True)
+class ByGraphText:
+    """A trained graph-text model, on features as it was trained on."""
+
+    artifact: str
+    backbone: str | None
+    """Where the backbone that reads texts is now; None if it has not moved."""
+    graphs: GraphsOfTexts
+    table: Path | None = None
+    """The table whose column the texts are; None for texts that stand alone."""
+
+    def make(self, texts: Texts, context: ExtractContext) -> Made:
+        """A vector per text with its graph, and what they were computed from.
+
+        Raises:
+            InputError: as `find_graph_text` and `FittedGraphText.corpus`.
+        """
+        fitted = find_graph_text(context.home, self.artifact, self.backbone)
+        corpus, items = fitted.corpus(
+            TextRows(texts, self.table), self.graphs, context.progress("graphs")
+        )
+        described = fitted.descriptions(corpus)
+        target = fitted.texts
+        load = cache(
+            partial(
+                load_backbone, target.files, target.identity.compute_dtype, context.runtime.device
+            )
+        )
+        reports: list[ExtractReport] = []
+
+        def is_shared(other: ExtractTarget) -> bool:
+            mine = target.identity
+            return (mine.weights_digest, mine.compute_dtype) == (
+                other.identity.weights_digest,
+                other.identity.compute_dtype,
+            )
+
+        def rows(of: ExtractTarget, texts: Texts, label: str, width: int) -> Rows:
+            if not len(texts):
+                return RandomRows(width, 0)
+            digests = texts.map(text_digest)
+            unique = Unique(*each_once([texts], [digests]))
+            own = replace(context, progress=lambda _: context.progress(label))
+            report = extract_unique(of, unique, own, load if is_shared(of) else None)
+            reports.append(report)
+            (array,) = of.arrays
+            return StoredRows(open_reader(report.store, array, digests, budget_bytes=_BUDGET))
+
+        facts = fitted.tuned.facts
+        features = ItemFeatures(
+            None
+            if fitted.labels is None
+            else rows(fitted.labels, Texts.of(corpus.labels), "extract labels", facts.d_labels),
+            rows(target, Texts.of(corpus.texts), "extract texts", facts.d_text),
+            None
+            if described is None or fitted.tunes
+            else rows(target, Texts.of(described), "extract descriptions", facts.d_text),
+        )
+        backbone = load() if fitted.runs_backbone else None
+        found = fitted.vectors(
+            corpus,
+            features,
+            # One that was trained changes it, which is fine: all features were read before.
+            fitted.tuned.module(backbone),
+            backbone,
+            str(choose_device(context.runtime.device)),
+            context.progress("embed"),
+        )
+        arrays = [a for t in (target, fitted.labels) if t is not None for a in t.arrays]
+        said: dict[str, Any] = {
+            "head": self.artifact,
+            "arrays": arrays,
+            "stores": [to_plain(t.identity) for t in (target, fitted.labels) if t is not None],
+            "graphs": (
+                self.graphs.model_dump(mode="json")
+                if isinstance(self.graphs, GraphsForTexts)
+                else None
+            ),
+        }
+        return Made(found[items], reports, said, sum(r.n_tokens for r in reports))

@@ -1,0 +1,39 @@
+"""What embeds texts by the name of its artifact: a trained head, or a graph-text model."""
+
+from pathlib import Path
+
+from permafrost.flows.embedding import ByHead
+from permafrost.flows.graph_embedding import ByGraphText
+from permafrost.stages.encoder import FINETUNE, GraphsOfTexts
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.errors import InputError
+
+
+def trained_model(
+    home: Path,
+    artifact: str,
+    backbone: str | None,
+    graphs: GraphsOfTexts,
+    table: Path | None = None,
+) -> ByHead | ByGraphText:
+    """The head or model of an artifact.
+
+    Args:
+        home: where it lies.
+        artifact: its name, or the beginning of its key.
+        backbone: where the backbone is now; None if it has not moved.
+        graphs: for a graph-text model.
+        table: whose column the texts are.
+
+    Raises:
+        NotFoundError: there is no such artifact.
+        InputError: a head was given graphs.
+    """
+    if ArtifactStore(home).find(artifact).stage == FINETUNE:
+        return ByGraphText(artifact, backbone, graphs, table)
+    if graphs is not None:
+        raise InputError(
+            f"{artifact} reads texts alone, and graphs were given; leave them out, or name a graph-text "
+            f"model ({FINETUNE}/<key>)"
+        )
+    return ByHead(artifact, backbone)

@@ -1,0 +1,217 @@
+"""A trained graph-text model in a home: what it reads, and how given graphs become its input."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from permafrost.stages.embed import require_finite
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.encoder.load import require_same_code
+from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.lengths import measure
+from permafrost.stages.extraction.recipes import Encoded, encode
+from permafrost.stages.extraction.target import ExtractTarget, target_of_store
+from permafrost.stages.finetune.backbone_pass import require_room_for_token
+from permafrost.stages.finetune.data import BackboneTexts, FinetuneData
+from permafrost.stages.finetune.embedding import embed_items, require_embeds
+from permafrost.stages.finetune.graph_batches import ItemFeatures
+from permafrost.stages.finetune.model import GraphTextModule
+from permafrost.stages.finetune.trained import Finetuned, load_finetuned
+from permafrost.stages.graphs.assembling import corpus_of_items
+from permafrost.stages.graphs.given import (
+    GraphsForTexts,
+    GraphsForTextsConfig,
+    TextRows,
+    Triples,
+    given_triples,
+    without_graphs,
+)
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
+from permafrost.stages.graphs.views import Place, text_view
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
+from permafrost.storage.errors import InputError
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
+
+FINETUNE = "finetune"
+"""Stage of its artifacts."""
+GraphsOfTexts = GraphsForTexts | Mapping[str, Any] | Sequence[Triples | None] | None
+"""Graphs for texts: a kind or its fields, the triples of each text's graph, or none at all."""
+_GRAPHS: TypeAdapter[GraphsForTexts] = TypeAdapter(GraphsForTextsConfig)
+
+
+@dataclass(frozen=True)
+class FittedGraphText:
+    """A trained graph-text model, and the feature stores that it was trained from."""
+
+    ref: ArtifactRef
+    tuned: Finetuned
+    texts: ExtractTarget
+    """Of the backbone that reads texts; one array, a vector per text."""
+    labels: ExtractTarget | None
+    """Of the one that reads node labels; None for a model without graphs."""
+    place: Place
+    """Of a description beside its text."""
+
+    @property
+    def reads_graphs(self) -> bool:
+        """Whether it needs a graph, or at least None, for each text."""
+        model = self.tuned.config.model
+        return model.reads_graphs or model.embeds_descriptions
+
+    @property
+    def runs_backbone(self) -> bool:
+        """Whether texts pass through the backbone with the model, not only through that of their features."""
+        return self.tuned.config.runs_backbone
+
+    @property
+    def tunes(self) -> bool:
+        """Whether that backbone was trained, and so is another than that of the features."""
+        return self.tuned.config.train.changes_states
+
+    def corpus(
+        self, rows: TextRows, graphs: GraphsOfTexts, progress: Progress
+    ) -> tuple[GraphCorpus, list[int]]:
+        """Texts with their graphs as a corpus without cases, and the item of each text.
+
+        Raises:
+            InputError: the model reads graphs and there are none, or the other way round; or the graphs are
+                faulty.
+        """
+        model, relations = self.tuned.config.model, self.tuned.relations
+        if self.reads_graphs != (graphs is not None):
+            raise InputError(
+                f"{self.ref} is a model of kind {quoted(model.kind)}, which reads "
+                + (
+                    "a graph beside each text, and none were given; give the graphs, or None for each text "
+                    "without one"
+                    if self.reads_graphs
+                    else "texts alone, and graphs were given; leave them out"
+                )
+            )
+        if graphs is None:
+            given = without_graphs(rows, relations)
+        elif isinstance(graphs, GraphsForTexts | Mapping):
+            given = graphs_config(graphs).given(rows, relations, progress)
+        else:
+            given = given_triples(rows, list(graphs), relations)
+        collector, items = given
+        return corpus_of_items(items, collector, relations)
+
+    def descriptions(self, corpus: GraphCorpus) -> list[str] | None:
+        """The description of each item with its text; None for a model that embeds none."""
+        if not self.tuned.config.model.embeds_descriptions:
+            return None
+        view = text_view(
+            corpus,
+            "descriptions",
+            self.place,
+            lambda texts: measure(self.texts, texts).truncated.tolist(),
+        )
+        return [view.texts[int(row)] for row in view.examples.column("text").to_numpy()]
+
+    def vectors(
+        self,
+        corpus: GraphCorpus,
+        features: ItemFeatures,
+        module: GraphTextModule,
+        backbone: Backbone | None,
+        device: str,
+        progress: Progress,
+    ) -> Vectors:
+        """The embedding of every item.
+
+        Args:
+            corpus: of the items.
+            features: of its labels, texts and descriptions, as far as the model reads them.
+            module: that `Finetuned.module` made for this backbone.
+            backbone: that reads the texts; None for a model that does not run it.
+            device: where to compute, without a backbone.
+            progress: receives the items that are done.
+
+        Raises:
+            InputError: a text is too long for a token beside it, or a vector is not finite.
+        """
+        live = None
+        if backbone is not None:
+            encoded = self._encoded(corpus.texts)
+            if self.tuned.config.model.token_place is not None:
+                require_room_for_token(encoded, self.texts.sizes)
+            described = self.descriptions(corpus) if self.tunes else None
+            live = BackboneTexts(
+                backbone,
+                self.texts.recipe,
+                encoded,
+                None if described is None else self._encoded(described),
+            )
+            device = str(backbone.device)
+        found = embed_items(
+            self.tuned, module, FinetuneData(corpus, features, live), device, progress
+        )
+        texts = corpus.items.column("text").to_pylist()
+        require_finite(found, lambda i: f"the text {quoted(corpus.texts[texts[i]])} with its graph")
+        return found
+
+    def _encoded(self, texts: Sequence[str]) -> Encoded:
+        target = self.texts
+        return encode(target.recipe, target.tokenizer, list(texts), target.max_length)
+
+
+def graphs_config(given: GraphsForTexts | Mapping[str, Any]) -> GraphsForTexts:
+    """The kind of these fields.
+
+    Raises:
+        InputError: there is no such kind, or its fields are wrong.
+    """
+    if isinstance(given, GraphsForTexts):
+        return given
+    try:
+        return _GRAPHS.validate_python(given)
+    except ValidationError as error:
+        reasons = [
+            f"{'.'.join(map(str, e['loc'])) or 'graphs'}: {e['msg']} (given: {quoted(e['input'])})"
+            for e in error.errors()
+        ]
+        raise InputError(f"the graphs: {'; '.join(reasons)}") from error
+
+
+def find_graph_text(home: Path, name: str, backbone: str | None) -> FittedGraphText:
+    """Find a trained graph-text model; reads and hashes the backbones' files, loads no weights of theirs.
+
+    Args:
+        home: where artifacts and feature stores lie.
+        name: `finetune/<key>`, or the beginning of a key.
+        backbone: where the backbone that reads texts is now; None if it has not moved.
+
+    Raises:
+        NotFoundError: there is no such artifact, or its feature store is gone.
+        InputError: it is not a graph-text model, it cannot embed other texts, or it uses a plug-in whose code
+            has changed.
+        IdentityMismatchError: the backbone is a different one; the message has both digests.
+    """
+    artifacts = ArtifactStore(home)
+    ref = artifacts.find(name)
+    if ref.stage != FINETUNE:
+        raise InputError(f"{name} is a {ref.stage} artifact; give one of stage {FINETUNE}")
+    spec, folder = artifacts.manifest(ref).spec, artifacts.open(ref)
+    require_same_code(str(ref), spec.code)
+    tuned = load_finetuned(folder)
+    require_embeds(tuned, str(ref))
+    # In the order in which the node reads them: texts, labels, descriptions.
+    stores = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]
+    records = [FeatureStore.open(store_folder(home, store)).record for store, _ in stores[:2]]
+    texts = target_of_store(records[0], (stores[0][1],), backbone)
+    labels = None
+    if tuned.config.model.reads_graphs:
+        is_same = records[1].identity.weights_digest == records[0].identity.weights_digest
+        labels = target_of_store(records[1], (stores[1][1],), backbone if is_same else None)
+    place: Place = "before"
+    if tuned.config.model.embeds_descriptions:
+        corpora = [parse_ref(i) for i in spec.inputs if i.startswith("corpus/")]
+        configs = [artifacts.manifest(ref).spec.config for ref in corpora]
+        place = next(c["place"] for c in configs if c.get("role") == "descriptions")
+    return FittedGraphText(ref, tuned, texts, labels, place)

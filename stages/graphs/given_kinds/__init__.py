@@ -1,0 +1,1 @@
+"""Where graphs for texts come from, one file each."""

@@ -1,0 +1,41 @@
+"""Graphs in a table of nodes and a table of edges, as those of a corpus of kind `graphs`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from permafrost.stages.graphs.given import Given, GraphsForTexts, TextRows
+from permafrost.stages.graphs.graph_tables import read_graphs
+from permafrost.stages.graphs.table_items import UsedGraphs
+from permafrost.storage.progress import Progress
+
+
+class TableGraphs(GraphsForTexts):
+    """Each text names its graph in a column beside it."""
+
+    kind: Literal["tables"] = "tables"
+    nodes: str
+    """As in a corpus of kind `graphs`."""
+    edges: str
+    """Likewise; its relations are those that the model knows."""
+    graph: str = "graph"
+    """Column of the texts' own table with the id of each text's graph; an empty cell is a text without."""
+    linking: Literal["label_in_text", "none"] = "label_in_text"
+    """As in a corpus of kind `graphs`."""
+
+    def given(self, rows: TextRows, relations: Sequence[str], progress: Progress) -> Given:
+        """Read the tables.
+
+        Raises:
+            InputError: see `read_graphs`; or a text names an unknown graph.
+        """
+        ids = rows.ids(self.graph)
+        graphs, _, _ = read_graphs(
+            Path(self.nodes),
+            Path(self.edges),
+            relations,
+            whose="that the model knows",
+            remedy="train a model with this relation",
+        )
+        used = UsedGraphs(graphs, len(relations), self.linking == "label_in_text", self.nodes)
+        return used.collector, used.items_of(rows.texts, ids, str(rows.table))
