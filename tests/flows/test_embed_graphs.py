@@ -281,7 +281,7 @@ def test_bad_tables_are_refused_and_nothing_is_written(
 BAD_FLAGS = {
     "no graphs": ("full", [], "which reads a graph beside each text, and none were given"),
     "graphs for texts": ("plain", None, "which reads texts alone, and graphs were given"),
-    "no such kind": ("full", ["--graphs", "{kind: tabels}"], "'tabels'"),
+    "no such kind": ("full", ["--graphs", "{kind: graphz}"], "'graphz'"),
     "no fields": ("full", ["--graphs", "{kind: tables}"], "nodes: Field required"),
     "no file": ("full", ["--graphs", "graphs.yml"], "'graphs.yml' is no file"),
     "random nodes": ("noise", None, "trained on random vectors of the nodes of its corpus"),
