@@ -260,14 +260,12 @@ def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] =
         )
     is_shared = [override.startswith(_SHARED) for override in overrides]
     for override in compress(overrides, is_shared):
-        _require_shared(document, override)
-        _override(document, override)
+        _override_shared(document, override)
     document = _without_aliases(document)
     for override in compress(overrides, map(not_, is_shared)):
         _override(document, override)
-    document = {k: v for k, v in document.items() if not str(k).startswith(_SHARED)}
     try:
-        return Experiment.model_validate(_expanded(document, "$"))
+        return Experiment.model_validate(_expanded(_fields(document), "$"))
     except ValidationError as error:
         raise InputError(
             f"{where} has {error.error_count()} wrong field(s):\n  {wrong_fields(error)}"
@@ -317,21 +315,22 @@ def _override(document: dict[str, Any], override: str) -> None:
         _replace(document, old, new)
 
 
-def _require_shared(document: Mapping[str, Any], override: str) -> None:
-    """Raises: InputError: an override of an `x-` key that no alias can refer to would change nothing."""
-    name = re.split(r"[.=]", override, maxsplit=1)[0]
-    if isinstance(document.get(name), dict | list):
-        return
-    shared = [str(n) for n in document if str(n).startswith(_SHARED)]
-    what = (
-        "is a single value"
-        if name in document
-        else f"is not there ({', '.join(shared) or 'none'} are)"
-    )
-    raise InputError(
-        f"--set {quoted(override)} would change nothing: {name} {what}, and what is shared is a mapping or a "
-        "list; name the field itself"
-    )
+def _override_shared(document: dict[str, Any], override: str) -> None:
+    """As `_override`, inside an `x-` key. Raises: InputError: no field would change."""
+    before = _without_aliases(document)
+    _override(document, override)
+    after = _without_aliases(document)
+    if before != after and _fields(before) == _fields(after):
+        shared = ", ".join(str(name) for name in before if str(name).startswith(_SHARED))
+        raise InputError(
+            f"--set {quoted(override)} would change nothing, as no field refers to it (there are "
+            f"{shared or 'no such keys'}); single values, and those that << merges, are copies; name the "
+            "field itself"
+        )
+
+
+def _fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in document.items() if not str(name).startswith(_SHARED)}
 
 
 def _replace(within: Any, old: Any, new: Any) -> None:
