@@ -138,27 +138,31 @@ class ItemReader:
             return features
         return replace(features, labels=RandomRows(features.labels.width, self._config.seed))
 
-    def batch(self, items: NDArray[np.int64], device: torch.device) -> ItemBatch:
-        """What the model reads of these items."""
+    def batch(
+        self, items: NDArray[np.int64], device: torch.device, described: bool = True
+    ) -> ItemBatch:
+        """What the model reads of these items, or, if not `described`, what it reads but for its second
+        branch."""
         corpus, features, model = self._data.corpus, self._features, self._config.model
+        reads_descriptions = model.embeds_descriptions or (model.reads_descriptions and described)
         graphs = None
         if model.reads_graphs:
             batch = graph_batch(corpus, features, items, self.graphs[items], model.query_node)
             graphs = batch.to(device)
         live, rows = self._data.live, texts_of(corpus, items)
         assert features.texts is not None
-        texts, described = partial(_stored, features.texts, rows, device), None
-        if model.reads_descriptions and features.descriptions is not None:
-            described = partial(_stored, features.descriptions, items, device)
+        texts, descriptions = partial(_stored, features.texts, rows, device), None
+        if reads_descriptions and features.descriptions is not None:
+            descriptions = partial(_stored, features.descriptions, items, device)
         if self._config.train.changes_states:
             assert live is not None
-            texts, described = partial(self._read, live, live.texts, rows), None
-            if model.reads_descriptions and live.descriptions is not None:
-                described = partial(self._read, live, live.descriptions, items)
+            texts, descriptions = partial(self._read, live, live.texts, rows), None
+            if reads_descriptions and live.descriptions is not None:
+                descriptions = partial(self._read, live, live.descriptions, items)
         states = None if live is None else partial(self._read, live, live.texts, rows)
         if live is not None and features.entering is not None:
             states = partial(_behind, live.backbone, features.entering, rows)
-        return ItemBatch(len(items), graphs, texts, described, states)
+        return ItemBatch(len(items), graphs, texts, descriptions, states)
 
     def _read(
         self,

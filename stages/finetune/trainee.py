@@ -147,8 +147,8 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 
-    def _embed(self, items: NDArray[np.int64]) -> Embedded:
-        batch = self.reader.batch(items, self.device)
+    def _embed(self, items: NDArray[np.int64], described: bool = True) -> Embedded:
+        batch = self.reader.batch(items, self.device, described)
         is_low = self.config.optim.precision == "bfloat16" and self.model.training
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_low):
             return self.model(batch)
@@ -189,8 +189,8 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
             size = min(at_a_time or SCORED_AT_A_TIME, SCORED_AT_A_TIME)
             parts: list[Embedded] = []
             for part in parts_of(len(items), size):
-                found = self._embed(items[part])
-                other = found.described if described else None
+                found = self._embed(items[part], described)
+                other = found.described
                 parts.append(
                     Embedded(found.z.float().cpu(), None if other is None else other.float().cpu())
                 )

@@ -254,6 +254,28 @@ def test_a_tuned_model_is_trained_saved_and_scored(
         load_finetuned(tmp_path)
 
 
+def test_scoring_does_not_run_the_second_branch(own: Own, stored: Stored) -> None:
+    data = with_backbone(stored("llama"), own("llama"))
+    config = lora_config(data)
+    trainee = GraphTextTrainee(config, data, build_module(config, data), torch.device("cpu"))
+    trainee.model.eval()
+    read: list[int] = []
+    assert data.live is not None
+    block = data.live.backbone.family.block_list(data.live.backbone.model)[0]
+    handle = block.register_forward_pre_hook(
+        lambda _, args: read.append(args[0].shape[0] * args[0].shape[1])
+    )
+    items = np.arange(5)
+    one = trainee.embeddings(items)
+    alone = sum(read)
+    both = trainee.embeddings(items, described=True)
+    handle.remove()
+    assert one.described is None
+    assert both.described is not None
+    assert torch.equal(one.z, both.z)
+    assert sum(read) > 2 * alone > 0
+
+
 def test_a_probe_begins_with_the_same_model(own: Own, stored: Stored) -> None:
     data = stored("bert")
     probe = build_module(config_of(data.corpus, GT2VEC), data)
