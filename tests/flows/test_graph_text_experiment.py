@@ -7,17 +7,20 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 
 import permafrost
-from permafrost.flows.context import RunContext
+from permafrost.flows.context import RunContext, SharedBackbone
 from permafrost.flows.experiment import Experiment
 from permafrost.flows.graph import Node
 from permafrost.flows.methods.graph_text import GraphTextMethod
 from permafrost.flows.nodes.corpora import BuildCorpus
 from permafrost.flows.pipeline import PipelineResult, run_serially
+from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.finetune.trained import load_finetuned
+from permafrost.stages.finetune.tunings.lora import Lora
 from permafrost.stages.graphs.views import text_view
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
@@ -151,6 +154,20 @@ def test_a_tuned_backbone_reads_nothing_that_is_stored_of_descriptions(
     labels = [node.label for node in alone.nodes.graph]
     assert "corpus pairs descriptions" in labels
     assert "extract pairs descriptions" not in labels
+
+
+def test_a_backbone_of_ones_own_is_no_other_nodes(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    target, shared = look(path, home).stores[DEFAULT_RECIPE].targets[0], SharedBackbone()
+    before = shared.load(target, "cpu").model
+    own = shared.own(target, "cpu")
+    assert Lora(r=1).attach(own, torch.Generator()).weights
+    after = shared.load(target, "cpu").model
+    for model in (before, after):
+        assert not any("lora" in name for name, _ in model.named_modules())
+    assert own.model not in (before, after)
 
 
 def test_a_token_behind_the_text_reads_what_enters_every_block(
