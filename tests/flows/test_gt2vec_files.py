@@ -28,7 +28,8 @@ ABLATION = {
 }
 ROWS = {
     "table1": {*NETWORKS, *CONTROLS, "LM only", "LM LoRA", "graph and text alone", "upper bound"},
-    "table3": {*PAIRS, "bag of words"},
+    "table3": {*PAIRS, "bag of words"} - {"GT2VEC LoRA"},
+    "table3_lora": {"text only LoRA", "GT2VEC LoRA"},
     "table4": {*NETWORKS, *CONTROLS, "LM LoRA", "graph and text alone"},
     "table5": {"graph and text alone", "description and text alone", "GT2VEC LP"},
     "table6": {"GCN", "GAT", "GIN"},
