@@ -41,7 +41,7 @@ ROWS = {
     },
     "table10": {"minilm", "mixed6m", "stories260k", "random numbers"},
     "figure3": {f"{n} layers" for n in range(3, 8)},
-    "figure3a": {"LM only", "GT2VEC LP"},
+    "figure3a": {"LM only", "GT2VEC LP", "GT2VEC LP, token last"},
     "paper/commonsenseqa": {
         *E5,
         *NETWORKS,
