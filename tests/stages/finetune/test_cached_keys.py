@@ -23,7 +23,6 @@ from permafrost.stages.finetune.cached_keys import entering_arrays, read_behind
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
 from permafrost.stages.finetune.train import finetune
-from permafrost.stages.finetune.trained import Finetuned
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.ragged import Ragged
@@ -31,6 +30,7 @@ from permafrost.storage.readers import InMemoryReader
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import DECODERS, close, encoded, entries, resolved
 from tests.stages.extraction.tiny_models import N_LAYERS, WINDOW, save_model
+from tests.stages.finetune.test_graph_text_models import tuned
 from tests.stages.finetune.tiny_graphs import config_of, data_of, questions
 
 Pairs = Callable[[str], Pair]
@@ -40,12 +40,13 @@ def entering(backbone: Backbone, batch: Encoded) -> list[Ragged]:
     """As a float32 store has them."""
     arrays = entering_arrays(backbone.sizes)
     rows = forward(backbone, batch, arrays, resolved(backbone, "plain"))
-    return [Ragged(rows[a].float().numpy(), batch.token_ids.offsets) for a in arrays]
+    return [Ragged(rows[a].float().cpu().numpy(), batch.token_ids.offsets) for a in arrays]
 
 
 def graph_tokens(backbone: Backbone, n: int) -> Tensor:
     draw = torch.Generator().manual_seed(3)
-    return torch.randn(n, embedding_width(backbone), generator=draw).requires_grad_(True)
+    tokens = torch.randn(n, embedding_width(backbone), generator=draw)
+    return tokens.to(backbone.device).requires_grad_(True)
 
 
 def whole(backbone: Backbone, batch: Encoded, tokens: Tensor) -> Tensor:
@@ -54,7 +55,8 @@ def whole(backbone: Backbone, batch: Encoded, tokens: Tensor) -> Tensor:
 
 def agree(backbone: Backbone, batch: Encoded) -> None:
     """States and gradients by the tokens."""
-    tokens, weights = graph_tokens(backbone, len(batch)), torch.linspace(-1, 1, 32)
+    tokens = graph_tokens(backbone, len(batch))
+    weights = torch.linspace(-1, 1, 32, device=backbone.device)
     found = read_behind(backbone, entering(backbone, batch), tokens)
     expected = whole(backbone, batch, tokens)
     assert found.dtype == torch.float32
@@ -149,8 +151,8 @@ def test_training_from_the_cache_is_training_by_whole_passes(pair: Pairs) -> Non
     assert [r.train_loss for r in result.history] == pytest.approx(
         [r.train_loss for r in whole_pass.history], rel=1e-3
     )
-    tuned = Finetuned(config, result.facts, 1, 0.0, result.state)
-    one, other = (score_finetuned(FinetuneScoreConfig(), tuned, d) for d in (data, stored))
+    model = tuned(result)
+    one, other = (score_finetuned(FinetuneScoreConfig(), model, d) for d in (data, stored))
     assert one.metrics == other.metrics
 
 

@@ -86,7 +86,10 @@ def drawn(seed: int = 1) -> torch.Generator:
 def filled(tuned: Tuned) -> None:
     """As after some training: no matrix is zero."""
     for number, weight in enumerate(tuned.weights.values()):
-        torch.nn.init.normal_(weight, std=0.2, generator=drawn(number))
+        # Drawn on the CPU, wherever the backbone is.
+        numbers = 0.2 * torch.randn(weight.shape, generator=drawn(number))
+        with torch.no_grad():
+            weight.copy_(numbers)
 
 
 @dataclass

@@ -86,7 +86,7 @@ def data_of(corpus: GraphCorpus, backbone: Backbone, read: ReadAt = "last") -> F
 
     def states(texts: object) -> np.ndarray:
         one_by_one = (texts.take(np.array([i])) for i in range(len(texts)))  # type: ignore[attr-defined,arg-type]
-        found = [read_states(backbone, one, recipe, read)[0].numpy() for one in one_by_one]
+        found = [read_states(backbone, one, recipe, read)[0].cpu().numpy() for one in one_by_one]
         return np.stack(found)
 
     features = ItemFeatures(RandomRows(6, 3), rows(states(encoded)), rows(states(described)[item]))
