@@ -13,7 +13,7 @@ from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.finetune.graph_batches import ItemFeatures, RandomRows, Rows, StoredRows
 from permafrost.stages.graphs.given import GraphsForTexts, TextRows
 from permafrost.storage.keys import text_digest, to_plain
-from permafrost.storage.readers import open_reader
+from permafrost.storage.readers import FeatureReader, open_reader
 from permafrost.storage.texts import Texts, each_once
 
 _BUDGET = 1 << 28
@@ -56,26 +56,39 @@ class ByGraphText:
                 other.identity.compute_dtype,
             )
 
-        def rows(of: ExtractTarget, texts: Texts, label: str, width: int) -> Rows:
-            if not len(texts):
-                return RandomRows(width, 0)
+        def stored(of: ExtractTarget, texts: Texts, label: str) -> list[FeatureReader]:
+            """Each array of a target, extracted where it is missing."""
             digests = texts.map(text_digest)
             unique = Unique(*each_once([texts], [digests]))
             own = replace(context, progress=lambda _: context.progress(label))
             report = extract_unique(of, unique, own, load if is_shared(of) else None)
             reports.append(report)
-            (array,) = of.arrays
-            return StoredRows(open_reader(report.store, array, digests, budget_bytes=_BUDGET))
+            return [
+                open_reader(
+                    report.store,
+                    array,
+                    digests,
+                    budget_bytes=_BUDGET // len(of.arrays),
+                    tokens="span" if at == 0 else "all",
+                )
+                for at, array in enumerate(of.arrays)
+            ]
 
-        facts = fitted.tuned.facts
+        labels: Rows | None = None
+        if fitted.labels is not None:
+            # Graphs of query nodes alone have no label.
+            labels = RandomRows(fitted.tuned.facts.d_labels, 0)
+            if len(corpus.labels):
+                of_labels = stored(fitted.labels, Texts.of(corpus.labels), "extract labels")
+                labels = StoredRows(of_labels[0])
+        vectors, *entering = stored(target, Texts.of(corpus.texts), "extract texts")
+        descriptions = None
+        if described is not None and not fitted.tunes:
+            vector = replace(target, arrays=target.arrays[:1])
+            (of_items,) = stored(vector, Texts.of(described), "extract descriptions")
+            descriptions = StoredRows(of_items)
         features = ItemFeatures(
-            None
-            if fitted.labels is None
-            else rows(fitted.labels, Texts.of(corpus.labels), "extract labels", facts.d_labels),
-            rows(target, Texts.of(corpus.texts), "extract texts", facts.d_text),
-            None
-            if described is None or fitted.tunes
-            else rows(target, Texts.of(described), "extract descriptions", facts.d_text),
+            labels, StoredRows(vectors), descriptions, tuple(entering) if entering else None
         )
         backbone = load() if fitted.runs_backbone else None
         found = fitted.vectors(

@@ -125,8 +125,8 @@ class GraphTextMethod(Method):
 
     @property
     def is_random(self) -> bool:
-        """Weights and batches are drawn."""
-        return True
+        """Weights and batches are drawn, unless nothing is trained on any task of its loss."""
+        return not all(self.config(kind, 0).trains_nothing for kind in self.task_kinds)
 
     def recipes(self) -> dict[str, str]:
         """Its own."""
@@ -149,8 +149,10 @@ class GraphTextMethod(Method):
         """A control if it is trained on shuffled labels."""
         return "control" if self.labels == "shuffled" else "method"
 
-    def loss_on(self, kind: TaskKind) -> str:
-        """The given loss, or that of the kind of task."""
+    def loss_on(self, kind: TaskKind) -> str | None:
+        """The given loss, or that of the kind of task; None where nothing is trained."""
+        if self.config(kind, 0).trains_nothing:
+            return None
         return (self.loss or default_graph_text_loss(kind)).kind
 
     def config(self, kind: TaskKind, seed: int) -> FinetuneConfig:

@@ -51,7 +51,8 @@ class FittedGraphText:
     ref: ArtifactRef
     tuned: Finetuned
     texts: ExtractTarget
-    """Of the backbone that reads texts; one array, a vector per text."""
+    """Of the backbone that reads texts: first a vector per text, then what enters each block, if the graph
+    token is computed from that."""
     labels: ExtractTarget | None
     """Of the one that reads node labels; None for a model without graphs."""
     place: Place
@@ -201,16 +202,21 @@ def find_graph_text(home: Path, name: str, backbone: str | None) -> FittedGraphT
     require_same_code(str(ref), spec.code)
     tuned = load_finetuned(folder)
     require_embeds(tuned, str(ref))
+    model = tuned.config.model
     # In the order in which the node reads them: texts, labels, descriptions.
-    stores = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]
-    records = [FeatureStore.open(store_folder(home, store)).record for store, _ in stores[:2]]
-    texts = target_of_store(records[0], (stores[0][1],), backbone)
+    read = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]
+    if model.reads_descriptions and not tuned.config.train.changes_states:
+        read.pop()
+    of_labels = read.pop() if model.reads_graphs else None
+    record = FeatureStore.open(store_folder(home, read[0][0])).record
+    texts = target_of_store(record, tuple(array for _, array in read), backbone)
     labels = None
-    if tuned.config.model.reads_graphs:
-        is_same = records[1].identity.weights_digest == records[0].identity.weights_digest
-        labels = target_of_store(records[1], (stores[1][1],), backbone if is_same else None)
+    if of_labels is not None:
+        other = FeatureStore.open(store_folder(home, of_labels[0])).record
+        is_same = other.identity.weights_digest == record.identity.weights_digest
+        labels = target_of_store(other, (of_labels[1],), backbone if is_same else None)
     place: Place = "before"
-    if tuned.config.model.embeds_descriptions:
+    if model.embeds_descriptions:
         corpora = [parse_ref(i) for i in spec.inputs if i.startswith("corpus/")]
         configs = [artifacts.manifest(ref).spec.config for ref in corpora]
         place = next(c["place"] for c in configs if c.get("role") == "descriptions")

@@ -1,7 +1,7 @@
 """Texts and graphs in, vectors out: a trained graph-text model with its backbones loaded, and no store."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -172,5 +172,8 @@ def _reader(
 ) -> Encoder:
     if loaded is None:
         loaded = load_backbone(target.files, target.identity.compute_dtype, runtime.device)
-    (array,) = target.arrays
-    return Encoder(loaded, (target,), _StoredVector(array, width), runtime)
+    # What enters the blocks is not kept here: a graph token that stands last goes through with its text.
+    array = target.arrays[0]
+    return Encoder(
+        loaded, (replace(target, arrays=(array,)),), _StoredVector(array, width), runtime
+    )

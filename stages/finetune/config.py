@@ -9,7 +9,7 @@ from torch import nn
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
 from permafrost.stages.finetune.backbone_pass import ReadAt
-from permafrost.stages.finetune.losses.loss import GraphTextLossConfig
+from permafrost.stages.finetune.losses.loss import GraphTextLossConfig, ScoreLoss
 from permafrost.stages.finetune.model import GraphTextModelConfig
 from permafrost.stages.finetune.tuning import TuningConfig
 from permafrost.stages.finetune.tunings.probe import Probe
@@ -104,13 +104,20 @@ class FinetuneConfig(BaseModel):
         return self.model.token_place is not None or self.train.changes_states
 
     @property
+    def trains_nothing(self) -> bool:
+        """Whether the loss reads the backbone's own vectors, as in a retrieval zero-shot."""
+        is_scored = isinstance(self.loss, ScoreLoss)
+        return self.model.embeds_as_stored and not is_scored and not self.train.changes_states
+
+    @property
     def metric(self) -> Literal["accuracy", "ndcg_at_10"]:
         """nDCG@10 for retrieval, else accuracy."""
         return "ndcg_at_10" if "unlabelled" in self.loss.task_kinds else "accuracy"
 
     def choice(self) -> dict[str, JsonValue]:
         """Settings of model, loss and training by dotted name, for tables."""
-        plain = self.model_dump(mode="json", include={"model", "loss", "optim", "train"})
+        named = {"model"} if self.trains_nothing else {"model", "loss", "optim", "train"}
+        plain = self.model_dump(mode="json", include=named)
         return dict(flat(plain))
 
 

@@ -134,6 +134,12 @@ class GraphTextModel(Kind, ABC):
         return False
 
     @property
+    def embeds_as_stored(self) -> bool:
+        """Whether its embeddings are the backbone's own vectors, so that only a scorer, or the backbone, can
+        be trained."""
+        return False
+
+    @property
     def embeds_descriptions(self) -> bool:
         """Whether what it embeds, after training too, are descriptions."""
         return False

@@ -14,8 +14,8 @@ from permafrost.stages.finetune.model import GraphTextModule
 from permafrost.stages.finetune.trained import FinetuneResult
 from permafrost.stages.finetune.trainee import GraphTextTrainee
 from permafrost.stages.fit.checkpoint import Checkpoint, train_resumably
+from permafrost.stages.fit.history import EpochRecord
 from permafrost.stages.fit.trainer import Trainer
-from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
 from permafrost.storage.progress import Progress
 
@@ -28,7 +28,8 @@ def finetune(
     checkpoint: Path | None = None,
     checkpoint_every_s: float = 0.0,
 ) -> FinetuneResult:
-    """Train, evaluate on dev after every epoch, and keep the best epoch, the earliest of equal ones.
+    """Train, evaluate on dev after every epoch, and keep the best epoch, the earliest of equal ones. Where
+    there is nothing to train, only evaluate.
 
     Args:
         config: the model and its training.
@@ -41,13 +42,15 @@ def finetune(
         checkpoint_every_s: minimum seconds between two writes.
 
     Raises:
-        InputError: there are no train or dev cases, nothing to train, or a loss of another kind of task.
+        InputError: there are no train or dev cases, or a loss of another kind of task.
         PermafrostError: the loss is not finite, or an item does not fit in memory.
         CorruptDataError: the checkpoint is damaged.
     """
     require_cases(config, data.corpus)
     module = build_module(config, data)
     trainee = GraphTextTrainee(config, data, module, torch.device(device))
+    if not module.n_parameters:
+        return _untrained(config, data, trainee)
     file = None
     if checkpoint is not None:
         file = Checkpoint(checkpoint, _identity(config, data), checkpoint_every_s, "steps")
@@ -61,23 +64,39 @@ def finetune(
     return FinetuneResult.of(config, data.facts(config), trainee, trainer)
 
 
+def _untrained(
+    config: FinetuneConfig, data: FinetuneData, trainee: GraphTextTrainee
+) -> FinetuneResult:
+    """The backbone's own vectors, scored on dev once, as epoch 0; no history."""
+    trainee.model.eval()
+    best = EpochRecord(epoch=0, train_loss=float("nan"), dev_metric=trainee.dev()[0])
+    return FinetuneResult(
+        config=config,
+        facts=data.facts(config),
+        best=best,
+        history=(),
+        log=(),
+        aligned=(),
+        at_a_time=trainee.at_a_time,
+        n_parameters=0,
+        state=trainee.model.state_dict(),
+        tuned=None,
+        relations=data.corpus.relations,
+    )
+
+
 def build_module(config: FinetuneConfig, data: FinetuneData) -> GraphTextModule:
     """A new model on the CPU; the same seed gives the same weights. What is trained of the backbone is made
     trainable in place.
 
     Raises:
-        InputError: there is nothing to train, or widths do not fit.
+        InputError: widths do not fit.
     """
     draw = torch.Generator().manual_seed(config.seed)
     module = config.model.build(data.facts(config), draw)
     # After the model's own weights: those are the same, whatever else is trained.
     if data.live is not None:
         module.tuned = config.train.attach(data.live.backbone, draw)
-    if not module.n_parameters:
-        raise InputError(
-            f"a model of kind {config.model.kind} has nothing to train for the loss {config.loss.kind}, that "
-            "reads the embeddings as they are; compare such vectors with a method of kind embed"
-        )
     return module
 
 

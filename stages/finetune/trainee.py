@@ -66,7 +66,9 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
     ) -> None:
         self.config, self.data, self.device = config, data, device
         self.model = module.to(device)
-        self.optimizer = finetune_optimizer(config.optim, self.model)
+        # An optimiser of nothing cannot be made; a model without parameters is only scored.
+        if self.model.n_parameters:
+            self.optimizer = finetune_optimizer(config.optim, self.model)
         self.reader = data.controlled(config, module.tuned)
         self.train = trained_cases(config, data)
         self.aligned: list[Aligned] = []

@@ -75,6 +75,8 @@ def ids_or_none(table: pa.Table, name: str, where: str) -> list[str | None]:
     values = table.column(name).to_pylist()
     there = [i for i, value in enumerate(values) if value not in (None, b"", "")]
     found: list[str | None] = [None] * len(values)
-    for at, value in zip(there, ids_of(table.take(there), name, where), strict=True):
+    for at, value in zip(
+        there, ids_of(table.take(pa.array(there, pa.int64())), name, where), strict=True
+    ):
         found[at] = value
     return found

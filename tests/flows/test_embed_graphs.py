@@ -42,6 +42,7 @@ METHODS = {
     "plain": {"kind": "text_only"},
     "noise": {"kind": "qa_gnn", "encoder": ENCODER},
     "tuned": {"kind": "gt2vec", "encoder": ENCODER},
+    "last": {"kind": "gt2vec", "encoder": ENCODER, "graph_token": "last"},
 }
 FURTHER = {"noise": {"node_features": "random"}, "tuned": {"train": {"kind": "lora"}}}
 
@@ -73,6 +74,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         {
             "name": "graphs",
             "backbone": {"source": str(made / "llama"), "max_length": 63},
+            # What enters the blocks is stored for `last`, and computed where nothing is stored.
+            "store_dtype": "float32",
             "tasks": {"rooms": source},
             "methods": {
                 name: {
@@ -141,7 +144,7 @@ def examples(trained: Trained, path: Path, split: str) -> Path:
     return table(path, [header[1:3], *(row[1:3] for row in kept)])
 
 
-@pytest.mark.parametrize("model", ["full", "beside", "words", "tuned"])
+@pytest.mark.parametrize("model", ["full", "beside", "words", "tuned", "last"])
 def test_vectors_are_those_that_were_scored(
     trained: Trained, embed: Callable[..., Any], tmp_path: Path, model: str
 ) -> None:
@@ -179,11 +182,11 @@ def test_the_graph_counts_and_the_order_of_texts_does_not(
     np.testing.assert_allclose(back[::-1], first, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("model", ["full", "beside", "words", "plain", "tuned"])
+@pytest.mark.parametrize("model", ["full", "beside", "words", "plain", "tuned", "last"])
 def test_python_gives_the_vectors_of_the_command_line(
     trained: Trained, embed: Callable[..., Any], tmp_path: Path, model: str
 ) -> None:
-    """To rounding: other batches."""
+    """To rounding: other batches, and for `last` the whole pass in place of stored states."""
     nodes = [("graph", "node", "text"), ("a", "1", "cup"), ("a", "2", "kitchen"), ("a", "3", "tea")]
     nodes += [("b", "1", "cup"), ("b", "2", "garden")]
     edges = [("graph", "source", "target", "relation"), ("a", "1", "2", "atLocation")]

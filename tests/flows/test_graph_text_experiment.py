@@ -19,6 +19,7 @@ from permafrost.flows.nodes.corpora import BuildCorpus
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.finetune.losses.loss import default_graph_text_loss
 from permafrost.stages.finetune.trained import load_finetuned
 from permafrost.stages.finetune.tunings.lora import Lora
 from permafrost.stages.graphs.views import text_view
@@ -29,6 +30,7 @@ from tests.flows.experiments import rows_of, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import N_LAYERS, save_model
 from tests.stages.finetune.tiny_graphs import ENCODER, pairs
+from tests.stages.graphs import small_tables
 
 SOURCE = '''
 from typing import Literal
@@ -273,3 +275,61 @@ def test_the_experiment_on_the_page_of_graphs_is_one() -> None:
     default = methods["GT2VEC"]
     assert isinstance(default, GraphTextMethod)
     assert default.model.kind == "gt2vec", "what a method trains if it does not say so"
+
+
+def test_nothing_is_drawn_where_nothing_is_trained() -> None:
+    method = GraphTextMethod.model_validate({"model": {"kind": "text_only"}})
+    assert method.loss_on("unlabelled") is None
+    assert method.loss_on("classification") == "binary"
+    assert method.is_random
+    search = method.model_copy(update={"loss": default_graph_text_loss("unlabelled")})
+    assert not search.is_random
+    tuned = search.model_copy(update={"train": Lora()})
+    assert tuned.loss_on("unlabelled") == "retrieval"
+
+
+def test_a_search_has_a_row_of_the_frozen_backbone(folder: Path, tmp_path: Path) -> None:
+    searches = [
+        ("split", "query", "query_graph", "document", "document_graph", "label"),
+        *(
+            (split, f"a {query} of {split}", "", f"All about {about}", graph, int(query == found))
+            for split in ("train", "dev", "test")
+            for query in ("cup", "spade")
+            for found, about, graph in (("cup", "kitchens", "g1"), ("spade", "gardens", "g2"))
+        ),
+    ]
+    source = small_tables.write(tmp_path / "tables", examples=searches)
+    optim = {"lr": 0.01, "batch_size": 2, "max_epochs": 1}
+    content = {
+        **{k: v for k, v in experiment(folder).items() if k in ("backbone", "report", "runtime")},
+        "name": "search",
+        "tasks": {"rooms": {**source, "task": "retrieval"}},
+        "methods": {
+            "zero-shot": {
+                "kind": "graph_text",
+                "model": {"kind": "text_only"},
+                "loss": {"kind": "retrieval"},
+            },
+            "beside": {
+                "kind": "graph_text",
+                "model": {"kind": "qa_gnn", "encoder": ENCODER},
+                "optim": optim,
+            },
+        },
+        "seeds": [0, 1],
+    }
+    path, home, result = run_in(tmp_path, content)
+    rows = rows_of(result)
+    assert sorted((r["method"], r["seed"], r["metric"]) for r in rows) == [
+        ("beside", 0, "ndcg_at_10"),
+        ("beside", 1, "ndcg_at_10"),
+        ("zero-shot", 0, "ndcg_at_10"),
+    ]
+    (zero,) = (r for r in rows if r["method"] == "zero-shot")
+    assert zero["n_parameters"] == 0
+    dag = look(path, home)
+    kept = dag.artifacts.open(dag.nodes.fits["zero-shot", "rooms", 0].ref)
+    assert load_finetuned(kept).epoch == 0
+    # Both documents are among the first ten, so the right one is first or second.
+    second = 1 / np.log2(3)
+    assert min(abs(zero["test"] - v) for v in (1, (1 + second) / 2, second)) < 1e-9

@@ -68,6 +68,11 @@ class Gt2Vec(GraphTextModel):
         return None if self.graph_token == "none" else self.graph_token
 
     @property
+    def embeds_as_stored(self) -> bool:
+        """Without a graph token."""
+        return self.graph_token == "none"
+
+    @property
     def reads_descriptions(self) -> bool:
         """For the second branch."""
         return self.description == "trained"

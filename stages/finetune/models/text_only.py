@@ -15,7 +15,8 @@ from permafrost.stages.finetune.model import (
 
 class TextOnly(GraphTextModel):
     """A scorer on the backbone's vector of the text, or of the graph in words with its text (GT2VEC, tables 5
-    and 9). On a frozen backbone a retrieval has nothing to train: documents are ranked by its own vectors."""
+    and 9). In a retrieval on a frozen backbone nothing is trained: documents are ranked by the cosine of its
+    own vectors, zero-shot."""
 
     kind: Literal["text_only"] = "text_only"
     of: Literal["text", "description"] = "text"
@@ -29,6 +30,11 @@ class TextOnly(GraphTextModel):
     def reads_descriptions(self) -> bool:
         """If it reads nothing else."""
         return self.of == "description"
+
+    @property
+    def embeds_as_stored(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def embeds_descriptions(self) -> bool:

@@ -353,9 +353,6 @@ def test_what_cannot_be_trained_is_refused(pair: Pairs) -> None:
         require(retrieval(), optim={"batch_size": 1})
     with pytest.raises(InputError, match=r"no test cases \(its splits: train, dev\)"):
         require(pairs({"train": 4, "dev": 2}))
-    data = data_of(retrieval(), pair("bert").backbone)
-    with pytest.raises(InputError, match="text_only has nothing to train for the loss retrieval"):
-        fit(config_of(data.corpus, {"kind": "text_only"}), data)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
