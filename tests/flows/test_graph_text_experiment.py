@@ -23,6 +23,7 @@ from permafrost.stages.finetune.losses.loss import default_graph_text_loss
 from permafrost.stages.finetune.trained import load_finetuned
 from permafrost.stages.finetune.tunings.lora import Lora
 from permafrost.stages.graphs.views import text_view
+from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
@@ -333,3 +334,19 @@ def test_a_search_has_a_row_of_the_frozen_backbone(folder: Path, tmp_path: Path)
     # Both documents are among the first ten, so the right one is first or second.
     second = 1 / np.log2(3)
     assert min(abs(zero["test"] - v) for v in (1, (1 + second) / 2, second)) < 1e-9
+
+
+@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.parametrize("engine", ["prefect", pytest.param("dask", marks=pytest.mark.deep)])
+def test_every_engine_has_the_keys_and_bytes_of_the_serial_one(
+    first_run: tuple[Path, Path, PipelineResult], folder: Path, tmp_path: Path, engine: str
+) -> None:
+    whole = experiment(folder)
+    content = {**whole, "methods": {"GT2VEC": whole["methods"]["GT2VEC"]}}
+    file = write(tmp_path / "graphs.yaml", content)
+    result = permafrost.run(file, home=tmp_path / "home", engine=engine)
+    assert result.computed == {"corpus": 3, "extract": 3, "finetune": 1, "score": 1, "report": 1}
+    there, here = ArtifactStore(first_run[1]), ArtifactStore(tmp_path / "home")
+    for stage in ("corpus", "finetune", "score"):
+        for ref in here.refs(stage):
+            assert here.manifest(ref).files == there.manifest(ref).files, ref
