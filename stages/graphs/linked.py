@@ -74,8 +74,8 @@ class Linking(BaseModel):
             relations: those that are known, in their order; None for those of the knowledge graph.
 
         Raises:
-            InputError: the knowledge graph cannot be read, the model of the relevance cannot score, or an
-                edge has a relation that is not known.
+            InputError: the knowledge graph cannot be read, the model of the relevance cannot score or gives a
+                score that is not finite, or an edge has a relation that is not known.
         """
         graph = self.knowledge.read(progress)
         known = graph.relations if relations is None else tuple(relations)
@@ -94,6 +94,14 @@ class Linking(BaseModel):
             progress.finish()
         texts, nodes = [one.text for one in wanted], [one.nodes for one in found]
         scores = self.node_relevance.scores(graph.labels, texts, nodes, progress)
+        for text, some, relevance in zip(texts, nodes, scores, strict=True):
+            if len(wrong := np.flatnonzero(~np.isfinite(relevance))):
+                label = graph.labels[int(some[wrong[0]])]
+                raise InputError(
+                    f"node_relevance {quoted(self.node_relevance.kind)} gives the node {quoted(label)} the "
+                    f"score {relevance[wrong[0]]} for the text {quoted(text)}, expected a finite number; "
+                    "compute in a wider type (dtype: float32), or use another kind"
+                )
         n_cut = 0
         collector = GraphCollector(len(known))
         progress.start("cut subgraphs", len(found), "graphs")

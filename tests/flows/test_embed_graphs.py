@@ -337,6 +337,14 @@ def test_graphs_need_a_model_that_reads_them(trained: Trained) -> None:
     assert encoder.encode([], []).shape[0] == 0
 
 
+def test_vectors_that_are_no_numbers_are_refused(trained: Trained) -> None:
+    encoder: Any = permafrost.open(trained.home).encoder(trained.models["beside"], device="cpu")
+    for weights in encoder.module.encoder.parameters():
+        weights.data.fill_(float("nan"))
+    with pytest.raises(InputError, match="'a cup' with its graph"):
+        encoder.encode(["a cup"], [None])
+
+
 def test_a_model_with_graphs_is_not_exported(
     trained: Trained,
     tmp_path: Path,

@@ -21,6 +21,7 @@ from permafrost.stages.graphs.node_types import (
     QUERY_ENTITY,
     QUERY_NODE,
 )
+from permafrost.stages.graphs.relevances.none import NoRelevance
 from permafrost.stages.graphs.sources.graph_retrieval import GraphRetrieval
 from permafrost.stages.graphs.sources.question_answering import GraphQuestions
 from permafrost.storage.errors import InputError
@@ -116,6 +117,17 @@ def test_texts_without_entities_have_a_graph_of_the_query_node_alone(tmp_path: P
     assert corpus.description(4) == ""
     with pytest.raises(InputError, match="none of the 4 graphs has a node"):
         questions(tmp_path, TRAIN[2:]).build()
+
+
+def test_a_score_that_is_no_number_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scores(_: object, __: object, ___: object, nodes: Any, ____: object) -> list[np.ndarray]:
+        return [np.where(np.arange(len(some)) == 1, np.nan, 0).astype(np.float32) for some in nodes]
+
+    monkeypatch.setattr(NoRelevance, "scores", scores)
+    with pytest.raises(InputError, match=r"'none' gives the node '.+' the score nan for the text"):
+        questions(tmp_path).build()
 
 
 def test_one_graph_for_all_choices_of_a_question(tmp_path: Path) -> None:
