@@ -1,0 +1,96 @@
+"""Batches of a fine-tuning through the backbone: one padded pass over passes by length.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.by_length EXPERIMENT TASK [--batch 32] [--rounds 5] [--set ...]
+
+A step is forward and back to graph tokens of normal numbers, on training cases of the experiment's task that
+are drawn anew for each round. Prints the ratio of processor times, tokens with padding over those without,
+milliseconds for a token, and how far states and gradients are from each other.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.measuring import Finding, show
+from permafrost.flows.experiment import load_experiment
+from permafrost.stages.extraction.backbone import load_backbone
+from permafrost.stages.extraction.recipes import encode, resolve_recipe
+from permafrost.stages.extraction.target import resolve_backbone
+from permafrost.stages.finetune.backbone_pass import embedding_width, read_states
+from permafrost.stages.finetune.by_length import PASS_TOKENS, passes, read_by_length
+from permafrost.stages.graphs.source import GraphSource
+
+VERSIONS = {"one pass": read_states, "by length": read_by_length}
+
+
+def measure(args: argparse.Namespace) -> list[Finding]:
+    """The findings of some rounds."""
+    experiment = load_experiment(args.experiment, args.set)
+    source = experiment.tasks[args.task]
+    assert isinstance(source, GraphSource), f"{args.task} has no graphs"
+    corpus = source.build()
+    base = resolve_backbone(experiment.backbone, experiment.store_dtype, experiment.codec)
+    backbone = load_backbone(base.files, experiment.backbone.dtype, "cpu")
+    recipe = resolve_recipe(experiment.recipe, base.sizes)
+    whole = encode(recipe, base.tokenizer, list(corpus.texts), base.max_length)
+    cases = corpus.case_split("train").column("items").to_pylist()
+    text_of = corpus.items.column("text").to_numpy()
+    draw = np.random.default_rng(0)
+    seconds = dict.fromkeys([*VERSIONS, "scored"], 0.0)
+    padded = dict.fromkeys(VERSIONS, 0)
+    n_tokens, apart = 0, [0.0, 0.0]
+    for _ in range(args.rounds):
+        picked = draw.choice(len(cases), args.batch, replace=False)
+        rows: NDArray[np.int64] = text_of[[item for case in picked for item in cases[case]]]
+        encoded = whole.take(rows)
+        lengths = encoded.token_ids.lengths + 1
+        n_tokens += int(lengths.sum())
+        order, bounds = passes(lengths, PASS_TOKENS["cpu"])
+        padded["one pass"] += int(lengths.max()) * len(lengths)
+        parts = np.split(lengths[order], bounds[1:-1])
+        padded["by length"] += sum(int(part.max()) * len(part) for part in parts)
+        tokens = torch.from_numpy(draw.normal(size=(len(rows), embedding_width(backbone))))
+        tokens = tokens.float().requires_grad_(True)
+        found: list[list[torch.Tensor]] = []
+        for name, read in VERSIONS.items():
+            begun = time.process_time()
+            z = read(backbone, encoded, recipe, "mean", tokens)
+            gradient = torch.autograd.grad(z.square().sum(), tokens)[0]
+            seconds[name] += time.process_time() - begun
+            found.append([z.detach(), gradient])
+        begun = time.process_time()
+        with torch.no_grad():
+            read_by_length(backbone, encoded, recipe, "mean", tokens)
+        seconds["scored"] += time.process_time() - begun
+        for at, (one, other) in enumerate(zip(*found, strict=True)):
+            apart[at] = max(apart[at], float((one - other).norm() / one.norm()))
+    milliseconds = {name: 1000 * s / n_tokens for name, s in seconds.items()}
+    return [
+        Finding("processor time, one pass / by length", seconds["one pass"] / seconds["by length"]),
+        *(Finding(f"tokens padded / real, {name}", n / n_tokens) for name, n in padded.items()),
+        *(Finding(f"ms for a token, {name}", ms) for name, ms in milliseconds.items()),
+        Finding("distance of states, relative", apart[0]),
+        Finding("distance of gradients, relative", apart[1]),
+    ]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("experiment", type=Path)
+    parser.add_argument("task")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    show("a batch of a fine-tuning through the backbone", measure(args), as_json=args.json)
+
+
+if __name__ == "__main__":
+    main()
