@@ -75,7 +75,7 @@ class FinetuneResult:
             history=tuple(history),
             log=tuple(log),
             aligned=tuple(trainee.aligned),
-            at_a_time=trainee.at_a_time,
+            at_a_time=trainee.fitting.at_a_time,
             n_parameters=trainee.model.n_parameters,
             state=dict(trainer.kept),
             tuned=trainee.model.tuned,

@@ -5,7 +5,7 @@ Axes: c cases, i items, d width of an embedding.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from permafrost.stages.extraction.memory import is_out_of_memory
 from permafrost.stages.finetune.config import FinetuneConfig, finetune_optimizer
 from permafrost.stages.finetune.data import Cases, FinetuneData
+from permafrost.stages.finetune.fitting import Fitting
 from permafrost.stages.finetune.losses.loss import ScoreLoss, VectorLoss
 from permafrost.stages.finetune.model import Embedded, GraphTextModule
 from permafrost.stages.finetune.parts import gradients_in_parts, joined, parts_of
@@ -24,7 +24,6 @@ from permafrost.stages.fit.trainer import Plan, Trainee, shuffled_batches
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.ragged import Ragged
 
-_T = TypeVar("_T")
 SCORED_AT_A_TIME = 64
 """Items per batch in evaluation, at most."""
 
@@ -72,8 +71,9 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         self.reader = data.controlled(config, module.tuned)
         self.train = trained_cases(config, data)
         self.aligned: list[Aligned] = []
-        self.at_a_time = config.optim.at_a_time
-        """Items that are computed at a time; falls when a batch does not fit in memory."""
+        self.fitting = Fitting(
+            self.model, device, config.optim.at_a_time, "one text with its graph"
+        )
 
     @property
     def plan(self) -> Plan:
@@ -118,36 +118,7 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
             )
             return [float(value)], len(batch.cases)
 
-        return self._fitting(len(batch.items), compute)
-
-    def _fitting(self, n_items: int, compute: Callable[[int | None], _T]) -> _T:
-        """`compute` with as many items at a time as fit in memory: half as many after each failure, for good.
-
-        Raises:
-            PermafrostError: an item does not fit even by itself.
-        """
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        while True:
-            try:
-                return compute(self.at_a_time)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                reason = str(error).strip().partition("\n")[0][:100] or "out of memory"
-            # Not inside the handler, where the error still holds the frames and with them the tensors.
-            tried = min(self.at_a_time or n_items, n_items)
-            if tried == 1:
-                raise PermafrostError(
-                    f"one text with its graph alone does not fit in the memory of {self.device} ({reason}); "
-                    "what was trained so far is kept. Use a smaller max_length, compute in a narrower dtype, "
-                    "set optim.activations: recomputed, or free memory of this device"
-                )
-            self.at_a_time = (tried + 1) // 2
-            with torch.no_grad():
-                for name, buffer in self.model.named_buffers():
-                    buffer.copy_(buffers[name])
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+        return self.fitting.run(len(batch.items), compute)
 
     def _embed(self, items: NDArray[np.int64], described: bool = True) -> Embedded:
         batch = self.reader.batch(items, self.device, described)
@@ -198,7 +169,7 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
                 )
             return joined(parts)
 
-        return self._fitting(min(len(items), SCORED_AT_A_TIME), compute)
+        return self.fitting.run(min(len(items), SCORED_AT_A_TIME), compute)
 
     @torch.no_grad()
     def scores(self, z: Tensor) -> NDArray[np.float64]:
@@ -237,12 +208,12 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
 
     def state(self) -> dict[str, Any]:
         """Distances so far, and how many items fit in memory."""
-        return {"aligned": [tuple(a) for a in self.aligned], "at_a_time": self.at_a_time}
+        return {"aligned": [tuple(a) for a in self.aligned], "at_a_time": self.fitting.at_a_time}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what `state` gave."""
         self.aligned = [Aligned(*a) for a in state["aligned"]]
-        self.at_a_time = state["at_a_time"]
+        self.fitting.at_a_time = state["at_a_time"]
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
         """An error that names the fit and its learning rate."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from permafrost.stages.extraction.families import HasModel
+from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.kinds import Category, Kind
 
 TUNED = "tuned."
@@ -51,6 +52,15 @@ class Tuning(Kind, ABC):
     @abstractmethod
     def changes_states(self) -> bool:
         """Whether texts get other states than those stored, so that each pass has to be computed."""
+
+    @property
+    def usual_lr(self) -> float:
+        """Learning rate of the backbone's weights in the fine-tuning of a head, if none is given."""
+        return 2e-4
+
+    def require(self, sizes: BackboneSizes) -> None:
+        """Raises: InputError: a backbone of these sizes cannot be trained so."""
+        return
 
     @abstractmethod
     def attach(self, backbone: HasModel, draw: torch.Generator) -> Tuned | None:

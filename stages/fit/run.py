@@ -10,7 +10,7 @@ from torch.func import functional_call
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.metrics import evaluate
 from permafrost.stages.fit.models import Predictions, TaskFacts, TaskModel, build_model
-from permafrost.stages.fit.optim import make_optimizer, rate
+from permafrost.stages.fit.optim import OptimConfig, make_optimizer, rate
 from permafrost.stages.fit.sources import Source, per_text, to_tensors
 from permafrost.stages.fit.trainer import Plan, Trainee
 from permafrost.storage.errors import InputError, PermafrostError
@@ -52,17 +52,7 @@ class HeadTrainee(Trainee[TaskModel, Batch]):
     @property
     def plan(self) -> Plan:
         """The config's training plan for the number of train examples."""
-        optim, n_examples = self.config.optim, len(self.train.labels)
-        limits = optim.limits(n_examples)
-        per_epoch = -(-n_examples // optim.batch_size)
-        n_steps = per_epoch * limits.n_epochs
-        return Plan(
-            limits.n_epochs,
-            per_epoch,
-            limits.patience,
-            max_grad_norm=optim.max_grad_norm,
-            rate=lambda step: rate(optim, step, n_steps),
-        )
+        return plan_of(self.config.optim, len(self.train.labels))
 
     def batches(self, epoch: int) -> Any:
         """Indices of examples, with the rows of their texts."""
@@ -88,6 +78,20 @@ class HeadTrainee(Trainee[TaskModel, Batch]):
             f"{self.config.model_dump_json()} with optim.lr {self.config.optim.lr}; lower "
             "optim.lr, or check the features with 'permafrost verify'"
         )
+
+
+def plan_of(optim: OptimConfig, n_examples: int) -> Plan:
+    """The training plan of a config, for this number of train examples."""
+    limits = optim.limits(n_examples)
+    per_epoch = -(-n_examples // optim.batch_size)
+    n_steps = per_epoch * limits.n_epochs
+    return Plan(
+        limits.n_epochs,
+        per_epoch,
+        limits.patience,
+        max_grad_norm=optim.max_grad_norm,
+        rate=lambda step: rate(optim, step, n_steps),
+    )
 
 
 def encode(

@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.progress import Progress
 
+RATE_FACTOR = "rate_factor"
+"""In a group of an optimiser's parameters: its share of the learning rate; 1 if it is not there."""
+
 M = TypeVar("M", bound=nn.Module)
 B = TypeVar("B")
 """A batch."""
@@ -219,7 +222,7 @@ class Trainer(Generic[M, B]):
                 nn.utils.clip_grad_norm_(trainee.model.parameters(), plan.max_grad_norm)
             if plan.rate is not None:
                 for group in optimizer.param_groups:
-                    group["lr"] = plan.rate(before + i)
+                    group["lr"] = plan.rate(before + i) * group.get(RATE_FACTOR, 1.0)
             optimizer.step()
             lr = optimizer.param_groups[0]["lr"]
             yield Step(epoch, before + i + 1, tuple(losses), n_examples, lr)

@@ -70,7 +70,7 @@ def fit(
     require_negatives(config, train)
     optim = config.optim.for_examples(len(train))
     trained = config.model_copy(update={"optim": optim})
-    facts = _facts(data, train)
+    facts = facts_of(data, train)
     file = None
     if checkpoint is not None:
         file = checkpoint_of(checkpoint, config, data, to_beat, checkpoint_every_s)
@@ -96,7 +96,8 @@ def ends_early(patience: int | None, to_beat: float | None, scores: Sequence[flo
     )
 
 
-def _facts(data: FitData, train: Examples) -> TaskFacts:
+def facts_of(data: FitData, train: Examples) -> TaskFacts:
+    """What a model has to know about the corpus it is trained on."""
     if data.task == "similarity":
         return TaskFacts(data.task, (), (float(train.labels.min()), float(train.labels.max())))
     return TaskFacts(data.task, data.label_names)

@@ -1,0 +1,319 @@
+"""A head trained together with its backbone, on the heads' tasks and by their protocol.
+
+Source: GLOT, tables 5, 9, 14 and 17 (full fine-tuning and LoRA beside the cached head). We differ as the
+heads' fits do: dev selects the epoch, and test is never read. With a frozen backbone (`train: probe`) it is
+the cached head's fit, computed on the fly.
+Axes: t tokens of all texts, n texts, e width of an encoding.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from permafrost.stages.bounds import MAX_STEPS
+from permafrost.stages.finetune.fitting import Fitting
+from permafrost.stages.finetune.live_reader import LiveReader
+from permafrost.stages.finetune.model import Embedded
+from permafrost.stages.finetune.parts import gradients_in_parts
+from permafrost.stages.finetune.recomputing import recomputing
+from permafrost.stages.finetune.tuning import TUNED, Tuned, TuningConfig
+from permafrost.stages.finetune.tunings.probe import Probe
+from permafrost.stages.fit.checkpoint import Checkpoint, checkpoint_of, train_resumably
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.data import Examples, FitData
+from permafrost.stages.fit.metrics import evaluate
+from permafrost.stages.fit.models import TaskFacts, TaskModel, build_model
+from permafrost.stages.fit.optim import OptimConfig
+from permafrost.stages.fit.run import plan_of, predict
+from permafrost.stages.fit.sources import source_of, source_with_negatives
+from permafrost.stages.fit.splits import require_fitting, require_negatives, splits
+from permafrost.stages.fit.trained import FitResult
+from permafrost.stages.fit.trainer import RATE_FACTOR, Plan, Trainee, Trainer
+from permafrost.stages.fit.training import facts_of
+from permafrost.storage.errors import InputError, PermafrostError
+from permafrost.storage.keys import digest
+from permafrost.storage.progress import Progress
+from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import Batch, InMemoryReader
+
+HEAD = "head."
+"""Prefix, in the state of a training, of the head's parameters."""
+
+
+class TunedOptim(OptimConfig):
+    """How a head and its backbone are trained. The head's rate is `lr`."""
+
+    optimizer: Literal["adam", "adamw"] = "adamw"
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
+    max_steps: int = Field(default=1000, ge=1, le=MAX_STEPS)
+    max_grad_norm: float | None = Field(default=1.0, gt=0, allow_inf_nan=False)
+    backbone_lr: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Learning rate of the backbone's weights, which follows the schedule too; that which is usual for what
+    is trained if not given."""
+    at_a_time: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    """Texts that are computed at a time, with the gradients of the whole batch: the others wait as encodings
+    only. None: the whole batch, until one does not fit in memory. Of no use to heads with batch
+    normalisation, whose statistics would be those of a part."""
+    activations: Literal["kept", "recomputed"] = "kept"
+    """`recomputed`: those of the backbone's blocks are computed again on the way back (gradient
+    checkpointing)."""
+
+
+class TunedHeadConfig(BaseModel):
+    """One head on one array of a backbone that is trained with it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fit: FitConfig
+    """The head and its task; its `optim` is not used."""
+    train: TuningConfig = Probe()
+    optim: TunedOptim = TunedOptim()
+
+
+class TunedModel(nn.Module):
+    """A head with its task's layers, and what is trained of the backbone."""
+
+    def __init__(self, head: TaskModel, tuned: Tuned | None) -> None:
+        super().__init__()
+        self.head, self.tuned = head, tuned
+
+
+@dataclass(frozen=True)
+class TunedHeadResult:
+    """What a fine-tuning ends with."""
+
+    config: TunedHeadConfig
+    fit: FitResult
+    """The head."""
+    backbone: dict[str, Tensor]
+    """What was trained of the backbone at the best epoch, as in the state of `tuned`."""
+    tuned: Tuned | None
+    n_tuned: int
+    """Trained parameters of the backbone."""
+    at_a_time: int | None
+    """Texts that were computed at a time at the end; None for whole batches."""
+
+
+class TunedHeadTrainee(Trainee[TunedModel, Batch]):
+    """A head and its backbone in training; the same seed gives the same initial weights on every device.
+
+    Args:
+        config: with its limits filled in.
+        facts: what the model needs to know about the corpus.
+        examples: of train and dev.
+        reader: of all texts of the corpus; what is trained of its backbone is changed.
+        device: where to compute.
+    """
+
+    def __init__(
+        self,
+        config: TunedHeadConfig,
+        facts: TaskFacts,
+        examples: tuple[Examples, Examples],
+        reader: LiveReader,
+        device: torch.device,
+    ) -> None:
+        self.config, self._reader, self.device = config, reader, device
+        train, dev = examples
+        sourced = source_with_negatives if config.fit.loss.adds_negatives else source_of
+        # The numbers of texts in place of their rows, which are computed in the step itself.
+        self._train = sourced(train, _numbers(reader.n_texts))
+        self._dev = source_of(dev, reader)
+        head = build_model(config.fit, facts, reader.width)
+        # After the head's own weights: those are the cached head's, whatever else is trained.
+        draw = torch.Generator().manual_seed(config.fit.seed)
+        self.model = TunedModel(head, config.train.attach(reader.backbone, draw)).to(device)
+        self.optimizer = self._optimizer()
+        self.fitting = Fitting(self.model, device, config.optim.at_a_time, "one text")
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        optim = self.config.optim
+        rate = self.config.train.usual_lr if optim.backbone_lr is None else optim.backbone_lr
+        tuned = [] if self.model.tuned is None else list(self.model.tuned.parameters())
+        groups = [
+            {"params": list(self.model.head.parameters()), RATE_FACTOR: 1.0},
+            {"params": tuned, RATE_FACTOR: rate / optim.lr},
+        ]
+        groups = [group for group in groups if group["params"]]
+        if not groups:
+            raise InputError(
+                f"head {self.config.fit.head.kind} has no parameters with these settings and loss "
+                f"{self.config.fit.loss.kind} adds none, so there is nothing to train; use another head, or "
+                "train the backbone"
+            )
+        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optim.optimizer]
+        return kind(groups, lr=optim.lr, weight_decay=optim.weight_decay, fused=True)
+
+    @property
+    def plan(self) -> Plan:
+        """The config's training plan for the number of train examples."""
+        return plan_of(self.config.optim, len(self._train.labels))
+
+    def batches(self, epoch: int) -> Any:
+        """Indices of examples, with the numbers of their texts; the batches of the cached head."""
+        return self._train.shuffled(self.config.optim.batch_size, self.config.fit.seed, epoch)
+
+    def _encode(self, texts: NDArray[np.int64]) -> Float[Tensor, "n e"]:
+        optim, tuned = self.config.optim, self.model.tuned
+        with (
+            nullcontext() if tuned is None else tuned.drawing(),
+            recomputing(self._reader.backbone)
+            if optim.activations == "recomputed" and torch.is_grad_enabled()
+            else nullcontext(),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=optim.precision == "bfloat16"),
+            nullcontext() if tuned is not None and torch.is_grad_enabled() else torch.no_grad(),
+        ):
+            rows, offsets = self._reader.rows(texts)
+        return self.model.head(rows, offsets)
+
+    def _loss(self, picked: NDArray[np.int64], encoded: Tensor) -> Tensor:
+        labels = torch.from_numpy(self._train.labels[picked]).to(self.device)
+        return self.model.head.loss(encoded, labels)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, int]:
+        """The loss of a batch that is computed whole."""
+        picked, texts = batch
+        return self._loss(picked, self._encode(texts.data[:, 0])), len(picked)
+
+    def gradients(
+        self, batch: Batch, require_finite: Callable[[Sequence[float]], None]
+    ) -> tuple[list[float], int]:
+        """In parts if the batch does not fit, or is not meant to, at a time."""
+        picked, texts = batch[0], batch[1].data[:, 0]
+
+        def compute(at_a_time: int | None) -> tuple[list[float], int]:
+            self.optimizer.zero_grad()
+            if at_a_time is None or at_a_time >= len(texts):
+                return super(TunedHeadTrainee, self).gradients(batch, require_finite)
+
+            def loss(embedded: Embedded) -> Tensor:
+                value = self._loss(picked, embedded.z)
+                require_finite([float(value.detach())])
+                return value
+
+            value = gradients_in_parts(
+                self.model,
+                lambda part: Embedded(self._encode(texts[part])),
+                len(texts),
+                at_a_time,
+                loss,
+            )
+            return [float(value)], len(picked)
+
+        return self.fitting.run(len(texts), compute)
+
+    def dev(self) -> tuple[float]:
+        """The config's metric on dev."""
+        fit = self.config.fit
+
+        def compute(at_a_time: int | None) -> tuple[float]:
+            size = min(at_a_time or self.config.optim.batch_size, self.config.optim.batch_size)
+            answers = predict(self.model.head, self._dev, size, self.device)
+            return (evaluate(fit.metric, self._dev.labels, answers.values),)
+
+        return self.fitting.run(self.config.optim.batch_size, compute)
+
+    def state(self) -> dict[str, Any]:
+        """How many texts fit in memory."""
+        return {"at_a_time": self.fitting.at_a_time}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self.fitting.at_a_time = state["at_a_time"]
+
+    def broken(self, what: str, part: int, value: float) -> PermafrostError:
+        """An error that names the fine-tuning and its learning rates."""
+        return PermafrostError(
+            f"the loss is {value} {what} of the fine-tuning {self.config.model_dump_json()}; lower "
+            "optim.lr and optim.backbone_lr, or train in float32"
+        )
+
+
+def _numbers(n_texts: int) -> InMemoryReader:
+    """Text i has one row, the number i."""
+    rows = Ragged(np.arange(n_texts)[:, None], np.arange(n_texts + 1))
+    return InMemoryReader("texts", rows, precision="stored")
+
+
+def finetune_head(
+    config: TunedHeadConfig,
+    data: FitData,
+    reader: LiveReader,
+    progress: Progress,
+    device: str = "cpu",
+    checkpoint: Path | None = None,
+    checkpoint_every_s: float = 0.0,
+) -> TunedHeadResult:
+    """Train a head with its backbone, evaluate on dev after every epoch, and keep the best one.
+
+    Args:
+        config: of head, backbone and training.
+        data: the corpus; its one reader is `reader`, and test is not read.
+        reader: of the config's array. Its backbone is the caller's own if it is trained.
+        progress: receives every step.
+        device: where the backbone is.
+        checkpoint: file that is written in the middle of epochs and removed at the end. If it exists, from a
+            killed fine-tuning of the same config and data, that one is resumed, with the result it would have
+            had. Use one file per fine-tuning and version of the code.
+        checkpoint_every_s: minimum seconds between two writes.
+
+    Raises:
+        InputError: there are no train or dev examples, nothing to learn, or a loss or metric of another kind
+            of task.
+        PermafrostError: the loss or an answer is not finite, or one text does not fit in memory.
+        CorruptDataError: the checkpoint is damaged.
+    """
+    require_fitting(config.fit, data)
+    train, dev = splits(config.fit.seed, config.fit.labels, data)
+    require_negatives(config.fit, train)
+    limits = config.optim.limits(len(train))
+    optim = config.optim.model_copy(
+        update={"max_epochs": limits.n_epochs, "patience": limits.patience}
+    )
+    facts = facts_of(data, train)
+    fit = config.fit.model_copy(update={"optim": OptimConfig(**_of_a_head(optim))})
+    whole = config.model_copy(update={"optim": optim, "fit": fit})
+    file = None if checkpoint is None else _checkpoint(checkpoint, whole, data, checkpoint_every_s)
+    trainee = TunedHeadTrainee(whole, facts, (train, dev), reader, torch.device(device))
+    trainer = Trainer(trainee, trainee.plan)
+    n_steps = trainee.plan.n_steps * trainee.plan.n_epochs
+    progress.start(f"finetune {fit.head.kind}", n_steps, "steps")
+    try:
+        train_resumably(trainer, progress, file)
+    finally:
+        progress.finish()
+    result = FitResult.of(fit, fit, None, trainer, reader.width, facts)
+    head = _under(HEAD, trainer.kept)
+    tuned = trainee.model.tuned
+    return TunedHeadResult(
+        config=config,
+        fit=replace(result, state=head),
+        backbone=_under(TUNED, trainer.kept),
+        tuned=tuned,
+        n_tuned=0 if tuned is None else sum(p.numel() for p in tuned.parameters()),
+        at_a_time=trainee.fitting.at_a_time,
+    )
+
+
+def _of_a_head(optim: TunedOptim) -> dict[str, Any]:
+    """The settings that a cached head has too."""
+    return {name: getattr(optim, name) for name in OptimConfig.model_fields}
+
+
+def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def _checkpoint(path: Path, config: TunedHeadConfig, data: FitData, every_s: float) -> Checkpoint:
+    base = checkpoint_of(path, config.fit, data, None)
+    identity = digest({"fit": base.identity, "config": config.model_dump(mode="json")})
+    return Checkpoint(path, identity, every_s, "steps")

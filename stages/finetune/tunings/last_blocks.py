@@ -1,0 +1,55 @@
+"""The last blocks of the backbone are trained, those below stay frozen."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from permafrost.stages.bounds import MAX_STEPS
+from permafrost.stages.extraction.families import HasModel
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.finetune.tuning import Tuned, Tuning
+from permafrost.stages.finetune.tunings.full import WEIGHTS, OwnWeights
+from permafrost.storage.errors import InputError
+
+
+class LastBlocks(Tuning):
+    """The weights of the last `n` blocks, and of the final norm if there is one."""
+
+    kind: Literal["last_blocks"] = "last_blocks"
+    n: int = Field(default=2, ge=1, le=MAX_STEPS)
+
+    @property
+    def changes_states(self) -> bool:
+        """Of every text."""
+        return True
+
+    @property
+    def usual_lr(self) -> float:
+        """As full fine-tuning."""
+        return 2e-5
+
+    def require(self, sizes: BackboneSizes) -> None:
+        """Raises: InputError: the backbone has fewer blocks."""
+        if self.n > sizes.n_layers:
+            raise InputError(
+                f"train says last_blocks with n {self.n}, but the backbone has {sizes.n_layers} blocks; use "
+                "fewer, or kind full"
+            )
+
+    def attach(self, backbone: HasModel, draw: torch.Generator) -> Tuned:
+        """The parameters of these blocks have a gradient from now on; nothing is drawn."""
+        model, family = backbone.model, backbone.family
+        modules: list[nn.Module] = list(family.block_list(model)[-self.n :])
+        if family.has_final_norm(model.config) and (norm := family.norm_module(model)) is not None:
+            modules.append(norm)
+        chosen = {id(p) for module in modules for p in module.parameters()}
+        return OwnWeights({n: p for n, p in model.named_parameters() if id(p) in chosen})
+
+    def load(self, folder: Path) -> Mapping[str, Tensor]:
+        """By the names of the backbone's parameters."""
+        return load_file(folder / WEIGHTS)

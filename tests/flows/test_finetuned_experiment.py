@@ -1,0 +1,116 @@
+"""An experiment of heads trained with their backbone, from texts to the table of the report."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from permafrost.flows.pipeline import PipelineResult, run_serially
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
+from tests.flows.experiments import rows_of, run_in
+from tests.stages.extraction.tiny_models import WORDS, save_model
+
+TRAINED: dict[str, Any] = {
+    "probe": "probe",
+    "LoRA": {"kind": "lora", "r": 2, "dropout": 0.1},
+    "full": "full",
+    "last block": {"kind": "last_blocks", "n": 1},
+}
+
+
+def experiment(folder: Path) -> dict[str, Any]:
+    lines = [f"{WORDS[2 + i % 9]} and {WORDS[3 + i % 7]} {i}\t{i % 2}" for i in range(24)]
+    for split, some in (("train", lines[:12]), ("dev", lines[12:18]), ("test", lines[18:])):
+        (folder / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(some) + "\n")
+    optim = {"lr": 0.01, "batch_size": 6, "max_epochs": 2, "patience": None}
+
+    def method(**fields: object) -> dict[str, Any]:
+        head = {"kind": "glot", "hidden": 8}
+        return {"head": head, "layer": "hidden/2", "optim": dict(optim), **fields}
+
+    return {
+        "name": "tuned",
+        "backbone": {"source": str(folder / "llama"), "max_length": 30},
+        "store_dtype": "float32",
+        "capture": "hidden=2",
+        "tasks": {
+            "words": {
+                "kind": "files",
+                "task": {"kind": "classification"},
+                "files": {s: str(folder / f"{s}.tsv") for s in ("train", "dev", "test")},
+            }
+        },
+        "methods": {
+            "cached": method(
+                kind="head",
+                optim={**optim, "optimizer": "adamw", "weight_decay": 0.01, "max_grad_norm": 1.0},
+            ),
+            **{name: method(kind="finetuned", train=train) for name, train in TRAINED.items()},
+            "shuffled": method(kind="finetuned", train="full", labels="shuffled"),
+        },
+        "seeds": [0],
+        "report": {"title": "Tuned"},
+        "runtime": {"extract": {"device": "cpu"}},
+    }
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, PipelineResult]:
+    folder = tmp_path_factory.mktemp("tuned")
+    save_model("llama", folder / "llama")
+    return run_in(folder, experiment(folder))
+
+
+def test_every_row_is_in_the_report(ran: tuple[Path, Path, PipelineResult]) -> None:
+    _, home, result = ran
+    rows = {row["method"]: row for row in rows_of(result)}
+    assert rows.keys() >= {"cached", *TRAINED, "shuffled"}
+    assert rows["probe"]["dev"] == pytest.approx(rows["cached"]["dev"])
+    sizes = {name: row["n_parameters"] for name, row in rows.items() if row["n_parameters"]}
+    assert sizes["probe"] == sizes["cached"] < sizes["LoRA"] < sizes["last block"] < sizes["full"]
+    store = ArtifactStore(home)
+    chosen = {
+        m.summary["method"]: read_json(store.folder(m.ref) / "metrics.json")["choice"]
+        for m in store.all("score")
+    }
+    assert chosen["LoRA"]["train.r"] == 2
+    assert "train.kind" not in chosen["cached"]
+
+
+def test_nothing_runs_again(ran: tuple[Path, Path, PipelineResult]) -> None:
+    path, home, _ = ran
+    assert not run_serially(path, home).computed
+
+
+def test_adapters_lie_in_the_artifact_as_peft_writes_them(
+    ran: tuple[Path, Path, PipelineResult],
+) -> None:
+    _, home, _ = ran
+    (adapters,) = home.glob("artifacts/finetune/*/backbone/adapter_model.safetensors")
+    assert adapters.with_name("adapter_config.json").is_file()
+    assert all(torch.isfinite(v).all() for v in load_file(adapters).values())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "methods.full.layer=hidden/9",
+            "hidden=9 was asked for, but this llama backbone has hidden 0",
+        ),
+        ("methods.full.train.kind=half", "half"),
+        ("methods.last block.train.n=9", "last_blocks with n 9, but the backbone has 3 blocks"),
+        ("methods.LoRA.optim.backbone_lr=-1", "greater than or equal to 0"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_runs(
+    ran: tuple[Path, Path, PipelineResult], tmp_path: Path, change: str, message: str
+) -> None:
+    path, _, _ = ran
+    with pytest.raises(InputError, match=message):
+        run_serially(path, tmp_path / "home", [change])
+    assert not (tmp_path / "home").exists()
