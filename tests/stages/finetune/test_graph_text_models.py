@@ -245,7 +245,7 @@ def test_a_batch_that_does_not_fit_is_split_and_the_next_one_too(pair: Pairs) ->
     small = trainee(config_of(data.corpus, model), data)
     limited(small, 1, torch.OutOfMemoryError)
     parts = gradients(small)
-    assert small.at_a_time == 1
+    assert small.fitting.at_a_time == 1
     assert same_direction(parts, whole)
     nothing = trainee(config_of(data.corpus, model), data)
     limited(nothing, 0, torch.OutOfMemoryError)
