@@ -22,6 +22,7 @@ from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig
 from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise
 from permafrost.stages.graph_encoders.kinds.pyg_relational import PygRelational
 from permafrost.stages.graphs.facts import Facts
+from permafrost.stages.graphs.given import GraphsForTexts
 from permafrost.stages.graphs.knowledge_graph import KnowledgeSource
 from permafrost.stages.graphs.relevance import Relevance
 from permafrost.stages.heads import PygConv, PygPoolHead
@@ -88,8 +89,9 @@ KINDS = [
         kind
         for category in CATEGORIES
         # The key of a corpus holds what its source's fields stand for: tests/stages/corpus and graphs.
-        # Methods and probes make the configs of nodes, which stand above.
-        if not issubclass(category.base, OF_CORPORA | Method | Probe)
+        # Methods and probes make the configs of nodes, which stand above. Graphs for texts are embedded and
+        # are in no key.
+        if not issubclass(category.base, OF_CORPORA | Method | Probe | GraphsForTexts)
         for kind in category.kinds().values()
     ),
 ]
