@@ -77,7 +77,7 @@ def _untrained(
         history=(),
         log=(),
         aligned=(),
-        at_a_time=trainee.at_a_time,
+        at_a_time=trainee.fitting.at_a_time,
         n_parameters=0,
         state=trainee.model.state_dict(),
         tuned=None,

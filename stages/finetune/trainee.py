@@ -20,6 +20,7 @@ from permafrost.stages.finetune.losses.loss import ScoreLoss, VectorLoss
 from permafrost.stages.finetune.model import Embedded, GraphTextModule
 from permafrost.stages.finetune.parts import gradients_in_parts, joined, parts_of
 from permafrost.stages.finetune.search import ndcg_at_10, searched
+from permafrost.stages.fit.optim import limits_of
 from permafrost.stages.fit.trainer import Plan, Trainee, shuffled_batches
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.ragged import Ragged
@@ -80,7 +81,8 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         """The config's training plan for the number of train cases."""
         optim = self.config.optim
         n_steps = len(self._order(1))
-        return Plan(optim.max_epochs, n_steps, optim.patience, max_grad_norm=optim.max_grad_norm)
+        limits = limits_of(optim.max_epochs, optim.patience, optim.max_steps, n_steps)
+        return Plan(limits.n_epochs, n_steps, limits.patience, max_grad_norm=optim.max_grad_norm)
 
     def _order(self, epoch: int) -> list[NDArray[np.int64]]:
         optim, least = self.config.optim, self.config.loss.least_batch

@@ -22,6 +22,21 @@ class Limits(NamedTuple):
     """Epochs without improvement on dev before training stops; None for never."""
 
 
+def limits_of(
+    max_epochs: int | None,
+    patience: int | Literal["auto"] | None,
+    max_steps: int,
+    steps_per_epoch: int,
+) -> Limits:
+    """The limits where `max_epochs` is not given (as many epochs as begin within `max_steps`, at least two)
+    or `patience` is `auto` (as many as make up a tenth of the steps, at least five)."""
+    if max_epochs is None:
+        max_epochs = max(math.ceil(max_steps / steps_per_epoch), LEAST_EPOCHS)
+    if patience == "auto":
+        patience = max(math.ceil(max_steps / 10 / steps_per_epoch), LEAST_PATIENCE)
+    return Limits(max_epochs, patience)
+
+
 class OptimConfig(BaseModel):
     """How a head is trained. The defaults train on small data until dev stops improving.
 
@@ -59,12 +74,7 @@ class OptimConfig(BaseModel):
     def limits(self, n_examples: int) -> Limits:
         """The limits for this number of examples."""
         per_epoch = math.ceil(n_examples / self.batch_size)
-        n_epochs, patience = self.max_epochs, self.patience
-        if n_epochs is None:
-            n_epochs = max(math.ceil(self.max_steps / per_epoch), LEAST_EPOCHS)
-        if patience == "auto":
-            patience = max(math.ceil(self.max_steps / 10 / per_epoch), LEAST_PATIENCE)
-        return Limits(n_epochs, patience)
+        return limits_of(self.max_epochs, self.patience, self.max_steps, per_epoch)
 
     def for_examples(self, n_examples: int) -> "OptimConfig":
         """The same config with its limits filled in."""

@@ -444,3 +444,12 @@ def test_a_stopped_training_goes_on_with_the_result_it_would_have_had(
     assert not file.exists()
     assert all(torch.equal(again.state[k], whole.state[k]) for k in whole.state), "bitwise"
     assert (again.history, again.log, again.aligned) == (whole.history, whole.log, whole.aligned)
+
+
+def test_defaults_train_until_dev_stops_improving(pair: Pairs) -> None:
+    data = data_of(pairs(), pair("bert").backbone)
+    defaults: dict[str, object] = {"max_epochs": None, "max_steps": 30, "batch_size": 4}
+    given = trainee(config_of(data.corpus, GT2VEC), data).plan
+    plan = trainee(config_of(data.corpus, GT2VEC, optim=defaults), data).plan
+    assert (given.n_epochs, given.n_steps) == (2, 3)
+    assert (plan.n_epochs, plan.patience) == (10, 5), "30 steps of 3 an epoch; at least five epochs"
