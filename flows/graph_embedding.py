@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from permafrost.flows.embedding import ExtractContext, Made, Unique, extract_unique
-from permafrost.stages.encoder import GraphsOfTexts, find_graph_text
+from permafrost.stages.encoder import GraphsOfTexts, find_graph_text, graphs_record
 from permafrost.stages.extraction.backbone import choose_device, load_backbone
 from permafrost.stages.extraction.extract import ExtractReport
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.finetune.graph_batches import ItemFeatures, RandomRows, Rows, StoredRows
-from permafrost.stages.graphs.given import GraphsForTexts, TextRows
+from permafrost.stages.graphs.given import TextRows
 from permafrost.storage.keys import text_digest, to_plain
 from permafrost.storage.readers import FeatureReader, open_reader
 from permafrost.storage.texts import Texts, each_once
@@ -105,10 +105,6 @@ class ByGraphText:
             "head": self.artifact,
             "arrays": arrays,
             "stores": [to_plain(t.identity) for t in (target, fitted.labels) if t is not None],
-            "graphs": (
-                self.graphs.model_dump(mode="json")
-                if isinstance(self.graphs, GraphsForTexts)
-                else None
-            ),
+            "graphs": graphs_record(self.graphs),
         }
         return Made(found[items], reports, said, sum(r.n_tokens for r in reports))

@@ -44,8 +44,7 @@ from permafrost.stages.finetune.model import GraphTextModelConfig, default_graph
 from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
 from permafrost.stages.finetune.train import finetune
 from permafrost.stages.finetune.trained import load_finetuned
-from permafrost.stages.finetune.tuning import TuningConfig
-from permafrost.stages.finetune.tunings.probe import Probe
+from permafrost.stages.finetune.tuning import TuningConfig, frozen_backbone
 from permafrost.stages.graphs.views import Place
 from permafrost.stages.metrics.records import Role
 from permafrost.storage.artifacts import Draft
@@ -83,7 +82,7 @@ class GraphTextMethod(Method):
     read: ReadAt = "last"
     """Where a text's vector is read."""
     nodes: NodeFeatures = NodeFeatures()
-    train: TuningConfig = Probe()
+    train: TuningConfig = Field(default_factory=frozen_backbone)
     """What of the backbone is trained: `probe` for nothing, or {kind: lora, ...}."""
     place: Place = "before"
     """Of a description, beside its text."""

@@ -8,6 +8,7 @@ from permafrost.stages.encoder.graph_text import (
     GraphsOfTexts,
     find_graph_text,
     graphs_config,
+    graphs_record,
 )
 from permafrost.stages.encoder.graph_text_encoder import GraphTextEncoder, load_graph_text
 from permafrost.stages.encoder.load import (
@@ -34,6 +35,7 @@ __all__ = [
     "find_fitted",
     "find_graph_text",
     "graphs_config",
+    "graphs_record",
     "load_encoder",
     "load_exported",
     "load_graph_text",

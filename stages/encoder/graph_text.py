@@ -180,6 +180,13 @@ def graphs_config(given: GraphsForTexts | Mapping[str, Any]) -> GraphsForTexts:
         raise InputError(f"the graphs: {'; '.join(reasons)}") from error
 
 
+def graphs_record(graphs: GraphsOfTexts) -> dict[str, Any] | None:
+    """What a record says of given graphs: the kind and its fields; None for triples, and for none at all."""
+    if isinstance(graphs, GraphsForTexts | Mapping):
+        return graphs_config(graphs).model_dump(mode="json")
+    return None
+
+
 def find_graph_text(home: Path, name: str, backbone: str | None) -> FittedGraphText:
     """Find a trained graph-text model; reads and hashes the backbones' files, loads no weights of theirs.
 

@@ -11,8 +11,7 @@ from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
 from permafrost.stages.finetune.backbone_pass import ReadAt
 from permafrost.stages.finetune.losses.loss import GraphTextLossConfig, ScoreLoss
 from permafrost.stages.finetune.model import GraphTextModelConfig
-from permafrost.stages.finetune.tuning import TuningConfig
-from permafrost.stages.finetune.tunings.probe import Probe
+from permafrost.stages.finetune.tuning import TuningConfig, frozen_backbone
 from permafrost.stages.fit.grid import flat
 
 
@@ -64,7 +63,7 @@ class FinetuneConfig(BaseModel):
     loss: GraphTextLossConfig
     read: ReadAt = "last"
     """Where a text's vector is read: at its last token, its recipe's readout, or the mean over its span."""
-    train: TuningConfig = Probe()
+    train: TuningConfig = Field(default_factory=frozen_backbone)
     """What of the backbone is trained."""
     optim: FinetuneOptim = FinetuneOptim()
     seed: int = Field(ge=0, le=MAX_SEED)

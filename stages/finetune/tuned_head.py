@@ -25,8 +25,7 @@ from permafrost.stages.finetune.live_reader import LiveReader
 from permafrost.stages.finetune.model import Embedded
 from permafrost.stages.finetune.parts import gradients_in_parts
 from permafrost.stages.finetune.recomputing import recomputing
-from permafrost.stages.finetune.tuning import TUNED, Tuned, TuningConfig
-from permafrost.stages.finetune.tunings.probe import Probe
+from permafrost.stages.finetune.tuning import TUNED, Tuned, TuningConfig, frozen_backbone
 from permafrost.stages.fit.checkpoint import Checkpoint, checkpoint_of, train_resumably
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import Examples, FitData
@@ -75,7 +74,7 @@ class TunedHeadConfig(BaseModel):
 
     fit: FitConfig
     """The head and its task; its `optim` is not used."""
-    train: TuningConfig = Probe()
+    train: TuningConfig = Field(default_factory=frozen_backbone)
     optim: TunedOptim = TunedOptim()
 
 

@@ -108,3 +108,8 @@ def _in_file(name: str) -> str:
 TUNINGS = Category("tuning of the backbone", Tuning, "permafrost.stages.finetune.tunings")
 TuningConfig = Annotated[Tuning, TUNINGS.field_or_name()]
 """Any tuning, by its `kind`, or by the name of one alone."""
+
+
+def frozen_backbone() -> Tuning:
+    """Nothing of the backbone is trained: what a method does that says nothing of it."""
+    return TUNINGS.validate({"kind": "probe"})

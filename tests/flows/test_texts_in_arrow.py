@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.flows import extraction
-from permafrost.flows.embedding import ByMethod, ExtractContext, embed_config, embed_texts
+from permafrost.flows.embedding import ByMethod, ExtractContext, Made, embed_config, embed_texts
 from permafrost.stages.corpus.texts import read_texts
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
@@ -55,9 +55,9 @@ def test_embed(texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         _require_once(unique.texts, unique.digests)
         report = SimpleNamespace(store=SimpleNamespace(store_id="x"), n_truncated=0)
         vectors = np.array([[1.0], [2.0], [3.0]], np.float32)
-        return SimpleNamespace(vectors=vectors, reports=[report], facts={}, n_tokens_computed=0)
+        return Made(vectors, [report], {}, 0)  # type: ignore[list-item]
 
-    monkeypatch.setattr(ByMethod, "make", made)
+    monkeypatch.setattr(ByMethod, "_of_unique", made)
     config = embed_config(method="mean", layers="last", of="hidden")
     output = tmp_path / "out.parquet"
     place = ExtractContext(tmp_path, ExtractRuntime(), lambda label: SilentProgress())
