@@ -10,6 +10,7 @@ from benchmarks import graph_token
 from permafrost.stages.finetune.data import FinetuneData
 
 
+@pytest.mark.deep
 def test_each_line_is_of_both_ways_over_the_same_texts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

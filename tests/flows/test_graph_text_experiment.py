@@ -336,8 +336,9 @@ def test_a_search_has_a_row_of_the_frozen_backbone(folder: Path, tmp_path: Path)
     assert min(abs(zero["test"] - v) for v in (1, (1 + second) / 2, second)) < 1e-9
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("prefect_server")
-@pytest.mark.parametrize("engine", ["prefect", pytest.param("dask", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("engine", ["prefect", "dask"])
 def test_every_engine_has_the_keys_and_bytes_of_the_serial_one(
     first_run: tuple[Path, Path, PipelineResult], folder: Path, tmp_path: Path, engine: str
 ) -> None:

@@ -100,6 +100,7 @@ def check(where: Dask, home: Path, shown: Shown) -> None:
     require_told_once("\n".join(logs), note)
 
 
+@pytest.mark.deep
 def test_an_error_in_a_worker_is_told_once_with_its_place(
     scheduler: str, tmp_path: Path, shown: Shown
 ) -> None:

@@ -226,9 +226,9 @@ def equal(one: FinetuneResult, other: FinetuneResult) -> bool:
     ("family", "model"),
     [
         ("llama", GT2VEC),
-        ("bert", TEXT),
-        ("gpt2", {**TEXT, "of": "description"}),
-        ("bert", {"kind": "qa_gnn"}),
+        pytest.param("bert", TEXT, marks=pytest.mark.deep),
+        pytest.param("gpt2", {**TEXT, "of": "description"}, marks=pytest.mark.deep),
+        pytest.param("bert", {"kind": "qa_gnn"}, marks=pytest.mark.deep),
     ],
 )
 def test_a_tuned_model_is_trained_saved_and_scored(
@@ -307,6 +307,7 @@ def test_fits_side_by_side_are_what_each_is_alone(own: Own, stored: Stored) -> N
     assert torch.equal(torch.get_rng_state(), before), "of all threads: not drawn from"
 
 
+@pytest.mark.deep
 def test_a_stopped_fit_draws_on_as_it_would_have(own: Own, stored: Stored, tmp_path: Path) -> None:
     data = stored("llama")
     config, file = lora_config(data), tmp_path / "fit.pt"

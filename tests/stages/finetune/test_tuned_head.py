@@ -235,7 +235,13 @@ def test_parts_have_the_gradients_of_the_whole(own: Own, train: str) -> None:
         torch.testing.assert_close(parts[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("train", sorted(TUNINGS))
+@pytest.mark.parametrize(
+    "train",
+    [
+        "lora",
+        *(pytest.param(kind, marks=pytest.mark.deep) for kind in ("probe", "full", "last_blocks")),
+    ],
+)
 def test_one_that_is_killed_goes_on_where_it_was(own: Own, tmp_path: Path, train: str) -> None:
     wanted = config(train, optim={"backbone_lr": 0.01})
     file = tmp_path / "fit.pt"
