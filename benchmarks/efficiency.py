@@ -9,8 +9,8 @@ from the feature store (in memory, float16), against the same step behind a forw
 backbone over the batch's token ids. `memory`: the peak of a fresh process that takes three such steps,
 beyond one that imports the same modules; on the fly that includes the backbone. `graph`: building the
 token graphs of eight texts of one length, against the whole GLOT step on them (which builds them too) and
-against the backbone's pass where it reads texts so long. LoRA and full fine-tuning have no rows yet:
-no stage here trains a backbone.
+against the backbone's pass where it reads texts so long. LoRA, full fine-tuning and the papers' widths:
+`benchmarks.tuning`.
 """
 
 import argparse
@@ -67,7 +67,6 @@ HEADS: dict[str, HeadConfig] = {
 }
 MODES = ("cached", "on the fly")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-NOT_YET = "LoRA and full fine-tuning: not measured; no stage here trains a backbone yet."
 
 
 @dataclass
@@ -299,8 +298,6 @@ def main() -> None:
             setting.extract()
         findings = [f for part in args.only for f in PARTS[part](args, setting)]
     show(f"efficiency, {args.backbone}", findings, as_json=args.json)
-    if not args.json:
-        print(NOT_YET)
 
 
 if __name__ == "__main__":

@@ -92,12 +92,12 @@ def spread(times: Times, over: str, under: str) -> str:
 def watched_memory(peaks: list[int]) -> Iterator[None]:
     """Append to `peaks` the largest growth of this process's own (not file-backed) memory, sampled."""
     done = threading.Event()
-    before = most = _own_bytes()
+    before = most = own_bytes()
 
     def sample() -> None:
         nonlocal most
         while not done.wait(0.002):
-            most = max(most, _own_bytes())
+            most = max(most, own_bytes())
 
     thread = threading.Thread(target=sample)
     thread.start()
@@ -109,7 +109,8 @@ def watched_memory(peaks: list[int]) -> Iterator[None]:
         peaks.append(most - before)
 
 
-def _own_bytes() -> int:
+def own_bytes() -> int:
+    """Memory of this process that belongs to no file."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.split("RssAnon:")[1].split()[0])
 

@@ -5,21 +5,26 @@ can be drawn, explained and checked against the artifact store without loading a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from permafrost.flows.evaluations import EvaluationCell, evaluation_texts, texts_name
-from permafrost.flows.experiment import Experiment
+from permafrost.flows.experiment import Experiment, GridCell
 from permafrost.flows.experiment_nodes import CellName, ExperimentNodes
 from permafrost.flows.graph import Graph, Input, Node
+from permafrost.flows.matched_widths import with_widths_matched
 from permafrost.flows.methods.method import BackboneUse, Cell, EvaluationSite, RoleStores
+from permafrost.flows.nodes.adapting import adapt_node, planned_identity, store_node
 from permafrost.flows.nodes.corpora import corpus_node, texts_node
 from permafrost.flows.nodes.extraction import extract_node, source_of
 from permafrost.flows.nodes.reading import Reading, corpus_input, reading
+from permafrost.flows.origins import origins
+from permafrost.flows.recipes import recipe_on
 from permafrost.flows.report import report_node
 from permafrost.flows.stores import RecipeStores, resolve_stores
 from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.extraction.last_layer import with_last_named
 from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import (
@@ -44,10 +49,13 @@ class ExperimentGraph(ExperimentNodes):
     @cached_property
     def graph(self) -> Graph:
         """All nodes, in reading order."""
-        before = (self.corpora, self.extractions, self.further, self.pretrainings)
+        before = (self.corpora, self.adapted, self.extractions, self.further, self.pretrainings)
         fits = [n for name, fit in self.fits.items() for n in (*self.candidates[name], fit)]
         after = (self.probes, self.scores, self.evaluations)
-        return Graph([*_all(before), *fits, *_all(after), self.report])
+        nodes = [*_all(before), *fits, *_all(after), self.report]
+        found = origins(self, self.report)
+        # A copy keeps what was computed of the key, which origins are no part of.
+        return Graph(n.model_copy(update={"origins": found[n.id]}) for n in nodes)
 
 
 def _all(groups: Sequence[Mapping[Any, Node]]) -> list[Node]:
@@ -58,10 +66,12 @@ def build_graph(experiment: Experiment) -> ExperimentGraph:
     """Resolve the experiment's names and build its graph.
 
     Raises:
-        InputError: the backbone, a recipe, the capture or a task's files are wrong, or a method reads an
-            array that is not captured.
+        InputError: the backbone, a recipe, the capture or a task's files are wrong, a method reads an
+            array that is not captured, or a head is matched to a method that has none.
     """
-    return _Builder(experiment).build()
+    base = resolve_backbone(experiment.backbone, experiment.store_dtype, experiment.codec)
+    named = with_last_named(experiment, base.sizes)
+    return _Builder(with_widths_matched(named, base.sizes), base).build()
 
 
 @dataclass
@@ -69,9 +79,12 @@ class _Builder:
     """Creates each node when it is first needed."""
 
     experiment: Experiment
+    _base: ResolvedBackbone
     _corpora: dict[str, Node] = field(default_factory=dict)
     _extractions: dict[tuple[str, str, int], Node] = field(default_factory=dict)
     _pretrainings: dict[str, Node] = field(default_factory=dict)
+    _adapted: dict[str, Node] = field(default_factory=dict)
+    _named: dict[str, tuple[Node, ...]] = field(default_factory=dict)
     _others: dict[BackboneConfig, ResolvedBackbone] = field(default_factory=dict)
 
     def build(self) -> ExperimentGraph:
@@ -88,10 +101,10 @@ class _Builder:
             for task in stores.tasks
             for i in range(len(stores.targets))
         }
-        cells = {(c.method, c.task, c.seed): Cell(**vars(c), upstream=self) for c in e.cells}
+        cells = {(c.method, c.task, c.seed): self._cell(c) for c in e.cells}
         fitted = {name: e.methods[cell.method].fit_nodes(cell) for name, cell in cells.items()}
         for name, task in e.fitted_elsewhere:
-            cell = Cell(**vars(e.cell(name, task, e.seeds[0])), upstream=self)
+            cell = self._cell(e.cell(name, task, e.seeds[0]))
             fitted[name, task, cell.seed] = e.methods[name].fit_nodes(cell)
         further = {
             node.id: node
@@ -115,8 +128,9 @@ class _Builder:
         }
         nodes = ExperimentNodes(
             experiment=e,
-            stores=self.stores,
+            stores={name: self._planned(name) for name in self.stores},
             corpora=corpora,
+            adapted=self._adapted_nodes(),
             extractions=extractions,
             further=further,
             pretrainings={name: self.pretraining(name) for name in e.pretrainings},
@@ -127,11 +141,6 @@ class _Builder:
             evaluations=evaluations,
         )
         return ExperimentGraph(**vars(nodes), report=report_node(nodes))
-
-    @cached_property
-    def _base(self) -> ResolvedBackbone:
-        e = self.experiment
-        return resolve_backbone(e.backbone, e.store_dtype, e.codec)
 
     @cached_property
     def stores(self) -> dict[str, RecipeStores]:
@@ -171,19 +180,67 @@ class _Builder:
         name = (recipe, task, prompt)
         if name not in self._extractions:
             stores = self.stores[recipe]
-            label = stores.labels(task)[prompt]
-            self._extractions[name] = extract_node(stores.targets[prompt], self.corpus(task), label)
+            found = self._store_nodes(recipe)
+            self._extractions[name] = extract_node(
+                stores.targets[prompt],
+                self.corpus(task),
+                stores.labels(task)[prompt],
+                found[prompt] if found else None,
+            )
         return self._extractions[name]
 
-    def reading(self, recipe: str, arrays: Sequence[str], task: str) -> Reading:
+    def reading(
+        self, recipe: str, arrays: Sequence[str], task: str, backbone: str | None = None
+    ) -> Reading:
         """Features of a task's texts under a recipe."""
-        return self._reading(recipe, arrays, (task,))
+        return self._reading(recipe_on(recipe, backbone), arrays, (task,))
 
     def _reading(self, recipe: str, arrays: Sequence[str], tasks: Sequence[str]) -> Reading:
-        targets = self.stores[recipe].targets
-        after = [self.extraction(recipe, t, i).id for t in tasks for i in range(len(targets))]
-        ids = [t.identity.store_id for t in targets]
-        return reading(ids, arrays, self.sizes, after)
+        names = self._planned(recipe).names
+        after = [self.extraction(recipe, t, i).id for t in tasks for i in range(len(names))]
+        return reading(names, arrays, self.sizes, after)
+
+    def adapted(self, name: str) -> Node:
+        """The node of the backbone that a fine-tuning leaves."""
+        if name not in self._adapted:
+            e, one = self.experiment, self.experiment.all_adapted[name]
+            method = e.methods[one.method]
+            fitted = method.fit_nodes(self._cell(e.cell(one.method, one.task, one.seed)))[-1]
+            recipe = e.all_recipes[next(iter(method.recipes().values()))]
+            base = self._base.target(recipe.members()[0], (TOKEN_IDS.name,))
+            self._adapted[name] = adapt_node(name, fitted, base, one.model_dump(mode="json"))
+        return self._adapted[name]
+
+    def _store_nodes(self, recipe: str) -> tuple[Node, ...]:
+        """What finds out which stores those of a recipe on an adapted backbone are; none for the others."""
+        stores = self.stores[recipe]
+        if stores.backbone is None:
+            return ()
+        if recipe not in self._named:
+            adapted = self.adapted(stores.backbone)
+            self._named[recipe] = tuple(store_node(recipe, adapted, t) for t in stores.targets)
+        return self._named[recipe]
+
+    def _planned(self, recipe: str) -> RecipeStores:
+        """The stores of a recipe, those of an adapted backbone with what is known of them before training."""
+        stores, nodes = self.stores[recipe], self._store_nodes(recipe)
+        if not nodes:
+            return stores
+        named = zip(stores.targets, nodes, strict=True)
+        return replace(
+            stores,
+            targets=tuple(replace(t, identity=planned_identity(node)) for t, node in named),
+            names=tuple(node.ref.key for node in nodes),
+        )
+
+    def _adapted_nodes(self) -> dict[str, Node]:
+        backbones = [self.adapted(name) for name in self.experiment.all_adapted]
+        stores = [node for recipe in self.stores for node in self._store_nodes(recipe)]
+        return {node.id: node for node in (*backbones, *stores)}
+
+    def _cell(self, cell: GridCell) -> Cell:
+        on = self.experiment.methods[cell.method].adapted_backbone
+        return Cell(**vars(cell), upstream=self, backbone=on)
 
     def pretraining(self, name: str) -> Node:
         """The node of a pretraining, from which several heads may start."""
@@ -234,18 +291,24 @@ class _Builder:
         arrays = method.vector_arrays(self.sizes)
         readings: dict[str, Reading] = {}
         roles: dict[Role, RoleStores] = {}
-        for role, recipe in cell.recipes.items():
+        on: dict[Role, str] = {
+            role: recipe_on(name, e.backbone_of(cell)) for role, name in cell.recipes.items()
+        }
+        for role, recipe in on.items():
             if recipe not in readings:
-                texts = [texts_name(cell.task, r) for r, n in cell.recipes.items() if n == recipe]
+                texts = [texts_name(cell.task, r) for r, n in on.items() if n == recipe]
                 readings[recipe] = self._reading(recipe, arrays, texts)
-            targets = self.stores[recipe].targets
-            identities = tuple(t.identity for t in targets)
-            recipes = tuple(t.recipe for t in targets)
-            roles[role] = RoleStores(recipes, identities, readings[recipe])
+            stores = self._planned(recipe)
+            roles[role] = RoleStores(
+                recipes=tuple(t.recipe for t in stores.targets),
+                identities=tuple(t.identity for t in stores.targets),
+                names=stores.names,
+                reading=readings[recipe],
+            )
         fitted, made = None, None
         if cell.needs_fit:
             assert cell.fitted_on is not None, "the experiment was checked for it"
-            fitted = Cell(**vars(e.cell(cell.name, cell.fitted_on, cell.seed)), upstream=self)
+            fitted = self._cell(e.cell(cell.name, cell.fitted_on, cell.seed))
             made = fits[cell.name, cell.fitted_on, cell.seed]
         site = EvaluationSite(
             task=cell.task,

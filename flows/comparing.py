@@ -1,13 +1,14 @@
 """The two sides of a comparison: a report, a results.parquet, or an experiment's last run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from permafrost.flows.history import Run, find_run, names_run
 from permafrost.flows.runs import latest_runs
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.metrics.comparison import (
@@ -35,6 +36,10 @@ class Side:
     label: str
     """Description for tables."""
     methods: tuple[ScoredMethod, ...]
+    config: dict[str, Any] | None = None
+    """The whole experiment, if the side is a run whose settings were recorded."""
+    remarks: tuple[str, ...] = ()
+    """What is missing."""
 
 
 def compare_sources(
@@ -55,8 +60,8 @@ def read_side(source: str, home: Path) -> Side:
     """Find and read the results that a user names.
 
     Args:
-        source: a results.parquet or the folder of a report; the name of an experiment, for its latest
-            run; or the id of a report, which may be shortened.
+        source: a results.parquet or the folder of a report; a run, `mine@2`; the name of an experiment, for
+            its latest run; or the id of a report, which may be shortened.
         home: where to look for reports and for the predictions behind a file. A results.parquet inside a home
             belongs to that home.
 
@@ -70,8 +75,37 @@ def read_side(source: str, home: Path) -> Side:
     if path.is_file():
         return Side(source, _read(path, _Kept(ArtifactStore(_home_of(path) or home))))
     artifacts = ArtifactStore(home)
+    if names_run(source):
+        return _of_run(find_run(home, source), artifacts)
     ref, label = _report(source, home, artifacts)
     return Side(label, _read(artifacts.open(ref) / RESULTS, _Kept(artifacts)))
+
+
+def _of_run(run: Run, artifacts: ArtifactStore) -> Side:
+    """What was recorded of a run; of one of an earlier version what its report has."""
+    label = f"{run.name} ({run.state}, {run.time[:16].replace('T', ' ')})"
+    if run.ended is not None and run.ended.results:
+        rows = [score.model_dump() for score in run.ended.results]
+        side = Side(label, _grouped(rows, _Kept(artifacts), run.name), run.begun.config)
+        gone = sum(not artifacts.is_done(parse_ref(row["key"])) for row in rows)
+        return side if not gone else replace(side, remarks=(_gone(run.name, gone, len(rows)),))
+    reports = [r for name in run.refs if (r := parse_ref(name)).stage == "report"]
+    if not (run.state == "done" and reports and artifacts.is_done(reports[0])):
+        why = "is gone" if run.state == "done" else "was not made"
+        raise InputError(
+            f"{run.name} ({run.state}) has no recorded scores, and its report {why}; compare runs that have "
+            f"scores, see 'permafrost runs {run.begun.experiment}'"
+        )
+    table = artifacts.open(reports[0]) / RESULTS
+    return Side(label, _read(table, _Kept(artifacts)), run.begun.config)
+
+
+def _gone(run: str, n: int, of: int) -> str:
+    which = "all" if n == of else f"{n} of the {of}"
+    return (
+        f"{run}: {which} artifacts with its results are gone (gc keeps those of the latest and of pinned "
+        "runs), and so are their predictions for single examples; its scores are those that were recorded"
+    )
 
 
 def _report(source: str, home: Path, artifacts: ArtifactStore) -> tuple[ArtifactRef, str]:
@@ -139,17 +173,21 @@ def _read(path: Path, kept: _Kept) -> tuple[ScoredMethod, ...]:
         raise InputError(
             f"{path} is not the {RESULTS} of a report ({error}); give a report, or the {RESULTS} beside it"
         ) from error
+    return _grouped(rows, kept, str(path))
+
+
+def _grouped(rows: Sequence[dict[str, Any]], kept: _Kept, where: str) -> tuple[ScoredMethod, ...]:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["task"], row["method"]), []).append(row)
-    return tuple(_scored(group, kept, path) for group in groups.values())
+    return tuple(_scored(group, kept, where) for group in groups.values())
 
 
-def _scored(rows: Sequence[dict[str, Any]], kept: _Kept, path: Path) -> ScoredMethod:
+def _scored(rows: Sequence[dict[str, Any]], kept: _Kept, where: str) -> ScoredMethod:
     first = rows[0]
     if len(metrics := sorted({row["metric"] for row in rows})) > 1:
         raise InputError(
-            f"{first['method']} on {first['task']} has the metrics {', '.join(metrics)} in {path}, expected "
+            f"{first['method']} on {first['task']} has the metrics {', '.join(metrics)} in {where}, expected "
             "one for all seeds; make the report again"
         )
     return ScoredMethod(

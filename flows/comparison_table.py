@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from permafrost.flows.comparing import Side
+from permafrost.flows.config_changes import ConfigChange, config_changes
 from permafrost.stages.metrics.comparison import VERDICTS, Basis, Change, Comparison
 from permafrost.stages.report.entries import DASH, hundredths, p_text, signed
 from permafrost.stages.report.markup import escaped, floating, literal, tabular
@@ -90,6 +91,23 @@ def notes(comparison: Comparison) -> list[str]:
     return lines
 
 
+def differences(a: Side, b: Side) -> list[str]:
+    """What is missing of either side, and in which settings the two differ; of runs whose settings were
+    recorded."""
+    changes = _settings(a, b)
+    if changes is None:
+        return [*a.remarks, *b.remarks]
+    if not changes:
+        return [*a.remarks, *b.remarks, "A and B have the same settings."]
+    return [*a.remarks, *b.remarks, "Settings:", *(f"  {change}" for change in changes)]
+
+
+def _settings(a: Side, b: Side) -> list[ConfigChange] | None:
+    if a.config is None or b.config is None:
+        return None
+    return config_changes(a.config, b.config)
+
+
 def _listed(names: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{method} on {task}" for task, method in names)
 
@@ -116,7 +134,8 @@ def as_text(a: Side, b: Side, comparison: Comparison) -> Group:
         table.add_row(
             Text(visible(row[1])), *map(Text, numbers), Text(verdict, _COLOURS.get(verdict, ""))
         )
-    return Group(table, *(Text(visible(note)) for note in notes(comparison)))
+    words = [*notes(comparison), *differences(a, b)]
+    return Group(table, *(Text(visible(note)) for note in words))
 
 
 def as_markdown(a: Side, b: Side, comparison: Comparison) -> str:
@@ -124,7 +143,7 @@ def as_markdown(a: Side, b: Side, comparison: Comparison) -> str:
     rule = [":---"] * _N_TEXT + ["---:"] * (len(HEADINGS) - _N_TEXT - 1) + [":---"]
     lines = [list(HEADINGS), rule, *([literal(cell) for cell in row] for row in rows(comparison))]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    words = [f"A: {a.label}", f"B: {b.label}", *notes(comparison)]
+    words = [f"A: {a.label}", f"B: {b.label}", *notes(comparison), *differences(a, b)]
     return table + "".join(f"\n{literal(note)}\n" for note in words)
 
 
@@ -133,12 +152,13 @@ def as_latex(a: Side, b: Side, comparison: Comparison) -> str:
     body = [[escaped(cell) for cell in row] for row in rows(comparison)]
     alignment = "l" * _N_TEXT + "r" * (len(HEADINGS) - _N_TEXT - 1) + "l"
     table = tabular(alignment, [[list(map(escaped, HEADINGS))], body])
-    lines = (f"A: {a.label}. B: {b.label}.", *notes(comparison))
+    lines = (f"A: {a.label}. B: {b.label}.", *notes(comparison), *a.remarks, *b.remarks)
     return floating(table, " ".join(map(escaped, lines)), "comparison")
 
 
 def as_json(a: Side, b: Side, comparison: Comparison) -> dict[str, Any]:
     """Plain JSON; metrics as fractions."""
+    changes = _settings(a, b)
     names = {"only_a": comparison.only_a, "only_b": comparison.only_b}
     return {
         "a": a.label,
@@ -148,5 +168,6 @@ def as_json(a: Side, b: Side, comparison: Comparison) -> dict[str, Any]:
         "counts": {verdict: comparison.count(verdict) for verdict in VERDICTS},
         "changes": [asdict(change) for change in comparison.changes],
         **{k: [{"task": t, "method": m} for t, m in results] for k, results in names.items()},
-        "notes": notes(comparison),
+        "notes": [*notes(comparison), *a.remarks, *b.remarks],
+        "settings": None if changes is None else [asdict(change) for change in changes],
     }

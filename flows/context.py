@@ -1,6 +1,7 @@
 """What a node needs to run: the home, the device, and what nodes of one process share."""
 
 import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from permafrost.flows.graph import Input, Node, resolve
 from permafrost.flows.home import home_url, open_home
 from permafrost.flows.threads import n_cores, n_free_cores
 from permafrost.stages.bounds import MAX_BYTES, MAX_LAYERS
-from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.corpus.corpus import Corpus, stored_digests
 from permafrost.stages.extraction.backbone import Backbone, choose_device, load_backbone
 from permafrost.stages.extraction.segment_pool import SegmentPool
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_identity
+from permafrost.storage.adapted_stores import backbone_place
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.features.identity import FloatName, StoreIdentity
 from permafrost.storage.features.layout import Codec
@@ -44,6 +46,7 @@ class RunRuntime(BaseModel):
     device: str = "auto"
     """Where heads are trained and scored: auto, cpu, cuda, cuda:1, ..."""
     extract: ExtractRuntime = ExtractRuntime()
+    """How the backbone is run."""
 
     @field_validator("engine")
     @classmethod
@@ -139,6 +142,13 @@ class RunContext:
         """Where heads are trained and scored."""
         return str(choose_device(self.runtime.device))
 
+    def device_of(self, node: Node) -> str:
+        """The kind of device that a node computes on: cpu, cuda, ..."""
+        runtime = self.runtime
+        return choose_device(
+            runtime.extract.device if node.resources.backbone else runtime.device
+        ).type
+
     def wants_the_machine(self, node: Node) -> bool:
         """Whether a node uses all cores by itself, as it runs the backbone without a GPU."""
         return node.resources.backbone and choose_device(self.runtime.extract.device).type == "cpu"
@@ -184,6 +194,14 @@ class RunContext:
                 self._corpora[name] = corpus
         return corpus
 
+    def stored_digests(self, source: Input) -> Iterable[Sequence[str]] | None:
+        """The digests of a corpus' texts, in blocks; None if it is not published. Raises as `open`."""
+        with self._lock:
+            corpus = self._corpora.get((source.loader, source.ref))
+        if corpus is not None:
+            return (corpus.digests,)
+        return stored_digests(self.open(source)) if RunContext.is_known(self, source) else None
+
     def is_known(self, source: Input) -> bool:
         """Whether a corpus is available now; False for one that only a run can build, before it has."""
         return self.artifacts.is_done(parse_ref(source.ref))
@@ -198,20 +216,24 @@ class RunContext:
         """The target of an extraction into the store of `identity`; the backbone's files are hashed once.
 
         Raises:
+            NotFoundError: an adapted backbone is not in the home any more.
             IdentityMismatchError: the backbone found at its source is a different one; the message has both
                 digests.
         """
         key = f"{identity.store_id} {where.model_dump_json()}"
         with self._lock:
             if key not in self._targets:
-                self._targets[key] = target_of_identity(
+                found = target_of_identity(
                     identity,
                     arrays,
-                    where.source,
+                    backbone_place(self.home, where.source),
                     where.revision,
                     where.codec,
                     f"{identity.store_id[:12]} (backbone looked for at {where.source})",
                 )
+                # As it is recorded: the folder of an adapted one moves with the home.
+                files = replace(found.files, source=where.source)
+                self._targets[key] = replace(found, files=files)
         return replace(self._targets[key], arrays=arrays)
 
     def bare_target(self, node: Node) -> ExtractTarget:

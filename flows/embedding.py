@@ -10,7 +10,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from permafrost.stages.corpus.columns import Similarity
+from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.sources.files import FilesCorpus
+from permafrost.stages.corpus.table_files import column_names
 from permafrost.stages.embed import (
     AGGREGATIONS,
     EmbedConfig,
@@ -43,8 +45,10 @@ from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
 from permafrost.storage.texts import Texts, each_once, numbered
 
-DEV_COLUMNS = Similarity(text="text_a", text_pair="text_b", label="score")
-"""Columns of a file of development pairs."""
+DEV_COLUMNS = Similarity()
+"""Columns of a file of development pairs, by any of their usual names."""
+_DEV_COLUMNS_BEFORE = Similarity(text="text_a", text_pair="text_b", label="score")
+"""The only ones that were read once; a file that has them may have others too."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,7 @@ def embed_texts(
         "width": int(made.vectors.shape[1]),
         **{k: facts[k] for k in ("arrays", "layers", "store_ids") if k in facts},
         "n_tokens_computed": made.n_tokens_computed,
-        "n_truncated": max(r.n_truncated for r in made.reports),
+        "n_truncated": max([made.n_truncated, *(r.n_truncated for r in made.reports)]),
     }
 
 
@@ -232,6 +236,8 @@ class Made:
     facts: dict[str, Any]
     """What decides the vectors, for the file."""
     n_tokens_computed: int
+    n_truncated: int = 0
+    """Texts cut at max_length that no extraction reports."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +261,18 @@ class _Extractions:
         return prompt_features, reports
 
 
+def development_pairs(file: str) -> Corpus:
+    """Graded pairs for a choice of layers.
+
+    Raises:
+        InputError: the file cannot be read, lacks a column, or has a wrong value.
+    """
+    before = _DEV_COLUMNS_BEFORE
+    has_them = {*before.text_columns, before.label} <= set(column_names(Path(file)))
+    task = before if has_them else DEV_COLUMNS
+    return FilesCorpus(files={"dev": file}, task=task).build()
+
+
 def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[EmbedConfig, int]:
     """The config with the chosen layers, and the number of tokens computed for the choice."""
     if dev is None:
@@ -262,7 +280,7 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
             f"--layers auto chooses layers on graded pairs, and none were given; add --dev FILE with the "
             f"columns {DEV_COLUMNS.text}, {DEV_COLUMNS.text_pair} and {DEV_COLUMNS.label}, or name the layers"
         )
-    corpus = FilesCorpus(files={"dev": dev}, task=DEV_COLUMNS).build()
+    corpus = development_pairs(dev)
     prompt_features, reports = work.run(config, Unique(corpus.texts, corpus.digests))
     by_prompt = [
         embed_layers(config, f, work.context.progress("choose layers")) for f in prompt_features

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
+from permafrost.flows.adapted import AdaptedBackbone
 from permafrost.flows.methods.method import EvaluatedMethod, Method
 from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.mteb_evaluation import (
@@ -90,6 +91,15 @@ class EvaluationCell:
             own, instruction = self.method.recipe_for(role), self.instructed.get(role)
             recipes_of[role] = own if instruction is None else f"{own} · {instruction}"
         return recipes_of
+
+    @property
+    def tuned(self) -> AdaptedBackbone | None:
+        """The backbone that the method has tuned itself; None for a method that leaves it as it is."""
+        train = self.method.tuning()
+        if train is None or not train.changes_states:
+            return None
+        assert self.fitted_on is not None, "the experiment was checked for it"
+        return AdaptedBackbone(method=self.name, task=self.fitted_on, seed=self.seed)
 
     @property
     def needs_fit(self) -> bool:

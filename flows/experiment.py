@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from permafrost.flows.adapted import AdaptedBackbone, Tunings, check_adapted
 from permafrost.flows.context import RunRuntime
 from permafrost.flows.evaluations import Evaluation, EvaluationCell, Named, check_evaluations
 from permafrost.flows.methods import MethodConfig
@@ -26,7 +27,7 @@ from permafrost.flows.methods.layers import Pretraining
 from permafrost.flows.methods.probes import ProbeConfig
 from permafrost.flows.plain_document import plain_document
 from permafrost.flows.recipes import DEFAULT_RECIPE, RecipeField
-from permafrost.flows.wrong_fields import wrong_fields
+from permafrost.flows.wrong_fields import missing_entry, wrong_fields
 from permafrost.flows.yaml_reader import MAX_FILE_BYTES, MAX_NESTING, read_yaml
 from permafrost.stages.bounds import MAX_SEED
 from permafrost.stages.corpus.source import CorpusConfig
@@ -80,31 +81,63 @@ class Experiment(BaseModel):
     )
     """Python files that add kinds. This field comes first, as later ones may use these kinds."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=LIMIT)
+    """Of the experiment: lower-case letters, digits and hyphens. `gc` keeps what the latest run of each name
+    used."""
     backbone: BackboneConfig
+    """The frozen transformer, and how it is run."""
     recipe: RecipeField = PlainRecipe()
+    """How a text becomes input, where nothing else is named."""
     recipes: dict[str, RecipeField] = {}
     """More recipes by name; methods and probes name the one they use."""
     capture: Capture | None = None
     """What heads may read under `recipe`. What embed methods and probes read is added automatically."""
     store_dtype: FloatName = "float16"
+    """Precision in which features are stored. float16 refuses a number outside its range."""
     codec: Codec = "none"
+    """Compression of new feature stores. `none` is the fastest, as activations hardly compress."""
     tasks: dict[str, CorpusConfig] = {}
+    """Corpora by name: what methods are trained and scored on."""
     metrics: dict[str, Metric] = {}
     """The metric that heads and linear methods use on a task, if not the default (accuracy, or the mean of
     both correlations)."""
     methods: dict[str, MethodConfig] = Field(min_length=1)
+    """What is compared, by the name that reports give it."""
     seeds: tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...] = Field(
         default=(0, 1, 2), min_length=1, max_length=1_000
     )
+    """Each method that is trained is trained once with each of these."""
     pretrainings: dict[str, Pretraining] = {}
+    """Layer autoencoders by name, for methods of kind `layers`."""
     probes: dict[str, ProbeConfig] = {}
+    """Measurements by layer, each a figure of the report."""
+    adapted: dict[str, AdaptedBackbone] = {}
+    """Backbones that methods of this experiment tune, for other methods to read by these names."""
     evaluations: dict[str, Evaluation] = {}
+    """Methods on tasks of mteb, by name."""
     report: ReportConfig
+    """Its title is the name if none is given; all of it may be left out."""
     runtime: RunRuntime = RunRuntime()
+    """How it runs; part of no key."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _report_has_a_title(cls, fields: Any) -> Any:
+        report = fields.get("report", {}) if isinstance(fields, Mapping) else None
+        if not isinstance(report, Mapping) or "title" in report:
+            return fields
+        return {**fields, "report": {"title": str(fields.get("name") or "Report"), **report}}
 
     @model_validator(mode="after")
     def _names_exist(self) -> "Experiment":
-        for field in ("recipes", "tasks", "methods", "pretrainings", "probes", "evaluations"):
+        for field in (
+            "recipes",
+            "tasks",
+            "methods",
+            "pretrainings",
+            "probes",
+            "adapted",
+            "evaluations",
+        ):
             for name in getattr(self, field):
                 if not 0 < len(name) <= LIMIT or "\0" in name:
                     raise ValueError(
@@ -158,6 +191,16 @@ class Experiment(BaseModel):
                     f"methods.{name} starts from the pretraining {quoted(encoders)}; there are "
                     f"{', '.join(self.pretrainings) or 'none'}"
                 )
+        for number, claim in enumerate(self.report.claims):
+            for name in (claim.higher, *claim.lower):
+                if name not in self.methods:
+                    raise ValueError(
+                        f"report.claims.{number} names the method {quoted(name)}; there are "
+                        f"{', '.join(self.methods)}; without claims: --set report.claims=[]"
+                    )
+        check_adapted(
+            self.adapted, Tunings(self.methods, self.tasks_of, self.seeds_of, self.all_recipes)
+        )
         scored_on = {name: self.tasks_of(name) for name in self.methods}
         check_evaluations(
             self.evaluations, Named(self.methods, self.all_recipes, scored_on, tuple(self.tasks))
@@ -224,6 +267,21 @@ class Experiment(BaseModel):
         return tuple(cells)
 
     @cached_property
+    def all_adapted(self) -> dict[str, AdaptedBackbone]:
+        """Every adapted backbone by name: those that are named, and those that evaluations read."""
+        evaluated = {self.backbone_of(c): c.tuned for c in self.evaluation_cells}
+        return self.adapted | {
+            name: one for name, one in evaluated.items() if name is not None and one is not None
+        }
+
+    def backbone_of(self, cell: EvaluationCell) -> str | None:
+        """Name of the adapted backbone that a method is evaluated on; None for the experiment's own."""
+        if (own := cell.tuned) is None:
+            return cell.method.adapted_backbone
+        named = (name for name, one in self.adapted.items() if one == own)
+        return next(named, f"{own.method} · {own.task} · seed {own.seed}")
+
+    @cached_property
     def fitted_elsewhere(self) -> tuple[tuple[str, str], ...]:
         """Methods that evaluations have fitted on a task that they are not scored on, each with that task."""
         pairs = {
@@ -264,11 +322,12 @@ def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] =
     document = _without_aliases(document)
     for override in compress(overrides, map(not_, is_shared)):
         _override(document, override)
+    fields = _expanded(_fields(document), "$")
     try:
-        return Experiment.model_validate(_expanded(_fields(document), "$"))
+        return Experiment.model_validate(fields)
     except ValidationError as error:
         raise InputError(
-            f"{where} has {error.error_count()} wrong field(s):\n  {wrong_fields(error)}"
+            f"{where} has {error.error_count()} wrong field(s):\n  {wrong_fields(error, Experiment, fields)}"
         ) from error
 
 
@@ -303,6 +362,9 @@ def _override(document: dict[str, Any], override: str) -> None:
         n = next((n for n in lengths if isinstance(at, dict) and ".".join(parts[:n]) in at), 1)
         name, parts = ".".join(parts[:n]), parts[n:]
         seen.append(name)
+        if why := missing_entry(Experiment, document, seen):
+            new = f"{'.'.join(seen)}={{field: value, ...}}"
+            raise InputError(f"--set {quoted(override)}: {why}; a new one is given whole, '{new}'")
         at = at.setdefault(name, {}) if isinstance(at, dict) else at
         if not isinstance(at, dict):
             where = ".".join(seen)

@@ -17,9 +17,11 @@ class ExperimentNodes:
 
     experiment: Experiment
     stores: dict[str, RecipeStores]
-    """Feature stores by recipe."""
+    """Feature stores by recipe, or recipe on an adapted backbone."""
     corpora: dict[str, Node]
     """One per task, and one per role of the texts of local evaluation tasks."""
+    adapted: dict[str, Node]
+    """Adapted backbones, and what finds out which stores theirs are, by id."""
     extractions: dict[tuple[str, str, int], Node]
     """One per recipe, task and prompt of an ensemble."""
     further: dict[str, Node]

@@ -6,7 +6,6 @@ import contextvars
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,16 +18,28 @@ from permafrost.flows.engine.choice import Serial, parse_engine
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.home import Home, home_url, open_home
-from permafrost.flows.pipeline import PipelineResult, check_showing, run_embedded, run_serially
 from permafrost.flows.plain_document import plain_document
 from permafrost.flows.plan import Plan, make_plan
+from permafrost.flows.predicting import answers_to
+from permafrost.flows.running import (
+    PipelineResult,
+    check_showing,
+    checked,
+    reused,
+    run_serially,
+)
 from permafrost.flows.stopping import STOP
 from permafrost.flows.terminal import Terminal
 from permafrost.flows.trained import trained_model
 from permafrost.flows.wrong_fields import wrong_fields
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.encoder import GraphsOfTexts, method_encoder, require_nothing_fitted
+from permafrost.stages.encoder import (
+    GraphsOfTexts,
+    Predicted,
+    method_encoder,
+    require_nothing_fitted,
+)
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.recipes import parse_recipe
@@ -69,9 +80,18 @@ def _run_on_prefect(
     source: Source, folder: Path, overrides: list[str], engine: str
 ) -> PipelineResult:
     experiment = source if isinstance(source, dict) else str(source)
-    return _outside_event_loops(
-        partial(run_embedded, experiment, home_url(folder), overrides, engine)
-    )
+    home = home_url(folder)
+
+    def work() -> PipelineResult:
+        found = checked(experiment, home, overrides)
+        if (result := reused(found)) is not None:
+            return result
+        # Imported here: Prefect takes a second, and a run that finds everything does without.
+        from permafrost.flows.pipeline import run_checked
+
+        return run_checked(found, experiment, home, overrides, engine)
+
+    return _outside_event_loops(work)
 
 
 def _outside_event_loops(work: Callable[[], PipelineResult]) -> PipelineResult:
@@ -135,7 +155,7 @@ def encode(
     graphs: GraphsOfTexts = None,
 ) -> Vectors:
     """See `permafrost.encode`."""
-    rows = _rows(texts)
+    rows = _rows(texts, "encode")
     if (method is None) == (head is None):
         given = "neither method nor head was" if method is None else "both method and head were"
         raise InputError(
@@ -163,14 +183,32 @@ def encode(
     return vectors_of(how, rows, ExtractContext(_opened(home), runtime, lambda _: SilentProgress()))
 
 
-def _rows(texts: Iterable[str]) -> list[str]:
+def predict(
+    texts: Iterable[str],
+    text_pairs: Iterable[str] | None,
+    head: str | ArtifactRef,
+    home: HomeName,
+    backbone: str | PathLike[str] | None,
+    device: str,
+) -> Predicted:
+    """See `permafrost.predict`."""
+    first = _rows(texts, "predict")
+    second = None if text_pairs is None else _rows(text_pairs, "predict")
+    where = None if backbone is None else fspath(backbone)
+    context = ExtractContext(
+        _opened(home), ExtractRuntime(device=device), lambda _: SilentProgress()
+    )
+    return answers_to(str(head), where, first, second, context).predicted
+
+
+def _rows(texts: Iterable[str], what: str) -> list[str]:
     if isinstance(texts, str):
         raise InputError(
-            f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
+            f"{what} was given the text {quoted(texts)} where a list of texts belongs; write [text]"
         )
     rows = list(texts)
     if not rows:
-        raise InputError("there are no texts to encode; give at least one")
+        raise InputError(f"there are no texts to {what}; give at least one")
     for i, text in enumerate(rows):
         if not isinstance(text, str):
             raise InputError(
@@ -228,7 +266,8 @@ def _by_method(
 
 
 def _validated(config: type[Config], fields: Mapping[str, Any], what: str) -> Config:
+    given = plain_document(fields, what)
     try:
-        return config.model_validate(plain_document(fields, what))
+        return config.model_validate(given)
     except ValidationError as error:
-        raise InputError(f"{what}: {wrong_fields(error, '; ')}") from error
+        raise InputError(f"{what}: {wrong_fields(error, config, given, '; ')}") from error

@@ -6,7 +6,6 @@ from pathlib import Path
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine.schedule import Outcome
-from permafrost.flows.nodes.reporting import write
 from permafrost.flows.runs import gaps_folder, remove_gaps
 
 
@@ -20,6 +19,9 @@ def report_with_gaps(
     results = [*nodes.results.values(), *nodes.evaluations.values()]
     if not any(context.artifacts.is_done(node.ref) for node in results):
         return None
+    # Imported here, as what draws takes a second.
+    from permafrost.flows.nodes.report_writing import write
+
     folder = gaps_folder(context.home, nodes.experiment.name)
     remove_gaps(context.home, nodes.experiment.name)
     folder.mkdir(parents=True)

@@ -1,16 +1,20 @@
-"""Garbage: everything that neither an experiment's latest run nor anything the user names depends on."""
+"""Garbage: everything that neither an experiment's latest run, nor a pinned one, nor one that may be under
+way, nor anything the user names depends on."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from permafrost.flows.history import History, Run, find_run, histories, history_problems, names_run
+from permafrost.flows.pins import pin_problems, pinned_runs
 from permafrost.flows.runs import latest_runs, run_files, run_problems, unfinished_runs
+from permafrost.storage.adapted_stores import STORE, adapted_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.drafts import DRAFT_PREFIX, is_of_dead_process
 from permafrost.storage.durable import remove_tree
-from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, StoreBusyError
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.writing import writing
 from permafrost.storage.keys import KEY_VERSION
@@ -42,8 +46,16 @@ class Garbage:
         complete while it is being removed.
 
         Raises:
-            StoreBusyError: a store is being written.
+            StoreBusyError: a store is being written, or a run that has begun since uses some of it; in the
+                second case nothing was removed.
         """
+        taken = {str(r) for r in self.refs} | {s.store_id for s in self.stores}
+        for run in _under_way(histories(self.artifacts.root.parent)):
+            if used := taken.intersection((*run.refs, *run.stores)):
+                raise StoreBusyError(
+                    f"{run.name} has begun meanwhile and uses {len(used)} of what was to go, such as "
+                    f"{min(used)}. Nothing was removed; run the same command again"
+                )
         for ref in self.refs:
             self.artifacts.remove(ref)
         for store in self.stores:
@@ -61,7 +73,7 @@ def collect(home: Path, keep: Sequence[str], older: Older = "keep") -> Garbage:
 
     Args:
         home: the home.
-        keep: artifacts (with everything they were made from) and stores to keep as well.
+        keep: artifacts (with everything they were made from), stores and runs (`mine@2`) to keep as well.
         older: what to do with artifacts whose keys are of an earlier version. No run reuses them now, so no
             latest run refers to them, however good the heads in them are.
 
@@ -71,14 +83,23 @@ def collect(home: Path, keep: Sequence[str], older: Older = "keep") -> Garbage:
         InputError: no run is recorded and nothing is named, so everything would be garbage.
         NotFoundError: a name in `keep` matches nothing.
     """
-    artifacts = ArtifactStore(home)
-    for problem in (p for path in run_files(home) for p in run_problems(home, path)):
+    artifacts, history = ArtifactStore(home), histories(home)
+    of_records = [p for path in run_files(home) for p in run_problems(home, path)]
+    of_runs = [p for _, p in (*history_problems(history.values()), *pin_problems(home))]
+    for problem in (*of_records, *of_runs):
         raise CorruptDataError(f"{problem}. Nothing was removed, as it may be in use")
     runs = [*latest_runs(home), *unfinished_runs(home)]
+    # The record of an unfinished run is of one for each experiment, and several may be under way.
+    kept_runs = [*pinned_runs(home), *_under_way(history)]
     every = all_stores(home)
-    roots = {ref for run in runs for ref in run.artifacts}
-    stores = {store for run in runs for store in run.stores}
+    roots = {ref for run in runs for ref in run.artifacts} | {r for k in kept_runs for r in k.refs}
+    stores = {s for run in (*runs, *kept_runs) for s in run.stores}
     for name in keep:
+        if names_run(name):
+            run = find_run(home, name)
+            roots.update(run.refs)
+            stores.update(run.stores)
+            continue
         matches = [s.store_id for s in every if s.store_id.startswith(name)]
         if matches:
             stores.update(matches)
@@ -105,6 +126,10 @@ def collect(home: Path, keep: Sequence[str], older: Older = "keep") -> Garbage:
     return Garbage(artifacts, garbage, lost, drafts, n_kept, len(earlier & kept))
 
 
+def _under_way(found: Mapping[str, History]) -> list[Run]:
+    return [run for history in found.values() for run in history.runs if run.may_be_running]
+
+
 def _reachable(artifacts: ArtifactStore, roots: set[str], stores: set[str]) -> set[str]:
     """The roots and everything they depend on; feature stores among it are added to `stores`."""
     kept, queue = set[str](), list(roots)
@@ -113,11 +138,17 @@ def _reachable(artifacts: ArtifactStore, roots: set[str], stores: set[str]) -> s
         if ref in kept:
             continue
         if ref.startswith("features/"):
-            stores.add(ref.split("/")[1])
+            name = ref.split("/")[1]
+            stores.add(name)
+            # If it is one of an adapted backbone, what says which.
+            queue.append(f"{STORE}/{name}")
             continue
         kept.add(ref)
         try:
             queue.extend(artifacts.manifest(parse_ref(ref)).spec.inputs)
         except NotFoundError:
             continue
+        stage, _, key = ref.partition("/")
+        if stage == STORE and (known := adapted_store(artifacts, key)) is not None:
+            stores.add(known.identity.store_id)
     return kept

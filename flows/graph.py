@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from permafrost.flows.origin import Origin
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec
 
 FEATURES = "features/"
@@ -63,6 +64,8 @@ class Node(_Data):
     after: tuple[str, ...] = ()
     """Nodes that have to be done first although they are not part of the key: the extraction of features."""
     resources: Resources = Resources()
+    origins: tuple[Origin, ...] = ()
+    """Where it stands in the experiment, to be recorded beside its result."""
 
     @cached_property
     def spec(self) -> ArtifactSpec:

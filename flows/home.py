@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote_to_bytes
 
+from permafrost.flows.history import Run, read_history
 from permafrost.flows.runs import RunRecord, latest_runs, read_run, run_files, run_path
+from permafrost.storage.adapted_stores import backbone_of_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.durable import read_json
-from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.keys import text_digest
-from permafrost.storage.paths import HOME_BYTES, checked_path
+from permafrost.storage.paths import HOME_BYTES, cache_folder, checked_path
 from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.quoting import quoted
 from permafrost.storage.readers import FeatureReader, open_reader
@@ -23,7 +25,9 @@ from permafrost.storage.replica import attach, public_name, replica_of
 
 if TYPE_CHECKING:
     # An encoder needs torch, whose import takes seconds; most of a home can be read without it.
-    from permafrost.stages.encoder import Encoder, GraphTextEncoder
+    from transformers import PreTrainedTokenizerBase
+
+    from permafrost.stages.encoder import Encoder, GraphTextEncoder, TunedEncoder
 
 FILE = "file://"
 
@@ -92,14 +96,58 @@ class Home:
         """The numbers of the report, from `summary.json`. Raises as `report`."""
         return read_json(self.report(experiment).with_name("summary.json"))
 
-    def encoder(
-        self, head: str | ArtifactRef, *, backbone: str | None = None, device: str = "auto"
-    ) -> "Encoder | GraphTextEncoder":
-        """Load a trained head with the backbone that it was trained on; its `encode` stores nothing.
+    def history(self, experiment: str) -> tuple[Run, ...]:
+        """Every run of an experiment, by number, also those that failed or found nothing to do.
+
+        Raises:
+            CorruptDataError: a record is damaged.
+        """
+        found = read_history(self.folder, experiment)
+        for _, problem in found.problems:
+            raise CorruptDataError(problem)
+        return found.runs
+
+    def tokenizer(
+        self, store: str | None = None, *, backbone: str | None = None
+    ) -> "PreTrainedTokenizerBase":
+        """The tokenizer whose ids a feature store has in `token_ids`; it neither truncates nor pads.
 
         Args:
-            head: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them; or a graph-text
-                model, `finetune/<key>`, whose `encode` takes `graphs` as `permafrost.encode` does.
+            store: beginning of a store's id, if there are several.
+            backbone: where the backbone is now, if it moved.
+
+        Raises:
+            NotFoundError: there is no such store.
+            InputError: there are several, or the backbone cannot be found.
+            IdentityMismatchError: the backbone is not the one of the store.
+        """
+        from permafrost.stages.extraction.target import target_of_store
+
+        named = [s for s in self.stores() if s.store_id.startswith(store or "")]
+        if len(named) != 1:
+            what = (
+                "no feature store"
+                if store is None
+                else f"no store that begins with {quoted(store)}"
+            )
+            ids = ", ".join(s.store_id[:12] for s in named or self.stores()) or "none"
+            if not named:
+                raise NotFoundError(f"{public_name(self.folder)} has {what}; there are {ids}")
+            raise InputError(f"{len(named)} feature stores fit; give store= one of {ids}")
+        where = backbone_of_store(named[0], backbone)
+        return target_of_store(named[0].record, (), where).tokenizer
+
+    def encoder(
+        self, head: str | ArtifactRef, *, backbone: str | None = None, device: str = "auto"
+    ) -> "Encoder | TunedEncoder | GraphTextEncoder":
+        """Load a trained head with the backbone that it was trained on. Its `encode` and `predict` store
+        nothing.
+
+        Args:
+            head: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them; one that
+                was trained with its backbone, `finetune/<key>`; a linear classifier, `linear/<key>`; or a
+                graph-text model, also `finetune/<key>`, whose `encode` takes `graphs` as `permafrost.encode`
+                does, and which does not predict.
             backbone: where the backbone is now, if it moved.
             device: `auto` (the first GPU, else the CPU) or a torch device.
 
@@ -109,8 +157,16 @@ class Home:
             IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
                 digests.
         """
-        from permafrost.stages.encoder import FINETUNE, load_encoder, load_graph_text
+        from permafrost.stages.encoder import (
+            FINETUNE,
+            is_tuned_head,
+            load_encoder,
+            load_graph_text,
+            load_tuned,
+        )
 
+        if is_tuned_head(self.folder, str(head)):
+            return load_tuned(self.folder, str(head), backbone, device=device)
         if self.artifacts.find(str(head)).stage == FINETUNE:
             return load_graph_text(self.folder, str(head), backbone, device=device)
         return load_encoder(self.folder, str(head), backbone, device=device)
@@ -140,10 +196,14 @@ class Home:
         if isinstance(texts, str):
             raise InputError(f"a reader is of a list of texts; write [{quoted(texts)}]")
         digests = [text_digest(text) for text in texts]
-        holding = self._holding(array, digests, store)
-        return open_reader(holding, array, digests, budget_bytes=memory_bytes, tokens=tokens)
+        holding = self._holding(array, texts, digests, store)
+        return open_reader(
+            holding, array, digests, budget_bytes=memory_bytes, tokens=tokens, texts=texts
+        )
 
-    def _holding(self, array: str, digests: Sequence[str], store: str | None) -> FeatureStore:
+    def _holding(
+        self, array: str, texts: Sequence[str], digests: Sequence[str], store: str | None
+    ) -> FeatureStore:
         stores = [s for s in self.stores() if s.store_id.startswith(store or "")]
         if len(stores) == 1:
             return stores[0]  # reading it raises an error that says what is missing
@@ -155,9 +215,11 @@ class Home:
             )
         if not holding:
             named = "" if store is None else f" whose id begins with {quoted(store)}"
+            lacking = [_lacking(s, array, texts, digests) for s in stores]
+            nearest = min(lacking, default=(0, ""))[1]
             raise NotFoundError(
                 f"none of {len(stores)} feature stores{named} under {public_name(self.folder)} holds "
-                f"{array} of all {len(digests)} texts; extract them first"
+                f"{array} of all {len(digests)} texts{nearest}; extract them first"
             )
         return holding[0]
 
@@ -165,6 +227,18 @@ class Home:
 def _holds(store: FeatureStore, array: str, digests: Sequence[str]) -> bool:
     segments = set(store.locate(digests).segment.tolist())
     return -1 not in segments and all(array in store.committed(s) for s in segments)
+
+
+def _lacking(
+    store: FeatureStore, array: str, texts: Sequence[str], digests: Sequence[str]
+) -> tuple[int, str]:
+    """How many of the texts lack an array in a store, and that in words, with the first of them."""
+    segments = store.locate(digests).segment.tolist()
+    lacking = [i for i, s in enumerate(segments) if s == -1 or array not in store.committed(s)]
+    said = (
+        f"; {store.store_id[:12]} lacks it of {len(lacking)}, such as {quoted(texts[lacking[0]])}"
+    )
+    return len(lacking), said
 
 
 def _reopened(url: str) -> Home:
@@ -193,6 +267,29 @@ def open_home(home: str | PathLike[str] | Home, progress: Progress) -> Path:
     return path
 
 
+_PARTS = ("features", "artifacts", "runs")
+"""Folders of a home; one that has none of them has never been written to."""
+
+
+def open_existing_home(home: str | PathLike[str] | Home, progress: Progress) -> Path:
+    """As `open_home`, for what is only read.
+
+    Raises:
+        NotFoundError: there is no home.
+        InputError: as `open_home`.
+    """
+    folder = open_home(home, progress)
+    if any((folder / part).is_dir() for part in _PARTS):
+        return folder
+    why = f"it has none of {', '.join(_PARTS)}" if folder.is_dir() else "no such folder"
+    inside = folder / ".permafrost"
+    near = f", such as {inside}" if any((inside / part).is_dir() for part in _PARTS) else ""
+    raise NotFoundError(
+        f"there is no home in {public_name(folder.absolute())} ({why}); name one with --home or "
+        f"PERMAFROST_HOME{near}, or make one with 'permafrost run' or 'permafrost extract'"
+    )
+
+
 def _local_name(name: str) -> str:
     if name.startswith(FILE):
         path = os.fsdecode(unquote_to_bytes(name.removeprefix(FILE)))
@@ -215,7 +312,6 @@ def home_url(folder: Path) -> str:
 
 
 def _replica_folder(url: str) -> Path:
-    fallback = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "permafrost"
     name = re.sub(r"[^A-Za-z0-9.]+", "-", url)
     digest = hashlib.sha256(url.encode()).hexdigest()[:8]
-    return Path(os.environ.get("PERMAFROST_CACHE") or fallback) / f"{name}-{digest}"
+    return cache_folder() / f"{name}-{digest}"

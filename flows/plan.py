@@ -1,24 +1,32 @@
 """Planning a run: what would run, why, and at what cost; writes nothing."""
 
 import shutil
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from permafrost.flows.build import ExperimentGraph
-from permafrost.flows.context import RunContext
 from permafrost.flows.evaluations import texts_name
+from permafrost.flows.explanation import Explanation, new_places
 from permafrost.flows.graph import Node
 from permafrost.flows.nodes.extraction import Extract, planned, target_of
 from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.preview import Preview
-from permafrost.flows.stage import stage_of
+from permafrost.flows.reasons import STORED, Reasons
+from permafrost.flows.times import (
+    EarlierTimes,
+    Estimate,
+    StageTime,
+    Work,
+    duration,
+    estimate,
+    stage_time,
+    work_of,
+)
 from permafrost.stages.extraction.extract import DISK_MARGIN
 from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
 from permafrost.storage.errors import NotFoundError
-from permafrost.storage.explain import Explainer, Explanation
 from permafrost.storage.quoting import quoted
 from permafrost.storage.texts import each_once
 
@@ -30,7 +38,10 @@ class PlanRow:
     stage: str
     n_run: int
     n_reuse: int
+    """Of the whole stage; in the first of its rows."""
     why: str
+    nodes: tuple[str, ...] = ()
+    """Labels of those that would run."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +52,15 @@ class Plan:
     extractions: tuple[ExtractionPlan, ...]
     """One per feature store, or several if different arrays of it are made from different texts."""
     free_bytes: int
-    tokens_per_s: float | None
-    """Measured in earlier extractions under this home; None if there are none."""
+    times: tuple[StageTime, ...]
+    """Of the stages that would run anything, taken from what earlier runs took."""
     hub_tasks: tuple[str, ...] = ()
     """Evaluation tasks whose texts are not counted, as they are known only after download from the hub."""
     graphs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """What the corpora with graphs that would be built consist of, by task."""
+    untrained: Mapping[str, str] = field(default_factory=dict)
+    """Adapted backbones by the `store_id` of an extraction of theirs, which is a placeholder until they are
+    trained."""
 
     @property
     def n_bytes(self) -> int:
@@ -66,20 +80,35 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """Estimated extraction time."""
-        return self.n_tokens / self.tokens_per_s if self.tokens_per_s else None
+        """Estimated time of everything, one after the other; None if there is no estimate for anything."""
+        known = [t.seconds for t in self.times if t.seconds is not None]
+        return sum(known) if known or not self.times else None
+
+    @property
+    def n_unknown(self) -> int:
+        """Nodes that would run without an estimate."""
+        return sum(t.n_unknown for t in self.times)
 
     def time_text(self) -> str:
         """The estimate as text."""
+        if not self.times:
+            return "estimated time: none, nothing would run"
         if self.seconds is None:
-            return "time unknown (there is no earlier extraction under this home)"
-        return f"about {self.seconds:,.0f} s at the {self.tokens_per_s:,.0f} tokens/s of earlier extractions"
+            return "estimated time: no estimate yet, as nothing of the kind ran under this home"
+        unknown = f"; no estimate yet for {self.n_unknown:,} of them" if self.n_unknown else ""
+        n = sum(t.n_run for t in self.times)
+        return (
+            f"estimated time: about {duration(self.seconds)} for {n:,} steps, one after the other, from what "
+            f"earlier runs took{unknown}"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON."""
         stores = [
             {
-                "store_id": e.store_id,
+                # The id follows from weights that do not exist yet.
+                "store_id": None if e.store_id in self.untrained else e.store_id,
+                "adapted": self.untrained.get(e.store_id),
                 "n_texts": e.n_texts,
                 "n_new_texts": e.n_new_texts,
                 "n_tokens": e.n_tokens,
@@ -90,7 +119,7 @@ class Plan:
             for e in self.extractions
         ]
         return {
-            "stages": [vars(r) for r in self.rows],
+            "stages": [asdict(r) for r in self.rows],
             "stores": stores,
             # Sums over all stores; a text under two recipes counts twice.
             "n_texts": sum(e.n_texts for e in self.extractions),
@@ -101,6 +130,7 @@ class Plan:
             "free_bytes": self.free_bytes,
             "fits": self.fits,
             "seconds": self.seconds,
+            "times": [asdict(t) for t in self.times],
             "hub_tasks": list(self.hub_tasks),
             "graphs": {task: dict(counts) for task, counts in self.graphs.items()},
         }
@@ -116,31 +146,18 @@ def make_plan(nodes: ExperimentGraph, context: Preview) -> Plan:
     extractions = {
         node.id: planned(node, context) for node in nodes.graph if node.stage == Extract.name
     }
-    explainer = Explainer(context.artifacts, nodes.graph.specs)
-    reuse: Counter[str] = Counter()
-    reasons: dict[str, Counter[str]] = {}
-    for node in nodes.graph:
-        reasons.setdefault(node.stage, Counter())
-        why = _reason(node, explainer, context, extractions.get(node.id))
-        if why is None:
-            reuse[node.stage] += 1
-        else:
-            reasons[node.stage][why] += 1
-    rows: list[PlanRow] = []
-    for stage, causes in reasons.items():
-        if not causes:
-            rows.append(PlanRow(stage, 0, reuse[stage], "published"))
-        for i, (why, n) in enumerate(causes.most_common()):
-            rows.append(PlanRow(stage, n, 0 if i else reuse[stage], why))
+    reasons = Reasons(nodes.graph, context, extractions, all_told=True)
+    by_store = _by_store(nodes, context, extractions)
     home = context.home
     existing = next(p for p in (home, *home.absolute().parents) if p.exists())
     return Plan(
-        rows=tuple(rows),
-        extractions=_by_store(nodes, context, extractions),
+        rows=_rows(nodes, reasons),
+        extractions=by_store,
         free_bytes=shutil.disk_usage(existing).free,
-        tokens_per_s=_measured_speed(context),
+        times=_times(reasons, context, extractions, by_store),
         hub_tasks=_hub_tasks(nodes, context),
         graphs=_graphs(nodes, context),
+        untrained=_untrained(nodes),
     )
 
 
@@ -171,6 +188,15 @@ def _graphs(nodes: ExperimentGraph, context: Preview) -> dict[str, dict[str, int
     return {task: n for task, c in built.items() if c is not None and (n := c.graph_counts())}
 
 
+def _untrained(nodes: ExperimentGraph) -> dict[str, str]:
+    return {
+        target.identity.store_id: stores.backbone
+        for stores in nodes.stores.values()
+        for target in stores.targets
+        if stores.backbone is not None
+    }
+
+
 def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:
     waiting = (
         cell.task
@@ -181,27 +207,65 @@ def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:
     return tuple(dict.fromkeys(waiting))
 
 
-def _reason(
-    node: Node, explainer: Explainer, context: Preview, extraction: ExtractionPlan | None
-) -> str | None:
-    """Why a node would run (with its plan, if it extracts); None if it would be reused."""
-    published = context.artifacts.is_done(node.ref)
-    if published and node.stage == Extract.name and extraction is None:
-        return "its texts are not published (any more)"
-    if published and extraction is not None and not extraction.nothing_to_do:
-        n_cells = sum(map(len, extraction.cells.values()))
-        return f"{extraction.n_new_texts} texts and {n_cells} cells are not in the feature store (any more)"
-    return None if published else explainer.why(node.spec).headline
+def _rows(nodes: ExperimentGraph, reasons: Reasons) -> tuple[PlanRow, ...]:
+    """Stage by stage, a row for all nodes with the same reason; all that are new share one."""
+    rows: list[PlanRow] = []
+    for stage in dict.fromkeys(n.stage for n in nodes.graph):
+        mine = [node for node in nodes.graph if node.stage == stage]
+        causes: dict[str, list[tuple[Node, Explanation]]] = {}
+        for node in (n for n in mine if n.id in reasons.waiting):
+            found = reasons.why(node)
+            causes.setdefault("" if found.is_new else found.reason, []).append((node, found))
+        n_published = len(reasons.earlier.of_stage(stage)) if "" in causes else 0
+        n_reuse = len(mine) - sum(map(len, causes.values()))
+        if not causes:
+            rows.append(PlanRow(stage, 0, n_reuse, "published"))
+        for i, (why, some) in enumerate(sorted(causes.items(), key=lambda c: -len(c[1]))):
+            labels = tuple(node.label for node, _ in some)
+            new = new_places(stage, [n.origins[0] for n, _ in some], n_published)
+            told = (why or new) + _amount([found.amount for _, found in some])
+            rows.append(PlanRow(stage, len(some), 0 if i else n_reuse, told, labels))
+    return tuple(rows)
 
 
-def _measured_speed(context: RunContext) -> float | None:
-    """Tokens per second of the latest extraction that computed anything."""
-    for manifest in reversed(list(context.artifacts.all(Extract.name))):
-        tokens = manifest.summary.get("n_tokens_computed", 0)
-        seconds = manifest.provenance.get("seconds", 0)
-        if tokens and seconds:
-            return tokens / seconds
-    return None
+def _amount(amounts: Sequence[str]) -> str:
+    """What extractions come to, if each comes to the same; together they may share texts."""
+    same = amounts[0] if len(set(amounts)) == 1 else ""
+    each = " each" if len(amounts) > 1 and same != STORED else ""
+    return f" ({same}{each})" if same else ""
+
+
+def _times(
+    reasons: Reasons,
+    context: Preview,
+    extractions: Mapping[str, ExtractionPlan | None],
+    by_store: Sequence[ExtractionPlan],
+) -> tuple[StageTime, ...]:
+    """What the nodes that wait will take, stage by stage."""
+
+    def counts(ref: str) -> Mapping[str, int] | None:
+        if (built := context.built.get(ref)) is not None:
+            return built.counts()
+        manifest = reasons.earlier.manifest(ref)
+        return None if manifest is None else manifest.summary
+
+    took = EarlierTimes(reasons.earlier, counts)
+    # Texts that several extractions share are computed once.
+    asked = sum(e.n_tokens for e in extractions.values() if e)
+    share = sum(e.n_tokens for e in by_store) / asked if asked else 1.0
+    found: dict[tuple[str, str], list[Estimate | None]] = {}
+    for node in reasons.waiting.values():
+        origin, device = node.origins[0], context.device_of(node)
+        work = work_of(node.spec, counts)
+        if node.stage == Extract.name and (plan := extractions.get(node.id)) is not None:
+            work = Work(plan.n_tokens * share, "tokens")
+        estimates = found.setdefault((node.stage, device), [])
+        if node.stage == Extract.name and (work is None or work.amount == 0):
+            estimates.append(None if work is None else Estimate(0.0, (), work.unit))
+        else:
+            earlier = took.of(node.spec, origin, device)
+            estimates.append(estimate(earlier, work, origin.task))
+    return tuple(stage_time(*named, some) for named, some in found.items())
 
 
 def why_stage(nodes: ExperimentGraph, home: Path, stage: str) -> list[tuple[str, Explanation]]:
@@ -216,10 +280,15 @@ def why_stage(nodes: ExperimentGraph, home: Path, stage: str) -> list[tuple[str,
             f"there is no stage {quoted(stage)} in this experiment; it has {', '.join(sorted(stages))}"
         )
     context = Preview(nodes.graph, home, nodes.experiment.runtime)
-    waiting = [n for n in nodes.graph if n.stage == stage and not stage_of(n).is_done(n, context)]
+    extractions = {
+        node.id: planned(node, context)
+        for node in nodes.graph
+        if stage == node.stage == Extract.name
+    }
+    reasons = Reasons(nodes.graph, context, extractions, all_told=False)
+    waiting = [node for node in reasons.waiting.values() if node.stage == stage]
     if not waiting:
         raise NotFoundError(
             f"every {stage} of this experiment is published; nothing of it would run"
         )
-    explainer = Explainer(context.artifacts, nodes.graph.specs)
-    return [(n.label, explainer.why(n.spec)) for n in waiting]
+    return [(node.label, reasons.why(node)) for node in waiting]

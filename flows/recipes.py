@@ -16,3 +16,8 @@ def _named_recipe(value: Any) -> Any:
 
 RecipeField = Annotated[RecipeConfig, BeforeValidator(_named_recipe)]
 """A recipe with its fields, or as on the command line: `prompt_eol:spelling=plain`."""
+
+
+def recipe_on(recipe: str, backbone: str | None) -> str:
+    """The name of a recipe on an adapted backbone; on the experiment's own (None) it is the recipe's."""
+    return recipe if backbone is None else f"{recipe} on {backbone}"

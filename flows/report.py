@@ -18,8 +18,7 @@ from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.mteb_evaluation import task_facts
 from permafrost.stages.report.cells import read_results
-from permafrost.stages.report.html import page_digest
-from permafrost.stages.report.pretraining import read_pretrainings
+from permafrost.stages.report.page_files import page_digest
 from permafrost.storage.features.layout import TOKEN_IDS
 
 
@@ -52,13 +51,15 @@ def report_node(nodes: ExperimentNodes) -> Node:
         StoreEntry(
             recipe=name,
             identities=tuple(t.identity for t in s.targets),
+            names=s.names,
             recipes=tuple(recipe_identity(t.recipe) for t in s.targets),
         )
         for name, s in nodes.stores.items()
     ]
     results = dict.fromkeys([c.result for c in cells])
-    first = next(iter(nodes.stores.values())).targets[0]
-    tokens = reading([first.identity.store_id], [TOKEN_IDS.name], first.sizes, ())
+    shown = next(iter(nodes.stores.values()))
+    first = shown.targets[0]
+    tokens = reading(shown.names[:1], [TOKEN_IDS.name], first.sizes, ())
     attention = _attention(nodes)
     extractions = [
         *nodes.extractions.values(),
@@ -71,10 +72,7 @@ def report_node(nodes: ExperimentNodes) -> Node:
             Input(name="probe", ref=p.ref, loader=import_path(e.probes[p.probe].loader))
             for p in probes
         ),
-        *(
-            Input(name="pretraining", ref=p.ref, loader=import_path(read_pretrainings))
-            for p in pretrainings
-        ),
+        *map(_pretraining_input, pretrainings),
         *tokens.inputs,
         *(() if attention is None else attention[1]),
     ]
@@ -101,6 +99,13 @@ def report_node(nodes: ExperimentNodes) -> Node:
         },
         after=[n.id for n in extractions],
     )
+
+
+def _pretraining_input(entry: PretrainingEntry) -> Input:
+    # Imported here, as what draws takes a second.
+    from permafrost.stages.report.pretraining import read_pretrainings
+
+    return Input(name="pretraining", ref=entry.ref, loader=import_path(read_pretrainings))
 
 
 def _grid_cells(nodes: ExperimentNodes) -> list[CellEntry]:
@@ -149,7 +154,7 @@ def _attention(nodes: ExperimentNodes) -> tuple[AttentionSource, tuple[Input, ..
     for recipe, stores in nodes.stores.items():
         target = stores.targets[0]
         arrays = tuple(a for a in target.arrays if a.startswith("attention_rows/"))
-        if arrays and len(stores.targets) == 1 and stores.tasks:
+        if arrays and len(stores.targets) == 1 and stores.tasks and stores.backbone is None:
             name = target.recipe.name() if recipe == DEFAULT_RECIPE else recipe
             source = AttentionSource(
                 recipe=name,
@@ -162,6 +167,6 @@ def _attention(nodes: ExperimentNodes) -> tuple[AttentionSource, tuple[Input, ..
                     if task in nodes.experiment.tasks
                 ),
             )
-            read = reading([target.identity.store_id], arrays, target.sizes, ())
+            read = reading(stores.names, arrays, target.sizes, ())
             return source, read.inputs
     return None

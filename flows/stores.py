@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from permafrost.flows.evaluations import evaluation_texts, instructed_recipes, texts_name
 from permafrost.flows.experiment import DEFAULT_RECIPE, Experiment
-from permafrost.stages.extraction.capture import in_order
+from permafrost.flows.recipes import recipe_on
+from permafrost.stages.extraction.capture import ArrayName, in_order
 from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.extraction.target import ExtractTarget, ResolvedBackbone
 from permafrost.storage.errors import InputError
@@ -21,14 +23,20 @@ class RecipeStores:
 
     recipe: str
     """Its name in the experiment."""
+    backbone: str | None
+    """An adapted backbone by its name; None for the experiment's own."""
     targets: tuple[ExtractTarget, ...]
-    """One target, or one per prompt of an ensemble, in order."""
+    """One target, or one per prompt of an ensemble, in order. Files are those of the experiment's
+    backbone, also for an adapted one, which has none yet; its identities say what is known of it."""
+    names: tuple[str, ...]
+    """One per target: the id of the store, or the name of one whose id is not known before training."""
     tasks: tuple[str, ...]
     """Tasks whose texts are extracted."""
 
     def labels(self, task: str) -> list[str]:
         """Display names, one per target."""
         name = "" if self.recipe == DEFAULT_RECIPE else f"{_short(self.recipe)} · "
+        name += "" if self.backbone is None else f"{_short(self.backbone)} · "
         if len(self.targets) == 1:
             return [f"extract {name}{task}"]
         return [f"extract {name}{task} [{i}]" for i in range(1, len(self.targets) + 1)]
@@ -46,7 +54,7 @@ def all_recipes(experiment: Experiment) -> dict[str, Recipe]:
 
 
 def resolve_stores(experiment: Experiment, base: ResolvedBackbone) -> dict[str, RecipeStores]:
-    """The stores by recipe; unused recipes are left out.
+    """The stores by recipe, or recipe on an adapted backbone (`recipe_on`); unused ones are left out.
 
     Raises:
         InputError: the backbone cannot do what a recipe asks for, lacks a layer, or a method reads an array
@@ -57,7 +65,9 @@ def resolve_stores(experiment: Experiment, base: ResolvedBackbone) -> dict[str, 
     _require_captured(experiment, needs[DEFAULT_RECIPE].arrays)
     single = _single_store_recipes(experiment)
     named = (*experiment.tasks, *evaluation_texts(experiment.evaluations))
-    for name, recipe in all_recipes(experiment).items():
+    recipes = all_recipes(experiment).items()
+    for backbone, (own, recipe) in product((None, *experiment.all_adapted), recipes):
+        name = recipe_on(own, backbone)
         if not (need := needs.get(name, _Need())).arrays:
             continue
         prompts = recipe.members()
@@ -67,7 +77,9 @@ def resolve_stores(experiment: Experiment, base: ResolvedBackbone) -> dict[str, 
                 "of tokens or geometry cannot read; use it for embed methods, or take one prompt of it"
             )
         targets = tuple(base.target(member, in_order(need.arrays)) for member in prompts)
-        stores[name] = RecipeStores(name, targets, tuple(t for t in named if t in need.tasks))
+        tasks = tuple(task for task in named if task in need.tasks)
+        ids = tuple(target.identity.store_id for target in targets)
+        stores[name] = RecipeStores(own, backbone, targets, ids, tasks)
     return stores
 
 
@@ -90,7 +102,14 @@ def _needs(experiment: Experiment, base: ResolvedBackbone) -> Mapping[str, _Need
         need(DEFAULT_RECIPE).tasks.update(experiment.tasks)
     elsewhere = experiment.fitted_elsewhere
     for name, method in experiment.methods.items():
-        for recipe, arrays in method.reads(sizes).items():
+        on = method.adapted_backbone
+        reads = [*method.reads(sizes).items()]
+        if on is not None:
+            # What it reads of the experiment's own backbone is in `capture`.
+            reads += [(recipe, method.captured()) for recipe in method.recipes().values()]
+            for array in method.captured():
+                ArrayName.parse(array).require(sizes)
+        for recipe, arrays in ((recipe_on(own, on), arrays) for own, arrays in reads):
             need(recipe).arrays.update(arrays)
             need(recipe).tasks.update(experiment.tasks_of(name))
             need(recipe).tasks.update(task for other, task in elsewhere if other == name)
@@ -103,14 +122,25 @@ def _needs(experiment: Experiment, base: ResolvedBackbone) -> Mapping[str, _Need
             need(probe.recipe).tasks.update(probe.tasks)
     for cell in experiment.evaluation_cells:
         for role, recipe in cell.recipes.items():
-            need(recipe).arrays.update(cell.method.vector_arrays(sizes))
-            need(recipe).tasks.add(texts_name(cell.task, role))
+            on = recipe_on(recipe, experiment.backbone_of(cell))
+            need(on).arrays.update(cell.method.vector_arrays(sizes))
+            need(on).tasks.add(texts_name(cell.task, role))
     return needs
 
 
 def _single_store_recipes(experiment: Experiment) -> set[str]:
     """Recipes under which heads are trained or tokens are probed, which must have a single store."""
-    single = {r for m in experiment.methods.values() for r in m.single_store_recipes()}
+    single = {
+        recipe_on(r, m.adapted_backbone)
+        for m in experiment.methods.values()
+        for r in m.single_store_recipes()
+    }
+    single.update(
+        recipe_on(r, m.adapted_backbone)
+        for m in experiment.methods.values()
+        if m.adapted_backbone is not None and m.captured()
+        for r in m.recipes().values()
+    )
     single.update(p.latents.recipe for p in experiment.pretrainings.values())
     single.update(p.recipe for p in experiment.probes.values() if p.single_store)
     return single | ({DEFAULT_RECIPE} if experiment.capture is not None else set[str]())
@@ -119,7 +149,7 @@ def _single_store_recipes(experiment: Experiment) -> set[str]:
 def _require_captured(experiment: Experiment, captured: set[str]) -> None:
     for name, method in experiment.methods.items():
         for array in method.captured():
-            if array not in captured:
+            if method.adapted_backbone is None and array not in captured:
                 raise InputError(
                     f"method {quoted(name)} reads {array}, but the experiment captures only "
                     f"{', '.join(sorted(captured)) or 'nothing'}; add it to 'capture' or change the "

@@ -8,8 +8,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from permafrost.stages.report.entries import DASH
-from permafrost.stages.report.tables import TIED
+from permafrost.stages.report.entries import DASH, TIED
 from permafrost.storage.quoting import visible
 
 NAME_WIDTH = 21

@@ -30,6 +30,16 @@ def n_cores(root: Path = Path("/")) -> int:
     return max(1, min([_n_allowed(root), *_quotas(root)]))
 
 
+def n_processors(root: Path = Path("/")) -> int:
+    """Processors that this process may use, at least one: as `n_cores`, but each hardware thread of a core
+    counts.
+
+    Args:
+        root: where /proc and /sys lie.
+    """
+    return max(1, min([len(os.sched_getaffinity(0)), *_quotas(root)]))
+
+
 def n_free_cores(root: Path = Path("/"), seconds: float = LOOK_S) -> int:
     """Of `n_cores`, at least one, those that other programs leave free, which is looked at for `seconds`.
 

@@ -1,10 +1,11 @@
-"""What embeds texts by the name of its artifact: a trained head, or a graph-text model."""
+"""What embeds texts by the name of its artifact: a head, one with its backbone, or a graph-text model."""
 
 from pathlib import Path
 
 from permafrost.flows.embedding import ByHead
 from permafrost.flows.graph_embedding import ByGraphText
-from permafrost.stages.encoder import FINETUNE, GraphsOfTexts
+from permafrost.flows.tuned_embedding import ByTunedHead
+from permafrost.stages.encoder import FINETUNE, GraphsOfTexts, is_tuned_head
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.errors import InputError
 
@@ -15,7 +16,7 @@ def trained_model(
     backbone: str | None,
     graphs: GraphsOfTexts,
     table: Path | None = None,
-) -> ByHead | ByGraphText:
+) -> ByHead | ByTunedHead | ByGraphText:
     """The head or model of an artifact.
 
     Args:
@@ -29,11 +30,12 @@ def trained_model(
         NotFoundError: there is no such artifact.
         InputError: a head was given graphs.
     """
-    if ArtifactStore(home).find(artifact).stage == FINETUNE:
+    tuned = is_tuned_head(home, artifact)
+    if not tuned and ArtifactStore(home).find(artifact).stage == FINETUNE:
         return ByGraphText(artifact, backbone, graphs, table)
     if graphs is not None:
         raise InputError(
             f"{artifact} reads texts alone, and graphs were given; leave them out, or name a graph-text "
             f"model ({FINETUNE}/<key>)"
         )
-    return ByHead(artifact, backbone)
+    return ByTunedHead(artifact, backbone) if tuned else ByHead(artifact, backbone)

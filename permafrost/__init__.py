@@ -6,6 +6,7 @@
     result = permafrost.run("experiments/demo.yaml")     # .report is the page, .results() its numbers
     home = permafrost.open(".permafrost")                # what is stored
     vectors = permafrost.encode(["A text"], backbone="minilm", method="mean")
+    found = permafrost.predict(["A text"], head="fit/3f2a", home=home)    # .names, .probabilities
 
 Importing this loads nothing heavy; each function imports what it needs when it is called.
 """
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float32
 
     from permafrost.flows.home import Home
-    from permafrost.flows.pipeline import PipelineResult
     from permafrost.flows.plan import Plan
-    from permafrost.stages.encoder import load_exported
+    from permafrost.flows.running import PipelineResult
+    from permafrost.stages.encoder import PredictedClasses, PredictedScores, load_exported
     from permafrost.stages.encoder.sentence_transformers_module import FrozenBackboneHead
     from permafrost.stages.graphs.from_data import graphs_from_data
     from permafrost.storage.artifacts import ArtifactRef
@@ -53,12 +54,15 @@ __all__ = [
     "PermafrostError",
     "PipelineResult",
     "Plan",
+    "PredictedClasses",
+    "PredictedScores",
     "StoreBusyError",
     "encode",
     "graphs_from_data",
     "load_exported",
     "open",
     "plan",
+    "predict",
     "register",
     "run",
 ]
@@ -66,8 +70,10 @@ __all__ = [
 _DEFINED_IN = {
     "FrozenBackboneHead": "permafrost.stages.encoder.sentence_transformers_module",
     "Home": "permafrost.flows.home",
-    "PipelineResult": "permafrost.flows.pipeline",
+    "PipelineResult": "permafrost.flows.running",
     "Plan": "permafrost.flows.plan",
+    "PredictedClasses": "permafrost.stages.encoder",
+    "PredictedScores": "permafrost.stages.encoder",
     "graphs_from_data": "permafrost.stages.graphs.from_data",
     "load_exported": "permafrost.stages.encoder",
 }
@@ -169,8 +175,8 @@ def encode(
             `backbone` in an experiment. With `head`: where the backbone is now, if it moved.
         method: a method without training by its name (`mean`, `last`, `wva`, ...), or a mapping with the
             fields of `EmbedConfig` (`{"method": "mean", "layers": "4-6"}`).
-        head: a trained head of the home instead of a method: `fit/<key>`, or the beginning of a key; or a
-            graph-text model, `finetune/<key>`.
+        head: a trained head of the home instead of a method: `fit/<key>`, or the beginning of a key; one
+            that was trained with its backbone, or a graph-text model, both `finetune/<key>`.
         graphs: for a graph-text model, the triples (head, relation, tail) of the graph of each text, None for
             a text without; or how texts are linked (`{"kind": "linked", "knowledge": {...}}`).
         home: see `open`; a head needs one.
@@ -185,6 +191,38 @@ def encode(
         IdentityMismatchError: another backbone than the head was trained on; names both digests.
     """
     return _front().encode(texts, backbone, method, head, home, recipe, device, graphs)
+
+
+def predict(
+    texts: Iterable[str],
+    text_pairs: Iterable[str] | None = None,
+    *,
+    head: "str | ArtifactRef",
+    home: "str | PathLike[str] | Home",
+    backbone: "str | PathLike[str] | None" = None,
+    device: str = "auto",
+) -> "PredictedClasses | PredictedScores":
+    """The answers of a trained head, in order: classes with their probabilities, or scores of pairs.
+
+    They are those that the head was scored with. Features are taken from the home's stores, and what is
+    missing is computed and stored there; for a head that was trained with its backbone nothing is stored.
+
+    Args:
+        texts: any number; of pairs the first ones.
+        text_pairs: the second texts, for a head that was trained on pairs.
+        head: `fit/<key>`, or the beginning of a key; one that was trained with its backbone,
+            `finetune/<key>`; or a linear classifier, `linear/<key>`.
+        home: where it is, see `open`. For an exported folder: `load_exported(folder).predict(texts)`.
+        backbone: where the backbone is now, if it moved.
+        device: `auto` (the first GPU, else the CPU) or a torch device.
+
+    Raises:
+        InputError: the head has no classes and no scores, single texts for a head on pairs or the reverse, or
+            a blank text.
+        NotFoundError: no such head.
+        IdentityMismatchError: another backbone than the head was trained on; names both digests.
+    """
+    return _front().predict(texts, text_pairs, head, home, backbone, device)
 
 
 def register(kind: type[K]) -> type[K]:

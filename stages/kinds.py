@@ -56,6 +56,7 @@ class Category(Generic[K]):
         packages: whose modules hold our own kinds. They are named, not imported, so that a room further up
             may hold kinds of a category below it.
         families: names that stand for a whole category, whose kinds another field tells apart.
+        other_names: further names that a file may have for a kind, each with its own name.
     """
 
     def __init__(
@@ -64,9 +65,10 @@ class Category(Generic[K]):
         base: type[K],
         *packages: str,
         families: Mapping[str, "Category[Any]"] | None = None,
+        other_names: Mapping[str, str] | None = None,
     ) -> None:
         self.noun, self.base, self.packages = noun, base, packages
-        self.families = families or {}
+        self.families, self.other_names = families or {}, other_names or {}
         self.tag: str = getattr(base, "tag", "kind")
         self._ours: dict[str, type[K]] | None = None
         self._all: tuple[object, dict[str, type[K]]] | None = None
@@ -122,7 +124,7 @@ class Category(Generic[K]):
             return value
         if not isinstance(value, Mapping):
             raise PydanticKnownError("model_type", {"class_name": self.base.__name__})
-        name = value.get(self.tag)
+        name = self._named_by(value)
         if name is None:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": f"'{self.tag}'"})
         if isinstance(name, str) and name in self.families:
@@ -138,7 +140,24 @@ class Category(Generic[K]):
                     "expected_tags": expected,
                 },
             )
-        return kinds[name].model_validate(dict(value))
+        return kinds[name].model_validate({**value, self.tag: name})
+
+    def chosen(self, value: object) -> type[BaseModel] | None:
+        """The kind that is chosen by fields, or by a name alone; None if they choose none."""
+        name = self._named_by(value) if isinstance(value, Mapping) else value
+        if not isinstance(name, str):
+            return None
+        family = self.families.get(name)
+        return self.kinds().get(name) if family is None else family.chosen(value)
+
+    def narrowed(self, value: object) -> "Category[Any]":
+        """The category that tells apart what these fields choose: itself, or a family."""
+        name = value.get(self.tag) if isinstance(value, Mapping) else None
+        return self.families.get(name, self) if isinstance(name, str) else self
+
+    def _named_by(self, value: Mapping[Any, Any]) -> Any:
+        name = value.get(self.tag)
+        return self.other_names.get(name, name) if isinstance(name, str) else name
 
     def field(self) -> "_Field":
         """For `Annotated[Base, CATEGORY.field()]`: a field of any kind, which dumps all of its fields."""
@@ -152,24 +171,24 @@ class Category(Generic[K]):
 
 class _Field:
     def __init__(self, category: Category[Any]) -> None:
-        self._category = category
+        self.category = category
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         # Serialised by what is there: by the annotation, only the base's fields would be written.
-        return core_schema.no_info_plain_validator_function(self._category.validate)
+        return core_schema.no_info_plain_validator_function(self.category.validate)
 
 
 class _FieldOrName:
     def __init__(self, category: Category[Any]) -> None:
-        self._category = category
+        self.category = category
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         def validate(value: object) -> Any:
-            return self._category.validate({"kind": value} if isinstance(value, str) else value)
+            return self.category.validate({"kind": value} if isinstance(value, str) else value)
 
         def dump(value: Kind, handler: Callable[[Any], Any]) -> Any:
             return value.kind if type(value).model_fields.keys() == {"kind"} else handler(value)
@@ -180,6 +199,12 @@ class _FieldOrName:
                 dump, schema=core_schema.any_schema()
             ),
         )
+
+
+def kind_choice(metadata: Iterable[object]) -> Category[Any] | None:
+    """The category among whose kinds a field chooses, given what `Annotated` says of it; None for others."""
+    fields = (m for m in metadata if isinstance(m, _Field | _FieldOrName))
+    return next((m.category for m in fields), None)
 
 
 def kind_name(cls: type) -> str | None:

@@ -12,7 +12,13 @@ from pathlib import Path
 DRAFT_PREFIX = ".draft-"
 """Prefix of unfinished writes; nothing reads them, and `gc` removes those of dead processes."""
 _OWNER = re.compile(r"-([0-9a-f]{8})\.([0-9]+)\.([0-9]+)-[0-9a-f]+$")
-_PLACES = (f"{DRAFT_PREFIX}*", f"*/{DRAFT_PREFIX}*", f"artifacts/*/{DRAFT_PREFIX}*")
+_PLACES = (
+    f"{DRAFT_PREFIX}*",
+    f"*/{DRAFT_PREFIX}*",
+    f"artifacts/*/{DRAFT_PREFIX}*",
+    f"runs/*/{DRAFT_PREFIX}*",
+    f"runs/*/*/{DRAFT_PREFIX}*",
+)
 _INSIDE_CHECKPOINTS = f"artifacts/*/{DRAFT_PREFIX}*-checkpoint/{DRAFT_PREFIX}*"
 
 
@@ -29,18 +35,25 @@ def is_of_dead_process(draft: Path) -> bool:
     False for drafts of other machines, of other containers and from before the last boot, which only their
     age can tell, and for those that name no process, such as a fit's checkpoints, which the next run resumes.
     """
-    if (found := _OWNER.search(draft.name)) is None or found[1] != _place():
-        return False
-    pid, started = int(found[2]), int(found[3])
+    found = _OWNER.search(draft.name)
+    return found is not None and is_alive(".".join(found.groups())) is False
+
+
+def is_alive(process: str) -> bool | None:
+    """Whether a process runs, by what `owner` said in it; None if it is of another machine or container, or
+    from before the last boot."""
+    place, pid, started = process.split(".")
+    if place != _place():
+        return None
     try:
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
-        return True
+        return False
     except (PermissionError, OverflowError):
         pass
-    now = _state_and_start(pid)
+    now = _state_and_start(int(pid))
     # A zombie has ended too; its parent has not reaped it yet.
-    return now is not None and (now[0] in "ZX" or now[1] != started)
+    return now is None or (now[0] not in "ZX" and now[1] == int(started))
 
 
 def remove_drafts_of_dead_processes(home: Path) -> int:

@@ -25,6 +25,9 @@ class CorruptDataError(PermafrostError):
 class StoreBusyError(PermafrostError):
     """Another process is writing to this store."""
 
+    writer: str = "another process"
+    """Who, as far as it says so."""
+
 
 class DiskFullError(PermafrostError):
     """The file system has no room for what was being, or was about to be, written."""

@@ -81,11 +81,14 @@ class Lease:
             return self._put("create")
         age = (datetime.datetime.now(datetime.UTC) - meta["last_modified"]).total_seconds()
         if age < TTL_S and not _is_dead(holder):
-            raise StoreBusyError(
-                f"the store is being written by another process ({self._url}: pid {holder['pid']} on "
-                f"{holder['host']}, renewed {age:.0f} s ago); wait until it ends, or use another --home. If "
-                f"that process is dead, the lease ends in {TTL_S - age:.0f} s. Nothing was changed"
+            writer = f"process {holder['pid']} on {holder['host']}"
+            busy = StoreBusyError(
+                f"the store is being written by {writer} ({self._url}, renewed {age:.0f} s ago); wait until "
+                f"it ends (--wait does), or use another --home. If that process is dead, the lease ends in "
+                f"{TTL_S - age:.0f} s. Nothing was changed"
             )
+            busy.writer = writer
+            raise busy
         try:
             return self._put({"e_tag": meta["e_tag"]})
         except (PreconditionError, FileNotFoundError) as error:

@@ -15,6 +15,24 @@ HOME_BYTES = PATH_BYTES - 400
 """Maximum length of a path below which folders are created: names of stores, artifacts and shards follow."""
 
 
+def cache_folder() -> Path:
+    """The folder of what can be made again, which need not exist: PERMAFROST_CACHE, or
+    `permafrost` in the user's cache folder.
+
+    Raises:
+        InputError: the user has no folder at all, as in a container.
+    """
+    if own := os.environ.get("PERMAFROST_CACHE"):
+        return Path(own)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "permafrost"
+    except RuntimeError as error:
+        raise InputError(
+            "this user has no home folder, so there is no place for a cache; set the environment variable "
+            "PERMAFROST_CACHE to a folder"
+        ) from error
+
+
 def checked_path(path: str | os.PathLike[str], what: str, limit: int = PATH_BYTES) -> Path:
     """The path, after checking that such a file or folder is possible; it need not exist.
 

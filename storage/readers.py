@@ -18,12 +18,15 @@ from permafrost.storage.features.layout import SPAN, ArraySpec, widen
 from permafrost.storage.features.places import Locations
 from permafrost.storage.features.shard import ShardRows
 from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged, offsets_of, ranges
 
 Precision = Literal["float32", "stored"]
 
 _BLOCK_BYTES = 4 << 20
 """Block size if texts are read in the order of the store; small enough for the processor's cache."""
+_SHOWN = 3
+"""Texts that a message shows."""
 _MOST_OF_A_SHARD = 4
 """A shard is read ahead as a whole if at least one in this many of its rows is needed."""
 
@@ -317,6 +320,17 @@ def read_rows(store: FeatureStore, segment: int, array: str, start: int, stop: i
     return store.open_shard(segment, array).read(start, stop)
 
 
+def _first_of(
+    indices: NDArray[np.int64], digests: Sequence[str], texts: Sequence[str] | None
+) -> str:
+    """The first of some texts, or where only their digests are known those."""
+    first = indices[:_SHOWN].tolist()
+    more = ", ..." if len(indices) > _SHOWN else ""
+    if texts is None:
+        return "those with the digests " + ", ".join(digests[int(i)][:12] for i in first) + more
+    return ", ".join(f"text {i} {quoted(texts[i])}" for i in first) + more
+
+
 def open_reader(
     store: FeatureStore,
     array: str,
@@ -325,6 +339,7 @@ def open_reader(
     budget_bytes: int,
     precision: Precision = "float32",
     tokens: Literal["span", "all"] = "span",
+    texts: Sequence[str] | None = None,
 ) -> InMemoryReader | WindowedReader:
     """A reader of `array` for the texts with these digests, in that order.
 
@@ -336,15 +351,17 @@ def open_reader(
         precision: batches in float32, or in the stored dtype (bfloat16 as its uint16 bits).
         tokens: `span` gives the tokens that poolings run over under the store's recipe; `all` gives
             every token of the input. Text-axis arrays have one row per text either way.
+        texts: those with the digests, which a message shows.
 
     Raises:
         NotFoundError: a text or its cell is not in the store.
     """
     where = store.locate(digests)
-    unknown = int((where.segment < 0).sum())
-    if unknown:
+    unknown = np.flatnonzero(where.segment < 0)
+    if len(unknown):
         raise NotFoundError(
-            f"{unknown} of {len(digests)} texts are not in store {store.store_id[:12]}; extract them first"
+            f"{len(unknown):,} of {len(digests):,} texts are not in store {store.store_id[:12]}: "
+            f"{_first_of(unknown, digests, texts)}; extract them first"
         )
     holes = [s for s in np.unique(where.segment).tolist() if array not in store.committed(s)]
     if holes:

@@ -1,16 +1,20 @@
-"""Hypothesis profiles, chosen by HYPOTHESIS_PROFILE: `default`, `ci` (the same examples every time) and
-`nightly` (many more); no waiting for the disk, and no garbage collection where there is no garbage."""
+"""Hypothesis profiles, chosen by HYPOTHESIS_PROFILE: `default`, `ci` (the same examples every time), `deep`
+(more of them) and `nightly` (many more); no waiting for the disk, no garbage collection where there is no
+garbage; which tests share a process."""
 
 import gc
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
+import shape_check
 from hypothesis import settings
 
 # Deadlines measure the machine, not the code; pytest-timeout guards against hanging.
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("default", deadline=None, max_examples=40)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("deep", deadline=None, derandomize=True, max_examples=100)
 settings.register_profile("nightly", deadline=None, max_examples=2000)
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") == "true" else "default")
@@ -27,6 +31,26 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests are spread over processes by group, a file's stay together, and so do files that share a
+    Dask cluster, or Prefect's server without one: to start these costs a process 20 s of the processor."""
+    uses = dict[Path, set[str]]()
+    for item in items:
+        uses.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()))
+    for item in items:
+        shared = [name for name in ("scheduler", "prefect_server") if name in uses[item.path]]
+        file = item.nodeid.split("::")[0]
+        item.add_marker(pytest.mark.xdist_group((*shared, file)[0]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Signatures are checked anew in each test."""
+    shape_check.check_the_next_calls()
+    return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

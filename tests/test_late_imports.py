@@ -1,5 +1,5 @@
-"""Dask is imported by runs on Dask only, and peft by fits that use it; told by the text of our modules, as
-importing them takes seconds."""
+"""What is imported late: Prefect, Dask, what draws, models of transformers, peft; told by the text of our
+modules, as importing them takes seconds."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -45,9 +45,49 @@ def reached(*names: str) -> dict[str, str]:
 
 def test_neither_the_front_door_nor_the_command_line_imports_dask() -> None:
     found = reached("permafrost.flows.front", "permafrost.flows.cli.app")
-    assert "permafrost.flows.pipeline" in found
+    assert "permafrost.flows.running" in found
     assert "torch" in found
     assert {"distributed", "dask"} & found.keys() == set(), found.get("distributed")
+
+
+def test_what_runs_an_experiment_imports_prefect_only_to_show_it() -> None:
+    found = reached(
+        "permafrost.flows.front", "permafrost.flows.cli.app", "permafrost.flows.running"
+    )
+    assert "permafrost.flows.build" in found
+    assert "prefect" not in found, found.get("prefect")
+    assert "prefect" in reached("permafrost.flows.pipeline")
+
+
+def test_whoever_plans_draws_nothing_and_loads_no_model_of_transformers() -> None:
+    found = reached("permafrost.flows.build", "permafrost.flows.checks", "permafrost.flows.plan")
+    assert "permafrost.flows.nodes.reporting" in found
+    assert "matplotlib" not in found, found.get("matplotlib")
+    for library in ("mteb", "sklearn", "datasets", "peft", "torch_geometric", "zarr"):
+        assert library not in found, found.get(library)
+    # The package itself imports its parts when they are asked for.
+    parts = [name for name in found if name.startswith("transformers.")]
+    assert not parts, found[parts[0]]
+
+
+def test_listings_import_neither_torch_nor_what_computes() -> None:
+    every = reached("permafrost.flows.cli.app")
+    loaded = {name for name in every if "permafrost" not in name}
+    # Told by what the command line's own modules import at once, and these in turn.
+    assert "numpy" in loaded
+    for library in ("torch", "transformers", "scipy", "sklearn", "prefect", "matplotlib"):
+        assert library not in loaded, every[library]
+
+
+def test_whoever_explains_an_artifact_loads_no_torch() -> None:
+    found = reached("permafrost.flows.explaining", "permafrost.flows.changed_texts")
+    assert "permafrost.stages.corpus.corpus" in found
+    for library in ("torch", "transformers", "prefect", "sklearn"):
+        assert library not in found, found[library]
+
+
+def test_whoever_writes_the_report_draws() -> None:
+    assert "matplotlib" in reached("permafrost.flows.nodes.report_writing")
 
 
 def test_a_run_on_dask_does() -> None:

@@ -1,6 +1,7 @@
 """Reports without their pictures, for tests that look at something else: drawing takes longest."""
 
 import pytest
+from markupsafe import Markup
 
 from permafrost.stages.report import canvas
 
@@ -11,4 +12,4 @@ def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     marked `drawn` makes."""
     if not request.node.get_closest_marker("drawn"):
         monkeypatch.setattr(canvas, "png", lambda figure: b"\x89PNG\r\n\x1a\n")
-        monkeypatch.setattr(canvas, "svg", lambda *_: canvas.InlineSvg("<svg/>", 1))
+        monkeypatch.setattr(canvas, "svg", lambda *_: canvas.InlineSvg(Markup("<svg/>")))

@@ -2,9 +2,13 @@
 
 import atexit
 import gc
+import time
 
 from permafrost.flows.stopping import STOP
 from permafrost.flows.threads import let_waiting_threads_sleep
+
+STARTED_S = time.monotonic()
+"""When the program started, before it imported anything that takes long."""
 
 
 def main() -> None:

@@ -8,9 +8,20 @@ import sys
 import typer
 from rich.text import Text
 
-from permafrost.flows.cli import comparison, experiments, export, inspection, maintenance, texts
+from permafrost.flows.cli import (
+    comparison,
+    experiments,
+    export,
+    history,
+    inspection,
+    listings,
+    maintenance,
+    prediction,
+    statistics,
+    texts,
+)
 from permafrost.flows.cli.wrong_usage import Commands
-from permafrost.flows.quiet import set_quiet_defaults
+from permafrost.flows.quiet import is_foreseen, set_quiet_defaults
 from permafrost.flows.stopping import STOP
 from permafrost.flows.terminal import Terminal
 from permafrost.storage.errors import InputError, PermafrostError
@@ -37,18 +48,26 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for module in (experiments, texts, export, comparison, inspection, maintenance):
+for module in (
+    experiments,
+    texts,
+    prediction,
+    export,
+    comparison,
+    history,
+    listings,
+    inspection,
+    statistics,
+    maintenance,
+):
     module.register(app)
 
 
 def _tells_more(record: logging.LogRecord) -> bool:
     """Whether a record of Prefect's says more than the line that ends a command: not the final state of a
     run that failed or was stopped, and no traceback of an error that is expected. That of another is kept."""
-    error = record.exc_info[1] if record.exc_info else None
     return not (
-        STOP.asked
-        or isinstance(error, PermafrostError)
-        or "Finished in state Failed" in record.getMessage()
+        STOP.asked or is_foreseen(record) or "Finished in state Failed" in record.getMessage()
     )
 
 

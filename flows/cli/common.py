@@ -1,14 +1,19 @@
 """Flags and small renderings that several commands share."""
 
 import json
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.table import Table
+from rich.text import Text
 
+from permafrost.flows.cli import STARTED_S
 from permafrost.flows.engine.progress import Display, NodeProgress
-from permafrost.flows.home import open_home
+from permafrost.flows.home import open_existing_home, open_home
 from permafrost.flows.terminal import Terminal
 from permafrost.storage.quoting import visible
 
@@ -35,6 +40,13 @@ PluginsFlag = Annotated[
         "home's heads or recipes need is never taken from the home.",
     ),
 ]
+WaitFlag = Annotated[
+    bool,
+    typer.Option(
+        "--wait",
+        help="If another process writes the same features, wait until it has finished instead of ending.",
+    ),
+]
 
 console = Terminal()
 
@@ -49,6 +61,17 @@ def home_folder(home: str) -> Path:
         return open_home(home, NodeProgress(display, f"pull {home}"))
 
 
+def existing_home(home: str) -> Path:
+    """The folder of a home that is only read.
+
+    Raises:
+        NotFoundError: there is no home.
+        InputError: as `home_folder`.
+    """
+    with Display(console) as display:
+        return open_existing_home(home, NodeProgress(display, f"pull {home}"))
+
+
 def load_plugins(files: list[str] | None) -> None:
     """Load the files of `--plugins`.
 
@@ -60,6 +83,11 @@ def load_plugins(files: list[str] | None) -> None:
         from permafrost.flows.experiment import loaded_plugins
 
         loaded_plugins(tuple(files))
+
+
+def seconds_since_start() -> float:
+    """Wall time of the command so far, start-up included."""
+    return time.monotonic() - STARTED_S
 
 
 def emit(value: Any) -> None:
@@ -93,3 +121,40 @@ def table(title: str, *columns: str) -> Table:
     for name in columns:
         out.add_column(name, justify="right" if name.startswith("n ") or name == "size" else "left")
     return out
+
+
+def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, or, where it is wider than the terminal, a line for each row, so that nothing is cut.
+
+    Of thousands of rows in a moment, for which rich's tables take seconds.
+    """
+    shown = [[visible(cell) for cell in row] for row in rows]
+    names = [name.removeprefix("n ") for name in columns]
+    widths = [max(map(cell_len, column)) for column in zip(names, *shown, strict=True)]
+    console.print(title)
+    if sum(widths) + len(_GAP) * (len(widths) - 1) > console.width:
+        for row in shown:
+            named = zip(names, row, strict=True)
+            typer.echo(", ".join(f"{name} {value}" for name, value in named if value))
+        return
+    numbers = [name in _NUMBERS or name.startswith("n ") for name in columns]
+    console.print(Text(_aligned(names, widths, numbers), "bold"))
+    for row in shown:
+        typer.echo(_aligned(row, widths, numbers))
+
+
+_GAP = "  "
+_NUMBERS = ("size", "dev", "test")
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], numbers: Sequence[bool]) -> str:
+    cells: list[str] = []
+    for cell, width, is_number in zip(row, widths, numbers, strict=True):
+        space = " " * (width - cell_len(cell))
+        cells.append(space + cell if is_number else cell + space)
+    return _GAP.join(cells).rstrip()
+
+
+def say(line: str) -> None:
+    """Print a line of text; the terminal breaks it where it is too long."""
+    console.print(line, soft_wrap=True)

@@ -9,8 +9,8 @@ from permafrost.flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, consol
 SourceArgument = Annotated[
     str,
     typer.Argument(
-        help="A report's id, which may be shortened; an experiment's name, for its latest run; or a "
-        "results.parquet.",
+        help="A run, mine@2; an experiment's name, for its latest run; a report's id, which may be "
+        "shortened; or a results.parquet.",
         show_default=False,
     ),
 ]

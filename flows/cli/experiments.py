@@ -1,6 +1,6 @@
 """`run`, `plan`, `report`: whole experiments."""
 
-import time
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +12,16 @@ from permafrost.flows.cli.common import (
     HomeFlag,
     JsonFlag,
     SetFlag,
+    WaitFlag,
     console,
     emit,
     home_folder,
     say_path,
+    seconds_since_start,
     size,
     table,
 )
+from permafrost.flows.engine.choice import parse_engine
 from permafrost.flows.imports import kept_imports
 from permafrost.storage.quoting import quoted
 
@@ -36,12 +39,15 @@ EngineFlag = Annotated[
     ),
 ]
 
+_WAITING = ("runtime.extract.busy=wait",)
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(run)
     app.command()(plan)
     app.command()(report)
+    app.command()(demo)
 
 
 def run(
@@ -49,23 +55,31 @@ def run(
     set_: SetFlag = None,
     home: HomeFlag = DEFAULT_HOME,
     engine: EngineFlag = None,
+    wait: WaitFlag = False,
     json: JsonFlag = False,  # typer reads the default
 ) -> None:
     """Run the whole DAG; whatever is published already is reused."""
-    # Imported here: Prefect and torch take seconds, and the listings need neither.
-    with kept_imports():
-        from permafrost.flows.engine.choice import parse_engine
-        from permafrost.flows.pipeline import run_embedded
-
-    started = time.monotonic()
     if engine is not None:
         parse_engine(engine)
-    result = run_embedded(str(experiment), home, set_ or [], engine)
-    seconds = time.monotonic() - started
+    # Imported here: torch takes seconds, and the listings do without.
+    with kept_imports():
+        from permafrost.flows.running import checked, reused
+
+    name, overrides = str(experiment), [*(set_ or []), *(_WAITING if wait else ())]
+    found = checked(name, home, overrides)
+    result = reused(found)
+    if result is None:
+        # Prefect takes as long, and a run that finds everything does without.
+        with kept_imports():
+            from permafrost.flows.pipeline import run_checked
+
+        result = run_checked(found, name, home, overrides, engine)
+    seconds = seconds_since_start()
     if json:
         emit(
             {
                 "report": str(result.report),
+                "run": result.run,
                 "computed": result.computed,
                 "reused": result.reused,
                 "seconds": round(seconds, 3),
@@ -82,7 +96,7 @@ def run(
         console.print(f"computed: {computed}" + (f"; reused: {reused}" if reused else ""))
     else:
         console.print(f"everything was reused ({reused}); no backbone was loaded")
-    console.print(f"{seconds:.1f} s. Report:")
+    console.print(f"{seconds:.1f} s, run {result.run}. Report:")
     say_path(result.report)
 
 
@@ -104,9 +118,12 @@ def plan(
     if json:
         emit(planned.as_json())
         return
-    steps = table("Stages", "stage", "n run", "n reuse", "why")
+    steps = table("Stages", "stage", "n run", "n reuse", "why", "estimated time")
+    times = {time.stage: str(time) for time in planned.times}
     for row in planned.rows:
-        steps.add_row(row.stage, str(row.n_run), str(row.n_reuse), row.why)
+        # That of the whole stage, once.
+        told = times.pop(row.stage, "")
+        steps.add_row(row.stage, str(row.n_run), str(row.n_reuse), row.why, told)
     console.print(steps)
     for task, n in planned.graphs.items():
         console.print(
@@ -120,13 +137,18 @@ def plan(
             f"they are loaded, and extracted then"
         )
     if not missing and planned.extractions:
-        stores = ", ".join(e.store_id[:12] for e in planned.extractions)
+        stores = ", ".join(e.store_id for e in planned.extractions)
         where = f"store {stores}" if len(planned.extractions) == 1 else f"stores {stores}"
         console.print(f"\nextraction: nothing missing in {where}; no backbone is loaded")
     for extraction in missing:
         about = "" if extraction.exact else "about "
+        store = f"store {extraction.store_id}"
+        if (backbone := planned.untrained.get(extraction.store_id)) is not None:
+            store = (
+                f"a store of the adapted backbone {quoted(backbone)}, its id known after training"
+            )
         console.print(
-            f"\nextraction into store {extraction.store_id[:12]}: {extraction.n_new_texts:,} new of "
+            f"\nextraction into {store}: {extraction.n_new_texts:,} new of "
             f"{extraction.n_texts:,} texts, {about}{extraction.n_tokens:,} tokens"
         )
         arrays = table("", "array", "size")
@@ -134,11 +156,15 @@ def plan(
             arrays.add_row(name, size(n_bytes))
         console.print(arrays)
     if missing:
-        console.print(f"{planned.n_tokens:,} tokens in all, {planned.time_text()}")
+        console.print(f"{planned.n_tokens:,} tokens in all")
     fits = Text("fits") if planned.fits else Text("does not fit", "bold red")
     console.print(
         Text(f"to write {size(planned.n_bytes)}, free {size(planned.free_bytes)}: ") + fits
     )
+    console.print(planned.time_text())
+    bases = [f"{time.stage}: {time.basis}" for time in planned.times if time.basis]
+    if bases:
+        console.print(f"taken from {'; '.join(bases)}")
 
 
 def report(
@@ -154,3 +180,8 @@ def report(
 
     nodes = build_graph(load_experiment(experiment, set_ or []))
     say_path(rebuild_report(nodes, home_folder(home)))
+
+
+def demo() -> None:
+    """Print the demo's experiment, a file to save and to run: permafrost demo > demo.yaml."""
+    typer.echo(resources.files("permafrost").joinpath("demo.yaml").read_text(encoding="utf-8"))

@@ -30,7 +30,8 @@ def export(
     artifact: Annotated[
         str,
         typer.Argument(
-            help="Artifact of a trained head (fit/<key>; choose/<key> of a grid).",
+            help="Artifact of a trained head (fit/<key>; choose/<key> of a grid), or of one trained with its "
+            "backbone (finetune/<key>).",
             show_default=False,
         ),
     ],
@@ -41,12 +42,20 @@ def export(
         ),
     ],
     form: Annotated[
-        Literal["auto", "plain", "module"],
+        Literal["auto", "plain", "module", "peft"],
         typer.Option(
             help="plain: sentence-transformers loads it alone; module: any head, Permafrost has to be "
-            "installed; auto: plain where it gives the same vectors."
+            "installed; auto: plain where it gives the same vectors; peft: the adapters of a tuned backbone "
+            "alone."
         ),
     ] = "auto",
+    use: Annotated[
+        Literal["vectors", "classifier"],
+        typer.Option(
+            "--as",
+            help="What the folder is for; a classifier has the classes of the head, too (docs/predict.md).",
+        ),
+    ] = "vectors",
     backbone: Annotated[
         str | None, typer.Option(help="Where the backbone is now, if it moved.")
     ] = None,
@@ -61,11 +70,12 @@ def export(
         from permafrost.stages.encoder import export_head
 
     load_plugins(plugins)
-    done = export_head(home_folder(home), artifact, output, form, backbone, device)
+    done = export_head(home_folder(home), artifact, output, form, backbone, device, use)
     if json:
         emit(
             {
                 "output": str(output),
+                "as": use,
                 "artifact": done.artifact,
                 "form": done.form,
                 "why_not_plain": done.why_not_plain,

@@ -1,7 +1,7 @@
-"""`ls`, `show`, `why`, `du`: what is there."""
+"""`why`, `du`: why something is there, and what it takes; and finding a store by its id."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,15 +12,15 @@ from permafrost.flows.cli.common import (
     SetFlag,
     console,
     emit,
-    home_folder,
+    existing_home,
     size,
     table,
 )
-from permafrost.storage.artifacts import ArtifactStore, Manifest
+from permafrost.flows.explanation import Explanation
+from permafrost.storage.artifacts import ArtifactStore, Manifest, parse_ref
 from permafrost.storage.durable import bytes_under
 from permafrost.storage.errors import InputError
-from permafrost.storage.explain import explain
-from permafrost.storage.features.store import FeatureStore, all_stores, store_folders
+from permafrost.storage.features.store import DERIVED, FeatureStore, all_stores, store_folders
 from permafrost.storage.keys import to_plain
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import public_name
@@ -30,8 +30,6 @@ IdArgument = Annotated[str, typer.Argument(help="Store id, artifact key, or the 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("ls")(list_everything)
-    app.command()(show)
     app.command()(why)
     app.command()(du)
 
@@ -60,78 +58,6 @@ def find_store_folder(home: Path, name: str) -> Path | None:
     return matches[0] if matches else None
 
 
-def list_everything(home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False) -> None:
-    """List feature stores and artifacts."""
-    root = home_folder(home)
-    stores, artifacts = all_stores(root), list(ArtifactStore(root).all())
-    if json:
-        emit(
-            {
-                "stores": [_store_json(s) for s in stores],
-                "artifacts": [_row_json(m) for m in artifacts],
-            }
-        )
-        return
-    listing = table(
-        "Feature stores",
-        "store",
-        "backbone",
-        "recipe",
-        "dtype",
-        "n texts",
-        "n tokens",
-        "size",
-        "arrays",
-    )
-    for store in stores:
-        info = _store_json(store)
-        identity = store.record.identity
-        listing.add_row(
-            store.store_id[:12],
-            store.record.backbone["source"],
-            identity.recipe["kind"],
-            f"{identity.compute_dtype} > {identity.storage_dtype}",
-            f"{info['n_texts']:,}",
-            f"{info['n_tokens']:,}",
-            size(info["bytes"]),
-            _short(info["arrays"]),
-        )
-    console.print(listing)
-    listing = table("\nArtifacts", "artifact", "made", "what", "size")
-    for manifest in artifacts:
-        what = ", ".join(f"{k} {v}" for k, v in manifest.summary.items())
-        listing.add_row(
-            f"{manifest.spec.stage}/{manifest.key[:12]}",
-            str(manifest.provenance.get("published", ""))[:19],
-            what[:80],
-            size(sum(f.bytes for f in manifest.files.values())),
-        )
-    console.print(listing)
-
-
-def show(name: IdArgument, home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False) -> None:
-    """Everything known of one store or artifact."""
-    root = home_folder(home)
-    store = find_store(root, name)
-    if store is not None:
-        value = {
-            **_store_json(store),
-            **store.record.model_dump(mode="json"),
-            "path": public_name(store.root),
-        }
-    else:
-        artifacts = ArtifactStore(root)
-        manifest = artifacts.manifest(artifacts.find(name))
-        value = {
-            **manifest.model_dump(mode="json"),
-            "path": public_name(artifacts.folder(manifest.ref)),
-        }
-    if json:
-        emit(value)
-    else:
-        console.print_json(data=value)
-
-
 def why(
     name: Annotated[str, typer.Argument(help="Artifact key, its beginning, or a stage name.")],
     experiment: Annotated[
@@ -142,38 +68,38 @@ def why(
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
 ) -> None:
-    """Why something ran or will run: what differs from the nearest earlier artifact, field by field."""
-    root = home_folder(home)
-    artifacts = ArtifactStore(root)
+    """Why something ran or will run: what differs from the nearest earlier artifact of the same method, task
+    and seed."""
+    root = existing_home(home)
     if experiment is not None:
-        # Imported here: an experiment needs torch, a plain look at two manifests does not.
+        # Imported here: an experiment needs torch, a plain look at manifests does not.
         from permafrost.flows.build import build_graph
         from permafrost.flows.experiment import load_experiment
         from permafrost.flows.plan import why_stage
 
         rows = why_stage(build_graph(load_experiment(experiment, set_ or [])), root, name)
     else:
-        manifest = _manifest_or_latest(artifacts, name)
-        rows = [
-            (
-                f"{manifest.spec.stage}/{manifest.key[:12]}",
-                explain(artifacts, manifest.spec, before=manifest),
-            )
-        ]
+        rows = [_why_published(root, name)]
     if json:
-        emit([{"artifact": label, **to_plain(change.as_json())} for label, change in rows])
+        emit([{"artifact": label, **to_plain(found.as_json())} for label, found in rows])
         return
-    for label, change in rows:
-        nearest = (
-            ""
-            if change.nearest is None
-            else f" (nearest: {change.nearest.spec.stage}/{change.nearest.key[:12]})"
-        )
-        console.print(
-            f"{label}: {change.headline}{nearest}", highlight=False, markup=False, soft_wrap=True
-        )
-        for difference in change.differences:
-            console.print(f"  {difference}", highlight=False, markup=False, soft_wrap=True)
+    for label, found in rows:
+        for line in (label, *(f"  {line}" for line in found.lines())):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _why_published(root: Path, name: str) -> tuple[str, Explanation]:
+    """What an artifact is, and why it was made."""
+    from permafrost.flows.changed_texts import CorpusParts
+    from permafrost.flows.earlier import Earlier
+    from permafrost.flows.explaining import Explainer
+
+    artifacts = ArtifactStore(root)
+    manifest = _manifest_or_latest(artifacts, name)
+    earlier = Earlier(artifacts)
+    explainer = Explainer(earlier, lambda ref: CorpusParts.stored(artifacts.folder(parse_ref(ref))))
+    found = explainer.why(manifest.spec, earlier.origins(manifest), before=manifest)
+    return f"{manifest.ref} ({found.place})", found
 
 
 def _manifest_or_latest(artifacts: ArtifactStore, name: str) -> Manifest:
@@ -183,11 +109,12 @@ def _manifest_or_latest(artifacts: ArtifactStore, name: str) -> Manifest:
 
 def du(home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False) -> None:
     """Disk use by store, array and stage (blocks really allocated)."""
-    root = home_folder(home)
+    root = existing_home(home)
     rows: list[tuple[str, str, int]] = []
     for store in all_stores(root):
         where = f"features/{store.store_id[:12]}"
-        rows += [(where, array, bytes_under(store.zarr_path / array)) for array in store.arrays()]
+        arrays = (*store.arrays(), *DERIVED)
+        rows += [(where, array, bytes_under(store.zarr_path / array)) for array in arrays]
         rows += [
             (where, name, bytes_under(store.root / name))
             for name in ("segments", "receipts", "copies")
@@ -203,35 +130,3 @@ def du(home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False) -> None:
         listing.add_row(where, what, size(n_bytes))
     console.print(listing)
     console.print(f"total {size(total)} in {public_name(root)}")
-
-
-def _store_json(store: FeatureStore) -> dict[str, Any]:
-    numbers = store.segments()
-    return {
-        "store_id": store.store_id,
-        "backbone": store.record.backbone["source"],
-        "n_segments": len(numbers),
-        "n_texts": sum(store.segment(s).n_texts for s in numbers),
-        "n_tokens": sum(store.segment(s).n_tokens for s in numbers),
-        "bytes": bytes_under(store.root),
-        "arrays": store.arrays(),
-        "incomplete_cells": sum(map(len, store.missing_cells(numbers, store.arrays()).values())),
-    }
-
-
-def _row_json(manifest: Manifest) -> dict[str, object]:
-    return {
-        "artifact": str(manifest.ref),
-        "summary": manifest.summary,
-        "published": manifest.provenance.get("published"),
-        "bytes": sum(f.bytes for f in manifest.files.values()),
-    }
-
-
-def _short(names: list[str]) -> str:
-    kinds: dict[str, int] = {}
-    for name in names:
-        if "/" in name:
-            kind = name.rpartition("/")[0]
-            kinds[kind] = kinds.get(kind, 0) + 1
-    return ", ".join(f"{kind} ({n})" for kind, n in kinds.items())

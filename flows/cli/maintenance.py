@@ -1,5 +1,7 @@
 """`verify`, `repair`, `gc`: keeping what is there right and small."""
 
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -12,21 +14,26 @@ from permafrost.flows.cli.common import (
     PluginsFlag,
     console,
     emit,
-    home_folder,
+    existing_home,
     load_plugins,
+    say,
     size,
     table,
 )
 from permafrost.flows.cli.inspection import find_store_folder
 from permafrost.flows.damage import store_problems
+from permafrost.flows.dropping import NO_RUN, Dropped, dropped
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.garbage import collect
+from permafrost.flows.history import histories, history_problems
+from permafrost.flows.pins import pin_problems
 from permafrost.flows.runs import run_files, run_problems
+from permafrost.storage.adapted_stores import backbone_of_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
-from permafrost.storage.durable import bytes_under
-from permafrost.storage.errors import CorruptDataError, InputError
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.repairing import mend
 from permafrost.storage.features.store import FeatureStore, store_folders
+from permafrost.storage.replica import public_name
 
 BackboneFlag = Annotated[
     str | None, typer.Option(help="Where the backbone is now, if it moved since the extraction.")
@@ -66,8 +73,13 @@ def verify(
 ) -> None:
     """Read every checksum and receipt; exit code 1 if anything is damaged or differs."""
     load_plugins(plugins)
-    root = home_folder(home)
+    root = existing_home(home)
     folders, refs = _chosen(root, name)
+    if not (folders or refs or run_files(root)):
+        raise NotFoundError(
+            f"there is nothing to verify in {public_name(root)}: no feature store, no artifact and no record "
+            "of a run; name another home with --home"
+        )
     artifacts = ArtifactStore(root)
     problems: list[dict[str, str]] = []
     differences: list[dict[str, object]] = []
@@ -86,6 +98,14 @@ def verify(
     for path in run_files(root) if name is None else ():
         where = path.relative_to(root).as_posix()
         problems += [{"where": where, "problem": p} for p in run_problems(root, path)]
+    found = histories(root) if name is None else {}
+    of_pins = pin_problems(root) if name is None else []
+    of_runs = [
+        {"where": path.relative_to(root).as_posix(), "problem": problem}
+        for path, problem in (*history_problems(found.values()), *of_pins)
+    ]
+    # The record of an earlier version counts as a run too.
+    problems += [problem for problem in of_runs if problem not in problems]
     disagreeing = [d for d in differences if not d["agrees"]]
     if json:
         emit({"problems": problems, "recomputed": differences})
@@ -102,7 +122,8 @@ def _recompute(
     from permafrost.stages.extraction.recompute import recompute
     from permafrost.stages.extraction.target import target_of_store
 
-    target = target_of_store(store.record, tuple(store.arrays()), source)
+    where = backbone_of_store(store, source)
+    target = target_of_store(store.record, tuple(store.arrays()), where)
     loaded = load_backbone(target.files, target.identity.compute_dtype)
     differences = recompute(store, target, loaded, n_texts, seed=0, progress=progress)
     return [{"store": store.store_id, **vars(r), "agrees": r.agrees} for r in differences]
@@ -145,7 +166,7 @@ def repair(
 ) -> None:
     """Compute damaged cells of a store again, and only those; drop a damaged artifact."""
     load_plugins(plugins)
-    root = home_folder(home)
+    root = existing_home(home)
     folders, refs = _chosen(root, name)
     artifacts = ArtifactStore(root)
     for ref in refs:
@@ -195,7 +216,8 @@ def gc(
         bool, typer.Option("--dry-run", help="Only say what would be removed.")
     ] = False,
     keep: Annotated[
-        list[str] | None, typer.Option(help="Artifact or store to keep as well; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Artifact, store or run (mine@2) to keep as well; may be repeated."),
     ] = None,
     older: Annotated[
         bool,
@@ -204,16 +226,22 @@ def gc(
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
 ) -> None:
-    """Remove what no experiment's latest run used: artifacts, drafts, and feature stores."""
-    root = home_folder(home)
+    """Say what neither the latest run of an experiment nor a pinned one used, and remove it: artifacts,
+    drafts, and feature stores."""
+    root = existing_home(home)
     garbage = collect(root, keep or [], "remove" if older else "keep")
-    freed = {str(path.relative_to(root)): bytes_under(path) for path in garbage.folders}
+    drops = dropped(root, garbage, histories(root))
+    freed = {drop.path: drop.bytes for drop in drops}
+    if not json:
+        # Before anything is removed.
+        _say_drops(drops)
     if not dry_run:
         garbage.remove()
     if json:
         emit(
             {
                 "removed": freed,
+                "drops": [drop.as_json() for drop in drops],
                 "bytes": sum(freed.values()),
                 "dry_run": dry_run,
                 "kept": garbage.n_kept,
@@ -221,8 +249,6 @@ def gc(
             }
         )
         return
-    for path, n_bytes in freed.items():
-        console.print(f"{size(n_bytes):>10}  {path}", markup=False, highlight=False)
     verb = "would remove" if dry_run else "removed"
     console.print(f"{verb} {len(freed)} ({size(sum(freed.values()))}); kept {garbage.n_kept}")
     if garbage.n_older:
@@ -230,3 +256,12 @@ def gc(
             f"{garbage.n_older} of them were made by an earlier version and are not reused, but load as "
             "ever; --older removes these too"
         )
+
+
+def _say_drops(drops: Sequence[Dropped]) -> None:
+    """By run, the earliest first; what no record names last."""
+    for run, of_run in groupby(drops, key=lambda drop: drop.run):
+        listed = list(of_run)
+        say(f"{run or NO_RUN}: {len(listed)} ({size(sum(drop.bytes for drop in listed))})")
+        for drop in listed:
+            say(f"{size(drop.bytes):>10}  {drop.what}  {drop.path}")

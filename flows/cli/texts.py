@@ -1,6 +1,5 @@
 """`extract` and `embed`: a file of texts in, features or embeddings out; no experiment, no server."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +10,13 @@ from permafrost.flows.cli.common import (
     HomeFlag,
     JsonFlag,
     PluginsFlag,
+    WaitFlag,
     console,
     emit,
     home_folder,
     load_plugins,
     say_path,
+    seconds_since_start,
 )
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.imports import kept_imports
@@ -26,7 +27,7 @@ from permafrost.storage.replica import public_name
 TextsArgument = Annotated[
     str,
     typer.Argument(
-        help="parquet, csv, jsonl or txt file (FILE::COLUMN for a column not called 'text'), or "
+        help="parquet, csv, tsv, jsonl, json or txt file (FILE::COLUMN for a column not called 'text'), or "
         "hf:dataset/config:split:column.",
         show_default=False,
     ),
@@ -72,6 +73,7 @@ def extract(
     device: DeviceFlag = "auto",
     batch_tokens: BatchFlag = 8192,
     too_long: TooLongFlag = "cut",
+    wait: WaitFlag = False,
     plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
@@ -81,7 +83,6 @@ def extract(
         from permafrost.flows.extraction import extract_texts
         from permafrost.stages.corpus.texts import read_texts
 
-    started = time.monotonic()
     load_plugins(plugins)
     root = home_folder(home)
     rows = read_texts(texts)
@@ -95,7 +96,7 @@ def extract(
         codec=codec,
         max_length=max_length,
     )
-    runtime = _runtime(device, batch_tokens, too_long)
+    runtime = extract_runtime(device, batch_tokens, too_long, wait)
     with Display(console) as display:
         reports = extract_texts(config, rows, root, runtime, lambda x: NodeProgress(display, x))
     stores = [
@@ -103,7 +104,7 @@ def extract(
     ]
     n_cells, n_tokens = sum(r.n_cells for r in reports), sum(r.n_tokens for r in reports)
     n_truncated = max(r.n_truncated for r in reports)
-    seconds = time.monotonic() - started
+    seconds = seconds_since_start()
     if json:
         emit(
             {
@@ -157,12 +158,18 @@ def _graphs(spec: str | None, texts: str):
     return graphs_config(fields), table_of(texts)
 
 
-def _runtime(device: str, batch_tokens: int, too_long: str):
+def extract_runtime(device: str, batch_tokens: int, too_long: str, wait: bool):
+    """What the flags say of how to extract; raises InputError for an unknown --too-long."""
     from permafrost.stages.extraction.target import ExtractRuntime
 
     if too_long not in ("cut", "refuse"):
         raise InputError(f"--too-long {quoted(too_long)} is unknown; there are cut and refuse")
-    return ExtractRuntime(device=device, batch_tokens=batch_tokens, too_long=too_long)
+    return ExtractRuntime(
+        device=device,
+        batch_tokens=batch_tokens,
+        too_long=too_long,
+        busy="wait" if wait else "end",
+    )
 
 
 def _config(
@@ -223,8 +230,8 @@ def embed(
     head: Annotated[
         str | None,
         typer.Option(
-            help="Artifact of a trained head (fit/<key>; choose/<key> of a grid) or graph-text model "
-            "(finetune/<key>), instead of --method."
+            help="Artifact of a trained head (fit/<key>; choose/<key> of a grid), of one trained with its "
+            "backbone, or of a graph-text model (both finetune/<key>), instead of --method."
         ),
     ] = None,
     graphs: Annotated[
@@ -249,7 +256,8 @@ def embed(
     dev: Annotated[
         str | None,
         typer.Option(
-            help="Graded pairs for --layers auto: a file with the columns text_a, text_b and score."
+            help="Graded pairs for --layers auto: a file with the columns text, text_pair and label (or "
+            "sentence1, sentence2 and score, and other usual names)."
         ),
     ] = None,
     recipe: RecipeFlag = "plain",
@@ -260,6 +268,7 @@ def embed(
     device: DeviceFlag = "auto",
     batch_tokens: BatchFlag = 8192,
     too_long: TooLongFlag = "cut",
+    wait: WaitFlag = False,
     plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,
     json: JsonFlag = False,
@@ -306,7 +315,7 @@ def embed(
             "give --backbone (with --method), or --head with the artifact of a trained head"
         )
     root = home_folder(home)
-    runtime = _runtime(device, batch_tokens, too_long)
+    runtime = extract_runtime(device, batch_tokens, too_long, wait)
     with Display(console) as display:
         context = ExtractContext(root, runtime, lambda label: NodeProgress(display, label))
         done = embed_texts(how, read_texts(texts), output, context)

@@ -19,11 +19,14 @@ from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.segments import SegmentsInWorkers
 from permafrost.flows.graph import Graph, Node
+from permafrost.flows.threads import n_processors
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.progress import Progress
 
 WAITING = 2
 """Nodes under way for each worker: while one is computed, the next one is on its way."""
+ALWAYS_USEFUL = 2
+"""Workers of a cluster on this machine, however few its processors: one goes on while another is lost."""
 
 
 class DaskEngine:
@@ -31,14 +34,16 @@ class DaskEngine:
 
     Args:
         where: an existing scheduler, or a cluster on this machine for as long as the run lasts.
-        n_workers: of the cluster on this machine; a scheduler has its own.
+        n_workers: of the cluster on this machine, of which no more are started than it has processors, as
+            workers that share one are slower (docs/LOG.md); a scheduler has its own.
     """
 
     name = "dask"
 
     def __init__(self, where: Dask, n_workers: int) -> None:
-        self._where = where
-        self.n_workers = n_workers if where.scheduler is None else 0
+        self._where, self._asked = where, n_workers
+        useful = min(n_workers, max(ALWAYS_USEFUL, n_processors()))
+        self.n_workers = useful if where.scheduler is None else 0
 
     def threads_of(self, node: Node, context: RunContext) -> int:
         """The same for all, whatever runs beside them."""
@@ -51,6 +56,12 @@ class DaskEngine:
             InputError: no scheduler answers.
             ClusterGoneError: it is gone, or none of its workers can stand in for this process.
         """
+        if self._where.scheduler is None and self.n_workers < self._asked:
+            display.tell(
+                f"{self.n_workers} Dask workers and not {self._asked}: this process may use {n_processors()} "
+                "processors, and workers that share one are slower; for more, start a scheduler and give "
+                "its address"
+            )
         with Cluster(self._where, self.n_workers, context, display) as cluster:
             tasks = Tasks(cluster)
             context.segments = SegmentsInWorkers(cluster, tasks, context)

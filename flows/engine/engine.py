@@ -12,8 +12,10 @@ from permafrost.flows.context import RunContext
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine.schedule import Outcome, Schedule, State
 from permafrost.flows.graph import Graph, Node
+from permafrost.flows.origin import RECORDED
 from permafrost.flows.stage import stage_of
 from permafrost.flows.stopping import STOP
+from permafrost.storage.fingerprint import load
 from permafrost.storage.progress import Progress
 
 
@@ -46,8 +48,13 @@ def make(
     node: Node, context: RunContext, progress: Progress, worker: Mapping[str, str] | None = None
 ) -> None:
     """Compute a node and publish it; `worker` is added to its provenance."""
-    with context.artifacts.publishing(node.spec, provenance() | dict(worker or {})) as draft:
-        stage_of(node).run(node, context, draft, progress)
+    stage = stage_of(node)
+    load(node.code)
+    told = provenance() | {"device": context.device_of(node)} | dict(worker or {})
+    if node.origins:
+        told[RECORDED] = [origin.model_dump(mode="json") for origin in node.origins]
+    with context.artifacts.publishing(node.spec, told) as draft:
+        stage.run(node, context, draft, progress)
 
 
 def make_with(threads: int, node: Node, context: RunContext, progress: Progress) -> None:

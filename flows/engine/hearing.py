@@ -36,11 +36,11 @@ class Heard:
 
 
 def log(level: int, name: str, message: str) -> None:
-    """Pass on what was logged elsewhere: to Prefect where that takes it, which prints it too."""
+    """Pass on what was logged elsewhere: to Prefect, which prints it too if its level says so."""
     run = get_run_logger()
     if run.isEnabledFor(level):
         run.log(level, "%s: %s", name, message)
-    else:
+    if not logging.getLogger("prefect").isEnabledFor(level):
         logging.getLogger(name).log(level, message)
 
 

@@ -7,11 +7,12 @@ futures that have finished: Prefect's UI draws its graph from them.
 
 import contextlib
 import queue
+import time
 from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
 import torch
-from prefect import task
+from prefect import tags, task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.states import Completed
@@ -20,7 +21,9 @@ from prefect.utilities.annotations import quote
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine.engine import end, make_with
+from permafrost.flows.engine.late_imports import import_late_libraries
 from permafrost.flows.engine.progress import Display, NodeProgress
+from permafrost.flows.engine.run_log import log_computed, log_reused
 from permafrost.flows.engine.schedule import Outcome, Schedule
 from permafrost.flows.graph import Graph, Node
 from permafrost.flows.stage import stage_of
@@ -120,8 +123,11 @@ def run_node(
     """
     STOP.check()
     if stage_of(node).is_done(node, context):
+        log_reused(node, context)
         return Completed(name="Cached", message=f"reused {node.id}")
+    started = time.monotonic()
     place.make(node, NodeProgress(display, node.label), threads)
+    log_computed(node, context, time.monotonic() - started)
     return Completed(message=f"published {node.id}")
 
 
@@ -143,6 +149,8 @@ class PrefectEngine:
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
         """Run the graph; returns how each node ended, by id."""
+        if self.n_workers > 1:
+            import_late_libraries(node.stage for node in graph)
         return run_at(ThisProcess(context, self.n_workers), graph, context, display)
 
 
@@ -162,19 +170,20 @@ def run_at(
         while not schedule.finished:
             while schedule.n_running < place.n_nodes and (node := schedule.next()):
                 schedule.start(node)
-                futures[node.id] = runner.submit(
-                    run_node,
-                    {
-                        "label": node.label,
-                        # quote: Prefect looks for futures inside parameters.
-                        "node": quote(node),
-                        "context": quote(context),
-                        "display": quote(display),
-                        "place": quote(place),
-                        "threads": place.threads_of(node),
-                    },
-                    wait_for=[futures[ref] for ref in node.upstream],
-                )
+                with tags(f"stage:{node.stage}"):
+                    futures[node.id] = runner.submit(
+                        run_node,
+                        {
+                            "label": node.label,
+                            # quote: Prefect looks for futures inside parameters.
+                            "node": quote(node),
+                            "context": quote(context),
+                            "display": quote(display),
+                            "place": quote(place),
+                            "threads": place.threads_of(node),
+                        },
+                        wait_for=[futures[ref] for ref in node.upstream],
+                    )
                 futures[node.id].add_done_callback(lambda _, node=node: ended.put(node))
             node = _wait(ended)
             futures[node.id].wait()  # only this brings its final state here

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import math
 import threading
 import time
 from types import TracebackType
@@ -50,6 +51,13 @@ def rate_text(per_second: float, unit: str) -> str:
     return (
         f"{per_second:.1f} {unit}/s" if per_second >= 0.1 else f"{60 * per_second:.1f} {unit}/min"
     )
+
+
+def duration_text(seconds: float) -> str:
+    """A duration for people: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 class Display:
@@ -141,6 +149,10 @@ class NodeProgress:
         STOP.check()
         self._total, self._unit, self._done = total, unit, 0.0
         self._started = self._reported = self._printed = time.monotonic()
+        self._first: tuple[float, float] | None = None
+        if not total:
+            # It only waits for something, which is said at once.
+            self._printed = -math.inf
 
     def advance(self, amount: int | float, note: str = "") -> None:
         """`amount` more are done."""
@@ -148,25 +160,36 @@ class NodeProgress:
         with self._lock:
             self._done += amount
             now = time.monotonic()
+            self._first = self._first or (now, self._done)
             if self._bar is None and now - self._started > SLOW_S:
                 self._bar = self._display.open(self._label, self._total, self._unit)
                 amount = self._done
             if self._bar is not None:
                 self._display.move(self._bar, amount, note)
-                self._report(now)
+            if self._bar is not None or not self._total:
+                self._report(now, note)
 
-    def _report(self, now: float) -> None:
+    def _report(self, now: float, note: str) -> None:
         share = min(self._done / max(self._total, 1), 1.0)
         if now - self._reported > ARTIFACT_EVERY_S:
             self._reported = now
             self._show_in_prefect(round(100 * share, 1))
         if not self._display.console.is_terminal and now - self._printed > 2 * ARTIFACT_EVERY_S:
             self._printed = now
-            rate = self._done / (now - self._started)
-            left = (self._total - self._done) / max(rate, 1e-9)
-            self._display.say(
-                f"  {self._label}: {100 * share:.0f}% ({rate_text(rate, self._unit)}, {left:.0f} s left)"
-            )
+            said = f"{100 * share:.0f}%{self._speed(now)}" if self._total else note
+            self._display.say(f"  {self._label}: {said}")
+
+    def _speed(self, now: float) -> str:
+        """Rate and time left, for the end of a line; empty before there is a rate.
+
+        It counts from the first advance: before that, models are loaded and libraries warm up.
+        """
+        since, before = self._first or (now, self._done)
+        if now <= since or self._done <= before:
+            return ""
+        rate = (self._done - before) / (now - since)
+        left = duration_text((self._total - self._done) / rate)
+        return f" ({rate_text(rate, self._unit)}, {left} left)"
 
     def _show_in_prefect(self, percent: float) -> None:
         self._in_prefect = True

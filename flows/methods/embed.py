@@ -38,7 +38,10 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
     """Its name in the experiment."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with graded pairs if not given."""
+    backbone: str | None = None
+    """Name of an adapted backbone to read in place of the experiment's; see `adapted`."""
     metric: Literal["spearman", "pearson"] = "spearman"
+    """Which correlation of the cosines with the grades is reported."""
     prompts: dict[Literal["query", "document"], str] = Field(default_factory=dict)
     """Recipes, by name, for queries and documents of evaluations that search; `recipe` for other texts."""
 
@@ -57,6 +60,11 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
         """As given."""
         return self.tasks
 
+    @property
+    def adapted_backbone(self) -> str | None:
+        """As given."""
+        return self.backbone
+
     def recipes(self) -> dict[str, str]:
         """Its own, and those of queries and documents."""
         return {"": self.recipe, **{f".prompts.{role}": r for role, r in self.prompts.items()}}
@@ -67,9 +75,8 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
 
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """Vectors of a task's texts."""
-        upstream = cell.upstream
-        arrays = required_arrays(self.config, upstream.sizes)
-        read = upstream.reading(self.recipe, arrays, cell.task)
+        arrays = required_arrays(self.config, cell.upstream.sizes)
+        read = cell.reading(self.recipe, arrays)
         node = EmbedCorpus.node(
             f"embed {cell.method} · {cell.task}",
             self.config,

@@ -1,60 +1,85 @@
 """Heads trained together with their backbone: `kind: finetuned`.
 
-Every pass runs the backbone; nothing is read from a feature store.
+Every pass runs the backbone: all of it, or its last blocks, which a stored layer is fed to.
 """
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, Resources, import_path
 from permafrost.flows.methods.head import fit_data
-from permafrost.flows.methods.method import Cell, Method
+from permafrost.flows.methods.method import Cell, EvaluatedMethod
+from permafrost.flows.nodes.evaluating import Evaluate
+from permafrost.flows.nodes.reading import Reading, readers
 from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file
-from permafrost.flows.nodes.summaries import score_summary
+from permafrost.flows.nodes.summaries import base_summary, score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
+from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.encoder.tuned import TunedVectors
 from permafrost.stages.extraction.backbone import Backbone, choose_device
-from permafrost.stages.extraction.capture import ArrayName, CaptureItem
+from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.finetune.backbone_pass import require_fits
-from permafrost.stages.finetune.live_reader import LiveReader
-from permafrost.stages.finetune.tuned_head import TunedHeadConfig, TunedOptim, finetune_head
+from permafrost.stages.finetune.cached_below import (
+    CachedBelow,
+    entering_array,
+    forget_below,
+    require_above,
+)
+from permafrost.stages.finetune.live_reader import LiveReader, arrays_of
+from permafrost.stages.finetune.tuned_head import (
+    TunedHeadConfig,
+    TunedHeadResult,
+    TunedOptim,
+    finetune_head,
+    prepared,
+)
 from permafrost.stages.finetune.tuned_head_files import load_tuned_head, save_tuned_head
-from permafrost.stages.finetune.tuning import TuningConfig
-from permafrost.stages.fit import FitConfig, LossConfig, Metric, require_trainable
+from permafrost.stages.finetune.tuning import Tuning, TuningConfig
+from permafrost.stages.fit import FitConfig, LossConfig, Metric
 from permafrost.stages.fit.losses.loss import default_loss
 from permafrost.stages.heads import HeadConfig
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.score import ScoreConfig, score, scored_examples
 from permafrost.storage.artifacts import Draft
+from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
 
 
-class FinetunedHead(Method):
+class FinetunedHead(EvaluatedMethod):
     """A head and its backbone, once per task and seed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["finetuned"] = "finetuned"
     head: HeadConfig
+    """What is trained on top of the backbone."""
     layer: str
-    """The array that the head reads, e.g. `hidden/6`; blocks behind it do not run."""
+    """The array that the head reads, e.g. `hidden/6`, or several, such as `values/half`, whose rows are
+    averaged; what lies behind it does not run."""
     train: TuningConfig
     """What of the backbone is trained: probe, lora, full, last_blocks."""
     recipe: str = DEFAULT_RECIPE
     """Its name in the experiment: how the texts are read."""
     optim: TunedOptim = TunedOptim()
+    """How both are trained."""
     labels: Literal["true", "shuffled"] = "true"
     """`shuffled` makes this a control: it must sit at chance."""
     metric: Metric | None = None
     """What is compared on dev and reported; the task's own if not given."""
     loss: LossConfig | None = None
     """Goes with the kind of task; that of each task if not given."""
+    n_negatives: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    """Hard negatives of each example that are used, the first ones, where the loss adds them; all if not
+    given."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task that goes with the loss if not given."""
 
@@ -75,9 +100,23 @@ class FinetunedHead(Method):
         """Weights and batches are drawn."""
         return True
 
+    def tuning(self) -> Tuning:
+        """As given."""
+        return self.train
+
     def recipes(self) -> dict[str, str]:
         """Its own."""
         return {"": self.recipe}
+
+    def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
+        """What enters the first block that runs, if that is stored."""
+        self.train.require(sizes)
+        n_blocks = self.train.n_above_cache
+        if n_blocks is None:
+            return {}
+        for name in arrays_of(self.layer, sizes):
+            require_above(n_blocks, name.text, sizes)
+        return {self.recipe: (entering_array(n_blocks, sizes),)}
 
     def single_store_recipes(self) -> tuple[str, ...]:
         """One pass per text."""
@@ -87,8 +126,10 @@ class FinetunedHead(Method):
         """A control if it is trained on shuffled labels."""
         return "control" if self.labels == "shuffled" else "method"
 
-    def loss_on(self, kind: TaskKind) -> str:
-        """The given loss, or that of the kind of task."""
+    def loss_on(self, kind: TaskKind) -> str | None:
+        """The given loss, or that of the kind of task; none where there is nothing to train."""
+        if kind == "unlabelled" and not self.head.trains and not self.train.changes_states:
+            return None
         return (self.loss or default_loss(kind)).kind
 
     def config(self, cell: Cell) -> TunedHeadConfig:
@@ -101,7 +142,15 @@ class FinetunedHead(Method):
             labels=self.labels,
             seed=cell.seed,
         )
-        return TunedHeadConfig(fit=fit, train=self.train, optim=self.optim)
+        return TunedHeadConfig(
+            fit=fit, train=self.train, optim=self.optim, n_negatives=self.n_negatives
+        )
+
+    def _below(self, cell: Cell) -> Reading:
+        arrays = self.reads(cell.upstream.sizes).get(self.recipe)
+        if arrays is None:
+            return Reading((), (), {})
+        return cell.upstream.reading(self.recipe, arrays, cell.task)
 
     def _node(
         self,
@@ -112,12 +161,14 @@ class FinetunedHead(Method):
         inputs: Sequence[Input],
     ) -> Node:
         use = cell.upstream.backbone(self.recipe)
+        read = self._below(cell)
         return stage.node(
             f"{label} {cell.method} · {cell.task} · seed {cell.seed}",
             {**config, "backbone": use.key},
-            (*inputs, cell.corpus),
+            (*inputs, cell.corpus, *read.inputs),
             kinds=[self.config(cell), use.recipe],
-            run_facts={**use.run_facts, **cell.names},
+            run_facts={**read.run_facts, **use.run_facts, **cell.names},
+            after=read.after,
             resources=Resources(backbone=True),
         )
 
@@ -129,6 +180,37 @@ class FinetunedHead(Method):
         """The head and its backbone on dev and test."""
         tuned = Input(name="head", ref=fitted.id, loader=import_path(load_tuned_head))
         return self._node(ScoreTunedHead, cell, "score", {"score": ScoreConfig()}, (tuned,))
+
+    def without_vector(self) -> str | None:
+        """One array at a time is read of a store."""
+        try:
+            ArrayName.parse(self.layer)
+        except InputError:
+            return (
+                f"which reads {quoted(self.layer)}, several arrays at once; name the backbone that it leaves "
+                "in 'adapted', and evaluate a method of kind embed on that"
+            )
+        return None
+
+    def evaluated_by(self) -> type[Evaluate]:
+        """With the head, on what its backbone makes of texts."""
+        return EvaluateTunedHead
+
+    def fitted_because(self) -> str:
+        """It is trained."""
+        return "is trained"
+
+    def vector_arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        """What the head reads."""
+        return (self.layer,)
+
+    def vector_identity(self) -> str:
+        """What was fitted says it all."""
+        return "head"
+
+    def fitted_loader(self) -> object:
+        """Reads a head that was trained with its backbone."""
+        return load_tuned_head
 
 
 class FinetuneHead(Stage):
@@ -142,7 +224,8 @@ class FinetuneHead(Stage):
         target, device = context.bare_target(node), context.runtime.extract.device
         shared = context.backbone
         backbone = (shared.own if config.train.changes_states else shared.load)(target, device)
-        reader = _reader(node, context, target, backbone, config.fit.layer)
+        below = _below(node, context, config, backbone)
+        reader = _reader(node, context, target, backbone, config.fit.layer, below)
         data = fit_data(node, context, {reader.array: reader})
         with checkpoint_file(node, context) as checkpoint:
             result = finetune_head(
@@ -155,6 +238,8 @@ class FinetuneHead(Stage):
             **{name: node.run_facts[name] for name in ("method", "task", "seed")},
             "dev": best.dev_metric,
             "epoch": best.epoch,
+            **_counts(result),
+            **base_summary(node),
         }
 
     @classmethod
@@ -164,11 +249,10 @@ class FinetuneHead(Stage):
         target = context.bare_target(node)
         require_fits(target.recipe, target.sizes, None)
         config.train.require(target.sizes)
-        name = ArrayName.parse(config.fit.layer)
-        CaptureItem(what=name.what, layers=str(name.index)).names(target.sizes)
-        config.fit.head.require_width(name.width(target.sizes))
+        first, *_ = arrays_of(config.fit.layer, target.sizes)
+        config.fit.head.require_width(first.width(target.sizes))
         data = fit_data(node, context, {})
-        require_trainable(config.fit, data)
+        prepared(config, data)
         scored_examples(data)
 
 
@@ -183,7 +267,8 @@ class ScoreTunedHead(Stage):
         target, device = context.bare_target(node), context.runtime.extract.device
         backbone = context.backbone.own(target, device)
         tuned.tune(backbone)
-        reader = _reader(node, context, target, backbone, tuned.head.layer)
+        below = _below(node, context, tuned.config, backbone)
+        reader = _reader(node, context, target, backbone, tuned.head.layer, below)
         data = fit_data(node, context, {reader.array: reader})
         config = ScoreConfig.model_validate(node.config["score"])
         result = score(config, tuned.head, data, str(backbone.device))
@@ -193,10 +278,50 @@ class ScoreTunedHead(Stage):
         draft.summary = score_summary(result.metrics, node)
 
 
+class EvaluateTunedHead(Evaluate):
+    """Scores a head on an evaluation task, on stored rows of the backbone that was trained with it."""
+
+    @classmethod
+    def vectors(cls, node: Node, context: RunContext) -> TunedVectors:
+        tuned = context.load(node.input("fitted"))
+        vectors = TunedVectors(tuned.head, tuned.n_backbone_parameters)
+        vectors.module.to(context.device)
+        return vectors
+
+
+def _below(
+    node: Node, context: RunContext, config: TunedHeadConfig, backbone: Backbone
+) -> CachedBelow | None:
+    """The stored states that the last blocks run from, if they do; the backbone then forgets the others."""
+    n_blocks = config.train.n_above_cache
+    if n_blocks is None:
+        return None
+    (reader,) = readers(node, context, tokens="all").values()
+    forget_below(backbone, n_blocks)
+    return CachedBelow(n_blocks, reader)
+
+
+def _counts(result: TunedHeadResult) -> dict[str, float]:
+    """How much of what is trained of the backbone got a gradient: of adapters on every block, it is also the
+    ratio to a head that reads what the last block gives out."""
+    if not result.n_tuned:
+        return {}
+    return {
+        "n_tuned": result.n_tuned,
+        "n_with_gradient": result.n_reached,
+        "share_with_gradient": round(result.n_reached / result.n_tuned, 4),
+    }
+
+
 def _reader(
-    node: Node, context: RunContext, target: ExtractTarget, backbone: Backbone, layer: str
+    node: Node,
+    context: RunContext,
+    target: ExtractTarget,
+    backbone: Backbone,
+    layer: str,
+    below: CachedBelow | None,
 ) -> LiveReader:
     """The texts of a node's corpus, computed by a backbone."""
     texts = list(context.corpus(node.input("corpus")).texts)
     encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
-    return LiveReader(backbone, target.recipe, encoded, layer)
+    return LiveReader(backbone, target.recipe, encoded, layer, below)

@@ -66,6 +66,7 @@ class NodeFeatures(BaseModel):
     backbone: BackboneConfig | None = None
     """A backbone of their own; None for the experiment's."""
     recipe: RecipeConfig = PlainRecipe()
+    """How a label becomes input."""
     read: ReadAt = "mean"
     """How the states of a label become one vector: after the last block, and the final norm."""
 
@@ -77,11 +78,13 @@ class GraphTextMethod(Method):
 
     kind: Literal["graph_text"] = "graph_text"
     model: GraphTextModelConfig = Field(default_factory=default_graph_text_model)
+    """What reads text and graph."""
     recipe: str = DEFAULT_RECIPE
     """Its name in the experiment: how the texts are read."""
     read: ReadAt = "last"
     """Where a text's vector is read."""
     nodes: NodeFeatures = NodeFeatures()
+    """Where the features of node labels come from."""
     train: TuningConfig = Field(default_factory=frozen_backbone)
     """What of the backbone is trained: `probe` for nothing, or {kind: lora, ...}."""
     place: Place = "before"
@@ -89,6 +92,7 @@ class GraphTextMethod(Method):
     loss: GraphTextLossConfig | None = None
     """Goes with the kind of task; that of each task if not given."""
     optim: FinetuneOptim = FinetuneOptim()
+    """How it is trained."""
     labels: Literal["true", "shuffled"] = "true"
     """`shuffled` makes this a control: it must sit at chance."""
     graphs: Literal["true", "shuffled"] = "true"
@@ -282,6 +286,7 @@ class Finetune(Stage):
         if config.runs_backbone:
             target = context.bare_target(node)
             require_fits(target.recipe, target.sizes, config.model.token_place)
+            config.train.require(target.sizes)
         if context.is_known(node.input("graphs")):
             corpus = graphs_of(node, context)
             require_cases(config, corpus)

@@ -47,10 +47,16 @@ class HeadMethod(EvaluatedMethod):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["head"] = "head"
+    recipe: str = DEFAULT_RECIPE
+    """Its name in the experiment. What is read under another recipe than the experiment's own is extracted
+    without being named in `capture`, and the report has no token weights of it."""
     head: HeadConfig
+    """What is trained on the stored features."""
     layer: str
-    """Stored array that the head reads, e.g. `hidden/6`."""
+    """Stored array that the head reads, e.g. `hidden/6`; `hidden/last` is that behind the final norm, or
+    behind the last block where there is none."""
     optim: OptimConfig = OptimConfig()
+    """How it is trained."""
     labels: Literal["true", "shuffled"] = "true"
     """`shuffled` makes this a control: it must sit at chance."""
     grid: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
@@ -65,6 +71,8 @@ class HeadMethod(EvaluatedMethod):
     before it. They are trained one after the other then, and a new one trains those after it again."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task that goes with the loss if not given."""
+    backbone: str | None = None
+    """Name of an adapted backbone to read in place of the experiment's; see `adapted`."""
 
     @property
     def task_kinds(self) -> tuple[TaskKind, ...]:
@@ -79,12 +87,28 @@ class HeadMethod(EvaluatedMethod):
         return self.tasks
 
     @property
+    def adapted_backbone(self) -> str | None:
+        """As given."""
+        return self.backbone
+
+    @property
     def is_random(self) -> bool:
         """Weights and batches are drawn."""
         return True
 
     def captured(self) -> tuple[str, ...]:
-        """What any candidate reads."""
+        """What any candidate reads, if that is under the experiment's own recipe."""
+        return self._arrays() if self.recipe == DEFAULT_RECIPE else ()
+
+    def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
+        """What any candidate reads, if that is under another recipe."""
+        return {} if self.recipe == DEFAULT_RECIPE else {self.recipe: self._arrays()}
+
+    def single_store_recipes(self) -> tuple[str, ...]:
+        """Its recipe, whose tokens it reads."""
+        return () if self.recipe == DEFAULT_RECIPE else (self.recipe,)
+
+    def _arrays(self) -> tuple[str, ...]:
         return arrays(self.candidates(self.task_kinds[0], "accuracy", 0))
 
     def role_on(self, task: CorpusConfig | None) -> Role:
@@ -115,7 +139,7 @@ class HeadMethod(EvaluatedMethod):
         label = f"{cell.method} · {cell.task} · seed {cell.seed}"
         fits: list[Node] = []
         for name, config in self.candidates(cell.task_kind, cell.metric, cell.seed).items():
-            read = cell.upstream.reading(DEFAULT_RECIPE, (config.layer,), cell.task)
+            read = cell.reading(self.recipe, (config.layer,))
             waits = config.grid_patience is not None
             before = [_input("before", fits[-1], bar_after)] if waits else []
             fits.append(
@@ -135,18 +159,20 @@ class HeadMethod(EvaluatedMethod):
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """A trained head on dev and test."""
         found = self.candidates(cell.task_kind, cell.metric, cell.seed)
-        read = cell.upstream.reading(DEFAULT_RECIPE, arrays(found), cell.task)
+        read = cell.reading(self.recipe, arrays(found))
+        # The report has the tokens of the experiment's own recipe alone.
+        is_own = self.recipe == DEFAULT_RECIPE
         return ScoreHead.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
-            ScoreConfig(),
+            ScoreConfig() if is_own else ScoreConfig(n_weight_texts=0),
             (_input("head", fitted, load_head), cell.corpus, *read.inputs),
             run_facts={**read.run_facts, **cell.names},
             after=read.after,
         )
 
     def recipes(self) -> dict[str, str]:
-        """The experiment's own."""
-        return {"": DEFAULT_RECIPE}
+        """Its own."""
+        return {"": self.recipe}
 
     def evaluated_by(self) -> type[Evaluate]:
         """With what was fitted, if anything was."""
@@ -158,7 +184,7 @@ class HeadMethod(EvaluatedMethod):
 
     def vector_arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
         """What any candidate reads."""
-        return self.captured()
+        return self._arrays()
 
     def vector_identity(self) -> str:
         """What was fitted says it all."""

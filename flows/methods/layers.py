@@ -1,10 +1,11 @@
 """Heads on the latents of every layer (FREEZE!): `kind: layers`, and the pretrainings they start from."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
@@ -19,17 +20,26 @@ from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.encoder.load import load_latent_head
 from permafrost.stages.encoder.vectors import LatentVectors
-from permafrost.stages.extraction.capture import CaptureItem, LayersText, in_order
+from permafrost.stages.extraction.capture import (
+    ArrayName,
+    CaptureItem,
+    Index,
+    LayersText,
+    in_order,
+)
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit.checkpoint import Checkpoint
 from permafrost.stages.freeze import (
     AutoencoderConfig,
+    LayerAutoencoders,
     PairFitConfig,
     PairHeadConfig,
     PairLossConfig,
+    Scale,
     fit_corpus,
     heads_with_vectors,
     load_autoencoders,
+    places_of,
     pretrain,
     read_latents,
     require_encoders,
@@ -50,6 +60,7 @@ class Latents(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     recipe: str = DEFAULT_RECIPE
+    """Its name in the experiment."""
     layers: LayersText = "all"
     """Hidden states: `all` (blocks 1..L), `half`, indices and ranges."""
     at: Literal["last", "readout", "mean"] = "last"
@@ -72,8 +83,11 @@ class Pretraining(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: str
+    """The task whose texts are used; labels are not."""
     latents: Latents = Latents()
+    """What is read of each layer."""
     autoencoder: AutoencoderConfig = AutoencoderConfig(seed=0)
+    """Its sizes, and how it is trained."""
 
     def node(self, name: str, upstream: Upstream) -> Node:
         """Layer autoencoders trained on the texts of a task."""
@@ -95,19 +109,46 @@ class LayersMethod(EvaluatedMethod):
 
     kind: Literal["layers"] = "layers"
     head: PairHeadConfig
+    """What reads the latents of both texts."""
     latents: Latents = Latents()
+    """What is read of each layer."""
     encoders: str | None = None
     """Name of a pretraining whose encoders the head starts from."""
+    backbone: str | None = None
+    """Name of an adapted backbone to read in place of the experiment's; see `adapted`."""
     label_range: tuple[float, float] = (0.0, 5.0)
     """Lowest and highest label; predictions lie between 0 and 1."""
     optimizer: Literal["adam", "adamw"] = "adam"
+    """Which optimiser; its rate is constant."""
     lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
+    """Learning rate."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Of the optimiser."""
     batch_size: int = Field(default=128, ge=2, le=MAX_STEPS)
+    """Pairs per step; one pair alone has no variance."""
     max_epochs: int = Field(default=150, ge=1, le=MAX_STEPS)
+    """Passes over train; which one is kept is chosen on dev."""
     loss: PairLossConfig = Field(default="log_variance", validate_default=True)
+    """Of predicted similarities, given the gold ones."""
     metric: Literal["pearson", "spearman"] = "pearson"
+    """Which correlation chooses the epoch on dev and is reported."""
     evaluate_every: int = Field(default=10, ge=1, le=MAX_STEPS)
+    """Epochs between evaluations on dev; the last epoch is always evaluated."""
+    scale: Scale = "none"
+    """What is done with the latents first: nothing; `centred`, minus the mean of a latent's own numbers, as
+    in the notebooks for GPT-2; `vector`, also over their standard deviation; `feature`, every number
+    standardised over the train texts. Encoders are pretrained with the same."""
+    tasks: tuple[str, ...] | None = None
+    """Only these tasks; every task with graded pairs if not given."""
+
+    @model_validator(mode="after")
+    def _starts_from_its_own_backbone(self) -> "LayersMethod":
+        if self.backbone is not None and self.encoders is not None:
+            raise ValueError(
+                f"backbone is {quoted(self.backbone)}, but the encoders {quoted(self.encoders)} were trained "
+                "on latents of the experiment's own backbone; leave one out"
+            )
+        return self
 
     @property
     def task_kinds(self) -> tuple[TaskKind, ...]:
@@ -115,9 +156,19 @@ class LayersMethod(EvaluatedMethod):
         return ("similarity",)
 
     @property
+    def named_tasks(self) -> tuple[str, ...] | None:
+        """As given."""
+        return self.tasks
+
+    @property
     def is_random(self) -> bool:
         """Weights and batches are drawn."""
         return True
+
+    @property
+    def adapted_backbone(self) -> str | None:
+        """As given."""
+        return self.backbone
 
     def recipes(self) -> dict[str, str]:
         """That of its latents."""
@@ -148,14 +199,14 @@ class LayersMethod(EvaluatedMethod):
         """A pair head trained on the train pairs of a task."""
         upstream = cell.upstream
         arrays = self.latents.arrays(upstream.sizes)
-        read = upstream.reading(self.latents.recipe, arrays, cell.task)
+        read = cell.reading(self.latents.recipe, arrays)
         inputs, run_facts = [cell.corpus, *read.inputs], dict(read.run_facts)
         if self.encoders is not None:
             node = upstream.pretraining(self.encoders)
             inputs.append(
                 Input(name="encoders", ref=node.id, loader=import_path(load_autoencoders))
             )
-            run_facts["encoders"] = {"config": node.config, "n_layers": len(arrays_of(node))}
+            run_facts["encoders"] = {"config": node.config, "arrays": arrays_of(node)}
         config = to_plain(self.fit_config(cell.seed))
         node = FitLayers.node(
             f"fit {cell.method} · {cell.task} · seed {cell.seed}",
@@ -169,7 +220,7 @@ class LayersMethod(EvaluatedMethod):
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """A trained pair head on dev and test."""
         arrays = self.latents.arrays(cell.upstream.sizes)
-        read = cell.upstream.reading(self.latents.recipe, arrays, cell.task)
+        read = cell.reading(self.latents.recipe, arrays)
         head = Input(name="head", ref=fitted.id, loader=import_path(score_corpus))
         return ScoreLayers.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
@@ -232,6 +283,8 @@ class Pretrain(Stage):
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
         require_texts(len(context.corpus(node.input("corpus")).texts))
+        config = AutoencoderConfig.model_validate(node.config)
+        config.encoders.by_layer(len(arrays_of(node)))
 
 
 class FitLayers(Stage):
@@ -242,7 +295,9 @@ class FitLayers(Stage):
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         config, label_range = _fit_config(node)
-        encoders = [context.load(source) for source in node.inputs_named("encoders")]
+        encoders = [
+            _for_layers(context.load(source), node) for source in node.inputs_named("encoders")
+        ]
         with checkpoint_file(node, context) as path:
             result = fit_corpus(
                 config,
@@ -261,8 +316,21 @@ class FitLayers(Stage):
         config, label_range = _fit_config(node)
         require_pairs(context.corpus(node.input("corpus")), label_range)
         if (given := node.run_facts.get("encoders")) is not None:
-            encoders = AutoencoderConfig.model_validate(given["config"]).encoders
-            require_encoders(config.head, len(arrays_of(node)), encoders, given["n_layers"])
+            pretrained = AutoencoderConfig.model_validate(given["config"])
+            require_encoders(config, _layers(arrays_of(node)), pretrained, _layers(given["arrays"]))
+        elif (sizes := config.head.encoder_sizes) is not None:
+            sizes.by_layer(len(arrays_of(node)))
+
+
+def _layers(arrays: Sequence[str]) -> list[Index]:
+    return [ArrayName.parse(array).index for array in arrays]
+
+
+def _for_layers(pretrained: LayerAutoencoders, node: Node) -> LayerAutoencoders:
+    """Those of the layers that a fit reads."""
+    theirs = _layers(node.run_facts["encoders"]["arrays"])
+    places = places_of(_layers(arrays_of(node)), theirs)
+    return pretrained if len(places) == len(theirs) else pretrained.of_layers(places)
 
 
 def _checkpoint(node: Node, context: RunContext, path: Path) -> Checkpoint:

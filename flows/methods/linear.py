@@ -60,9 +60,13 @@ class LinearMethod(Method):
     )
     """Also a list of candidates such as `[2, 4, "4-6", half]`, of which dev chooses one together with `c`."""
     of: Literal["hidden", "values"] = "hidden"
+    """Hidden states, or attention values."""
     combine: Combine = "average"
+    """How several layers become one vector."""
     normalise: Literal["none", "l2"] = "none"
+    """`l2` divides each vector by its length."""
     classifier: Classifier = "logistic"
+    """`logistic` regression, or a linear `svm`."""
     c: Strengths = (0.01, 0.1, 1.0, 10.0)
     """Inverse regularisation strengths, of which dev chooses one."""
     pair_features: PairFeatures = "full"
@@ -75,6 +79,8 @@ class LinearMethod(Method):
     """Steps of the solver, at most; `converged` in metrics.json says whether it needed fewer."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with classes if not given."""
+    backbone: str | None = None
+    """Name of an adapted backbone to read in place of the experiment's; see `adapted`."""
 
     @model_validator(mode="after")
     def _describes_a_stage(self) -> "LinearMethod":
@@ -113,6 +119,11 @@ class LinearMethod(Method):
         """Whether the seed plays a role: that of the permutation of the labels."""
         return self.labels == "shuffled"
 
+    @property
+    def adapted_backbone(self) -> str | None:
+        """As given."""
+        return self.backbone
+
     def recipes(self) -> dict[str, str]:
         """Its own."""
         return {"": self.recipe}
@@ -129,7 +140,7 @@ class LinearMethod(Method):
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """A linear classifier, fitted and scored on a task."""
         arrays = self.reads(cell.upstream.sizes)[self.recipe]
-        read = cell.upstream.reading(self.recipe, arrays, cell.task)
+        read = cell.reading(self.recipe, arrays)
         names = {k: v for k, v in cell.names.items() if k != "seed" or self.is_random}
         seeded = f" · seed {cell.seed}" if self.is_random else ""
         node = RunLinear.node(

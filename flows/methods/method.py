@@ -14,6 +14,7 @@ from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget, ResolvedBackbone
+from permafrost.stages.finetune.tuning import Tuning
 from permafrost.stages.fit import Metric
 from permafrost.stages.fit.metrics import DEFAULT_METRIC
 from permafrost.stages.kinds import Category, Kind
@@ -51,8 +52,17 @@ class Upstream(Protocol):
         """The corpus of a task."""
         ...
 
-    def reading(self, recipe: str, arrays: Sequence[str], task: str) -> Reading:
-        """Features of a task's texts under a recipe."""
+    def reading(
+        self, recipe: str, arrays: Sequence[str], task: str, backbone: str | None = None
+    ) -> Reading:
+        """Features of a task's texts under a recipe.
+
+        Args:
+            recipe: its name.
+            arrays: what is read.
+            task: its name.
+            backbone: an adapted one by its name; None for the experiment's.
+        """
         ...
 
     def corpus_node(self, task: str) -> Node:
@@ -95,6 +105,8 @@ class Cell:
     named_metric: Metric | None
     """What the experiment compares methods by on this task, if it says so."""
     upstream: Upstream
+    backbone: str | None = None
+    """The adapted backbone that the method reads, by its name; None for the experiment's."""
 
     @property
     def task_kind(self) -> TaskKind:
@@ -110,6 +122,10 @@ class Cell:
     def corpus(self) -> Input:
         """Of the task."""
         return self.upstream.corpus(self.task)
+
+    def reading(self, recipe: str, arrays: Sequence[str]) -> Reading:
+        """Features of the task's texts under a recipe, of the backbone that the method reads."""
+        return self.upstream.reading(recipe, arrays, self.task, self.backbone)
 
     @property
     def names(self) -> dict[str, str | int]:
@@ -142,6 +158,16 @@ class Method(Kind, ABC):
     def recipes(self) -> dict[str, str]:
         """Names of the recipes it reads, by the field that names them."""
         return {}
+
+    @property
+    def adapted_backbone(self) -> str | None:
+        """Name of the adapted backbone whose features it reads; None for the experiment's own backbone."""
+        return None
+
+    def tuning(self) -> Tuning | None:
+        """What its fits train of the experiment's backbone, if others may read the one that they leave; None
+        for a method that leaves none."""
+        return None
 
     def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
         """Arrays that are extracted for it on the tasks it is scored on, by recipe.
@@ -208,7 +234,9 @@ class RoleStores:
     recipes: tuple[Recipe, ...]
     """One; several for the prompts of an ensemble."""
     identities: tuple[StoreIdentity, ...]
-    """One per prompt of an ensemble."""
+    """One per prompt of an ensemble; of an adapted backbone what is known before it is trained."""
+    names: tuple[str, ...]
+    """Their ids, or the names of those whose ids are not known yet."""
     reading: Reading
 
 
@@ -315,6 +343,7 @@ class EvaluatedMethod(Method):
             ],
             run_facts={
                 **next(iter(readings)).run_facts,
+                "stores": {role: s.names for role, s in site.roles.items()},
                 "method": name,
                 "task": site.task,
                 "seed": seed,

@@ -18,9 +18,8 @@ from permafrost.stages.mteb_evaluation import (
     Role,
     evaluate_task,
 )
+from permafrost.storage.adapted_stores import open_store
 from permafrost.storage.artifacts import Draft
-from permafrost.storage.features.identity import StoreIdentity
-from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.progress import Progress
 
 
@@ -76,7 +75,5 @@ def _features(
     node: Node, context: RunContext, role: Role, texts: Mapping[str, str]
 ) -> Sequence[StoredFeatures]:
     """Stored features of texts, one per prompt of an ensemble."""
-    recorded = node.config["embedding"]["stores"][role]
-    ids = [StoreIdentity.model_validate(identity).store_id for identity in recorded]
-    stores = [FeatureStore.open(store_folder(context.home, i)) for i in ids]
+    stores = [open_store(context.home, name) for name in node.run_facts["stores"][role]]
     return [StoredFeatures(store, sizes_of(node), list(texts)) for store in stores]

@@ -1,16 +1,18 @@
 """Runs of the backbone over the texts of one corpus, into one feature store."""
 
+from dataclasses import replace
 from functools import partial
 
 from permafrost.flows.context import BackboneSource, RunContext
-from permafrost.flows.graph import Input, Node, Resources
+from permafrost.flows.graph import Input, Node, Resources, import_path
 from permafrost.flows.stage import Stage
 from permafrost.stages.extraction.backbone import choose_device
 from permafrost.stages.extraction.extract import extract
 from permafrost.stages.extraction.lengths import refuse_too_long
-from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
+from permafrost.stages.extraction.planning import ExtractionPlan, finished_plan, plan_extraction
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.storage.artifacts import Draft
+from permafrost.storage.adapted_stores import adapted_store, load_adapted_store
+from permafrost.storage.artifacts import Draft, parse_ref
 from permafrost.storage.durable import write_json
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.keys import to_plain
@@ -25,15 +27,32 @@ def source_of(target: ExtractTarget) -> BackboneSource:
     )
 
 
-def extract_node(target: ExtractTarget, corpus: Input, label: str) -> Node:
-    """The extraction of the texts of a corpus."""
+def extract_node(
+    target: ExtractTarget, corpus: Input, label: str, store: Node | None = None
+) -> Node:
+    """The extraction of the texts of a corpus.
+
+    Args:
+        target: what is extracted; for an adapted backbone the same of the one that was trained.
+        corpus: whose texts.
+        label: display name.
+        store: of an adapted backbone: the node that finds out which store that is.
+    """
+    identity, inputs = to_plain(target.identity), [corpus]
+    run_facts: dict[str, object] = {"backbone": source_of(target)}
+    if store is not None:
+        run_facts["base"], identity = identity, store.config["store"]
+        inputs.append(Input(name="store", ref=store.id, loader=import_path(load_adapted_store)))
     return Extract.node(
         label,
-        {"store": to_plain(target.identity), "arrays": target.arrays},
-        (corpus,),
-        run_facts={"backbone": source_of(target)},
+        {"store": identity, "arrays": target.arrays},
+        inputs,
+        run_facts=run_facts,
         kinds=(target.recipe,),
-        resources=Resources(backbone=True, stores=(target.identity.store_id,)),
+        resources=Resources(
+            backbone=True,
+            stores=(target.identity.store_id if store is None else store.ref.key,),
+        ),
     )
 
 
@@ -90,15 +109,29 @@ class Extract(Stage):
 
 
 def target_of(node: Node, context: RunContext) -> ExtractTarget:
-    """What a node extracts."""
+    """What a node extracts; of an adapted backbone that is not trained yet, what is known before."""
     identity = StoreIdentity.model_validate(node.config["store"])
     where = BackboneSource.model_validate(node.run_facts["backbone"])
-    return context.target(identity, tuple(node.config["arrays"]), where)
+    arrays = tuple(node.config["arrays"])
+    for source in node.inputs_named("store"):
+        known = adapted_store(context.artifacts, parse_ref(source.ref).key)
+        identity = identity if known is None else known.identity
+        if known is None or not context.artifacts.is_done(parse_ref(known.backbone)):
+            base = StoreIdentity.model_validate(node.run_facts["base"])
+            return replace(context.target(base, arrays, where), identity=identity)
+        where = where.model_copy(update={"source": known.backbone, "revision": "main"})
+    return context.target(identity, arrays, where)
 
 
 def planned(node: Node, context: RunContext) -> ExtractionPlan | None:
     """What the feature store lacks for a node; None while its texts are not known."""
     if not context.is_known(source := node.input("corpus")):
         return None
+    target = target_of(node, context)
+    # Mostly nothing is missing, which digests alone tell: no text is read for it.
+    if (digests := context.stored_digests(source)) is not None:
+        finished = finished_plan(target, context.home, digests)
+        if finished is not None:
+            return finished
     corpus = context.corpus(source)
-    return plan_extraction(target_of(node, context), context.home, corpus.texts, corpus.digests)
+    return plan_extraction(target, context.home, corpus.texts, corpus.digests)

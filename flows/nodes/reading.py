@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import FEATURES, Input, Node, import_path
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.adapted_stores import open_store
 from permafrost.storage.features.layout import StoreSizes, array_spec
-from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.readers import FeatureReader, open_reader
 
 _NAME = "features"
@@ -29,12 +30,12 @@ class Reading:
 
 
 def reading(
-    store_ids: Sequence[str], arrays: Sequence[str], sizes: BackboneSizes, after: Sequence[str]
+    store_names: Sequence[str], arrays: Sequence[str], sizes: BackboneSizes, after: Sequence[str]
 ) -> Reading:
-    """These arrays of these stores."""
+    """These arrays of these stores, each by its id or name."""
     inputs = tuple(
         Input(name=_NAME, ref=f"{FEATURES}{store}/{array}", loader=import_path(StoredFeatures))
-        for store in store_ids
+        for store in store_names
         for array in arrays
     )
     return Reading(inputs, tuple(after), {"sizes": sizes.model_dump(mode="json")})
@@ -47,8 +48,8 @@ def corpus_input(node: Node, name: str = "corpus") -> Input:
 
 def stores(node: Node, context: RunContext) -> list[FeatureStore]:
     """The feature stores that a node reads, each once, in order."""
-    ids = dict.fromkeys(i.ref.split("/")[1] for i in node.inputs_named(_NAME))
-    return [FeatureStore.open(store_folder(context.home, i)) for i in ids]
+    names = dict.fromkeys(i.ref.split("/")[1] for i in node.inputs_named(_NAME))
+    return [open_store(context.home, name) for name in names]
 
 
 def features(node: Node, context: RunContext) -> list[StoredFeatures]:
@@ -59,14 +60,22 @@ def features(node: Node, context: RunContext) -> list[StoredFeatures]:
 
 
 def readers(
-    node: Node, context: RunContext, arrays: Sequence[str] | None = None
+    node: Node,
+    context: RunContext,
+    arrays: Sequence[str] | None = None,
+    tokens: Literal["span", "all"] = "span",
 ) -> dict[str, FeatureReader]:
     """Readers of arrays of a node's only store, over the texts of its corpus; of all that it reads if not
-    given."""
+    given. `tokens`: as in `open_reader`."""
     (store,) = stores(node, context)
-    digests, budget = context.corpus(node.input("corpus")).digests, context.runtime.memory_bytes
+    corpus, budget = context.corpus(node.input("corpus")), context.runtime.memory_bytes
     names = arrays_of(node) if arrays is None else arrays
-    return {a: open_reader(store, a, digests, budget_bytes=budget) for a in names}
+    return {
+        a: open_reader(
+            store, a, corpus.digests, budget_bytes=budget, tokens=tokens, texts=corpus.texts
+        )
+        for a in names
+    }
 
 
 def arrays_of(node: Node) -> tuple[str, ...]:

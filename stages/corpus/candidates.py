@@ -31,7 +31,9 @@ class CandidateColumns(BaseModel):
     query_id: str = "query_id"
     """Without such a column, equal queries count as one."""
     query: str = "query"
+    """Column with the query."""
     document: str = "document"
+    """Column with the candidate."""
     label: str = "label"
     """1 for a document that answers the query, else 0."""
 

@@ -1,13 +1,13 @@
 """The kinds of task, and which columns hold their texts and labels: one config per kind."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from permafrost.stages.corpus.labels import class_indices, scores
 from permafrost.stages.corpus.names import CLASS, GRADE, TEXT, find_column, find_pair
@@ -142,7 +142,7 @@ class PairClassification(TaskColumns):
 
 
 class Similarity(TaskColumns):
-    """Two texts, one graded score (STS)."""
+    """Two texts, one graded score (STS; `kind: sts` is the same)."""
 
     kind: Literal["similarity"] = "similarity"
     text: str = "text"
@@ -205,8 +205,16 @@ class Unlabelled(TaskColumns):
         return [None] * len(splits), ()
 
 
+def _by_usual_name(fields: Any) -> Any:
+    """Accepts mteb's name of a kind of task."""
+    of_mteb = isinstance(fields, Mapping) and fields.get("kind") == "sts"
+    return {**fields, "kind": "similarity"} if of_mteb else fields
+
+
 Task = Annotated[
-    Classification | PairClassification | Similarity | Unlabelled, Field(discriminator="kind")
+    Classification | PairClassification | Similarity | Unlabelled,
+    Field(discriminator="kind"),
+    BeforeValidator(_by_usual_name),
 ]
 
 LABELLED_SPLITS = ("train", "dev", "test")

@@ -1,7 +1,7 @@
 """A corpus: unique texts, and the examples that refer to them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ WITH_NEGATIVES = EXAMPLES.append(pa.field("negatives", pa.list_(pa.int64()), nul
 """Schema if the task names a column of hard negatives: any number of texts per example."""
 
 _FORMAT = 1
+_AT_A_TIME = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -108,3 +109,20 @@ class Corpus:
                 f"{folder} holds no corpus of format {_FORMAT}: {error}; delete the artifact and "
                 "run again"
             ) from error
+
+
+def stored_digests(folder: Path) -> Iterator[Texts]:
+    """The digests of a saved corpus' texts, in order and in blocks: all that it takes to see whether their
+    features are stored.
+
+    Raises:
+        CorruptDataError: the file is broken.
+    """
+    try:
+        with pq.ParquetFile(folder / "texts.parquet", pre_buffer=False) as file:
+            for batch in file.iter_batches(_AT_A_TIME, columns=["digest"], use_threads=False):
+                yield Texts(batch.column("digest"))
+    except (OSError, ValueError, LookupError) as error:
+        raise CorruptDataError(
+            f"{folder} holds no texts of a corpus: {error}; delete the artifact and run again"
+        ) from error

@@ -5,16 +5,25 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from permafrost.stages.corpus.text_format import PACKED
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
-FORMATS = {
+_PLAIN = {
     ".parquet": "parquet",
     ".csv": "csv",
     ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".txt": "txt",
 }
+_FURTHER = {
+    ".json": "json",
+    **{f"{e}{PACKED}": f for e, f in (*_PLAIN.items(), (".json", "json")) if f != "parquet"},
+}
+"""Looked for only where there is no file of the others: a folder may hold `train.csv` beside `info.json`, or
+beside `train.csv.gz`."""
+FORMATS = {**_PLAIN, **_FURTHER}
+"""Format by extension."""
 _SHARD = re.compile(r"(?P<series>.*)-(?P<number>\d+)-of-(?P<total>\d+)")
 _NUMBERED = re.compile(r"\d*$")
 
@@ -30,7 +39,9 @@ def data_files(path: Path) -> list[Path]:
             or a shard is missing.
     """
     if path.is_dir():
-        found = [p for p in _sorted(path.iterdir()) if p.suffix.lower() in FORMATS]
+        files = [(p, extension_of(p)) for p in _sorted(path.iterdir())]
+        found = [p for p, extension in files if extension in _PLAIN]
+        found = found or [p for p, extension in files if extension in _FURTHER]
         if not found:
             raise InputError(
                 f"{path} is a folder without files of {', '.join(FORMATS)}; name a file in it (a datasets "
@@ -45,12 +56,23 @@ def data_files(path: Path) -> list[Path]:
             )
     else:
         return [path]
-    if len(formats := sorted({p.suffix.lower() for p in found})) > 1:
+    if len(formats := sorted(set(map(extension_of, found)))) > 1:
         raise InputError(
             f"{path} stands for files of several formats ({', '.join(map(quoted, formats))}); write a "
             f"pattern that fits those of one, such as *{formats[0]}"
         )
     return found
+
+
+def extension_of(path: Path) -> str:
+    """Its extension in lower case, with that of its content where it is packed: `.csv.gz`."""
+    extension = path.suffix.lower()
+    return Path(path.stem).suffix.lower() + extension if extension == PACKED else extension
+
+
+def _stem(path: Path) -> str:
+    """Its name without the extension."""
+    return path.name[: len(path.name) - len(extension_of(path))]
 
 
 def files_of_pattern(pattern: Path) -> list[Path]:
@@ -67,30 +89,32 @@ def shards_of(base: Path, extension: str) -> Path | None:
         InputError: a shard is missing.
     """
     found = files_of_pattern(Path(f"{glob.escape(str(base))}-*-of-*{extension}"))
-    shards = [p for p in found if (m := _SHARD.fullmatch(p.stem)) and m["series"] == base.name]
+    shards = [p for p in found if (m := _SHARD.fullmatch(_stem(p))) and m["series"] == base.name]
     if not shards:
         return None
     _require_all(shards, base.parent)
-    total = shards[0].stem.rpartition("-")[2]
+    total = _stem(shards[0]).rpartition("-")[2]
     return Path(f"{glob.escape(str(base))}-*-of-{total}{extension}")
 
 
 def _require_one_series(found: Sequence[Path], folder: Path) -> None:
     series = {
-        m["series"] if (m := _SHARD.fullmatch(p.stem)) else _NUMBERED.sub("", p.stem) for p in found
+        m["series"] if (m := _SHARD.fullmatch(_stem(p))) else _NUMBERED.sub("", _stem(p))
+        for p in found
     }
     if len(series) > 1:
         names = [p.name for p in found]
         raise InputError(
             f"{folder} is a folder that holds {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}: "
-            f"which of them are meant? Name a file, or a pattern such as {folder / ('*' + found[0].suffix)}"
+            "which of them are meant? Name a file, or a pattern such as "
+            f"{folder / ('*' + extension_of(found[0]))}"
         )
-    _require_all([p for p in found if _SHARD.fullmatch(p.stem)], folder)
+    _require_all([p for p in found if _SHARD.fullmatch(_stem(p))], folder)
 
 
 def _require_all(shards: Sequence[Path], folder: Path) -> None:
     """Check that no shard of a series is missing."""
-    numbers = [tuple(map(int, p.stem.split("-")[-3::2])) for p in shards]
+    numbers = [tuple(map(int, _stem(p).split("-")[-3::2])) for p in shards]
     for total in {total for _, total in numbers}:
         missing = sorted(set(range(total)) - {n for n, of in numbers if of == total})
         if missing or len(numbers) > total:
@@ -111,6 +135,7 @@ def _sorted(found: Iterable[Path]) -> list[Path]:
 
 TABLES = (".parquet", ".jsonl", ".csv", ".tsv")
 """Extensions of files with columns."""
+_FURTHER_TABLES = tuple(extension for extension, kind in _FURTHER.items() if kind != "txt")
 _LAYOUTS = (
     "{0}",
     "data/{0}",
@@ -153,25 +178,14 @@ def look_for(
     """
     for name in names:
         given = folder / name
-        if given.suffix.lower() in extensions and (_is_file(given) or _fits_files(given)):
+        known = (*extensions, *_FURTHER_TABLES)
+        if extension_of(given) in known and (_is_file(given) or _fits_files(given)):
             return given
-        found = [
-            path
-            for layout in _LAYOUTS
-            for extension in extensions
-            if _is_file(path := folder / f"{layout.format(name)}{extension}")
-        ]
+        found = _files_named(folder, name, extensions) or _files_named(
+            folder, name, _FURTHER_TABLES
+        )
         if len(found) == 1:
             return found[0]
-        if not found:
-            found = [
-                shards
-                for layout in _SHARDED
-                for extension in extensions
-                if (shards := shards_of(folder / layout.format(name), extension))
-            ]
-            if len(found) == 1:
-                return found[0]
         if found:
             raise InputError(
                 f"{folder} has several files for {field}: "
@@ -179,6 +193,22 @@ def look_for(
                 f"extension, '{field}: {found[0].relative_to(folder)}', or remove the others"
             )
     return None
+
+
+def _files_named(folder: Path, name: str, extensions: Sequence[str]) -> list[Path]:
+    """The files of a name given without extension; patterns for those in shards."""
+    found = [
+        path
+        for layout in _LAYOUTS
+        for extension in extensions
+        if _is_file(path := folder / f"{layout.format(name)}{extension}")
+    ]
+    return found or [
+        shards
+        for layout in _SHARDED
+        for extension in extensions
+        if (shards := shards_of(folder / layout.format(name), extension))
+    ]
 
 
 def _is_file(path: Path) -> bool:

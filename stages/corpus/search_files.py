@@ -4,14 +4,17 @@ Read as BEIR, TREC and mteb write them: parquet, jsonl, csv or tsv, judgements w
 """
 
 import csv
+import io
+import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from permafrost.stages.corpus.data_files import TABLES, find_file
+from permafrost.stages.corpus.data_files import FORMATS, TABLES, extension_of, find_file
 from permafrost.stages.corpus.names import (
     DOCUMENT,
     DOCUMENT_ID,
@@ -24,6 +27,7 @@ from permafrost.stages.corpus.names import (
     find_column,
 )
 from permafrost.stages.corpus.table_files import column_names, read_columns
+from permafrost.stages.corpus.text_format import opened_bytes
 from permafrost.stages.corpus.values import (
     decoded,
     holds_lists,
@@ -64,12 +68,15 @@ class SearchColumns(BaseModel):
     qrels_document_id: str | None = None
     """Column in the judgements, if its name differs there."""
     query: str = "text"
+    """Column with the text of a query."""
     document: str = "text"
+    """Column with the text of a document."""
     title: str | None = "title"
     """Column whose text is put before the document's, separated by a space, if the file has it; null for
     none."""
-    relevance: str = "score"
-    """Column of the judgements; whole numbers, 0 and below are not relevant."""
+    relevance: str | None = "score"
+    """Column of the judgements; whole numbers, 0 and below are not relevant. null for none: every row names a
+    relevant document."""
 
     @property
     def corpus_file(self) -> Path:
@@ -145,12 +152,18 @@ def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[
     """Read a file of judgements; returns the table and its columns of query, document and relevance.
 
     A text file without a header has the columns query, document, relevance, or TREC's four. A row may hold a
-    list of documents (`corpus-ids`), with or without a list of relevances; without, all are relevant.
+    list of documents (`corpus-ids`), with or without a list of relevances; without, all are relevant. Where
+    the config names no column of relevances, rows are as in a file with a header.
 
     Raises:
         InputError: a column is missing, there are no rows, or rows have different lengths.
     """
-    if path.suffix.lower() in (".parquet", ".jsonl"):
+    if config.relevance is None:
+        query, document = _judged_ids(config, column_names(path), str(path))
+        table = read_rows(path, [], [query, document])
+        every = pa.array(np.ones(table.num_rows))
+        return table.append_column("relevance", every), (query, document, "relevance")
+    if FORMATS.get(extension_of(path)) in ("parquet", "jsonl", "json"):
         if (listed := _of_lists(config, path)) is not None:
             return listed
         names = _judged(config, column_names(path), str(path))
@@ -243,6 +256,12 @@ def _id_column(
 
 
 def _judged(config: SearchColumns, names: Sequence[str], where: str) -> tuple[str, str, str]:
+    assert config.relevance is not None, "read without judgements"
+    relevance = find_column("relevance", config.relevance, RELEVANCE, names, where)
+    return *_judged_ids(config, names, where), relevance
+
+
+def _judged_ids(config: SearchColumns, names: Sequence[str], where: str) -> tuple[str, str]:
     columns: list[str] = []
     for field, own, given, usual in (
         ("query_id", config.qrels_query_id, config.query_id, QUERY_ID),
@@ -254,21 +273,21 @@ def _judged(config: SearchColumns, names: Sequence[str], where: str) -> tuple[st
             columns.append(given)
         else:
             columns.append(find_column(f"qrels_{field}", usual[0], usual, names, where))
-    relevance = find_column("relevance", config.relevance, RELEVANCE, names, where)
-    return columns[0], columns[1], relevance
+    return columns[0], columns[1]
 
 
 def _text_rows(path: Path) -> list[list[str]]:
     """Rows of cells as text, without blank lines."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix.lower() == ".csv":
+        with opened_bytes(path) as content:
+            file = io.TextIOWrapper(content, encoding="utf-8-sig", newline="")
+            if FORMATS.get(extension_of(path)) == "csv":
                 rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
             else:
                 lines = [line.rstrip("\r\n") for line in file if line.strip()]
                 separator = "\t" if lines and "\t" in lines[0] else None
                 rows = [[cell.strip() for cell in line.split(separator)] for line in lines]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise InputError(
             f"{path} cannot be read as judgements: {quoted(error)}; repair the file"
         ) from error

@@ -11,11 +11,13 @@ from pydantic import model_validator
 
 from permafrost.stages.corpus.columns import Task, TaskKind
 from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
+from permafrost.stages.corpus.row_sample import RowSample
 from permafrost.stages.corpus.rows import SplitRows, require_some_negatives
 from permafrost.stages.corpus.splits import Dev, DevAsGiven, Test, TestAsGiven, check_splits
 from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
 from permafrost.storage.texts import Texts
 
 
@@ -123,6 +125,8 @@ class ColumnsSource(CorpusSource):
     """Where the development split comes from."""
     test: Test = TestAsGiven()
     """Where the test split comes from."""
+    sample: RowSample | None = None
+    """Which rows of the splits are read; all if not given."""
 
     @abstractmethod
     def split_names(self) -> list[str]:
@@ -131,7 +135,25 @@ class ColumnsSource(CorpusSource):
     @model_validator(mode="after")
     def _splits_go_with_the_task(self) -> "ColumnsSource":
         check_splits(self.task, self.dev, self.test, self.split_names())
+        unknown = [] if self.sample is None else self.sample.n_rows.keys() - set(self.split_names())
+        if unknown:
+            raise ValueError(
+                f"sample names the split {quoted(sorted(unknown)[0])}; there are "
+                f"{', '.join(self.split_names())}"
+            )
         return self
+
+    def sampled(self, rows: SplitRows) -> SplitRows:
+        """Those rows of a split that are read.
+
+        Raises:
+            InputError: the sample asks for more than there are.
+        """
+        return rows if self.sample is None else self.sample.of(rows)
+
+    def sample_facts(self) -> dict[str, Any]:
+        """What `facts` says of the sample; nothing without one, so that there keys are as they were."""
+        return {} if self.sample is None else {"sample": self.sample.model_dump()}
 
     def columns(self) -> Task:
         """As configured."""

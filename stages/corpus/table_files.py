@@ -1,7 +1,7 @@
-"""Tables in files: parquet, csv, tsv, jsonl, or txt with one text per line."""
+"""Tables in files: parquet, csv, tsv, jsonl, json, or txt with one text per line; text may be packed."""
 
 import hashlib
-import json
+import zlib
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,17 +9,26 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet
 
-from permafrost.stages.corpus.data_files import FORMATS, data_files
+from permafrost.stages.corpus.data_files import FORMATS, data_files, extension_of
+from permafrost.stages.corpus.json_files import BLOCK_BYTES, JsonFile
 from permafrost.stages.corpus.names import require_columns
+from permafrost.stages.corpus.text_format import (
+    PACKED,
+    USUAL,
+    UTF_8,
+    TextFormat,
+    opened_bytes,
+    opened_text,
+)
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
 
-_BLOCK_BYTES = 1 << 24
-"""Block size for reading. A row must fit into one block; some documents exceed the default of 1 MiB."""
+_SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
+_BROKEN = (pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error, OSError)
+"""What readers raise for a file that is not what its extension says."""
 
 
 def file_format(path: Path) -> str:
@@ -35,7 +44,7 @@ def file_format(path: Path) -> str:
 
 def _format_of_one(path: Path) -> str:
     require_readable(path, FORMATS)
-    return FORMATS[path.suffix.lower()]
+    return FORMATS[extension_of(path)]
 
 
 def require_readable(path: Path, extensions: Collection[str]) -> None:
@@ -48,7 +57,12 @@ def require_readable(path: Path, extensions: Collection[str]) -> None:
         raise InputError(
             f"there is no file {path}; relative paths count from the working folder {Path.cwd()}"
         )
-    if path.suffix.lower() not in extensions:
+    if path.suffix.lower() in _SPREADSHEETS:
+        raise InputError(
+            f"{path} is a spreadsheet, which may have several sheets, formulas and dates; save the sheet as "
+            "CSV (in Excel 'CSV UTF-8', in LibreOffice 'Text CSV') and name that file"
+        )
+    if not {path.suffix.lower(), extension_of(path)} & set(extensions):
         raise InputError(
             f"{path} has the extension {quoted(path.suffix)}; known are {', '.join(extensions)}"
         )
@@ -58,17 +72,48 @@ def require_readable(path: Path, extensions: Collection[str]) -> None:
         raise InputError(f"{path} is empty (0 bytes); give at least one text")
 
 
+def format_with(path: Path, delimiter: str | None, encoding: str) -> TextFormat:
+    """How a file is read, given what its extension does not say.
+
+    Raises:
+        InputError: a delimiter or an encoding for a file that has none; see also `file_format`.
+    """
+    kind = file_format(path)
+    if delimiter is not None and kind not in ("csv", "tsv"):
+        raise InputError(
+            f"delimiter is {quoted(delimiter)}, but {path} is {kind}, which has none; leave it out"
+        )
+    if encoding != UTF_8 and kind == "parquet":
+        raise InputError(
+            f"encoding is {quoted(encoding)}, but {path} is parquet, whose text is UTF-8; leave it out"
+        )
+    return TextFormat(encoding, delimiter)
+
+
 def file_identity(path: Path) -> dict[str, str]:
-    """All that determines what is read from a file: its extension and a digest of its bytes."""
-    return {"format": data_files(path)[0].suffix.lower(), "sha256": file_sha256(path)}
+    """All that determines what is read from a file: its extension and a digest of its bytes, both as they are
+    once it is unpacked."""
+    extension = extension_of(data_files(path)[0]).removesuffix(PACKED)
+    return {"format": extension, "sha256": content_sha256(path)}
+
+
+def content_sha256(path: Path) -> str:
+    """As `file_sha256`, of what a packed file holds: gzip writes the time into a file."""
+    parts = data_files(path)
+    if parts != [path]:
+        return _of_lines(map(content_sha256, parts))
+    try:
+        with opened_bytes(path) as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    except _BROKEN as error:
+        raise _unreadable(path, error) from error
 
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of the bytes of a file, 64 hex digits; for several files that of their digests' lines."""
     parts = data_files(path)
     if parts != [path]:
-        lines = "\n".join(map(file_sha256, parts))
-        return hashlib.sha256(lines.encode()).hexdigest()
+        return _of_lines(map(file_sha256, parts))
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -76,13 +121,17 @@ def file_sha256(path: Path) -> str:
         raise _unreadable(path, error) from error
 
 
-def column_names(path: Path) -> list[str]:
-    """The columns of a file, or of the first of several; for jsonl the fields of the first row.
+def _of_lines(digests: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def column_names(path: Path, how: TextFormat = USUAL) -> list[str]:
+    """The columns of a file, or of the first of several; for jsonl and json the fields of the first row.
 
     Raises:
         InputError: the file is missing, empty, unreadable or broken.
     """
-    with _opened(path) as (names, _):
+    with _opened(path, how) as (names, _):
         return names
 
 
@@ -93,12 +142,12 @@ def first_row(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is missing, empty, unreadable or broken.
     """
-    with _opened(path) as (_, rows):
+    with _opened(path, USUAL) as (_, rows):
         return next(rows, {})
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[tuple[list[str], Iterator[dict[str, Any]]]]:
+def _opened(path: Path, how: TextFormat) -> Generator[tuple[list[str], Iterator[dict[str, Any]]]]:
     """The columns of the first file, and its first rows as they are read."""
     kind, path = file_format(path), data_files(path)[0]
     try:
@@ -107,14 +156,14 @@ def _opened(path: Path) -> Generator[tuple[list[str], Iterator[dict[str, Any]]]]
                 with pa.parquet.ParquetFile(path, memory_map=True) as file:
                     yield file.schema_arrow.names, _first_rows(file.iter_batches(batch_size=1))
             case "csv" | "tsv":
-                with pa.csv.open_csv(path, *csv_options(kind)) as head:
+                with pa.csv.open_csv(path, *csv_options(kind, how)) as head:
                     yield head.schema.names, _first_rows(head)
-            case "jsonl":
-                first = _first_object(path)
+            case "jsonl" | "json":
+                first = JsonFile(path, kind, how).first()
                 yield list(first), iter([first])
             case _:
                 yield ["text"], iter(())
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+    except _BROKEN as error:
         raise _unreadable(path, error) from error
 
 
@@ -132,6 +181,7 @@ def read_columns(
     ids: Sequence[str] = (),
     optional: Sequence[str] = (),
     lists: Sequence[str] = (),
+    how: TextFormat = USUAL,
 ) -> pa.Table:
     """Read some columns of a file, or of several files in order.
 
@@ -145,7 +195,7 @@ def read_columns(
     """
     kind = file_format(path)
     parts = [
-        _read_one(part, kind, texts, labels, negatives, ids, optional, lists)
+        _read_one(part, kind, how, texts, labels, negatives, ids, optional, lists)
         for part in data_files(path)
     ]
     try:
@@ -159,6 +209,7 @@ def read_columns(
 def _read_one(
     path: Path,
     kind: str,
+    how: TextFormat,
     texts: Sequence[str],
     labels: Sequence[str],
     negatives: Sequence[str],
@@ -166,27 +217,30 @@ def _read_one(
     optional: Sequence[str],
     lists: Sequence[str],
 ) -> pa.Table:
-    if optional and kind != "jsonl":
-        texts = [*texts, *(name for name in optional if name in column_names(path))]
+    if optional and kind not in ("jsonl", "json"):
+        texts = [*texts, *(name for name in optional if name in column_names(path, how))]
     try:
         match kind:
             case "parquet":
                 return _parquet(path, [*texts, *labels, *negatives, *ids, *lists])
             case "csv" | "tsv":
-                return _csv(path, [*texts, *negatives, *ids, *lists], labels)
-            case "jsonl":
-                return _jsonl(path, texts, labels, negatives, ids, optional, lists)
+                return _csv(
+                    path, csv_options(kind, how), [*texts, *negatives, *ids, *lists], labels
+                )
+            case "jsonl" | "json":
+                file = JsonFile(path, kind, how)
+                return file.read(texts, labels, negatives, ids, optional, lists)
             case _:
-                return _txt(path, [*texts, *labels, *negatives, *ids, *lists])
+                return _txt(path, how, [*texts, *labels, *negatives, *ids, *lists])
     except InputError:
         raise
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+    except _BROKEN as error:
         raise _unreadable(path, error) from error
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     return InputError(
-        f"{path} cannot be read as {path.suffix}: {error}; repair the file, or rename it if it has "
+        f"{path} cannot be read as {extension_of(path)}: {error}; repair the file, or rename it if it has "
         "another format"
     )
 
@@ -198,17 +252,19 @@ def _parquet(path: Path, wanted: Sequence[str]) -> pa.Table:
         return file.read(columns=list(dict.fromkeys(wanted)))
 
 
-def csv_options(kind: str) -> tuple[pa.csv.ReadOptions, pa.csv.ParseOptions]:
+Reading = tuple[pa.csv.ReadOptions, pa.csv.ParseOptions]
+
+
+def csv_options(kind: str, how: TextFormat = USUAL) -> Reading:
     """How files of the format `csv` or `tsv` are read."""
-    reading = pa.csv.ReadOptions(block_size=_BLOCK_BYTES)
+    reading = pa.csv.ReadOptions(block_size=BLOCK_BYTES, encoding=how.encoding)
     if kind == "tsv":
         # Quotation marks in tsv files (GLUE's, BEIR's) are part of the text.
-        return reading, pa.csv.ParseOptions(delimiter="\t", quote_char=False)
-    return reading, pa.csv.ParseOptions(newlines_in_values=True)
+        return reading, pa.csv.ParseOptions(delimiter=how.delimiter or "\t", quote_char=False)
+    return reading, pa.csv.ParseOptions(delimiter=how.delimiter or ",", newlines_in_values=True)
 
 
-def _csv(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
-    options = csv_options(path.suffix.lower()[1:])
+def _csv(path: Path, options: Reading, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
     wanted = [*texts, *labels]
     as_bytes = {name: pa.large_binary() for name in texts}
     converting = pa.csv.ConvertOptions(column_types=as_bytes)
@@ -221,100 +277,20 @@ def _csv(path: Path, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
     return pa.csv.read_csv(path, *options, converting)
 
 
-def _jsonl(
-    path: Path,
-    texts: Sequence[str],
-    labels: Sequence[str],
-    negatives: Sequence[str],
-    ids: Sequence[str],
-    optional: Sequence[str],
-    lists: Sequence[str],
-) -> pa.Table:
-    first = _first_object(path)
-    require_columns(list(first), (*texts, *labels, *negatives, *ids, *lists), str(path))
-    types = {name: pa.large_string() for name in (*texts, *optional)}
-    types |= {name: _json_type(first[name], name, path) for name in labels}
-    types |= {name: _json_text_type(path, name) for name in negatives}
-    types |= {name: _json_id_type(first[name], name, path) for name in ids}
-    types |= {name: _json_list_type(first[name], name, path) for name in lists}
-    fields = list(types.items())
-    # With an explicit schema, other columns are not parsed and cannot fail.
-    parsing = pa.json.ParseOptions(
-        explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
-    )
-    return pa.json.read_json(path, pa.json.ReadOptions(block_size=_BLOCK_BYTES), parsing)
-
-
-def _first_object(path: Path) -> dict[str, Any]:
-    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
-        line = next((line for line in file if line.strip()), "")
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} does not begin with a JSON object on one line ({error}): {quoted(line[:60])}; jsonl "
-            "is one object per line"
-        ) from error
-    if not isinstance(value, dict):
-        raise InputError(
-            f"{path} begins with a JSON {type(value).__name__}, expected an object such as "
-            '{"text": "..."} on every line'
-        )
-    return value
-
-
-def _json_type(value: object, name: str, path: Path) -> pa.DataType:
-    if isinstance(value, bool):
-        return pa.bool_()
-    if isinstance(value, int | float):
-        return pa.float64()
-    if isinstance(value, str):
-        return pa.large_string()
-    raise InputError(
-        f"row 1 of {path}: the label in column {quoted(name)} is {quoted(value)}, expected a number or text"
-    )
-
-
-def _json_list_type(value: object, name: str, path: Path) -> pa.DataType:
-    if not isinstance(value, list) or not value:
-        raise InputError(
-            f"row 1 of {path} has {quoted(value)} in column {quoted(name)}, expected a list of numbers or "
-            "texts"
-        )
-    return pa.list_(_json_type(value[0], name, path))
-
-
-def _json_id_type(value: object, name: str, path: Path) -> pa.DataType:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return pa.int64()
-    if isinstance(value, str):
-        return pa.large_string()
-    raise InputError(
-        f"row 1 of {path}: the id in column {quoted(name)} is {quoted(value)}, expected text or a "
-        "whole number"
-    )
-
-
-def _json_text_type(path: Path, name: str) -> pa.DataType:
-    """Text or lists of text, judging by the first value that is not null."""
-    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
-        values = (json.loads(line).get(name) for line in file if line.strip())
-        try:
-            first = next((value for value in values if value is not None), None)
-        except (ValueError, RecursionError, AttributeError) as error:
-            raise InputError(
-                f"{path} has a line that is not a JSON object ({error}); jsonl is one object per line"
-            ) from error
-    if first is None:
-        return pa.null()
-    return pa.list_(pa.large_string()) if isinstance(first, list) else pa.large_string()
-
-
-def _txt(path: Path, wanted: Sequence[str]) -> pa.Table:
+def _txt(path: Path, how: TextFormat, wanted: Sequence[str]) -> pa.Table:
     require_columns(["text"], wanted, f"{path} (plain text, one text per line)")
-    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    lines = _utf_8(path, how).removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if not lines[-1]:
         lines.pop()
     return pa.table(
         {"text": pa.array([line.removesuffix(b"\r") for line in lines], pa.large_binary())}
     )
+
+
+def _utf_8(path: Path, how: TextFormat) -> bytes:
+    """The content of a file in UTF-8, in which it need not be right."""
+    if how.encoding == UTF_8:
+        with opened_bytes(path) as content:
+            return content.read()
+    with opened_text(path, how) as text:
+        return text.read().encode()

@@ -1,11 +1,19 @@
-"""A plain list of texts, read from a single command-line argument."""
+"""A plain list of texts, or of pairs of texts, read from a single command-line argument."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from permafrost.stages.corpus.data_files import FORMATS, extension_of
 from permafrost.stages.corpus.sources.hub import read_split, resolve_commit
-from permafrost.stages.corpus.table_files import read_columns
-from permafrost.stages.corpus.values import checked_texts
+from permafrost.stages.corpus.table_files import format_with, read_columns
+from permafrost.stages.corpus.text_format import UTF_8
+from permafrost.stages.corpus.values import checked_texts, decoded, holds_text
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
@@ -17,26 +25,93 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,2
 """An id on the hub, with or without a config."""
 
 
+@dataclass(frozen=True)
+class TextsOfRows:
+    """Texts, or pairs of texts, in the order of the rows, repetitions included."""
+
+    texts: Texts
+    pairs: Texts | None
+    """The second text of each row; None for single texts."""
+    ids: pa.ChunkedArray
+    """Of each row: text or whole numbers; the number of the row, from 0, where no column was named."""
+
+
 def read_texts(spec: str) -> Texts:
     """Texts in the order of the rows, repetitions included.
 
     Args:
-        spec: a parquet, csv, jsonl or txt file, with `::COLUMN` for another column than `text`; or
-            `hf:DATASET[/CONFIG]:SPLIT[:COLUMN]`, where DATASET is a hub id or a folder. As ids contain a
-            slash too, the dataset is the longest prefix that is a folder or an id on the hub.
+        spec: a file of parquet, csv, tsv, jsonl, json or txt (packed with gzip too: `.csv.gz`), with
+            `::COLUMN` for another column than `text`; or `hf:DATASET[/CONFIG]:SPLIT[:COLUMN]`, where DATASET
+            is a hub id or a folder. As ids contain a slash too, the dataset is the longest prefix that is a
+            folder or an id on the hub.
 
     Raises:
         InputError: the texts cannot be read, or one is missing or blank.
     """
+    return read_rows(spec).texts
+
+
+def read_rows(
+    spec: str,
+    pair: str | None = None,
+    ids: str | None = None,
+    *,
+    delimiter: str | None = None,
+    encoding: str = UTF_8,
+) -> TextsOfRows:
+    """Texts or pairs of texts, with an id each.
+
+    Args:
+        spec: see `read_texts`.
+        pair: column of the second text; None for single texts.
+        ids: column of the ids; None for the numbers of the rows.
+        delimiter: between the fields of csv and tsv; None for a comma and a tab.
+        encoding: of a file of text.
+
+    Raises:
+        InputError: the columns cannot be read, a text or an id is missing, or a text is blank.
+    """
+    others = [name for name in (pair, ids) if name is not None]
     if spec.startswith(_HUB):
-        return _hub_texts(spec)
-    path, separator, column = spec.rpartition("::")
-    if not separator:
-        path, column = spec, _DEFAULT_COLUMN
-    if not path or not column:
-        raise InputError(f"{quoted(spec)} is not of the form FILE or FILE::COLUMN")
-    table = read_columns(Path(path), [column], [])
-    return Texts(checked_texts(table.column(column), column, path))
+        if delimiter is not None or encoding != UTF_8:
+            raise InputError(
+                f"{quoted(spec)} is a dataset, which has no delimiter and no encoding; leave them out"
+            )
+        table, column, where = _hub_table(spec, others)
+    else:
+        path, separator, column = spec.rpartition("::")
+        if not separator:
+            path, column = spec, _DEFAULT_COLUMN
+        if not path or not column:
+            raise InputError(f"{quoted(spec)} is not of the form FILE or FILE::COLUMN")
+        how = format_with(Path(path), delimiter, encoding)
+        names = [column] if pair is None else [column, pair]
+        table = read_columns(Path(path), names, [], ids=[] if ids is None else [ids], how=how)
+        where = path
+    texts = Texts(checked_texts(table.column(column), column, where))
+    seconds = None if pair is None else Texts(checked_texts(table.column(pair), pair, where))
+    return TextsOfRows(texts, seconds, _ids(table, ids, where))
+
+
+def _ids(table: pa.Table, name: str | None, where: str) -> pa.ChunkedArray:
+    if name is None:
+        return pa.chunked_array([pa.array(np.arange(table.num_rows))])
+    column = table.column(name)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if holds_text(kind):
+        column = decoded(column, name, where)
+    elif not pa.types.is_integer(kind):
+        raise InputError(
+            f"column {quoted(name)} of {where} holds {column.type}, but an id is text or a whole number; "
+            "name another column, or none for the numbers of the rows"
+        )
+    if column.null_count:
+        row = pc.index(pc.is_null(column), True).as_py() + 1
+        raise InputError(
+            f"row {row} of {where} has nothing in column {quoted(name)} ({column.null_count} such of "
+            f"{table.num_rows} rows); fill it, or name no column of ids"
+        )
+    return column
 
 
 def table_of(spec: str) -> Path | None:
@@ -44,18 +119,19 @@ def table_of(spec: str) -> Path | None:
     if spec.startswith(_HUB):
         return None
     path = Path(spec.rpartition("::")[0] or spec)
-    return None if path.suffix == ".txt" else path
+    return None if FORMATS.get(extension_of(path)) == "txt" else path
 
 
-def _hub_texts(spec: str) -> Texts:
+def _hub_table(spec: str, others: Sequence[str]) -> tuple[pa.Table, str, str]:
+    """A table with the column of texts and others, the name of that column, and of the source."""
     parts = spec.removeprefix(_HUB).split(":")
     if not 2 <= len(parts) <= 3 or not all(parts):
         raise InputError(f"{quoted(spec)} is not of the form hf:DATASET/CONFIG:SPLIT:COLUMN")
     dataset, split = parts[:2]
     column = parts[2] if len(parts) == 3 else _DEFAULT_COLUMN
     path, config, revision = _dataset(dataset)
-    table, _ = read_split(path, config, revision, split, [column])
-    return Texts(checked_texts(table.column(column), column, f"split {quoted(split)} of {path}"))
+    table, _ = read_split(path, config, revision, split, [column, *others])
+    return table, column, f"split {quoted(split)} of {path}"
 
 
 def _is_dots(path: str) -> bool:

@@ -1,7 +1,7 @@
 """Checked values of the columns of a table: texts, numbers, ids, and lists of them.
 
-Lists, as in mteb's older datasets, are native in parquet and jsonl, and JSON in the cells of csv and tsv.
-Messages number rows from 1.
+Lists, as in mteb's older datasets, are native in parquet, jsonl and json, and JSON in the cells of csv and
+tsv. Messages number rows from 1.
 """
 
 import json
@@ -73,7 +73,7 @@ def decoded(
         at, raw = _first_undecodable(column)
         raise InputError(
             f"row {_row(at, rows)} of {where}, column {quoted(name)}, is not valid UTF-8: "
-            f"{quoted(raw[:60])}; save the data as UTF-8"
+            f"{quoted(raw[:60])}; save the data as UTF-8, or name its 'encoding' in a corpus of kind 'files'"
         ) from error
     return texts
 

@@ -12,7 +12,7 @@ from permafrost.stages.embed.config import (
 from permafrost.stages.embed.corpus import CorpusVectors, embed_corpus, require_embeddable
 from permafrost.stages.embed.features import Features, StoredFeatures
 from permafrost.stages.embed.finish import finish, require_finite, whitening_of
-from permafrost.stages.embed.head import embed_with_head
+from permafrost.stages.embed.head import embed_with_head, encode_with_head
 from permafrost.stages.embed.layers import (
     combined_layers,
     embed,
@@ -20,7 +20,7 @@ from permafrost.stages.embed.layers import (
     embed_layers,
 )
 from permafrost.stages.embed.whitening import Whitening, fit_whitening
-from permafrost.stages.embed.write import require_place, write_embeddings
+from permafrost.stages.embed.write import require_place, whole_file, write_embeddings
 
 __all__ = [
     "AGGREGATIONS",
@@ -39,6 +39,7 @@ __all__ = [
     "embed_ensemble",
     "embed_layers",
     "embed_with_head",
+    "encode_with_head",
     "finish",
     "fit_whitening",
     "layers_of",
@@ -47,6 +48,7 @@ __all__ = [
     "require_place",
     "required_arrays",
     "whitening_of",
+    "whole_file",
     "with_layers",
     "write_embeddings",
 ]

@@ -7,7 +7,15 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from permafrost.stages.bounds import MAX_WIDTH
 from permafrost.stages.embed.aggregations.aggregation import AGGREGATIONS, Method, Of
-from permafrost.stages.extraction.capture import CaptureItem, Index, LayersText, What
+from permafrost.stages.embed.layer_sets import LAYER_SETS
+from permafrost.stages.extraction.capture import (
+    LAYER_WORDS,
+    CaptureItem,
+    Index,
+    LayersText,
+    What,
+)
+from permafrost.stages.extraction.presets import htp_settings
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -15,7 +23,7 @@ from permafrost.storage.quoting import quoted
 Combine = Literal["average", "concatenate"]
 
 AUTO = "auto"
-_LAYER = re.compile(r"all|half|last|final|[0-9]{1,9}|[0-9]{1,9}-[0-9]{1,9}")
+_LAYER = re.compile(rf"{LAYER_WORDS}|htp")
 _ALONE = ("default", AUTO)
 
 
@@ -50,7 +58,9 @@ class EmbedConfig(BaseModel):
     layers: LayersText = "default"
     """`all` (blocks 1..L), `half` (L // 2 .. L), `last` (`final` where there is one, else block L), `final`,
     indices and ranges, separated by commas; 0, the embedding output, only if it is asked for. `default`
-    is `last` for the poolings and `all` for hs, va, wva and aligned_wva. `auto`: `choose_layers`."""
+    is `last` for the poolings and `all` for hs, va, wva and aligned_wva. `auto`: `choose_layers`. -1 is
+    block L before any final norm, -2 the block below; `htp` the block that HTP's table 9 has. A name of
+    `LAYER_SETS`, such as `va-llama-2-7b`, stands for its blocks."""
     of: Of = "hidden"
     """What first, last, mean, max and weighted_mean pool."""
     combine: Combine = "average"
@@ -58,18 +68,21 @@ class EmbedConfig(BaseModel):
     normalise: Literal["none", "l2"] = "none"
     """Applied last."""
     whitening: WhiteningConfig | None = None
+    """Directions of equal variance, from the training texts; none if not given."""
 
     @field_validator("layers")
     @classmethod
     def _layers_are_known_words(cls, layers: str) -> str:
+        layers = LAYER_SETS.get(layers.strip(), layers)
         parts = [part.strip() for part in layers.split(",")]
         if parts[0] in _ALONE and len(parts) == 1:
             return parts[0]
         for part in parts:
             if not _LAYER.fullmatch(part):
                 raise ValueError(
-                    f"{quoted(part)} is not a layer; write all, half, last, final, an index such as 4 or a "
-                    f"range such as 4-6, separated by commas, or one of {' and '.join(_ALONE)} alone"
+                    f"{quoted(part)} is not a layer; write all, half, last, final, an index such as 4 or -2 "
+                    f"or a range such as 4-6, separated by commas, or one of "
+                    f"{', '.join((*_ALONE, *LAYER_SETS))} alone"
                 )
         return ",".join(parts)
 
@@ -129,4 +142,6 @@ def _indices(part: str, what: What, sizes: BackboneSizes) -> list[Index]:
         return list(range(1, sizes.n_layers + 1))
     if part == "last":
         return ["final" if what == "hidden" and sizes.has_final_norm else sizes.n_layers]
+    if part == "htp":
+        part = str(htp_settings(sizes).layer)
     return [name.index for name in CaptureItem(what=what, layers=part).names(sizes)]

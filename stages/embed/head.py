@@ -1,7 +1,10 @@
-"""The vectors of a trained head."""
+"""The vectors of a trained head, and what its answers are made of."""
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.aggregations.aggregation import MOST_TEXTS
@@ -15,13 +18,28 @@ def embed_with_head(head: LoadedHead, reader: FeatureReader, progress: Progress)
 
     Computed where the head's parameters are.
     """
+    return _with_head(head, head.embed, reader, progress)
+
+
+def encode_with_head(head: LoadedHead, reader: FeatureReader, progress: Progress) -> Vectors:
+    """All that a trained head needs of every text for its answers `[n_texts, width]` float32: of single texts
+    with classes their logits, else a vector. Computed where the head's parameters are."""
+    return _with_head(head, head.model, reader, progress)
+
+
+def _with_head(
+    head: LoadedHead,
+    compute: Callable[[Tensor, Tensor], Tensor],
+    reader: FeatureReader,
+    progress: Progress,
+) -> Vectors:
     device = next((p.device for p in head.parameters()), torch.device("cpu"))
     parts: list[Vectors] = []
     progress.start("embed", reader.n_texts, "texts")
     try:
         with torch.inference_mode():
             for texts, rows in reader.in_order(MOST_TEXTS):
-                parts.append(head.embed(*to_tensors(rows, device)).cpu().numpy())
+                parts.append(compute(*to_tensors(rows, device)).cpu().numpy())
                 progress.advance(len(texts))
     finally:
         progress.finish()

@@ -50,22 +50,46 @@ def fit_whitening(
         InputError: fewer than two texts, all vectors equal, or more components than the training texts
             can have directions.
     """
-    n_train, width = train.shape
-    most = min(width, n_train - 1)
-    if n_train < 2 or (config.n_components or 1) > most:
-        raise InputError(
-            f"whitening to {config.n_components or width} components was asked for, but {n_train} training "
-            f"texts with vectors of width {width} have at most {max(most, 0)} directions; give more training "
-            f"texts or a smaller n_components"
-        )
     wide = train.astype(np.float64)
-    mean = wide.mean(axis=0)
+    mean = wide.mean(axis=0) if len(wide) else np.zeros(train.shape[1])
     centred = wide - mean
-    variances, directions = np.linalg.eigh(centred.T @ centred / n_train)
+    covariance = centred.T @ centred / max(len(wide), 1)
+    return whitening_of(config, mean, covariance, len(wide), "training texts")
+
+
+def whitening_of(
+    config: WhiteningConfig,
+    mean: Float64[np.ndarray, " width"],
+    covariance: Float64[np.ndarray, "width width"],
+    n: int,
+    items: str,
+) -> Whitening:
+    """The map of a mean and a covariance.
+
+    Args:
+        config: how many components are kept, and from which variance on directions count.
+        mean: of the vectors.
+        covariance: theirs, divided by n.
+        n: how many vectors there were.
+        items: what they are of, for messages.
+
+    Raises:
+        InputError: fewer than two vectors, all of them equal, or more components than they can have
+            directions.
+    """
+    width = len(mean)
+    most = min(width, n - 1)
+    if n < 2 or (config.n_components or 1) > most:
+        raise InputError(
+            f"whitening to {config.n_components or width} components was asked for, but {n} {items} with "
+            f"vectors of width {width} have at most {max(most, 0)} directions; give more {items} or a "
+            f"smaller n_components"
+        )
+    variances, directions = np.linalg.eigh(covariance)
     if variances[-1] <= 0:
         raise InputError(
-            f"the vectors of all {n_train} training texts are equal, so there is no direction to whiten; "
-            f"leave whitening out or choose another method or other layers"
+            f"the vectors of all {n} {items} are equal, so there is no direction to whiten; leave whitening "
+            f"out or choose another method or other layers"
         )
     kept = (
         slice(None, None, -1)

@@ -1,7 +1,8 @@
 """Vectors in a file."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,12 @@ from permafrost.storage.keys import canonical_json
 from permafrost.storage.paths import checked_path, require_writable
 
 
-def require_place(path: Path) -> None:
+def require_place(path: Path, what: str = "the embeddings") -> None:
     """Check, before anything is computed, that a file can be written to `path`; makes no folder.
+
+    Args:
+        path: of the file.
+        what: is to be written, for messages.
 
     Raises:
         InputError: a folder has this name, or its own folder cannot be made or written to.
@@ -25,21 +30,35 @@ def require_place(path: Path) -> None:
     checked_path(path, "the output")
     if path.is_dir():
         raise InputError(
-            f"the embeddings are to be written to {path}, which is a folder; name a file, e.g. "
-            f"{path / 'embeddings.parquet'}"
+            f"{what} are to be written to {path}, which is a folder; name a file, e.g. "
+            f"{path / what.split()[-1]}.parquet"
         )
     checked_path(draft_path(path), "the draft of the output")
     existing = next(p for p in path.absolute().parents if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         why = "may not be written to" if existing.is_dir() else "is not a folder"
         raise InputError(
-            f"the embeddings cannot be written to {path}: {existing} {why}; choose another file"
+            f"{what} cannot be written to {path}: {existing} {why}; choose another file"
         )
     if path.exists() and not path.is_file():
         raise InputError(
-            f"the embeddings are to be written to {path}, which is a device or a pipe; name a file"
+            f"{what} are to be written to {path}, which is a device or a pipe; name a file"
         )
-    require_writable(path.parent, "the embeddings")
+    require_writable(path.parent, what)
+
+
+@contextmanager
+def whole_file(path: Path) -> Generator[Path]:
+    """A draft beside `path`, renamed to it when the block succeeds and removed otherwise."""
+    with disk_errors_named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_dead_drafts_of(path)
+        draft = draft_path(path)
+        try:
+            yield draft
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def write_embeddings(
@@ -54,12 +73,5 @@ def write_embeddings(
     embedding = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
     table = pa.table({"text": pa.array(texts, pa.string()), "embedding": embedding})
     table = table.replace_schema_metadata({b"permafrost": canonical_json(facts)})
-    with disk_errors_named(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_dead_drafts_of(path)
-        draft = draft_path(path)
-        try:
-            pq.write_table(table, draft)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+    with whole_file(path) as draft:
+        pq.write_table(table, draft)

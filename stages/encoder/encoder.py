@@ -1,13 +1,15 @@
 """Texts in, vectors out: a loaded backbone with a trained head or a method on it, and no store."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float32
 
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.encoder.answers import answered, answers_of
 from permafrost.stages.encoder.features import compute_features
+from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.vectors import TextVectors
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.recipes import Encoded, encode
@@ -76,6 +78,30 @@ class Encoder:
             parts, lambda i: f"text {texts.index(unique[i])} ({quoted(unique[i])})"
         )
         return vectors[[indices[text] for text in texts]]
+
+    def predict(
+        self,
+        texts: Sequence[str],
+        text_pairs: Sequence[str] | None = None,
+        progress: Progress | None = None,
+    ) -> Predicted:
+        """The answers of a trained head: `PredictedClasses` or `PredictedScores`, in order.
+
+        They are those of the head's score, but for the noise of other batches. Equal texts are computed once.
+
+        Args:
+            texts: a list of any number of texts; of pairs the first ones.
+            text_pairs: the second texts, for a head that was trained on pairs.
+            progress: receives the number of texts done; silent if not given.
+
+        Raises:
+            InputError: a method without training or a head trained on pairs without labels, which have
+                vectors alone; single texts for a head on pairs or the reverse; or a blank text.
+            OverflowRangeError: an activation does not fit the dtype in which features are stored.
+        """
+        answers = answers_of(self.vectors)
+        encoder = replace(self, vectors=answers)
+        return answered(answers, lambda each: encoder.encode(each, progress), texts, text_pairs)
 
     def _under(
         self,

@@ -3,16 +3,25 @@
 import os
 import shutil
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from permafrost.stages.encoder.classifier_form import require_classifier, write_classifier
 from permafrost.stages.encoder.graph_text import FINETUNE
 from permafrost.stages.encoder.load import FittedHead, find_fitted
 from permafrost.stages.encoder.model_card import model_card
 from permafrost.stages.encoder.module_form import RECORD, write_module
-from permafrost.stages.encoder.plain_form import TOLERANCE, obstacle, plain_difference, write_plain
+from permafrost.stages.encoder.plain_form import (
+    TOLERANCE,
+    Use,
+    obstacle,
+    plain_difference,
+    write_plain,
+)
+from permafrost.stages.encoder.tuned import find_tuned, is_tuned_head
+from permafrost.stages.encoder.tuned_export import merged, require_one_array, write_adapters
 from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.drafts import remove_dead_drafts_of
@@ -26,8 +35,9 @@ from permafrost.storage.durable import (
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import HOME_BYTES, checked_path
 
-Form = Literal["plain", "module"]
-"""`plain`: sentence-transformers alone can load it. `module`: for any head, but needs Permafrost too."""
+Form = Literal["plain", "module", "peft"]
+"""`plain`: sentence-transformers alone can load it. `module`: for any head, but needs Permafrost too. `peft`:
+what was trained of the backbone, without the head."""
 
 
 @dataclass(frozen=True)
@@ -52,35 +62,84 @@ def export_head(
     form: Form | Literal["auto"] = "auto",
     backbone: str | None = None,
     device: str = "auto",
+    use: Use = "vectors",
 ) -> Exported:
     """Write a trained head and its backbone to `output`, completely or not at all.
 
     Args:
         home: where artifacts and feature stores lie.
-        artifact: `fit/<key>`, or the beginning of a key.
+        artifact: `fit/<key>`, `finetune/<key>` of a head that was trained with its backbone, or the beginning
+            of a key.
         output: a folder that does not exist, or is empty.
-        form: `auto` uses the plain form if it gives the same vectors, else the module form.
+        form: `auto` uses the plain form if it gives the same vectors, else the module form; `peft` writes the
+            adapters alone.
         backbone: where the backbone is now; None if it has not moved.
         device: where a plain folder is compared with our own vectors.
+        use: `classifier` for a head with classes, whose folder then says them, too; see `classifier_form`.
 
     Raises:
         NotFoundError: there is no such artifact, or its feature store is gone.
-        InputError: the folder is in use, the head has no vector for a text alone, or the plain form was
-            requested but does not give its vectors.
+        InputError: the folder is in use, the head has no vector for a text alone, or the form that was
+            requested does not give its vectors, or has no adapters to hold; or a classifier was requested of
+            a head without classes.
         IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
             digests.
         DiskFullError: there is no room; nothing is left behind.
     """
     _require_free(output)
-    _require_text_alone(home, artifact)
-    fitted = find_fitted(home, artifact, backbone)
+    if form == "peft":
+        if use == "classifier":
+            raise InputError(
+                "--form peft writes adapters alone, without the head, and --as classifier asks for its "
+                "classes; leave one out"
+            )
+        return _export_adapters(home, artifact, output, backbone)
+    with ExitStack() as opened:
+        fitted = _fitted(home, artifact, backbone, output, opened)
+        if use == "classifier":
+            require_classifier(fitted)
+        return _export(fitted, output, form, device, use)
+
+
+def _fitted(
+    home: Path, artifact: str, backbone: str | None, output: Path, opened: ExitStack
+) -> FittedHead:
+    """The head, and its backbone as it is after training."""
+    if not is_tuned_head(home, artifact):
+        _require_text_alone(home, artifact)
+        return find_fitted(home, artifact, backbone)
+    tuned = find_tuned(home, artifact, backbone)
+    # Raises what an array that no folder has a place for raises, before anything is written.
+    require_one_array(tuned)
+    scratch = opened.enter_context(_scratch(output))
+    return merged(tuned, scratch)
+
+
+def _export_adapters(home: Path, artifact: str, output: Path, backbone: str | None) -> Exported:
+    tuned = find_tuned(home, artifact, backbone)
+    with _appearing(output) as draft:
+        write_adapters(tuned, draft)
+    return Exported(
+        folder=output,
+        artifact=str(tuned.ref),
+        form="peft",
+        why_not_plain=None,
+        difference=None,
+        d_out=tuned.tuned.head.pooling.d_out,
+        n_bytes=bytes_under(output),
+    )
+
+
+def _export(
+    fitted: FittedHead, output: Path, form: Form | Literal["auto"], device: str, use: Use
+) -> Exported:
     reason, difference, written = None, None, "module"
     with _appearing(output) as draft:
         if form != "module":
             reason = obstacle(fitted)
             if reason is None:
-                write_plain(fitted, draft)
-                difference = plain_difference(fitted, draft, device)
+                write_plain(fitted, draft, use)
+                difference = plain_difference(fitted, draft, device, use)
                 reason = _disagreement(difference)
             if reason is None:
                 written = "plain"
@@ -89,7 +148,9 @@ def export_head(
                     f"{fitted.ref} cannot be exported for sentence-transformers alone: {reason}; "
                     f"export with --form module"
                 )
-        if written == "plain":
+        if written == "plain" and use == "classifier":
+            write_classifier(fitted, draft)
+        elif written == "plain":
             record = {"form": "plain", "artifact": str(fitted.ref)}
             (draft / RECORD).write_bytes(json_bytes(record))
         else:
@@ -97,7 +158,7 @@ def export_head(
             difference = None
             write_module(fitted, draft)
         _write_settings(fitted, draft)
-        (draft / "README.md").write_text(model_card(fitted, written, output), encoding="utf-8")
+        (draft / "README.md").write_text(model_card(fitted, written, output, use), encoding="utf-8")
     return Exported(
         folder=output,
         artifact=str(fitted.ref),
@@ -179,6 +240,19 @@ def _appearing(output: Path) -> Generator[Path]:
             sync_folder(draft.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def _scratch(output: Path) -> Generator[Path]:
+    """A folder beside `output` for the length of the block; what a killed export leaves, the next removes."""
+    remove_dead_drafts_of(output)
+    folder = draft_path(output.absolute())
+    try:
+        with disk_errors_named(output):
+            folder.mkdir(parents=True)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _empty(folder: Path) -> None:

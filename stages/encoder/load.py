@@ -1,11 +1,18 @@
 """Load the encoder of a trained head in a home, or of a training-free method."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from permafrost.stages.embed import EmbedConfig, required_arrays
 from permafrost.stages.embed.config import require_definite
+from permafrost.stages.encoder.answers import (
+    Answers,
+    LatentAnswers,
+    LinearAnswers,
+    head_answers,
+)
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors, MethodVectors, TextVectors
 from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
@@ -20,14 +27,17 @@ from permafrost.stages.fit import load_head
 from permafrost.stages.fit.choice import STAGE as CHOOSE
 from permafrost.stages.fit.trained import read_record
 from permafrost.stages.freeze import Unified, heads_with_vectors, load_pair_fit
+from permafrost.stages.linear import load_linear
 from permafrost.stages.plugins import classes, origin_of, packages
+from permafrost.storage.adapted_stores import backbone_of_store, open_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName
-from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.fingerprint import fingerprint
 from permafrost.storage.quoting import quoted
 
+LINEAR = "linear"
+"""Stage of linear classifiers."""
 LAYERS = "layers"
 """`kind` in the config of a fit whose head reads every layer."""
 BATCH_TOKENS = ExtractRuntime().batch_tokens
@@ -58,28 +68,113 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
             a plug-in that is not known here or whose code has changed.
         IdentityMismatchError: the backbone is a different one; the message has both digests.
     """
+    made = _find(home, name, ("fit", CHOOSE))
+    vectors: HeadVectors | LatentVectors
+    if made.is_of_layers:
+        vectors = load_latent_head(made.folder, made.arrays, str(made.ref), made.label_range)
+    else:
+        vectors = HeadVectors(load_head(made.folder))
+    used = vectors.arrays if isinstance(vectors, LatentVectors) else (vectors.head.layer,)
+    (store,) = made.stores
+    return FittedHead(made.ref, made.folder, vectors, _target(home, store, used, backbone))
+
+
+@dataclass(frozen=True)
+class FittedAnswers:
+    """What was trained to answer, and what it reads."""
+
+    ref: ArtifactRef
+    answers: Answers
+    targets: tuple[ExtractTarget, ...]
+    """One, or one per prompt of an ensemble, in order."""
+
+
+def find_answers(home: Path, name: str, backbone: str | None) -> FittedAnswers:
+    """As `find_fitted`, for all that answers: heads, those that have no vector for a text too, and linear
+    classifiers (`linear/<key>`).
+
+    Raises as `find_fitted`, and InputError: a head that was trained on pairs without labels.
+    """
+    made = _find(home, name, ("fit", CHOOSE, LINEAR))
+    if made.ref.stage == LINEAR:
+        return _linear(home, made, backbone)
+    (store,) = made.stores
+    if not made.is_of_layers:
+        answers = head_answers(load_head(made.folder))
+        target = _target(home, store, (answers.head.layer,), backbone)
+        return FittedAnswers(made.ref, answers, (target,))
+    result = load_pair_fit(made.folder)
+    answers = LatentAnswers(result.head(), made.arrays, result.d_model, made.label_range)
+    return FittedAnswers(made.ref, answers, (_target(home, store, made.arrays, backbone),))
+
+
+def _linear(home: Path, made: "_Trained", backbone: str | None) -> FittedAnswers:
+    model = load_linear(made.folder)
+    found = [_target(home, store, made.arrays, backbone) for store in made.stores]
+    arrays = required_arrays(model.vectors, found[0].sizes)
+    targets = tuple(replace(target, arrays=arrays) for target in found)
+    answers = LinearAnswers(model.vectors, found[0].sizes, len(targets), model=model)
+    return FittedAnswers(made.ref, answers, targets)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """An artifact of something trained on features, and what its manifest says of that."""
+
+    ref: ArtifactRef
+    folder: Path
+    config: Mapping[str, Any]
+    stores: tuple[str, ...]
+    """Ids of the stores that it read."""
+    arrays: tuple[str, ...]
+    """Read of the first of them, in order."""
+
+    @property
+    def is_of_layers(self) -> bool:
+        """Whether it is a head that reads every layer."""
+        return self.config.get("kind") == LAYERS
+
+    @property
+    def label_range(self) -> tuple[float, float]:
+        """Lowest and highest label, as the method of a head on every layer was told."""
+        low, high = self.config.get("label_range", (0.0, 1.0))
+        return float(low), float(high)
+
+
+def _find(home: Path, name: str, stages: tuple[str, ...]) -> _Trained:
     artifacts = ArtifactStore(home)
     ref = artifacts.find(name)
-    if ref.stage not in ("fit", CHOOSE):
+    spec = artifacts.manifest(ref).spec
+    if ref.stage not in stages:
+        others = ", or of stage linear, a linear classifier" if LINEAR in stages else ""
+        behind = [i for i in spec.inputs if i.partition("/")[0] in (*stages, "finetune")]
         raise InputError(
             f"{name} is a {ref.stage} artifact; give one of stage fit, a trained head, or of stage {CHOOSE}, "
-            "the best of a grid"
+            f"the best of a grid{others}{''.join(f'; it was made from {i}' for i in behind)}"
         )
-    spec, folder = artifacts.manifest(ref).spec, artifacts.open(ref)
+    folder = artifacts.open(ref)
     if ref.stage == CHOOSE:
         # A choice holds the head itself; its training data is recorded with its fit.
         fitted = parse_ref(spec.inputs[read_record(folder)["candidate"]])
         spec = artifacts.manifest(fitted).spec
     require_same_code(str(ref), spec.code)
     read = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]
-    of_layers = spec.config.get("kind") == LAYERS
-    arrays = tuple(array for _, array in read)
-    vectors = (
-        load_latent_head(folder, arrays, str(ref)) if of_layers else HeadVectors(load_head(folder))
-    )
-    store = FeatureStore.open(store_folder(home, read[0][0]))
-    used = vectors.arrays if isinstance(vectors, LatentVectors) else (vectors.head.layer,)
-    return FittedHead(ref, folder, vectors, target_of_store(store.record, used, backbone))
+    stores = tuple(dict.fromkeys(store for store, _ in read))
+    arrays = tuple(array for store, array in read if store == stores[0])
+    return _Trained(ref, folder, spec.config, stores, arrays)
+
+
+def _target(
+    home: Path, store_id: str, arrays: tuple[str, ...], backbone: str | None
+) -> ExtractTarget:
+    """What a store was made for, with the backbone found."""
+    store = open_store(home, store_id)
+    target = target_of_store(store.record, arrays, backbone_of_store(store, backbone))
+    if backbone is None:
+        # By the name that it has in the home, not by a folder there.
+        files = replace(target.files, source=store.record.backbone["source"])
+        target = replace(target, files=files)
+    return target
 
 
 def require_same_code(name: str, trained: Mapping[str, str]) -> None:
@@ -96,7 +191,12 @@ def require_same_code(name: str, trained: Mapping[str, str]) -> None:
                 )
 
 
-def load_latent_head(folder: Path, arrays: tuple[str, ...], name: str) -> LatentVectors:
+def load_latent_head(
+    folder: Path,
+    arrays: tuple[str, ...],
+    name: str,
+    label_range: tuple[float, float] = (0.0, 1.0),
+) -> LatentVectors:
     """Load a head on the latents of every layer that has a vector for a text.
 
     Raises:
@@ -107,11 +207,11 @@ def load_latent_head(folder: Path, arrays: tuple[str, ...], name: str) -> Latent
         raise InputError(
             f"the head of {name} is of kind {quoted(result.config.head.kind)}, which scores pairs of texts "
             "and has no vector for a single one; among the heads on every layer only "
-            f"{heads_with_vectors()} have"
+            f"{heads_with_vectors()} have. Score pairs with 'permafrost predict'"
         )
     head = result.head()
     assert isinstance(head, Unified), "what heads with a vector build"
-    return LatentVectors(head, arrays)
+    return LatentVectors(head, arrays, label_range)
 
 
 def load_encoder(
@@ -126,7 +226,8 @@ def load_encoder(
 
     Args:
         home: the folder of a home.
-        artifact: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them.
+        artifact: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them; `linear/<key>` of a
+            linear classifier, whose vectors are those of its method.
         backbone: where the backbone is now; None if it has not moved.
         device: `auto` (the first GPU, else the CPU) or a torch device.
         batch_tokens: maximum padded tokens of a batch.
@@ -137,8 +238,11 @@ def load_encoder(
         IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
             digests.
     """
-    fitted = find_fitted(Path(home), artifact, backbone)
     runtime = ExtractRuntime(device=device, batch_tokens=batch_tokens)
+    if ArtifactStore(Path(home)).find(artifact).stage == LINEAR:
+        found = find_answers(Path(home), artifact, backbone)
+        return assemble(found.targets, found.answers, runtime)
+    fitted = find_fitted(Path(home), artifact, backbone)
     return assemble((fitted.target,), fitted.vectors, runtime)
 
 

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from permafrost.stages.encoder.graph_text import FINETUNE
 from permafrost.stages.encoder.load import FittedHead
-from permafrost.stages.encoder.vectors import LatentVectors
+from permafrost.stages.encoder.plain_form import Use
+from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
+from permafrost.stages.extraction.files import BackboneFiles
 
 _LOADING = {
     "plain": """```python
@@ -32,27 +35,77 @@ The library wants `trust_remote_code=True` for any class that is not its own; th
 installed Permafrost, and no code of this folder is run.""",
 }
 
+_CLASSIFYING = {
+    "plain classification": """```python
+import torch
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{folder}")
+logits = model.encode(["A text", "Another one"], convert_to_tensor=True)
+probabilities = torch.softmax(logits, dim=1)
+names = model[0].auto_model.config.id2label
+```
+
+Nothing but `sentence-transformers` is needed: column i of the probabilities is of the class `names[i]`.""",
+    "plain pair_classification": """```python
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+model, layer = SentenceTransformer("{folder}"), load_file("{folder}/classifier/model.safetensors")
+pairs = (["A text", "Another one"], ["Its pair", "The pair of that one"])
+both = torch.cat([model.encode(side, convert_to_tensor=True) for side in pairs], dim=1)
+logits = torch.nn.functional.linear(both.cpu(), layer["linear.weight"], layer["linear.bias"])
+probabilities = torch.softmax(logits, dim=1)
+names = model[0].auto_model.config.id2label
+```
+
+Nothing but `sentence-transformers` is needed: column i of the probabilities is of the class `names[i]`.""",
+    "classification": """```python
+from permafrost import load_exported
+
+found = load_exported("{folder}").predict(["A text", "Another one"])
+found.names, found.probabilities
+```""",
+    "pair_classification": """```python
+from permafrost import load_exported
+
+found = load_exported("{folder}").predict(["A text"], ["Its pair"])
+found.names, found.probabilities
+```""",
+}
+
+_WHAT = {
+    "head": "A small head on a frozen backbone",
+    "together": "A small head and its backbone, fine-tuned together",
+}
+
 _ROUNDING = {
     "plain": "Vectors are those of `permafrost embed` before features are rounded to the store's dtype.",
     "module": "Vectors are those of `permafrost embed`, features rounded to the store's dtype included.",
 }
 
 
-def model_card(fitted: FittedHead, form: str, folder: Path) -> str:
+def model_card(fitted: FittedHead, form: str, folder: Path, use: Use = "vectors") -> str:
     """The README of an exported folder: what it is, how to load it, and what identifies it.
 
     Args:
         fitted: the head.
         form: `plain` or `module`.
         folder: the exported folder; only its name is used.
+        use: what it is for.
     """
     target, identity = fitted.target, fitted.target.identity
+    trained = "together" if fitted.ref.stage == FINETUNE else "head"
+    loading, tag = [_LOADING[form]], "sentence-similarity"
+    if use == "classifier":
+        loading, tag = _loading_classifier(fitted, form), "text-classification"
     rows = {
         "artifact": fitted.ref,
         "head": _head(fitted),
         "reads": ", ".join(target.arrays),
         "width of a vector": fitted.vectors.d_out,
-        "backbone": f"{target.sizes.model_type}, found at {_source(fitted)} when exported",
+        "backbone": f"{target.sizes.model_type}, found at {source_name(target.files)} when exported",
         "weights digest": identity.weights_digest,
         "tokenizer digest": identity.tokenizer_digest,
         "feature store": identity.store_id,
@@ -60,10 +113,11 @@ def model_card(fitted: FittedHead, form: str, folder: Path) -> str:
         "max_length": f"{identity.max_length} tokens; longer texts lose their end",
         "computed in, features kept in": f"{identity.compute_dtype}, {identity.storage_dtype}",
     }
+    shown = "\n\nor\n\n".join(text.format(folder=folder.name) for text in loading)
     table = "\n".join(f"| {name} | `{value}` |" for name, value in rows.items())
     return f"""---
 library_name: sentence-transformers
-pipeline_tag: sentence-similarity
+pipeline_tag: {tag}
 tags:
 - sentence-transformers
 - permafrost
@@ -71,10 +125,10 @@ tags:
 
 # {folder.name}
 
-A small head on a frozen backbone, trained and exported by Permafrost. The backbone's weights are in this
+{_WHAT[trained]}, trained and exported by Permafrost. The backbone's weights are in this
 folder and keep their own licence.
 
-{_LOADING[form].format(folder=folder.name)}
+{shown}
 
 {_ROUNDING[form]}
 
@@ -82,6 +136,13 @@ folder and keep their own licence.
 |---|---|
 {table}
 """
+
+
+def _loading_classifier(fitted: FittedHead, form: str) -> list[str]:
+    assert isinstance(fitted.vectors, HeadVectors), "heads with classes are of this kind"
+    task = fitted.vectors.head.facts.task
+    plain = [_CLASSIFYING[f"plain {task}"]] if form == "plain" else []
+    return [*plain, _CLASSIFYING[task]]
 
 
 def _head(fitted: FittedHead) -> str:
@@ -94,9 +155,8 @@ def _head(fitted: FittedHead) -> str:
     )
 
 
-def _source(fitted: FittedHead) -> str:
+def source_name(files: BackboneFiles) -> str:
     """A hub id or an alias; for a folder only its name, as paths mean nothing on another machine."""
-    files = fitted.target.files
     is_folder = Path(files.source).expanduser().is_dir()
     source = files.folder.name if is_folder else files.source
     return f"{source} @ {files.revision}" if files.revision else source

@@ -41,7 +41,13 @@ class ModuleRecord(BaseModel):
     """`tokens` of one array, or `layers`."""
     arrays: tuple[str, ...]
     identity: StoreIdentity
-    """Identity of the store that the head was trained on."""
+    """Identity of the store that the head was trained on; of a plain folder with its own backbone."""
+    label_range: tuple[float, float] | None = None
+    """Lowest and highest label, of a head on every layer."""
+
+    def fields(self) -> dict[str, Any]:
+        """As it is written: without a range where there is none, which earlier versions do not know."""
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 def write_module(fitted: FittedHead, folder: Path) -> None:
@@ -57,15 +63,18 @@ def write_module(fitted: FittedHead, folder: Path) -> None:
         shutil.copyfile(files.folder / name, folder / BACKBONE / name)
     (folder / HEAD).mkdir()
     of_layers = isinstance(fitted.vectors, LatentVectors)
-    for name in _LAYERS_FILES if of_layers else _HEAD_FILES:
+    for name in _LAYERS_FILES if of_layers else HEAD_FILES:
         shutil.copyfile(fitted.folder / name, folder / HEAD / name)
     record = ModuleRecord(
         artifact=str(fitted.ref),
         reads="layers" if of_layers else "tokens",
         arrays=fitted.target.arrays,
         identity=fitted.target.identity,
+        label_range=fitted.vectors.label_range
+        if isinstance(fitted.vectors, LatentVectors)
+        else None,
     )
-    (folder / RECORD).write_bytes(json_bytes(record.model_dump(mode="json")))
+    (folder / RECORD).write_bytes(json_bytes(record.fields()))
     module = {"idx": 0, "name": "0", "path": "", "type": MODULE}
     (folder / MODULES).write_bytes(json_bytes([module]))
 
@@ -73,10 +82,10 @@ def write_module(fitted: FittedHead, folder: Path) -> None:
 def load_exported(
     folder: Path | str, *, device: str = "auto", batch_tokens: int = BATCH_TOKENS
 ) -> Encoder:
-    """The encoder in a folder of the module form; needs no home.
+    """The encoder in a folder of the module form, or in an exported classifier; needs no home.
 
     Args:
-        folder: as `permafrost export` wrote it.
+        folder: as `permafrost export` wrote it. Nothing in it is executed.
         device: `auto` (the first GPU, else the CPU) or a torch device.
         batch_tokens: maximum padded tokens of a batch.
 
@@ -86,23 +95,26 @@ def load_exported(
     """
     folder = Path(folder)
     record = _read_record(folder)
+    backbone = folder if record.form == "plain" else folder / BACKBONE
     try:
         target = target_of_identity(
-            record.identity, record.arrays, str(folder / BACKBONE), "main", "none", str(folder)
+            record.identity, record.arrays, str(backbone), "main", "none", str(folder)
         )
     except IdentityMismatchError as error:
         raise CorruptDataError(
-            f"the backbone in {folder / BACKBONE} is not the one that was exported ({error}); export again"
+            f"the backbone in {backbone} is not the one that was exported ({error}); export again"
         ) from error
     if record.reads == "layers":
-        vectors = load_latent_head(folder / HEAD, record.arrays, record.artifact)
+        label_range = record.label_range or (0.0, 1.0)
+        vectors = load_latent_head(folder / HEAD, record.arrays, record.artifact, label_range)
     else:
         vectors = HeadVectors(load_head(folder / HEAD))
     runtime = ExtractRuntime(device=device, batch_tokens=batch_tokens)
     return assemble((target,), vectors, runtime)
 
 
-_HEAD_FILES = ("head.json", "head.safetensors")
+HEAD_FILES = ("head.json", "head.safetensors")
+"""What a fit leaves of a head."""
 _LAYERS_FILES = ("pair_head.json", "pair_head.safetensors", HISTORY)
 
 
@@ -114,10 +126,11 @@ def _read_record(folder: Path) -> ModuleRecord:
         )
     try:
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        if content.get("form") == "plain":
+        if content.get("form") == "plain" and "identity" not in content:
             raise InputError(
                 f"{folder} is of the plain form, which sentence-transformers loads by itself "
-                f"(SentenceTransformer(folder)); export with --form module for this"
+                f"(SentenceTransformer(folder)); export with --form module for this, or a head with classes "
+                "with --as classifier"
             )
         return ModuleRecord.model_validate(content)
     except InputError:

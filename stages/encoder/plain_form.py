@@ -11,27 +11,31 @@ vectors are ours without the rounding to the store's dtype.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.encoder.answers import answers_of
 from permafrost.stages.encoder.load import FittedHead, assemble
-from permafrost.stages.encoder.vectors import LatentVectors
+from permafrost.stages.encoder.vectors import LatentVectors, TextVectors
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.stages.extraction.recipes import PlainRecipe, recipe_identity
 from permafrost.stages.extraction.recompute import COMPUTE_NOISE
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.fit import LoadedHead
-from permafrost.stages.fit.models import GradedPairs
+from permafrost.stages.fit.models import GradedPairs, SingleClasses
 from permafrost.stages.heads.head import HEADS
 from permafrost.storage.durable import json_bytes
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
+
+Use = Literal["vectors", "classifier"]
+"""What a folder is for. A classifier has the head's classes, too."""
 
 POOLING_MODES = ("cls_token", "lasttoken", "mean_tokens", "max_tokens")
 """Poolings of the library that some of our heads are equal to."""
@@ -80,7 +84,7 @@ def obstacle(fitted: FittedHead) -> str | None:
     return None
 
 
-def write_plain(fitted: FittedHead, folder: Path) -> None:
+def write_plain(fitted: FittedHead, folder: Path, use: Use = "vectors") -> None:
     """Write a folder that `SentenceTransformer(folder)` loads without Permafrost.
 
     Its files have the format that the library has read since version 2.
@@ -88,6 +92,7 @@ def write_plain(fitted: FittedHead, folder: Path) -> None:
     Args:
         fitted: a head without an `obstacle`.
         folder: empty.
+        use: what the library's `encode` gives: vectors, or of a classifier of single texts their logits.
     """
     head = fitted.vectors.module
     assert isinstance(head, LoadedHead), "a head on every layer has an obstacle"
@@ -99,7 +104,10 @@ def write_plain(fitted: FittedHead, folder: Path) -> None:
     _write_pooling(head, folder / "1_Pooling")
     if isinstance(head.model, GradedPairs):
         modules.append("2_Dense")
-        _write_dense(head.model.projection, folder / "2_Dense")
+        write_dense(head.model.projection, folder / "2_Dense")
+    if use == "classifier" and isinstance(head.model, SingleClasses):
+        modules.append("2_Dense")
+        write_dense(head.model.classifier.linear, folder / "2_Dense")
     listed = [
         {
             "idx": i,
@@ -112,8 +120,9 @@ def write_plain(fitted: FittedHead, folder: Path) -> None:
     (folder / "modules.json").write_bytes(json_bytes(listed))
 
 
-def plain_difference(fitted: FittedHead, folder: Path, device: str) -> float:
-    """Load the folder with the library and compare it with our own vectors before any rounding.
+def plain_difference(fitted: FittedHead, folder: Path, device: str, use: Use = "vectors") -> float:
+    """Load the folder with the library and compare it with our own vectors before any rounding; the logits of
+    a classifier of single texts likewise.
 
     Returns:
         max |theirs - ours| / (|ours| + RMS of ours) over a few texts, one of them too long; infinite if the
@@ -124,7 +133,8 @@ def plain_difference(fitted: FittedHead, folder: Path, device: str) -> float:
     """
     words = min(fitted.target.max_length, _MOST_PROBE_WORDS) + 1
     texts = ["Ice.", "A frozen lake, seen from above; and nothing else?", "snow and ice " * words]
-    ours = _without_rounding(fitted, texts, device)
+    vectors = answers_of(fitted.vectors) if use == "classifier" else fitted.vectors
+    ours = _without_rounding(fitted.target, vectors, texts, device)
     theirs = _by_library(folder, texts, device)
     if theirs.shape != ours.shape:
         return float("inf")
@@ -132,10 +142,12 @@ def plain_difference(fitted: FittedHead, folder: Path, device: str) -> float:
     return float(np.max(np.abs(theirs - ours) / size))
 
 
-def _without_rounding(fitted: FittedHead, texts: list[str], device: str) -> Vectors:
-    identity = fitted.target.identity.model_copy(update={"storage_dtype": "float32"})
-    exact = replace(fitted.target, identity=identity)
-    return assemble((exact,), fitted.vectors, ExtractRuntime(device=device)).encode(texts)
+def _without_rounding(
+    target: ExtractTarget, vectors: TextVectors, texts: list[str], device: str
+) -> Vectors:
+    identity = target.identity.model_copy(update={"storage_dtype": "float32"})
+    exact = replace(target, identity=identity)
+    return assemble((exact,), vectors, ExtractRuntime(device=device)).encode(texts)
 
 
 def _by_library(folder: Path, texts: list[str], device: str) -> Vectors:
@@ -155,14 +167,16 @@ def _by_library(folder: Path, texts: list[str], device: str) -> Vectors:
 def _write_backbone(target: ExtractTarget, layer: str, folder: Path) -> None:
     """Config and weights in float32, up to the block that the head reads."""
     source = target.files.folder
-    config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    config = transformers.AutoConfig.from_pretrained(
+        source, local_files_only=True, trust_remote_code=False
+    )
     index = ArrayName.parse(layer).index
     if index != "final":
         config.num_hidden_layers = index
     with quiet_loading():
         model, info = cast(
-            tuple[PreTrainedModel, dict[str, Any]],
-            AutoModel.from_pretrained(
+            tuple[transformers.PreTrainedModel, dict[str, Any]],
+            transformers.AutoModel.from_pretrained(
                 source,
                 config=config,
                 dtype=torch.float32,
@@ -200,7 +214,8 @@ def _write_pooling(head: LoadedHead, folder: Path) -> None:
     (folder / "config.json").write_bytes(json_bytes(config))
 
 
-def _write_dense(projection: torch.nn.Linear, folder: Path) -> None:
+def write_dense(projection: torch.nn.Linear, folder: Path) -> None:
+    """A layer as the library's `Dense` keeps it, without an activation."""
     folder.mkdir()
     config = {
         "in_features": projection.in_features,

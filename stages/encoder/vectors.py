@@ -89,7 +89,7 @@ class HeadVectors:
 
     def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
         """The vectors unchanged, as heads are not trained on ensembles."""
-        return _only(prompts, name)
+        return only_prompt(prompts, name)
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ class LatentVectors:
     head: Unified
     arrays: tuple[str, ...]
     """The pooled arrays, in the order in which the head was trained on them."""
+    label_range: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest label that the head was trained on; plays no part in vectors."""
 
     @property
     def d_out(self) -> int:
@@ -128,11 +130,12 @@ class LatentVectors:
 
     def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
         """The vectors unchanged, as heads are not trained on ensembles."""
-        return _only(prompts, name)
+        return only_prompt(prompts, name)
 
     @torch.no_grad()
     def _embed(self, latents: torch.Tensor) -> torch.Tensor:
-        return self.head.embed(latents.to(next(self.head.parameters()).device))
+        moved = latents.to(next(self.head.parameters()).device)
+        return self.head.embed(self.head.scaling(moved))
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,8 @@ class MethodVectors:
         return finish(self.config, vectors, name, whitening=self.whitening)
 
 
-def _only(prompts: Sequence[Vectors], name: Name) -> Vectors:
+def only_prompt(prompts: Sequence[Vectors], name: Name) -> Vectors:
+    """The vectors under the only recipe, all of them finite; raises InputError if one is not."""
     (vectors,) = prompts
     require_finite(vectors, name)
     return vectors

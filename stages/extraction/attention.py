@@ -8,11 +8,9 @@ keys), D width of a head.
 
 from typing import Any
 
+import transformers
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from permafrost.stages.extraction.kernels import softcapped_attention
 from permafrost.stages.extraction.recording import current_block
@@ -27,8 +25,11 @@ def register_attention() -> None:
     The mask function has to be registered too. Without it transformers silently passes no mask at all:
     padding is attended to and sliding windows do not slide.
     """
-    AttentionInterface.register(ATTENTION, observed_attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+    # Imported here: transformers' models take seconds, and whoever only plans runs none.
+    from transformers.masking_utils import sdpa_mask
+
+    transformers.AttentionInterface.register(ATTENTION, observed_attention)
+    transformers.AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 def observed_attention(
@@ -55,6 +56,8 @@ def observed_attention(
         is_causal: None for the module's own `is_causal`.
         kwargs: `softcap` for capped logits; the rest is passed on.
     """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
     softcap = kwargs.pop("softcap", None)
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

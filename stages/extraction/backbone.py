@@ -8,14 +8,6 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 
 from permafrost.stages.extraction.attention import ATTENTION, register_attention
 from permafrost.stages.extraction.checkpoint import reason
@@ -58,8 +50,8 @@ class Backbone:
 
     files: BackboneFiles
     sizes: BackboneSizes
-    tokenizer: PreTrainedTokenizerBase
-    model: PreTrainedModel
+    tokenizer: "transformers.PreTrainedTokenizerBase"
+    model: "transformers.PreTrainedModel"
     family: Family
     dtype: torch.dtype
     device: torch.device
@@ -96,7 +88,7 @@ def read_sizes(files: BackboneFiles) -> BackboneSizes:
 
 
 def resolve_max_length(
-    config: BackboneConfig, sizes: BackboneSizes, tokenizer: PreTrainedTokenizerBase
+    config: BackboneConfig, sizes: BackboneSizes, tokenizer: "transformers.PreTrainedTokenizerBase"
 ) -> int:
     """The maximum number of tokens per input, special tokens included.
 
@@ -124,14 +116,14 @@ def resolve_max_length(
     return config.max_length
 
 
-def load_tokenizer(files: BackboneFiles) -> PreTrainedTokenizerBase:
+def load_tokenizer(files: BackboneFiles) -> "transformers.PreTrainedTokenizerBase":
     """The tokenizer, with truncation and padding switched off.
 
     Raises:
         InputError: it cannot be loaded, or has no fast implementation, which character positions need.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             files.folder, local_files_only=True, trust_remote_code=False
         )
         # Damaged rules for special tokens show only when they are applied.
@@ -193,14 +185,16 @@ def load_backbone(
     return Backbone(files, sizes, load_tokenizer(files), model, family, precision, torch_device)
 
 
-def _load_model(files: BackboneFiles, family: Family, dtype: torch.dtype) -> PreTrainedModel:
+def _load_model(
+    files: BackboneFiles, family: Family, dtype: torch.dtype
+) -> "transformers.PreTrainedModel":
     config = _config(files)
     config.use_cache = False
     with quiet_loading():
         try:
             model, info = cast(
-                tuple[PreTrainedModel, dict[str, Any]],
-                AutoModel.from_pretrained(
+                tuple[transformers.PreTrainedModel, dict[str, Any]],
+                transformers.AutoModel.from_pretrained(
                     files.folder,
                     config=config,
                     dtype=dtype,
@@ -226,9 +220,9 @@ def _load_model(files: BackboneFiles, family: Family, dtype: torch.dtype) -> Pre
     return model
 
 
-def _config(files: BackboneFiles) -> PreTrainedConfig:
+def _config(files: BackboneFiles) -> "transformers.PreTrainedConfig":
     try:
-        config = AutoConfig.from_pretrained(
+        config = transformers.AutoConfig.from_pretrained(
             files.folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
@@ -242,7 +236,9 @@ def _config(files: BackboneFiles) -> PreTrainedConfig:
     return config
 
 
-def _require_supported(config: PreTrainedConfig, family: Family, source: str) -> None:
+def _require_supported(
+    config: "transformers.PreTrainedConfig", family: Family, source: str
+) -> None:
     """Raises: InputError: quantised weights, or attention in other directions than the family's."""
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(

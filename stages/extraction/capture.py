@@ -30,7 +30,10 @@ LayersText = Annotated[str, BeforeValidator(index_as_text)]
 """A selection of layers as text; a single index may also be an integer."""
 
 EXAMPLE = "hidden=all@tokens,values=4-6,9@tokens,attention_rows=all"
-_LAYER = re.compile(r"all|half|final|[0-9]{1,9}|[0-9]{1,9}-[0-9]{1,9}")
+FROM_THE_END = r"-[1-9][0-9]{0,8}"
+"""A block counted from the end: -1 is block L, before any final norm, -2 the block below it."""
+LAYER_WORDS = rf"all|half|last|final|[0-9]{{1,9}}|[0-9]{{1,9}}-[0-9]{{1,9}}|{FROM_THE_END}"
+_LAYER = re.compile(LAYER_WORDS)
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,29 @@ class ArrayName:
             "attention_rows": sizes.n_attn_heads,
         }[self.what]
 
+    def require(self, sizes: BackboneSizes) -> None:
+        """Raises: InputError: a backbone of these sizes has no such array."""
+        CaptureItem(what=self.what, layers=str(self.index), at=self.how or "tokens").names(sizes)
+
     def block(self, sizes: BackboneSizes) -> int:
         """The last block that has to run to compute it; 0 for the embedding output."""
         return sizes.n_layers if self.index == "final" else self.index
+
+
+def from_the_start(part: str, sizes: BackboneSizes) -> str:
+    """One part of a selection of layers, `-2` as the number of a block; other parts as they are.
+
+    Raises:
+        InputError: the backbone has fewer blocks.
+    """
+    if re.fullmatch(FROM_THE_END, part) is None:
+        return part
+    if (block := sizes.n_layers + 1 + int(part)) < 1:
+        raise InputError(
+            f"layer {part} was asked for, but this {sizes.model_type} backbone has {sizes.n_layers} blocks, "
+            f"-{sizes.n_layers} to -1 from the end"
+        )
+    return str(block)
 
 
 class CaptureItem(BaseModel):
@@ -95,9 +118,11 @@ class CaptureItem(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     what: What
+    """The kind of tensor."""
     layers: LayersText
-    """`all`, `half` (the deep half, L // 2 .. L, as Value Aggregation uses it), `final`, indices and
-    ranges (both ends included), separated by commas."""
+    """`all`, `half` (the deep half, L // 2 .. L, as Value Aggregation uses it), `final`, `last` (`final` of
+    hidden states where there is one, else block L), indices and ranges (both ends included), separated by
+    commas. -1 is block L before any final norm, -2 the block below it, and so on."""
     at: At = "tokens"
     """One row per token, or one per text: `readout` (the recipe's readout token), `mean` (over the
     recipe's span) or `last` (the last token of the input)."""
@@ -109,8 +134,8 @@ class CaptureItem(BaseModel):
         for part in parts:
             if not _LAYER.fullmatch(part):
                 raise ValueError(
-                    f"{quoted(part)} is not a layer; write all, half, final, an index such as 4 or a range "
-                    "such as 4-6"
+                    f"{quoted(part)} is not a layer; write all, half, last, final, an index such as 4 or -2 "
+                    "or a range such as 4-6"
                 )
         return ",".join(parts)
 
@@ -142,6 +167,8 @@ class CaptureItem(BaseModel):
             return [*range(first, n + 1), *(["final"] if has_final else [])]
         if part == "half":
             return list(range(max(n // 2, 1), n + 1))
+        if part == "last":
+            return ["final" if has_final else n]
         if part == "final":
             if has_final:
                 return ["final"]
@@ -155,7 +182,7 @@ class CaptureItem(BaseModel):
                 )
                 + f"; write {suggestion}"
             )
-        low, _, high = part.partition("-")
+        low, _, high = from_the_start(part, sizes).partition("-")
         start, stop = int(low), int(high or low)
         if not first <= start <= stop <= n:
             raise InputError(
@@ -172,6 +199,7 @@ class Capture(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     items: tuple[CaptureItem, ...]
+    """What is kept, one entry for each kind of tensor and place."""
 
     @model_validator(mode="before")
     @classmethod

@@ -3,11 +3,11 @@
 import platform
 from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import version
 
 import numpy as np
 import torch
 import transformers
-import zarr
 
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.forward import forward
@@ -133,7 +133,7 @@ def _provenance(backbone: Backbone) -> dict[str, str]:
     return {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "zarr": zarr.__version__,
+        "zarr": version("zarr"),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "device": str(backbone.device),

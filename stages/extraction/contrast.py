@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import transformers
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from permafrost.stages.extraction.batch import Batch
 from permafrost.stages.extraction.families import Family
@@ -122,7 +122,7 @@ def contrasting(heads: HeadsWatcher | None) -> Iterator[None]:
         _heads.reset(token)
 
 
-def watch_heads(model: PreTrainedModel, family: Family) -> None:
+def watch_heads(model: "transformers.PreTrainedModel", family: Family) -> None:
     """Install the hooks."""
     for k in range(1, len(family.block_list(model)) + 1):
         family.projection_module(model, k).register_forward_pre_hook(partial(_before_projection, k))

@@ -10,7 +10,8 @@ however many texts there are. A batch that does not fit in memory is split, and 
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from permafrost.stages.extraction.recipes import encode
 from permafrost.stages.extraction.segment_pool import InProcess, SegmentPool, SegmentTask, task_of
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.writing import DiskThread
-from permafrost.storage.errors import DiskFullError, InputError
+from permafrost.storage.errors import DiskFullError, InputError, StoreBusyError
 from permafrost.storage.features.layout import Axes
 from permafrost.storage.features.projections import has_projection, write_projection
 from permafrost.storage.features.record import has_record
@@ -40,6 +41,8 @@ from permafrost.storage.replica import replica_of
 
 LoadBackbone = Callable[[], Backbone]
 
+LOOK_S = 1.0
+"""How often to see whether a store is free."""
 DISK_MARGIN = 64 << 20
 """Bytes that stay free beyond what an extraction is predicted to write."""
 
@@ -117,9 +120,9 @@ def extract(
         codec=target.codec,
         axes=axes,
     )
-    progress.start("extract", plan.n_tokens, "tokens")
     try:
-        with writing(store) as writer:
+        with _writer(store, runtime, progress) as writer:
+            progress.start("extract", plan.n_tokens, "tokens")
             cells = _laid_out(writer, target, texts, digests, runtime.block_texts)
             done = _compute(writer, target, cells, runtime, pool, progress)
             for k in target.projected_blocks:
@@ -150,12 +153,37 @@ def recompute_cells(
     """
     pool = _pool(target, store.root, runtime, pool, load or _loader(target, runtime))
     total = sum(store.segment(s).n_tokens for s in cells)
-    progress.start("repair", total, "tokens")
     try:
-        with writing(store) as writer:
+        with _writer(store, runtime, progress) as writer:
+            progress.start("repair", total, "tokens")
             return _compute(writer, target, cells.items(), runtime, pool, progress).n_tokens
     finally:
         progress.finish()
+
+
+@contextlib.contextmanager
+def _writer(
+    store: FeatureStore, runtime: ExtractRuntime, progress: Progress
+) -> Generator[StoreWriter]:
+    """As `writing`; waits for another writer if `runtime` says so."""
+    with contextlib.ExitStack() as stack:
+        waited = False
+        while True:
+            try:
+                writer = stack.enter_context(writing(store))
+                break
+            except StoreBusyError as error:
+                if runtime.busy == "end":
+                    raise
+                if not waited:
+                    progress.start("wait", 0, "")
+                waited = True
+                progress.advance(0, f"waiting for {error.writer}, which writes the feature store")
+                time.sleep(LOOK_S)
+        if waited:
+            progress.finish()
+            store.forget()  # what the other one has written is there now
+        yield writer
 
 
 class _Done:

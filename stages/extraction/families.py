@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
+import transformers
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -39,6 +38,11 @@ class Family:
     output, from a block."""
     feed_forward_layers: tuple[str, ...]
     """The linear layers after the attention (gate, up and down; one layer where gate and up are fused)."""
+    attention_norms: tuple[str, ...]
+    """The norms that belong to the attention, from a block: that of its input or output, and those of queries
+    and keys."""
+    keys: str | None = None
+    """The linear layer of the keys alone, one of `attention_layers`; None where it is fused."""
     positions_after_padding: bool = False
     """Learned positions start after the padding index (RoBERTa), so those up to it are never used."""
     embedding: str | None = None
@@ -46,23 +50,23 @@ class Family:
     load_options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Keyword arguments of the model class that switch off unused parts."""
 
-    def block_list(self, model: PreTrainedModel) -> Sequence[nn.Module]:
+    def block_list(self, model: "transformers.PreTrainedModel") -> Sequence[nn.Module]:
         """Blocks 1..L in order; block k is element k - 1."""
         return list(cast(nn.ModuleList, model.get_submodule(self.blocks)))
 
-    def attention_module(self, model: PreTrainedModel, block: int) -> nn.Module:
+    def attention_module(self, model: "transformers.PreTrainedModel", block: int) -> nn.Module:
         """The module of block `block` (1-based) that calls the attention function."""
         return self.block_list(model)[block - 1].get_submodule(self.attention)
 
-    def projection_module(self, model: PreTrainedModel, block: int) -> nn.Module:
+    def projection_module(self, model: "transformers.PreTrainedModel", block: int) -> nn.Module:
         """The output projection of block `block` (1-based)."""
         return self.block_list(model)[block - 1].get_submodule(self.output_projection)
 
-    def norm_module(self, model: PreTrainedModel) -> nn.Module | None:
+    def norm_module(self, model: "transformers.PreTrainedModel") -> nn.Module | None:
         """The final norm, or None."""
         return model.get_submodule(self.final_norm) if self.final_norm else None
 
-    def has_final_norm(self, config: PreTrainedConfig) -> bool:
+    def has_final_norm(self, config: "transformers.PreTrainedConfig") -> bool:
         """Whether a model with this config has a final norm."""
         if self.final_norm is None:
             return False
@@ -87,6 +91,8 @@ def _bert(*, positions_after_padding: bool = False) -> Family:
             "attention.output.dense",
         ),
         feed_forward_layers=("intermediate.dense", "output.dense"),
+        attention_norms=("attention.output.LayerNorm",),
+        keys="attention.self.key",
         positions_after_padding=positions_after_padding,
         load_options={"add_pooling_layer": False},
     )
@@ -100,6 +106,8 @@ _LLAMA = Family(
     is_decoder=True,
     attention_layers=_inside("self_attn", "q_proj", "k_proj", "v_proj", "o_proj"),
     feed_forward_layers=_inside("mlp", "gate_proj", "up_proj", "down_proj"),
+    attention_norms=("input_layernorm",),
+    keys="self_attn.k_proj",
     embedding="embed_tokens",
 )
 
@@ -115,6 +123,8 @@ FAMILIES: dict[str, Family] = {
         is_decoder=False,
         attention_layers=_inside("attention", "q_lin", "k_lin", "v_lin", "out_lin"),
         feed_forward_layers=_inside("ffn", "lin1", "lin2"),
+        attention_norms=("sa_layer_norm",),
+        keys="attention.k_lin",
     ),
     "modernbert": Family(
         blocks="layers",
@@ -124,6 +134,7 @@ FAMILIES: dict[str, Family] = {
         is_decoder=False,
         attention_layers=_inside("attn", "Wqkv", "Wo"),
         feed_forward_layers=_inside("mlp", "Wi", "Wo"),
+        attention_norms=("attn_norm",),
     ),
     "gpt2": Family(
         blocks="h",
@@ -133,6 +144,7 @@ FAMILIES: dict[str, Family] = {
         is_decoder=True,
         attention_layers=_inside("attn", "c_attn", "c_proj"),
         feed_forward_layers=_inside("mlp", "c_fc", "c_proj"),
+        attention_norms=("ln_1",),
         embedding="wte",
     ),
     "gpt_neox": Family(
@@ -143,6 +155,7 @@ FAMILIES: dict[str, Family] = {
         is_decoder=True,
         attention_layers=_inside("attention", "query_key_value", "dense"),
         feed_forward_layers=_inside("mlp", "dense_h_to_4h", "dense_4h_to_h"),
+        attention_norms=("input_layernorm",),
         embedding="embed_in",
     ),
     "opt": Family(
@@ -153,17 +166,23 @@ FAMILIES: dict[str, Family] = {
         is_decoder=True,
         attention_layers=_inside("self_attn", "q_proj", "k_proj", "v_proj", "out_proj"),
         feed_forward_layers=("fc1", "fc2"),
+        attention_norms=("self_attn_layer_norm",),
+        keys="self_attn.k_proj",
         embedding="decoder.embed_tokens",
     ),
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "gemma2": _LLAMA,
+    "qwen3": replace(
+        _LLAMA, attention_norms=("input_layernorm", *_inside("self_attn", "q_norm", "k_norm"))
+    ),
+    # Its norm of this name follows the attention; elsewhere that is the one before the feed-forward layers.
+    "gemma2": replace(_LLAMA, attention_norms=("input_layernorm", "post_attention_layernorm")),
     "phi3": replace(
         _LLAMA,
         attention_layers=_inside("self_attn", "qkv_proj", "o_proj"),
         feed_forward_layers=_inside("mlp", "gate_up_proj", "down_proj"),
+        keys=None,
     ),
 }
 """By transformers' `model_type`."""
@@ -190,7 +209,7 @@ class HasModel(Protocol):
     """The parts of a loaded backbone that this module needs."""
 
     @property
-    def model(self) -> PreTrainedModel:
+    def model(self) -> "transformers.PreTrainedModel":
         """The network."""
         ...
 
@@ -208,6 +227,8 @@ def output_projection(
     `z @ weight + bias` is the attention output, for z the heads' outputs side by side,
     `[d_heads] = [n_attn_heads * d_head]`.
     """
+    from transformers.pytorch_utils import Conv1D
+
     module = backbone.family.projection_module(backbone.model, block)
     weight, bias = cast(Tensor, module.weight), cast(Tensor | None, module.bias)
     # GPT-2's Conv1D keeps [in, out] already; nn.Linear keeps [out, in].

@@ -1,6 +1,6 @@
 """What an extraction would compute and write, predicted before anything is loaded or written."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,32 @@ class ExtractionPlan:
     def nothing_to_do(self) -> bool:
         """Whether every cell is stored already."""
         return not self.cells and not self.n_new_texts
+
+
+def finished_plan(
+    target: ExtractTarget, home: Path, digests: Iterable[Sequence[str]]
+) -> ExtractionPlan | None:
+    """The plan of an extraction of which every cell is stored; None if anything is missing. Needs no texts.
+
+    Args:
+        target: resolved identity and arrays.
+        home: where feature stores lie.
+        digests: of the texts, in blocks.
+    """
+    root = store_folder(home, target.identity.store_id)
+    if not has_record(root):
+        return None
+    store = FeatureStore.open(root, expect=target.identity)
+    segments, n_texts = set[int](), 0
+    for block in digests:
+        segment = store.locate(block).segment
+        if (segment < 0).any():
+            return None
+        segments.update(np.unique(segment).tolist())
+        n_texts += len(block)
+    if store.missing_cells(sorted(segments), target.arrays):
+        return None
+    return ExtractionPlan(target.identity.store_id, n_texts, 0, 0, True, {}, {})
 
 
 def plan_extraction(

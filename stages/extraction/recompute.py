@@ -12,11 +12,12 @@ from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import encode
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_store
 from permafrost.stages.extraction.token_budget import batch_tokens
+from permafrost.storage.adapted_stores import backbone_of_store
 from permafrost.storage.errors import CorruptDataError, InputError
 from permafrost.storage.features.projections import write_projection
 from permafrost.storage.features.receipts import read_receipt
 from permafrost.storage.features.repairing import Mended
-from permafrost.storage.features.store import ALWAYS, FeatureStore
+from permafrost.storage.features.store import ALWAYS, DERIVED, FeatureStore
 from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import Progress
 from permafrost.storage.readers import open_reader
@@ -89,7 +90,7 @@ def _compare_text(
     (record,) = store.segment(segment).table.slice(row, 1).to_pylist()
     text, digest = record["text"], record["digest"]
     encoded = encode(target.recipe, target.tokenizer, [text], target.max_length)
-    names = sorted(store.committed(segment))
+    names = sorted(store.committed(segment).difference(DERIVED))
     captured = [a for a in names if a not in ALWAYS]
     fresh = dict[str, np.ndarray]()
     if captured:
@@ -126,7 +127,7 @@ def compute_again(mended: Mended, source: str | None, progress: Progress) -> str
     """
     store = mended.store
     arrays = sorted({*store.arrays(), *(a for names in mended.cells.values() for a in names)})
-    target = target_of_store(store.record, tuple(arrays), source)
+    target = target_of_store(store.record, tuple(arrays), backbone_of_store(store, source))
     runtime = ExtractRuntime()
     backbone = load_backbone(target.files, target.identity.compute_dtype, runtime.device)
     captured = [a for a in arrays if a not in ALWAYS]

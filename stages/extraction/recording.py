@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+import transformers
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from permafrost.stages.extraction.batch import Batch
 from permafrost.stages.extraction.capture import ArrayName, Index, What
@@ -33,6 +33,9 @@ _BLOCK = "permafrost_block"
 
 Keep = Callable[[str, Tensor], Tensor]
 """Called with the rows of an array, `[n, d]`, as soon as they are computed; returns what to keep."""
+Leave = Literal["after", "inside"]
+"""Where a pass ends: after the last block, or inside it, as soon as it is about to attend: values and
+attention rows are known then."""
 
 
 class _LastBlockDoneError(Exception):
@@ -48,13 +51,15 @@ class Recorder:
         batch: Batch,
         stop_after: int | None,
         keep: Keep = lambda _, rows: rows,
+        leave: Leave = "after",
     ) -> None:
         """Args: names: requested arrays. batch: the input. stop_after: last block to run, 0 for none. keep:
-        called with the rows of each array at once."""
+        called with the rows of each array at once. leave: where `stop_after` is left."""
         self.rows: dict[str, Tensor] = {}
         self._keep = keep
         self._batch = batch
         self._stop_after = stop_after
+        self._leave = leave
         self._wanted: dict[tuple[What, Index], list[ArrayName]] = {}
         for name in names:
             self._wanted.setdefault((name.what, name.index), []).append(name)
@@ -92,6 +97,8 @@ class Recorder:
                 softcap=softcap,
             )
             self._record("attention_rows", block, row)
+        if block == self._stop_after and self._leave == "inside":
+            raise _LastBlockDoneError
 
     def require_complete(self, model_type: str) -> None:
         """Raises: PermafrostError: a requested tensor was not seen exactly once."""
@@ -138,7 +145,7 @@ def current_block(attention_module: nn.Module) -> tuple[Recorder, int] | None:
     return None if recorder is None else (recorder, cast(int, getattr(attention_module, _BLOCK)))
 
 
-def watch(model: PreTrainedModel, family: Family) -> None:
+def watch(model: "transformers.PreTrainedModel", family: Family) -> None:
     """Install the hooks. transformers' own `output_hidden_states` is not used: its last entry has the final
     norm already applied, and it keeps every layer in memory."""
     blocks = family.block_list(model)

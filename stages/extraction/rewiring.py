@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+import transformers
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from permafrost.stages.extraction.batch import Batch
 from permafrost.stages.extraction.families import Family
@@ -128,7 +128,7 @@ def rewiring(rewired: Rewired | None) -> Iterator[None]:
         _rewired.reset(token)
 
 
-def watch_rewiring(model: PreTrainedModel, family: Family) -> None:
+def watch_rewiring(model: "transformers.PreTrainedModel", family: Family) -> None:
     """Install the hooks, after the recording ones, so that a block's input is recorded before the copies."""
     cast(nn.Module, model.get_input_embeddings()).register_forward_hook(_after_embedding)
     for k, block in enumerate(family.block_list(model)):

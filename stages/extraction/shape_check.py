@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import transformers
 from torch import nn
-from transformers import AutoModel, PreTrainedConfig
 
 from permafrost.stages.bounds import MAX_LAYERS
 from permafrost.stages.extraction.checkpoint import reason, tensor_shapes
@@ -13,13 +13,14 @@ from permafrost.stages.extraction.families import Family
 from permafrost.stages.extraction.files import BackboneFiles, weight_files
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.storage.errors import InputError
+from permafrost.storage.kept import keep, kept
 from permafrost.storage.quoting import quoted
 
 _WIDEST = 1 << 24
 """Largest width accepted in a config."""
 
 
-def require_sizes(config: PreTrainedConfig, folder: Path) -> None:
+def require_sizes(config: "transformers.PreTrainedConfig", folder: Path) -> None:
     """Check the sizes that everything else is computed from.
 
     Raises:
@@ -59,7 +60,9 @@ def require_sizes(config: PreTrainedConfig, folder: Path) -> None:
         )
 
 
-def require_buildable(config: PreTrainedConfig, family: Family, files: BackboneFiles) -> None:
+def require_buildable(
+    config: "transformers.PreTrainedConfig", family: Family, files: BackboneFiles
+) -> None:
     """Build the model on the meta device, and compare its shapes with those in the weight files' headers.
 
     Raises:
@@ -86,20 +89,39 @@ _SHAPES: dict[str, dict[str, tuple[int, ...]]] = {}
 
 
 def _shapes(
-    config: PreTrainedConfig, family: Family, folder: Path, weights_digest: str
+    config: "transformers.PreTrainedConfig", family: Family, folder: Path, weights_digest: str
 ) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor, by its name with and without the prefix of models with a head on top."""
     if weights_digest not in _SHAPES:
-        with quiet_loading(), torch.device("meta"):
-            try:
-                model = cast(nn.Module, AutoModel.from_config(config, **family.load_options))
-            except Exception as error:
-                # Whatever a model's own code trips over: KeyError for an activation, ValueError for sizes.
-                raise InputError(
-                    f"config.json in {folder} describes no {quoted(config.model_type)} model that can be "
-                    f"built: {reason(error)}"
-                ) from error
-        prefix: Any = getattr(model, "base_model_prefix", "")
-        plain = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-        _SHAPES[weights_digest] = plain | {f"{prefix}.{n}": shape for n, shape in plain.items()}
+        # Kept, as transformers' models take seconds to import.
+        made_from = [
+            weights_digest,
+            transformers.__version__,
+            torch.__version__,
+            family.load_options,
+        ]
+        named = kept("shapes", weights_digest[:32], made_from)
+        if named is None:
+            named = _built(config, family, folder)
+            keep("shapes", weights_digest[:32], made_from, named)
+        _SHAPES[weights_digest] = {name: tuple(shape) for name, shape in named.items()}
     return _SHAPES[weights_digest]
+
+
+def _built(
+    config: "transformers.PreTrainedConfig", family: Family, folder: Path
+) -> dict[str, list[int]]:
+    with quiet_loading(), torch.device("meta"):
+        try:
+            model = cast(
+                nn.Module, transformers.AutoModel.from_config(config, **family.load_options)
+            )
+        except Exception as error:
+            # Whatever a model's own code trips over: KeyError for an activation, ValueError for sizes.
+            raise InputError(
+                f"config.json in {folder} describes no {quoted(config.model_type)} model that can be "
+                f"built: {reason(error)}"
+            ) from error
+    prefix: Any = getattr(model, "base_model_prefix", "")
+    plain = {name: list(value.shape) for name, value in model.state_dict().items()}
+    return plain | {f"{prefix}.{n}": shape for n, shape in plain.items()}

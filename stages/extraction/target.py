@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import transformers
 from pydantic import BaseModel, ConfigDict, Field
-from transformers import PreTrainedTokenizerBase
 
 from permafrost.stages.bounds import MAX_BYTES, MAX_TEXTS
 from permafrost.stages.extraction.backbone import (
@@ -50,6 +50,7 @@ class ExtractRuntime(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     device: str = "auto"
+    """Where the backbone runs: auto (the first GPU, else the CPU), cpu, cuda, cuda:1, ..."""
     batch_tokens: int = Field(default=8192, ge=1, le=MAX_TEXTS)
     """Maximum tokens of a padded batch (a single longer text is a batch of its own). Capped at 2,048 on a
     CPU, where larger batches are only slower."""
@@ -60,6 +61,9 @@ class ExtractRuntime(BaseModel):
     too_long: Literal["cut", "refuse"] = "cut"
     """What happens to texts longer than max_length: `cut` drops their end and counts them, `refuse` stops
     before anything is written."""
+    busy: Literal["end", "wait"] = "end"
+    """What happens while another process writes to the store: `end` with a message that says which one, or
+    `wait` until it has finished."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class ExtractTarget:
 
     files: BackboneFiles
     sizes: BackboneSizes
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "transformers.PreTrainedTokenizerBase"
     recipe: Recipe
     max_length: int
     identity: StoreIdentity
@@ -101,7 +105,7 @@ class ResolvedBackbone:
     backbone: BackboneConfig
     files: BackboneFiles
     sizes: BackboneSizes
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "transformers.PreTrainedTokenizerBase"
     max_length: int
     store_dtype: FloatName
     codec: Codec

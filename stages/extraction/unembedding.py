@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import transformers
 from jaxtyping import Float
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig
 
 from permafrost.stages.extraction.families import family_of
 from permafrost.stages.extraction.files import BackboneFiles, read_config, weight_files
@@ -76,7 +76,7 @@ def _locate(files: BackboneFiles) -> tuple[Any, Callable[[], Tensor]]:
         raise InputError(
             f"the backbone {quoted(files.source)} is an encoder, which predicts no next token; use a decoder"
         )
-    config = AutoConfig.from_pretrained(
+    config = transformers.AutoConfig.from_pretrained(
         files.folder, local_files_only=True, trust_remote_code=False
     )
     is_tied = bool(getattr(config, "tie_word_embeddings", False))

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from jaxtyping import Bool, Float
 from torch import Tensor
-from transformers import DynamicCache
 
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.batch import Batch
@@ -67,7 +67,7 @@ def read_behind(
     starts = torch.from_numpy(n_positions - lengths).to(backbone.device)
     positions = torch.arange(n_positions, device=backbone.device)
     is_token = positions >= starts[:, None]
-    cache = DynamicCache(config=backbone.model.config)
+    cache = transformers.DynamicCache(config=backbone.model.config)
     with torch.no_grad():
         _fill(backbone, cache, entering, is_token, (positions - starts[:, None]).clamp(min=0))
     return _step(backbone, cache, is_token, tokens)
@@ -75,7 +75,7 @@ def read_behind(
 
 def _fill(
     backbone: Backbone,
-    cache: DynamicCache,
+    cache: "transformers.DynamicCache",
     entering: Sequence[Ragged],
     is_token: Bool[Tensor, "b t"],
     positions: Tensor,
@@ -109,7 +109,7 @@ def _fill(
 
 def _step(
     backbone: Backbone,
-    cache: DynamicCache,
+    cache: "transformers.DynamicCache",
     is_token: Bool[Tensor, "b t"],
     tokens: Float[Tensor, "b e"],
 ) -> Float[Tensor, "b d"]:

@@ -31,6 +31,7 @@ class FinetuneOptim(BaseModel):
     lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Constant."""
     weight_decay: float = Field(default=1e-2, ge=0, allow_inf_nan=False)
+    """Of the optimiser."""
     decayed: Literal["all", "matrices"] = "all"
     """`matrices` leaves out biases and norms, as QA-GNN's code does."""
     batch_size: int = Field(default=32, ge=1, le=MAX_STEPS)
@@ -44,6 +45,7 @@ class FinetuneOptim(BaseModel):
     """Training stops after this many epochs in a row without improvement on dev; None for never. `auto`: as
     many as make up a tenth of `max_steps`, but at least five."""
     max_grad_norm: float | None = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """A larger gradient norm is clipped to this; None for no clipping."""
     at_a_time: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Items that are computed at a time, with the gradients of the whole batch: the others wait as embeddings
     only, so in-batch losses see all of them. None: the whole batch, until one does not fit in memory."""
@@ -90,6 +92,15 @@ class FinetuneConfig(BaseModel):
             raise ValueError(
                 f"train is {self.train.kind}, but a model of kind {self.model.kind} does not read what the "
                 "backbone makes of texts; set train: probe"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_whole_backbone_runs(self) -> "FinetuneConfig":
+        if self.train.n_above_cache is not None:
+            raise ValueError(
+                f"train is {self.train.kind} with below: cached, which models of texts with graphs do "
+                "not read; set below: live"
             )
         return self
 

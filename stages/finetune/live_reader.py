@@ -4,29 +4,87 @@ With gradients for training, and as a reader of features for everything that rea
 Axes: t rows of all texts, n texts, d width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
-from permafrost.stages.extraction.capture import ArrayName, deepest_block
+from permafrost.stages.extraction.batch import Batch as Padded
+from permafrost.stages.extraction.capture import (
+    ArrayName,
+    CaptureItem,
+    Index,
+    What,
+    deepest_block,
+    in_order,
+)
 from permafrost.stages.extraction.forward import padded_batch
 from permafrost.stages.extraction.recipes import Encoded, Recipe
-from permafrost.stages.extraction.recording import Recorder, recording
+from permafrost.stages.extraction.recording import Leave, Recorder, recording
+from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.finetune.by_length import PASS_TOKENS, passes
+from permafrost.stages.finetune.cached_below import CachedBelow, run_above
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged, offsets_of
 from permafrost.storage.readers import Batch
 
 
+def arrays_of(layer: str, sizes: BackboneSizes) -> tuple[ArrayName, ...]:
+    """The arrays that a `layer` names: one, such as `hidden/6`, or several of one kind, such as
+    `values/half`, in ascending order. Layers are written as in `capture`.
+
+    Raises:
+        InputError: no such arrays, or the backbone does not have them.
+    """
+    what, _, layers = layer.partition("/")
+    if what == "pooled":
+        name = ArrayName.parse(layer)
+        name.require(sizes)
+        return (name,)
+    try:
+        item = CaptureItem.model_validate({"what": what, "layers": layers})
+    except ValidationError:
+        raise InputError(
+            f"{quoted(layer)} is no layer that can be computed; write one, such as hidden/6, hidden/final or "
+            "pooled/hidden_last/6, or several, which are averaged, such as values/half or values/4-6,9"
+        ) from None
+    return tuple(ArrayName.parse(name) for name in in_order(n.text for n in item.names(sizes)))
+
+
+class _LateRecorder(Recorder):
+    """Picks rows out after the pass. A block that is computed again on the way back is not recorded then, and
+    has to save in both passes the same tensors."""
+
+    def __init__(
+        self, names: Sequence[ArrayName], batch: Padded, stop_after: int | None, leave: Leave
+    ) -> None:
+        super().__init__(names, batch, stop_after, leave=leave)
+        self._passed: list[tuple[What, Index, Tensor]] = []
+
+    def _record(self, what: What, index: Index, rows_BTD: Tensor) -> None:
+        if (what, index) in self._wanted:
+            self._passed.append((what, index, rows_BTD))
+
+    def finish(self, model_type: str) -> dict[str, Tensor]:
+        """The rows of each array; raises as `require_complete`."""
+        for what, index, rows_BTD in self._passed:
+            super()._record(what, index, rows_BTD)
+        self.require_complete(model_type)
+        return self.rows
+
+
 @dataclass(frozen=True)
 class LiveReader:
-    """One array of the backbone as it is now, for an ordered list of texts.
+    """One array of the backbone as it is now, or the mean of several, for an ordered list of texts.
 
     Reads as `storage.readers.FeatureReader` does, in float32 and in evaluation mode, so every reading runs
     the backbone. Texts are padded in passes of similar lengths, which changes rows by rounding only.
@@ -38,7 +96,9 @@ class LiveReader:
     encoded: Encoded
     """The texts, encoded under it."""
     array: str
-    """As a store names it, e.g. `hidden/6`."""
+    """As a store names it, e.g. `hidden/6`, or several, see `arrays_of`: row by row their mean."""
+    below: CachedBelow | None = None
+    """Stored states of `encoded`, from which the last blocks run; None: the whole backbone runs."""
     index: NDArray[np.int64] | None = None
     """Which of `encoded` the texts are; None for all of them in order."""
 
@@ -47,15 +107,36 @@ class LiveReader:
         """Number of texts."""
         return len(self.encoded) if self.index is None else len(self.index)
 
+    @cached_property
+    def _names(self) -> tuple[ArrayName, ...]:
+        return arrays_of(self.array, self.backbone.sizes)
+
+    @cached_property
+    def _last_block(self) -> tuple[int | None, Leave]:
+        """The last block that runs, None for the whole backbone, and where it is left."""
+        names, sizes = self._names, self.backbone.sizes
+        if any(name.index == "final" for name in names):
+            return None, "after"
+        last = deepest_block([name.text for name in names], sizes)
+        # What a block attends to is known before it attends; a hidden state is what it gives out.
+        ends = any(name.what == "hidden" for name in names if name.block(sizes) == last)
+        return last, "after" if ends else "inside"
+
+    @property
+    def n_whole_blocks(self) -> int | None:
+        """How many blocks run to their end; None for all."""
+        last, leave = self._last_block
+        return last if last is None or leave == "after" else last - 1
+
     @property
     def width(self) -> int:
         """Number of columns."""
-        return ArrayName.parse(self.array).width(self.backbone.sizes)
+        return self._names[0].width(self.backbone.sizes)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Number of rows of each text `[n_texts]`: the tokens that poolings run over."""
-        if ArrayName.parse(self.array).axis == "text":
+        if self._names[0].axis == "text":
             return np.ones(self.n_texts, np.int64)
         span = self.encoded.span
         rows = np.add.reduceat(span.data.astype(np.int64), span.offsets[:-1])
@@ -66,34 +147,42 @@ class LiveReader:
 
         Differentiable by the backbone's trainable weights where the caller's gradient mode says so.
         """
-        encoded = self.encoded.take(texts if self.index is None else self.index[texts])
+        own = texts if self.index is None else self.index[texts]
+        encoded = self.encoded.take(own)
         order, bounds = passes(encoded.token_ids.lengths, PASS_TOKENS[self.backbone.device.type])
         parts: list[Tensor] = []
         for start, stop in pairwise(bounds):
-            parts += self._pass(encoded.take(order[start:stop]))
+            here = order[start:stop]
+            parts += self._pass(encoded.take(here), own[here])
         back = np.argsort(order)
         offsets = offsets_of([len(parts[at]) for at in back])
         device = self.backbone.device
         return torch.cat([parts[at] for at in back]), torch.from_numpy(offsets).to(device)
 
-    def _pass(self, encoded: Encoded) -> list[Tensor]:
+    def _pass(self, encoded: Encoded, texts: NDArray[np.int64]) -> list[Tensor]:
         batch = padded_batch(self.backbone, encoded, self.recipe)
-        name = ArrayName.parse(self.array)
-        sizes = self.backbone.sizes
-        deepest = None if name.index == "final" else deepest_block([self.array], sizes)
-        recorder = Recorder([name], batch, deepest)
-        # In a causal model no token sees the padding to its right.
-        mask = None if self.backbone.family.is_decoder else batch.is_token
+        last, leave = self._last_block
+        recorder = _LateRecorder(self._names, batch, last, leave)
         with recording(recorder):
-            self.backbone.model(input_ids=batch.token_ids, attention_mask=mask)
-        recorder.require_complete(sizes.model_type)
-        rows = recorder.rows[name.text].float()
-        if name.axis == "text":
+            self._run(texts, encoded, batch)
+        found = recorder.finish(self.backbone.sizes.model_type)
+        first, *others = (found[name.text].float() for name in self._names)
+        rows = sum(others, start=first) / (1 + len(others)) if others else first
+        if self._names[0].axis == "text":
             return list(rows.split(1))
         span = encoded.span
         inside = torch.from_numpy(np.flatnonzero(span.data)).to(rows.device)
         counts = np.add.reduceat(span.data.astype(np.int64), span.offsets[:-1])
         return list(rows[inside].split(counts.tolist()))
+
+    def _run(self, texts: NDArray[np.int64], encoded: Encoded, batch: Padded) -> None:
+        if self.below is not None:
+            rows = self.below.take(texts, encoded.token_ids.lengths)
+            run_above(self.backbone, self.below, rows, batch)
+            return
+        # In a causal model no token sees the padding to its right.
+        mask = None if self.backbone.family.is_decoder else batch.is_token
+        self.backbone.model(input_ids=batch.token_ids, attention_mask=mask)
 
     @torch.no_grad()
     def _batch(self, texts: NDArray[np.int64]) -> Batch:

@@ -106,6 +106,7 @@ class GraphTextModel(Kind, ABC):
     scorer: Literal["mlp", "linear"] = "mlp"
     """Of an embedding, for tasks that compare scores; `mlp` has one hidden layer with GELU."""
     scorer_hidden: int = Field(default=256, ge=1, le=MAX_WIDTH)
+    """Width of the hidden layer of `mlp`."""
 
     @property
     def reads_graphs(self) -> bool:

@@ -12,12 +12,13 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.finetune.wrapping import Forward, wrapped
 
 
-def recomputing(backbone: Backbone) -> AbstractContextManager[None]:
-    """In the body, each block keeps its input only. One thread at a time may run the backbone."""
+def recomputing(backbone: Backbone, n_blocks: int | None = None) -> AbstractContextManager[None]:
+    """In the body, each of the first `n_blocks` (None: all) keeps its input only. One thread at a time may
+    run the backbone."""
 
     def again(_: int, forward: Forward) -> Forward:
         # What adapters draw comes from generators that are seeded anew, see `Tuned.drawing`, so no state of
         # generators has to be kept.
         return partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
 
-    return wrapped(backbone.family.block_list(backbone.model), again)
+    return wrapped(backbone.family.block_list(backbone.model)[:n_blocks], again)

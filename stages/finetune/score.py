@@ -23,6 +23,7 @@ from permafrost.stages.finetune.trained import Finetuned
 from permafrost.stages.finetune.trainee import GraphTextTrainee, as_batch
 from permafrost.stages.fit import class_balance, majority_rate
 from permafrost.stages.metrics.graph_attention import GraphAttention
+from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.stages.metrics.records import write_metrics
 from permafrost.stages.metrics.vector_map import spread_evenly
@@ -43,8 +44,9 @@ class FinetuneScore:
 
     metrics: dict[str, Any]
     predictions: pa.Table
-    """See `predictions_table`: of a question the text of the right choice, and the numbers of right and given
-    choice; of a pair its class and the probability of class 1; of a query nDCG@10 as the score."""
+    """See `predictions_table` and, with cases as examples, `identified`: of a question the text of the right
+    choice, and the numbers of right and given choice; of a pair its class and the probability of class 1; of
+    a query nDCG@10 as the score."""
     graphs: GraphAttention | None = None
     """None for a model without attention in its graphs."""
 
@@ -85,6 +87,7 @@ def score_finetuned(
         return _search(shared, trainee, data)
     found: dict[str, float] = {}
     tables: list[pa.Table] = []
+    of_class_1: list[NDArray[np.float64]] = []
     graphs: GraphAttention | None = None
     for split in SPLITS:
         cases = data.cases(split)
@@ -95,6 +98,8 @@ def score_finetuned(
         shown = _right_items(data, cases)
         texts = data.corpus.items.column("text").to_numpy()[shown]
         tables.append(predictions_table(split, [texts], cases.labels, answers, probabilities))
+        if probabilities is not None:
+            of_class_1.append(probabilities)
         if split == "test":
             picked = spread_evenly(len(cases), config.n_graphs)
             graphs = graph_attention(trainee, data, cases, picked, answers)
@@ -107,7 +112,13 @@ def score_finetuned(
         "majority": majority_rate(test.labels),
         "class_balance": class_balance(test.labels, names) if names else None,
     }
-    return FinetuneScore(metrics, pa.concat_tables(tables), graphs)
+    shares = None
+    if of_class_1:
+        every = np.concatenate(of_class_1)
+        shares = np.stack([1 - every, every], axis=1)
+    corpus = data.corpus
+    table = identified(pa.concat_tables(tables), corpus.cases, corpus.digests, names, shares)
+    return FinetuneScore(metrics, table, graphs)
 
 
 def _search(shared: dict[str, Any], trainee: GraphTextTrainee, data: FinetuneData) -> FinetuneScore:
@@ -119,7 +130,8 @@ def _search(shared: dict[str, Any], trainee: GraphTextTrainee, data: FinetuneDat
     }
     texts = data.corpus.items.column("text").to_numpy()
     tables = [_searches(split, some, texts) for split, some in found.items()]
-    return FinetuneScore(metrics, pa.concat_tables(tables))
+    table = identified(pa.concat_tables(tables), None, data.corpus.digests, ())
+    return FinetuneScore(metrics, table)
 
 
 def _searches(split: str, found: list[Search], texts: NDArray[np.int64]) -> pa.Table:

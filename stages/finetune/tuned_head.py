@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from permafrost.stages.bounds import MAX_STEPS
@@ -29,12 +29,13 @@ from permafrost.stages.finetune.tuning import TUNED, Tuned, TuningConfig, frozen
 from permafrost.stages.fit.checkpoint import Checkpoint, checkpoint_of, train_resumably
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import Examples, FitData
+from permafrost.stages.fit.history import EpochRecord
 from permafrost.stages.fit.metrics import evaluate
 from permafrost.stages.fit.models import TaskFacts, TaskModel, build_model
 from permafrost.stages.fit.optim import OptimConfig
 from permafrost.stages.fit.run import plan_of, predict
 from permafrost.stages.fit.sources import source_of, source_with_negatives
-from permafrost.stages.fit.splits import require_fitting, require_negatives, splits
+from permafrost.stages.fit.splits import Splits, require_fitting, require_negatives, splits
 from permafrost.stages.fit.trained import FitResult
 from permafrost.stages.fit.trainer import RATE_FACTOR, Plan, Trainee, Trainer
 from permafrost.stages.fit.training import facts_of
@@ -54,6 +55,8 @@ class TunedOptim(OptimConfig):
     optimizer: Literal["adam", "adamw"] = "adamw"
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     max_steps: int = Field(default=1000, ge=1, le=MAX_STEPS)
+    warmup_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)
+    """Steps over which the rates rise, in place of `warmup`, their share of all steps."""
     max_grad_norm: float | None = Field(default=1.0, gt=0, allow_inf_nan=False)
     backbone_lr: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Learning rate of the backbone's weights, which follows the schedule too; that which is usual for what
@@ -66,6 +69,35 @@ class TunedOptim(OptimConfig):
     """`recomputed`: those of the backbone's blocks are computed again on the way back (gradient
     checkpointing)."""
 
+    @model_validator(mode="after")
+    def _one_warmup(self) -> "TunedOptim":
+        if self.warmup_steps is not None and self.warmup:
+            raise ValueError(
+                f"warmup is {self.warmup} (a share of the steps) and warmup_steps {self.warmup_steps}; give "
+                "one of them"
+            )
+        return self
+
+    def for_examples(self, n_examples: int) -> "TunedOptim":
+        """The same with its limits filled in, and the warm-up as a share of the steps.
+
+        Raises:
+            InputError: training ends before the warm-up does.
+        """
+        n_epochs, patience = self.limits(n_examples)
+        limited = {"max_epochs": n_epochs, "patience": patience}
+        if self.warmup_steps is None:
+            return self.model_copy(update=limited)
+        n_steps = n_epochs * -(-n_examples // self.batch_size)
+        if self.warmup_steps >= n_steps:
+            raise InputError(
+                f"optim.warmup_steps is {self.warmup_steps}, but training has at most {n_steps} steps "
+                f"({n_epochs} epochs of {n_examples} examples in batches of {self.batch_size}), so that the "
+                "rate would never get to optim.lr; use fewer, or more epochs"
+            )
+        share = self.warmup_steps / n_steps
+        return self.model_copy(update={**limited, "warmup": share, "warmup_steps": None})
+
 
 class TunedHeadConfig(BaseModel):
     """One head on one array of a backbone that is trained with it."""
@@ -76,6 +108,14 @@ class TunedHeadConfig(BaseModel):
     """The head and its task; its `optim` is not used."""
     train: TuningConfig = Field(default_factory=frozen_backbone)
     optim: TunedOptim = TunedOptim()
+    n_negatives: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    """Hard negatives of each example that are used, the first ones, where the loss adds them; None: all."""
+
+    @property
+    def fitted(self) -> FitConfig:
+        """`fit` with the training that it gets."""
+        optim = {name: getattr(self.optim, name) for name in OptimConfig.model_fields}
+        return self.fit.model_copy(update={"optim": OptimConfig(**optim)})
 
 
 class TunedModel(nn.Module):
@@ -98,6 +138,8 @@ class TunedHeadResult:
     tuned: Tuned | None
     n_tuned: int
     """Trained parameters of the backbone."""
+    n_reached: int
+    """Those of them that got a gradient: others lie behind what the head reads."""
     at_a_time: int | None
     """Texts that were computed at a time at the end; None for whole batches."""
 
@@ -131,8 +173,17 @@ class TunedHeadTrainee(Trainee[TunedModel, Batch]):
         # After the head's own weights: those are the cached head's, whatever else is trained.
         draw = torch.Generator().manual_seed(config.fit.seed)
         self.model = TunedModel(head, config.train.attach(reader.backbone, draw)).to(device)
-        self.optimizer = self._optimizer()
+        self.reached: set[str] = set()
+        """Parameters that got a gradient."""
+        # An optimiser of nothing cannot be made; a model without parameters is only scored.
+        if self.trains:
+            self.optimizer = self._optimizer()
         self.fitting = Fitting(self.model, device, config.optim.at_a_time, "one text")
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is anything to train."""
+        return any(p.requires_grad for p in self.model.parameters())
 
     def _optimizer(self) -> torch.optim.Optimizer:
         optim = self.config.optim
@@ -143,12 +194,6 @@ class TunedHeadTrainee(Trainee[TunedModel, Batch]):
             {"params": tuned, RATE_FACTOR: rate / optim.lr},
         ]
         groups = [group for group in groups if group["params"]]
-        if not groups:
-            raise InputError(
-                f"head {self.config.fit.head.kind} has no parameters with these settings and loss "
-                f"{self.config.fit.loss.kind} adds none, so there is nothing to train; use another head, or "
-                "train the backbone"
-            )
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optim.optimizer]
         return kind(groups, lr=optim.lr, weight_decay=optim.weight_decay, fused=True)
 
@@ -165,7 +210,7 @@ class TunedHeadTrainee(Trainee[TunedModel, Batch]):
         optim, tuned = self.config.optim, self.model.tuned
         with (
             nullcontext() if tuned is None else tuned.drawing(),
-            recomputing(self._reader.backbone)
+            recomputing(self._reader.backbone, self._reader.n_whole_blocks)
             if optim.activations == "recomputed" and torch.is_grad_enabled()
             else nullcontext(),
             torch.autocast(self.device.type, torch.bfloat16, enabled=optim.precision == "bfloat16"),
@@ -208,7 +253,10 @@ class TunedHeadTrainee(Trainee[TunedModel, Batch]):
             )
             return [float(value)], len(picked)
 
-        return self.fitting.run(len(texts), compute)
+        found = self.fitting.run(len(texts), compute)
+        named = self.model.named_parameters()
+        self.reached |= {name for name, weight in named if weight.grad is not None}
+        return found
 
     def dev(self) -> tuple[float]:
         """The config's metric on dev."""
@@ -222,12 +270,13 @@ class TunedHeadTrainee(Trainee[TunedModel, Batch]):
         return self.fitting.run(self.config.optim.batch_size, compute)
 
     def state(self) -> dict[str, Any]:
-        """How many texts fit in memory."""
-        return {"at_a_time": self.fitting.at_a_time}
+        """How many texts fit in memory, and what got a gradient."""
+        return {"at_a_time": self.fitting.at_a_time, "reached": sorted(self.reached)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what `state` gave."""
         self.fitting.at_a_time = state["at_a_time"]
+        self.reached = set(state["reached"])
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
         """An error that names the fine-tuning and its learning rates."""
@@ -243,6 +292,21 @@ def _numbers(n_texts: int) -> InMemoryReader:
     return InMemoryReader("texts", rows, precision="stored")
 
 
+def prepared(config: TunedHeadConfig, data: FitData) -> tuple[TunedHeadConfig, Splits]:
+    """The config with its limits filled in, and the train and dev examples; needs no features.
+
+    Raises:
+        InputError: there are no train or dev examples, nothing to learn, no hard negatives where the loss
+            adds them, a loss or metric of another kind of task, or a warm-up longer than the training.
+    """
+    require_fitting(config.fitted, data)
+    train, dev = splits(config.fit.seed, config.fit.labels, data)
+    require_negatives(config.fit, train)
+    limited = config.model_copy(update={"optim": config.optim.for_examples(len(train))})
+    whole = limited.model_copy(update={"fit": limited.fitted})
+    return whole, (train.with_negatives(config.n_negatives), dev)
+
+
 def finetune_head(
     config: TunedHeadConfig,
     data: FitData,
@@ -252,7 +316,8 @@ def finetune_head(
     checkpoint: Path | None = None,
     checkpoint_every_s: float = 0.0,
 ) -> TunedHeadResult:
-    """Train a head with its backbone, evaluate on dev after every epoch, and keep the best one.
+    """Train a head with its backbone, evaluate on dev after every epoch, and keep the best one. Where neither
+    has anything to train, only evaluate.
 
     Args:
         config: of head, backbone and training.
@@ -266,23 +331,16 @@ def finetune_head(
         checkpoint_every_s: minimum seconds between two writes.
 
     Raises:
-        InputError: there are no train or dev examples, nothing to learn, or a loss or metric of another kind
-            of task.
+        InputError: see `prepared`.
         PermafrostError: the loss or an answer is not finite, or one text does not fit in memory.
         CorruptDataError: the checkpoint is damaged.
     """
-    require_fitting(config.fit, data)
-    train, dev = splits(config.fit.seed, config.fit.labels, data)
-    require_negatives(config.fit, train)
-    limits = config.optim.limits(len(train))
-    optim = config.optim.model_copy(
-        update={"max_epochs": limits.n_epochs, "patience": limits.patience}
-    )
-    facts = facts_of(data, train)
-    fit = config.fit.model_copy(update={"optim": OptimConfig(**_of_a_head(optim))})
-    whole = config.model_copy(update={"optim": optim, "fit": fit})
+    whole, examples = prepared(config, data)
+    fit, facts = whole.fit, facts_of(data, examples[0])
     file = None if checkpoint is None else _checkpoint(checkpoint, whole, data, checkpoint_every_s)
-    trainee = TunedHeadTrainee(whole, facts, (train, dev), reader, torch.device(device))
+    trainee = TunedHeadTrainee(whole, facts, examples, reader, torch.device(device))
+    if not trainee.trains:
+        return _untrained(config, trainee, reader.width, facts)
     trainer = Trainer(trainee, trainee.plan)
     n_steps = trainee.plan.n_steps * trainee.plan.n_epochs
     progress.start(f"finetune {fit.head.kind}", n_steps, "steps")
@@ -293,19 +351,35 @@ def finetune_head(
     result = FitResult.of(fit, fit, None, trainer, reader.width, facts)
     head = _under(HEAD, trainer.kept)
     tuned = trainee.model.tuned
+    weights = {} if tuned is None else dict(tuned.named_parameters(prefix=TUNED[:-1]))
     return TunedHeadResult(
         config=config,
         fit=replace(result, state=head),
         backbone=_under(TUNED, trainer.kept),
         tuned=tuned,
-        n_tuned=0 if tuned is None else sum(p.numel() for p in tuned.parameters()),
+        n_tuned=sum(w.numel() for w in weights.values()),
+        n_reached=sum(w.numel() for name, w in weights.items() if name in trainee.reached),
         at_a_time=trainee.fitting.at_a_time,
     )
 
 
-def _of_a_head(optim: TunedOptim) -> dict[str, Any]:
-    """The settings that a cached head has too."""
-    return {name: getattr(optim, name) for name in OptimConfig.model_fields}
+def _untrained(
+    config: TunedHeadConfig, trainee: TunedHeadTrainee, d_in: int, facts: TaskFacts
+) -> TunedHeadResult:
+    """The backbone's own vectors, scored on dev once, as epoch 0; no history."""
+    trainee.model.eval()
+    best = EpochRecord(epoch=0, train_loss=float("nan"), dev_metric=trainee.dev()[0])
+    fit = trainee.config.fit
+    head = {name: value.cpu() for name, value in trainee.model.head.state_dict().items()}
+    return TunedHeadResult(
+        config=config,
+        fit=FitResult(fit, fit, None, best, (), (), d_in, facts, head),
+        backbone={},
+        tuned=None,
+        n_tuned=0,
+        n_reached=0,
+        at_a_time=trainee.fitting.at_a_time,
+    )
 
 
 def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

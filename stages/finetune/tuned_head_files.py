@@ -37,6 +37,7 @@ def save_tuned_head(result: TunedHeadResult, folder: Path) -> None:
         "format": FORMAT,
         "config": result.config.model_dump(mode="json"),
         "n_backbone_parameters": result.n_tuned,
+        "n_with_gradient": result.n_reached,
         "at_a_time": result.at_a_time,
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -50,13 +51,16 @@ class TunedHead:
     head: LoadedHead
     n_backbone_parameters: int
     """Trained parameters of the backbone."""
+    n_with_gradient: int
+    """Those of them that got a gradient."""
     state: Mapping[str, Tensor]
     """Of the backbone's trained part."""
 
     @property
     def choice(self) -> dict[str, JsonValue]:
         """What of the backbone is trained and how, by dotted name, for tables."""
-        return dict(flat(self.config.model_dump(mode="json", include={"train", "optim"})))
+        settings = dict(flat(self.config.model_dump(mode="json", include={"train", "optim"})))
+        return settings | {"train.n_with_gradient": self.n_with_gradient}
 
     def tune(self, backbone: Backbone) -> None:
         """Change a backbone, the caller's own, to what it was at the chosen epoch."""
@@ -82,7 +86,8 @@ def load_tuned_head(folder: Path) -> TunedHead:
             raise ValueError(f"format {record['format']}")
         config = TunedHeadConfig.model_validate(record["config"])
         state = joined_state(load_file(folder / DRAWN), config.train.load(folder / BACKBONE))
-        return TunedHead(config, head, record["n_backbone_parameters"], state)
+        counts = record["n_backbone_parameters"], record["n_with_gradient"]
+        return TunedHead(config, head, *counts, state)
     except FileNotFoundError as error:
         raise NotFoundError(
             f"{folder} holds no head with a tuned backbone: {error.filename} is missing"
@@ -94,3 +99,8 @@ def load_tuned_head(folder: Path) -> TunedHead:
             f"the head with a tuned backbone in {folder} is damaged ({type(error).__name__}: {error}); "
             "delete the artifact and run the fine-tuning again"
         ) from error
+
+
+def holds_tuned_head(folder: Path) -> bool:
+    """Whether the folder of a fine-tuning holds a head, as opposed to a model of another kind."""
+    return all((folder / name).is_file() for name in (RECORD, DRAWN))

@@ -44,6 +44,10 @@ class Tuned(nn.Module, ABC):
             weights: on the CPU.
         """
 
+    def merge(self) -> None:
+        """Put what lies beside the backbone's own weights into them; nothing can be trained after it."""
+        return
+
 
 class Tuning(Kind, ABC):
     """The field `train` of a method: what of the backbone is trained."""
@@ -57,6 +61,11 @@ class Tuning(Kind, ABC):
     def usual_lr(self) -> float:
         """Learning rate of the backbone's weights in the fine-tuning of a head, if none is given."""
         return 2e-4
+
+    @property
+    def n_above_cache(self) -> int | None:
+        """So many of the last blocks run, from stored states; None: the whole backbone runs."""
+        return None
 
     def require(self, sizes: BackboneSizes) -> None:
         """Raises: InputError: a backbone of these sizes cannot be trained so."""

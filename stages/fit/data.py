@@ -1,7 +1,7 @@
 """The input of a fit and of a score: stored features by array, and the examples that refer to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,15 @@ class Examples:
     def texts(self) -> NDArray[np.int64]:
         """The (first) text of each example."""
         return self.sides[0]
+
+    def with_negatives(self, at_most: int | None) -> "Examples":
+        """The same with the first `at_most` (None: all) hard negatives of each example."""
+        if at_most is None or self.negatives is None:
+            return self
+        begins, lengths = self.negatives.offsets[:-1], self.negatives.lengths
+        place = np.arange(len(self.negatives.data)) - np.repeat(begins, lengths)
+        kept = self.negatives.data[place < at_most]
+        return replace(self, negatives=Ragged(kept, offsets_of(np.minimum(lengths, at_most))))
 
 
 @dataclass(frozen=True)

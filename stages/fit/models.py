@@ -48,6 +48,8 @@ class Predictions:
     values: NDArray[Any]
     scores: NDArray[np.float64] | None
     """Probability of class 1 of two, or similarity to the partner; else None."""
+    probabilities: NDArray[np.float64] | None = None
+    """Of every class, `[n, n_classes]`; None where answers are not classes, or have none."""
 
 
 class TaskModel(nn.Module, ABC):
@@ -207,8 +209,9 @@ class InBatchContrastive(TaskModel):
 
 
 def _most_probable(logits: Tensor) -> Predictions:
-    scores = logits.double().softmax(dim=1)[:, 1].numpy() if logits.shape[1] == 2 else None
-    return Predictions(logits.argmax(dim=1).numpy(), scores)
+    probabilities = logits.double().softmax(dim=1).numpy()
+    scores = probabilities[:, 1] if logits.shape[1] == 2 else None
+    return Predictions(logits.argmax(dim=1).numpy(), scores, probabilities)
 
 
 def build_model(config: FitConfig, facts: TaskFacts, d_in: int) -> TaskModel:

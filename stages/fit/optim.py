@@ -48,9 +48,11 @@ class OptimConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimizer: Literal["adam", "adamw"] = "adam"
+    """Which optimiser; `adamw` decouples the decay from the rate."""
     lr: float = Field(default=2e-3, gt=0, allow_inf_nan=False)
     """Learning rate; the peak if `schedule` or `warmup` change it."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Of the optimiser."""
     batch_size: int = Field(default=32, ge=1, le=MAX_STEPS)
     """Examples per step: texts, or pairs of texts."""
     max_epochs: int | None = Field(default=None, ge=1, le=MAX_STEPS)

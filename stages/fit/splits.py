@@ -17,10 +17,10 @@ Splits = tuple[Examples, Examples]
 
 
 def require_fitting(config: FitConfig, data: FitData) -> None:
-    """Check that a head can be trained on a corpus of this kind.
+    """Check that a head goes with a corpus of this kind.
 
     Raises:
-        InputError: the loss or metric is not for this kind of corpus, or there is nothing to train.
+        InputError: the loss or metric is not for this kind of corpus, or a batch is too small for the loss.
     """
     loss = config.loss
     if data.task not in loss.task_kinds:
@@ -29,11 +29,6 @@ def require_fitting(config: FitConfig, data: FitData) -> None:
             f"{{kind: {default_loss(data.task).kind}}}"
         )
     require_metric(config.metric, data)
-    if data.task == "unlabelled" and not config.head.trains:
-        raise InputError(
-            f"head {config.head.kind} has no parameters and loss {loss.kind} adds none, so there is nothing "
-            "to train; use another head, or a method of kind 'embed'"
-        )
     if config.optim.batch_size < loss.least_batch:
         raise InputError(
             f"optim.batch_size is {config.optim.batch_size}, but loss {loss.kind} tells the examples of a "
@@ -41,13 +36,28 @@ def require_fitting(config: FitConfig, data: FitData) -> None:
         )
 
 
+def require_parameters(config: FitConfig, data: FitData) -> None:
+    """Check that a head has something to train by itself.
+
+    Raises:
+        InputError: neither the head nor the kind of corpus has parameters.
+    """
+    loss = config.loss
+    if data.task == "unlabelled" and not config.head.trains:
+        raise InputError(
+            f"head {config.head.kind} has no parameters and loss {loss.kind} adds none, so there is nothing "
+            "to train; use another head, or a method of kind 'embed'"
+        )
+
+
 def require_trainable(config: FitConfig, data: FitData) -> None:
     """Check everything about a fit that can be checked without features.
 
     Raises:
-        InputError: see `require_fitting`, `splits` and `require_negatives`.
+        InputError: see `require_fitting`, `require_parameters`, `splits` and `require_negatives`.
     """
     require_fitting(config, data)
+    require_parameters(config, data)
     train, _ = splits(config.seed, config.labels, data)
     require_negatives(config, train)
 

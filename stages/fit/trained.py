@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.history import (
     EpochRecord,
@@ -115,7 +114,7 @@ class LoadedHead(torch.nn.Module):
         None for a head without token weights, and for arrays that extraction has pooled, which have no tokens
         to weigh.
         """
-        if ArrayName.parse(self.layer).axis == "text":
+        if self.layer.startswith("pooled/"):
             return None
         return self.pooling.token_weights(tokens, offsets)
 

@@ -23,6 +23,7 @@ from permafrost.stages.fit.splits import (
     Splits,
     require_fitting,
     require_negatives,
+    require_parameters,
     splits,
 )
 from permafrost.stages.fit.trained import FitResult
@@ -66,6 +67,7 @@ def fit(
     """
     reader = data.reader(config.layer)
     require_fitting(config, data)
+    require_parameters(config, data)
     train, dev = splits(config.seed, config.labels, data)
     require_negatives(config, train)
     optim = config.optim.for_examples(len(train))

@@ -5,6 +5,7 @@ from permafrost.stages.freeze.config import AutoencoderConfig, PairFitConfig
 from permafrost.stages.freeze.corpus import (
     fit_corpus,
     graded_pairs,
+    places_of,
     require_encoders,
     require_pairs,
     score_corpus,
@@ -23,20 +24,24 @@ from permafrost.stages.freeze.layers_head import (
     heads_with_vectors,
 )
 from permafrost.stages.freeze.losses import (
+    L1,
     PAIR_LOSSES,
     LogVariance,
     Mse,
     PairLoss,
     PairLossConfig,
+    Variance,
 )
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult, load_pair_fit
 from permafrost.stages.freeze.pretrain import pretrain, require_texts
 from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch, load_autoencoders
+from permafrost.stages.freeze.scaling import Scale
 from permafrost.stages.freeze.siamese import SiameseHead
 from permafrost.stages.freeze.unified import UnifiedHead
 from permafrost.stages.freeze.unified_projection import UnifiedProjectionHead
 
 __all__ = [
+    "L1",
     "LAYERS_HEADS",
     "PAIR_LOSSES",
     "AutoencoderConfig",
@@ -58,16 +63,19 @@ __all__ = [
     "PairHeadConfig",
     "PairLoss",
     "PairLossConfig",
+    "Scale",
     "SiameseHead",
     "Unified",
     "UnifiedHead",
     "UnifiedProjectionHead",
+    "Variance",
     "fit_corpus",
     "fit_pairs",
     "graded_pairs",
     "heads_with_vectors",
     "load_autoencoders",
     "load_pair_fit",
+    "places_of",
     "predict",
     "pretrain",
     "read_latents",

@@ -3,7 +3,7 @@
 Source: FREEZE!, 4.2.3.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -11,19 +11,25 @@ from torch import nn
 
 from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
 from permafrost.stages.freeze.encoders import Dropout, autoencoder_encoders
-from permafrost.stages.freeze.layers_head import AutoencodedHead, LayerwiseSiamese, PairHead
+from permafrost.stages.freeze.layers_head import AutoencodedHead, LayerwiseSiamese, Output, PairHead
 from permafrost.stages.heads.initialise import linear
 
 
 class AutoencoderSiameseHead(AutoencodedHead):
     """The encoders of layer autoencoders, then a deeper MLP on the layers' cosines (FREEZE!, 4.2.3)."""
 
+    later_fields: ClassVar[frozenset[str]] = frozenset({"output"})
+
     kind: Literal["autoencoder_siamese"] = "autoencoder_siamese"
     hidden: int = Field(default=512, ge=1, le=MAX_WIDTH)
+    """Width of the MLP's hidden layers."""
     n_hidden: int = Field(default=3, ge=1, le=MAX_LAYERS)
     """Hidden layers of the MLP on the cosines."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout rate of the MLP on the cosines."""
+
+    output: Output = "hardsigmoid"
+    """`hardsigmoid` as in the released notebooks, or `sigmoid` as in the paper."""
 
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `LayerwiseSiamese`."""
@@ -37,4 +43,4 @@ class AutoencoderSiameseHead(AutoencodedHead):
                 nn.GELU(),
             ]
         mlp = nn.Sequential(*layers, linear(self.hidden, 1, generator))
-        return LayerwiseSiamese(encoders, mlp)
+        return LayerwiseSiamese(encoders, mlp, self.output)

@@ -3,33 +3,42 @@
 The defaults are those of the final model in the released notebooks.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
 from permafrost.stages.freeze.encoders import EncoderSizes
+from permafrost.stages.freeze.later_fields import LaterFields
 from permafrost.stages.freeze.layers_head import PairHeadConfig
 from permafrost.stages.freeze.losses import PairLossConfig
+from permafrost.stages.freeze.scaling import Scale
 
 
-class _Config(BaseModel):
+class _Config(LaterFields):
     model_config = ConfigDict(frozen=True, extra="forbid")
+    later_fields: ClassVar[frozenset[str]] = frozenset({"scale"})
 
 
 class AutoencoderConfig(_Config):
-    """How layer autoencoders are pretrained on generic texts. Latents are not normalised."""
+    """How layer autoencoders are pretrained on generic texts."""
 
     encoders: EncoderSizes = EncoderSizes()
+    """Widths of the codes."""
     lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
     """Learning rate of the first layer; layer i of L, from 0, has lr * (1 + i / L)."""
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
+    """Of the optimiser."""
     batch_size: int = Field(default=64, ge=1, le=MAX_STEPS)
+    """Texts per step."""
     max_epochs: int = Field(default=250, ge=1, le=MAX_STEPS)
+    """Passes over the texts; each layer keeps its own best."""
     dev_share: float = Field(default=0.05, gt=0, lt=1)
     """Share of the texts that is held out to choose each layer's epoch."""
     seed: int = Field(ge=0, le=MAX_SEED)
     """Seeds the initial weights, dropout, the held-out texts and the order of the batches."""
+    scale: Scale = "none"
+    """What is done with the latents first; `feature` takes its numbers from the texts that are trained on."""
 
 
 class PairFitConfig(_Config):
@@ -50,3 +59,5 @@ class PairFitConfig(_Config):
     """Which correlation on dev chooses the epoch."""
     evaluate_every: int = Field(default=10, ge=1, le=MAX_STEPS)
     """Epochs between evaluations on dev; the last epoch is always evaluated."""
+    scale: Scale = "none"
+    """What is done with the latents first; `feature` takes its numbers from the train pairs."""

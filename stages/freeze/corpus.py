@@ -1,6 +1,6 @@
 """Pair heads on a corpus: training on its graded pairs, scoring on dev and test."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ from pydantic import JsonValue
 
 from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.extraction.capture import Index
 from permafrost.stages.fit.checkpoint import Checkpoint
-from permafrost.stages.freeze.config import PairFitConfig
-from permafrost.stages.freeze.encoders import EncoderSizes, LayerAutoencoders
+from permafrost.stages.freeze.config import AutoencoderConfig, PairFitConfig
+from permafrost.stages.freeze.encoders import LayerAutoencoders
 from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
-from permafrost.stages.freeze.layers_head import LAYERS_HEADS, AutoencodedHead, LayersHead
+from permafrost.stages.freeze.layers_head import LAYERS_HEADS, AutoencodedHead
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairFitResult, load_pair_fit
+from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import Scores, predictions_table
 from permafrost.stages.scoring.similarity import (
     CORRELATIONS,
@@ -91,35 +93,61 @@ def require_pairs(corpus: Corpus, label_range: tuple[float, float]) -> None:
         )
 
 
-def require_encoders(
-    head: LayersHead, n_layers: int, pretrained: EncoderSizes, n_pretrained_layers: int
-) -> None:
-    """Check that a head can start from pretrained encoders.
-
-    Args:
-        head: to be trained.
-        n_layers: number of layers whose latents the head reads.
-        pretrained: sizes of the pretrained encoders.
-        n_pretrained_layers: number of layers that have a pretrained encoder.
+def places_of(layers: Sequence[Index], pretrained: Sequence[Index]) -> tuple[int, ...]:
+    """Where the layers that a head reads stand, from 0, among those that have a pretrained encoder.
 
     Raises:
-        InputError: the head has no autoencoder encoders, or sizes or numbers of layers differ.
+        InputError: one has none.
     """
+    if missing := [layer for layer in layers if layer not in pretrained]:
+        raise InputError(
+            f"the head reads layer {missing[0]}, for which there is no pretrained encoder (there are those "
+            f"of {', '.join(map(str, pretrained))}); pretrain on all layers that heads read"
+        )
+    return tuple(pretrained.index(layer) for layer in layers)
+
+
+def require_encoders(
+    config: PairFitConfig,
+    layers: Sequence[Index],
+    pretrained: AutoencoderConfig,
+    pretrained_layers: Sequence[Index],
+) -> None:
+    """Check that a head can start from pretrained encoders, those of the layers that it reads.
+
+    Args:
+        config: the head, to be trained.
+        layers: whose latents the head reads.
+        pretrained: how the encoders were pretrained.
+        pretrained_layers: layers that have a pretrained encoder.
+
+    Raises:
+        InputError: the head has no autoencoder encoders; sizes, activations or the scale of latents differ;
+            or a layer has no pretrained encoder.
+    """
+    head = config.head
     if (sizes := head.encoder_sizes) is None:
         others = [n for n, k in LAYERS_HEADS.kinds().items() if issubclass(k, AutoencodedHead)]
         raise InputError(
             f"the head {head.kind} cannot start from pretrained encoders; leave 'encoders' out, or use "
             f"{', '.join(others[:-1])} or {others[-1]}"
         )
-    if (*_widths(sizes), n_layers) != (*_widths(pretrained), n_pretrained_layers):
+    if config.scale != pretrained.scale:
         raise InputError(
-            f"the pretrained encoders ({n_pretrained_layers} layers, {pretrained}) do not fit the head's "
-            f"({n_layers} layers, {sizes}); pretrain with the head's sizes, on the same layers"
+            f"the head reads latents with scale {config.scale}, but the encoders were pretrained on those "
+            f"with scale {pretrained.scale}; give both the same"
         )
-
-
-def _widths(sizes: EncoderSizes) -> tuple[int, int]:
-    return sizes.early, sizes.late
+    places, n = places_of(layers, pretrained_layers), len(pretrained_layers)
+    theirs = pretrained.encoders.by_layer(n)
+    if (sizes.activation, *sizes.by_layer(len(layers))) != (
+        pretrained.encoders.activation,
+        *(theirs[place] for place in places),
+    ):
+        raise InputError(
+            f"the pretrained encoders ({n} layers, {pretrained.encoders}) do not fit the head's "
+            f"({len(layers)} of these layers, {sizes}); pretrain with the head's sizes, or give the head "
+            f"those of its layers: widths: {[theirs[place].width for place in places]}"
+        )
 
 
 def score_corpus(
@@ -131,7 +159,8 @@ def score_corpus(
     """Correlate the predictions of the head in `folder` with the labels of dev and test.
 
     `metrics` also has the score on the test pairs with neither text in train, their number, and the share of
-    the others: STS-B's splits share texts.
+    the others: STS-B's splits share texts. `self_similarity` is what the head gives a text and itself, the
+    same for every text and not 1 (FREEZE!, appendix 10).
 
     Raises:
         InputError: all predictions are equal.
@@ -160,10 +189,12 @@ def score_corpus(
             metrics |= overlap_of_pairs(config, tables[-1], corpus)
     metrics |= {
         "majority": None,
+        "self_similarity": float(predict(head, latents, np.zeros((1, 2), np.int64))[0]),
         "choice": _choice(result.config, result.best.epoch),
         "n_parameters": head.n_parameters,
     }
-    return Scores(metrics, pa.concat_tables(tables))
+    table = identified(pa.concat_tables(tables), corpus.examples, corpus.digests, ())
+    return Scores(metrics, table)
 
 
 def _choice(config: PairFitConfig, epoch: int) -> Mapping[str, JsonValue]:

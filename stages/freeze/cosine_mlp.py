@@ -22,6 +22,7 @@ class CosineMlpHead(LayersHead):
 
     kind: Literal["cosine_mlp"] = "cosine_mlp"
     hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
+    """Width of the hidden layer."""
 
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `CosineMlp`."""

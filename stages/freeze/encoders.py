@@ -10,25 +10,70 @@ Axes: n texts, l layers, d width of a latent, c width of a code, i and o widths 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, groupby, pairwise
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
-from permafrost.stages.bounds import MAX_WIDTH
+from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
+from permafrost.stages.freeze.later_fields import LaterFields
+from permafrost.storage.errors import InputError
 
 
-class EncoderSizes(BaseModel):
+class LayerSize(NamedTuple):
+    """What the encoder of one layer has."""
+
+    width: int
+    """Of its code."""
+    middle: int
+    """Blocks of the middle width, between that of latents and that of codes."""
+
+
+class EncoderSizes(LaterFields):
     """Widths of the layer autoencoders (FREEZE!, 4.2.3)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    later_fields: ClassVar[frozenset[str]] = frozenset({"widths", "middle", "activation"})
 
     early: int = Field(default=256, ge=1, le=MAX_WIDTH)
     """Code width in the first half of the layers."""
     late: int = Field(default=512, ge=1, le=MAX_WIDTH)
     """Code width in the second half, which includes the middle layer of an odd number."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    """In training, after the layers of encoders and decoders."""
+    widths: tuple[Annotated[int, Field(ge=1, le=MAX_WIDTH)], ...] | None = None
+    """Code width of every layer that is read, in order, in place of `early` and `late`."""
+    middle: tuple[Annotated[int, Field(ge=1, le=MAX_LAYERS)], ...] | None = None
+    """Blocks of the middle width in the encoder of every layer, in order; one in each if not given. Decoders
+    have one."""
+    activation: Literal["gelu", "silu"] = "gelu"
+    """After every block; the notebooks have SiLU for Qwen."""
+
+    def by_layer(self, n_layers: int) -> tuple[LayerSize, ...]:
+        """Of the encoder of every layer, in order.
+
+        Raises:
+            InputError: `widths` or `middle` are those of another number of layers.
+        """
+        n_early = n_layers // 2
+        halves = (self.early,) * n_early + (self.late,) * (n_layers - n_early)
+        widths = halves if self.widths is None else self.widths
+        middle = (1,) * n_layers if self.middle is None else self.middle
+        for name, given in (("widths", widths), ("middle", middle)):
+            if len(given) != n_layers:
+                raise InputError(
+                    f"encoders.{name} has {len(given)} numbers for {n_layers} layers; give one for each "
+                    "layer that is read"
+                )
+        return tuple(map(LayerSize, widths, middle))
+
+    def of_layers(self, layers: Sequence[int], n_layers: int) -> "EncoderSizes":
+        """The sizes of some of `n_layers` layers, by their place from 0."""
+        widths, middle = zip(*(self.by_layer(n_layers)[i] for i in layers), strict=True)
+        return self.model_copy(update={"widths": widths, "middle": middle})
 
 
 class StackedLinear(nn.Module):
@@ -170,20 +215,22 @@ class LayerEncoders(nn.Module):
         return f"{self.d_model}-wide latents, codes of {codes}"
 
 
-def _groups(sizes: EncoderSizes, n_layers: int) -> list[tuple[int, int]]:
-    """Number of layers and code width of each group, in order."""
-    early = n_layers // 2
-    if sizes.early == sizes.late or not early:
-        return [(n_layers, sizes.late)]
-    return [(early, sizes.early), (n_layers - early, sizes.late)]
+def _groups(sizes: EncoderSizes, n_layers: int) -> list[tuple[int, LayerSize]]:
+    """Number of neighbouring layers with encoders of the same size, and that size, in order."""
+    return [(len([*group]), size) for size, group in groupby(sizes.by_layer(n_layers))]
 
 
-def _block(n: int, d_in: int, d_out: int, dropout: float, draw: torch.Generator) -> list[nn.Module]:
+_ACTIVATIONS = {"gelu": nn.GELU, "silu": nn.SiLU}
+
+
+def _block(
+    n: int, d_in: int, d_out: int, sizes: EncoderSizes, draw: torch.Generator
+) -> list[nn.Module]:
     return [
         xavier_linear(n, d_in, d_out, draw),
         StackedNorm(n, d_out),
-        Dropout(dropout, draw),
-        nn.GELU(),
+        Dropout(sizes.dropout, draw),
+        _ACTIVATIONS[sizes.activation](),
     ]
 
 
@@ -192,25 +239,24 @@ def autoencoder_encoders(
 ) -> LayerEncoders:
     """The encoding half: from d_model to the mean of d_model and the code width, then to the code."""
 
-    def network(n: int, width: int) -> nn.Module:
-        middle = (d_model + width) // 2
-        return nn.Sequential(
-            *_block(n, d_model, middle, sizes.dropout, generator),
-            *_block(n, middle, width, sizes.dropout, generator),
-        )
+    def network(n: int, size: LayerSize) -> nn.Module:
+        middle = (d_model + size.width) // 2
+        widths = [d_model, *[middle] * size.middle, size.width]
+        blocks = (_block(n, i, o, sizes, generator) for i, o in pairwise(widths))
+        return nn.Sequential(*chain.from_iterable(blocks))
 
     return LayerEncoders(
         d_model,
-        [width for _, width in _groups(sizes, n_layers)],
+        [size.width for _, size in _groups(sizes, n_layers)],
         _networks(sizes, n_layers, network),
     )
 
 
 def _networks(
-    sizes: EncoderSizes, n_layers: int, network: Callable[[int, int], nn.Module]
+    sizes: EncoderSizes, n_layers: int, network: Callable[[int, LayerSize], nn.Module]
 ) -> LayerGroups:
     groups = _groups(sizes, n_layers)
-    return LayerGroups([n for n, _ in groups], [network(n, width) for n, width in groups])
+    return LayerGroups([n for n, _ in groups], [network(n, size) for n, size in groups])
 
 
 class LayerAutoencoders(nn.Module):
@@ -221,13 +267,14 @@ class LayerAutoencoders(nn.Module):
     ) -> None:
         super().__init__()
 
-        def network(n: int, width: int) -> nn.Module:
-            middle = (d_model + width) // 2
+        def network(n: int, size: LayerSize) -> nn.Module:
+            middle = (d_model + size.width) // 2
             return nn.Sequential(
-                *_block(n, width, middle, sizes.dropout, generator),
+                *_block(n, size.width, middle, sizes, generator),
                 xavier_linear(n, middle, d_model, generator),
             )
 
+        self.sizes = sizes
         self.encoders = autoencoder_encoders(sizes, n_layers, d_model, generator)
         self.decoders = _networks(sizes, n_layers, network)
 
@@ -239,6 +286,19 @@ class LayerAutoencoders(nn.Module):
         """Mean squared error of the reconstruction, per layer."""
         parts = zip(self.decoders(self.encoders(x)), self.encoders.groups.split(x), strict=True)
         return torch.cat([(output - x).square().mean(dim=(1, 2)) for output, x in parts])
+
+    @torch.no_grad()
+    def of_layers(self, layers: Sequence[int]) -> "LayerAutoencoders":
+        """Copies of those of some layers, by their place from 0, ascending."""
+        n_layers, d_model = self.encoders.n_layers, self.encoders.d_model
+        sizes = self.sizes.of_layers(layers, n_layers)
+        chosen = LayerAutoencoders(sizes, len(layers), d_model, torch.Generator())
+        own = self.by_layer()
+        for (copies, row), layer in zip(chosen.by_layer(), layers, strict=True):
+            originals, original_row = own[layer]
+            for copy, original in zip(copies, originals, strict=True):
+                copy[row].copy_(original[original_row])
+        return chosen
 
     @property
     def n_parameters(self) -> int:

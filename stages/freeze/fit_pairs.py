@@ -26,7 +26,7 @@ from permafrost.stages.freeze.encoders import (
 )
 from permafrost.stages.freeze.latents import LEAST, gather
 from permafrost.stages.freeze.layers_head import PairHead
-from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult
+from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult, new_head
 from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.progress import Progress
@@ -125,10 +125,11 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
     def loss(self, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
         """The loss of the predicted similarities."""
         first, second = self.train.pairs[batch].T
-        device = self.device
-        predicted = self.model(
-            gather(self.latents, first, device), gather(self.latents, second, device)
+        a, b = (
+            self.model.scaling(gather(self.latents, texts, self.device))
+            for texts in (first, second)
         )
+        predicted = self.model(a, b)
         gold = torch.from_numpy(self.train.labels[batch]).to(predicted)
         return self.config.loss.of(predicted, gold), len(batch)
 
@@ -169,7 +170,9 @@ def predict(
     """
     head.eval()
     device = next(head.parameters()).device
-    parts = [head(a, b).cpu().numpy() for a, b in _in_order(latents, pairs, device)]
+    scale = head.scaling
+    batches = _in_order(latents, pairs, device)
+    parts = [head(scale(a), scale(b)).cpu().numpy() for a, b in batches]
     similarities = np.concatenate([np.empty(0, np.float32), *parts])
     wrong = np.flatnonzero(~np.isfinite(similarities))
     if len(wrong):
@@ -179,6 +182,13 @@ def predict(
             f"{first} and {second}); check the features with 'permafrost verify'"
         )
     return similarities
+
+
+def _batches(
+    latents: NDArray[np.float32], texts: NDArray[np.int64], device: torch.device
+) -> Iterator[Tensor]:
+    for start in range(0, len(texts), _PAIRS_AT_A_TIME):
+        yield gather(latents, texts[start : start + _PAIRS_AT_A_TIME], device)
 
 
 def _in_order(
@@ -197,10 +207,12 @@ def _start(
     device: torch.device,
 ) -> PairHead:
     """A new head on its device; the same seed gives the same weights on every device."""
-    draw = torch.Generator().manual_seed(config.seed)
-    head = config.head.build(latents.shape[1], latents.shape[2], draw)
+    head = new_head(config, latents.shape[1], latents.shape[2])
     if autoencoders is not None:
         head.load_encoders(autoencoders)
     head.to(device)
-    head.prepare(_in_order(latents, train.pairs, device))
+    texts = np.unique(train.pairs)
+    head.scaling.fit(lambda: _batches(latents, texts, device))
+    pairs = _in_order(latents, train.pairs, device)
+    head.prepare((head.scaling(a), head.scaling(b)) for a, b in pairs)
     return head

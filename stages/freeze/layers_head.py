@@ -5,13 +5,15 @@ Source: FREEZE!, 4.2. Axes: n pairs, l layers, d width of a latent, c width of a
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from permafrost.stages.freeze.encoders import EncoderSizes, LayerAutoencoders, LayerEncoders
+from permafrost.stages.freeze.later_fields import LaterFields
+from permafrost.stages.freeze.scaling import AsTheyAre
 from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -30,7 +32,12 @@ def cosines(a: Float[Tensor, "*n c"], b: Float[Tensor, "*n c"]) -> Float[Tensor,
 
 
 class PairHead(nn.Module, ABC):
-    """Similarity of two texts from their latents `[n_layers, d_model]` each."""
+    """Similarity of two texts from their latents `[n_layers, d_model]` each, scaled by `scaling`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaling = AsTheyAre()
+        """Applied by whoever calls the head; part of what is trained and kept."""
 
     @abstractmethod
     def forward(self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]) -> Float[Tensor, " n"]:
@@ -89,13 +96,20 @@ class EncodedHead(PairHead):
         self.encoders.load_state_dict(pretrained)
 
 
-class LayerwiseSiamese(EncodedHead):
-    """The cosine of the two codes of each layer, an MLP on the cosines, Hardsigmoid."""
+Output = Literal["hardsigmoid", "sigmoid"]
+"""What makes a similarity of an MLP's output: the released notebooks have `hardsigmoid`, the paper prints
+`sigmoid` (FREEZE!, 4.2)."""
+_OUTPUTS = {"hardsigmoid": nn.functional.hardsigmoid, "sigmoid": torch.sigmoid}
 
-    def __init__(self, encoders: LayerEncoders, mlp: nn.Module) -> None:
+
+class LayerwiseSiamese(EncodedHead):
+    """The cosine of the two codes of each layer, an MLP on the cosines, Hardsigmoid or sigmoid."""
+
+    def __init__(self, encoders: LayerEncoders, mlp: nn.Module, output: Output) -> None:
         super().__init__()
         self.encoders = encoders
         self.mlp = mlp
+        self.output: Output = output
 
     def forward(self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]) -> Float[Tensor, " n"]:
         """Similarity of each pair, in [0, 1]."""
@@ -103,7 +117,7 @@ class LayerwiseSiamese(EncodedHead):
         # a pair has the same similarity in either order.
         groups = zip(self.encoders(a), self.encoders(b), strict=True)
         cosines_LN = torch.cat([cosines(one, other) for one, other in groups])
-        return nn.functional.hardsigmoid(self.mlp(cosines_LN.t()).squeeze(-1))
+        return _OUTPUTS[self.output](self.mlp(cosines_LN.t()).squeeze(-1))
 
 
 class Unified(EncodedHead):
@@ -124,7 +138,7 @@ class Unified(EncodedHead):
         return ((1 + cosines(self.embed(a), self.embed(b))) / 2).clamp(0, 1)
 
 
-class LayersHead(Kind, ABC):
+class LayersHead(LaterFields, Kind, ABC):
     """The field `head` of a method of kind `layers`; the defaults are the notebooks' final model's."""
 
     has_vector: ClassVar[bool] = False
@@ -149,6 +163,7 @@ class AutoencodedHead(LayersHead):
     """A head whose encoders are those of layer autoencoders, and may be pretrained."""
 
     encoders: EncoderSizes = EncoderSizes()
+    """Widths of the codes; a pretraining that the head starts from has the same."""
 
     @property
     def encoder_sizes(self) -> EncoderSizes:

@@ -60,3 +60,26 @@ class LogVariance(PairLoss):
                 "2, or use the loss mse"
             )
         return (predicted - gold).var(correction=1).clamp_min(VARIANCE_FLOOR).log()
+
+
+class Variance(PairLoss):
+    """The residuals' unbiased variance, of which `log_variance` takes the logarithm.
+
+    FREEZE!, 4.1.1, compares the two.
+    """
+
+    kind: Literal["variance"] = "variance"
+
+    def of(self, predicted: Float[Tensor, " n"], gold: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+        """The loss of a batch of at least two pairs."""
+        return (predicted - gold).var(correction=1)
+
+
+class L1(PairLoss):
+    """Mean absolute residual; the released notebook of the unified embedding (FREEZE!, 4.3) has it."""
+
+    kind: Literal["l1"] = "l1"
+
+    def of(self, predicted: Float[Tensor, " n"], gold: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+        """The loss of a batch."""
+        return (predicted - gold).abs().mean()

@@ -19,6 +19,7 @@ from permafrost.stages.fit.history import step_csv
 from permafrost.stages.fit.trainer import Step
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.layers_head import PairHead
+from permafrost.stages.freeze.scaling import scaling
 from permafrost.stages.kinds import require_known
 from permafrost.stages.metrics.records import EPOCHS, HISTORY
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
@@ -67,6 +68,14 @@ class GradedPairs:
             )
 
 
+def new_head(config: PairFitConfig, n_layers: int, d_model: int) -> PairHead:
+    """A head as it is before training, on the CPU; the same seed gives the same weights."""
+    draw = torch.Generator().manual_seed(config.seed)
+    head = config.head.build(n_layers, d_model, draw)
+    head.scaling = scaling(config.scale, n_layers, d_model)
+    return head
+
+
 @dataclass(frozen=True)
 class PairEpoch:
     """A head after one epoch, counted from 1."""
@@ -95,8 +104,7 @@ class PairFitResult:
 
     def head(self) -> PairHead:
         """The trained head on the CPU, dropout off, without gradients."""
-        draw = torch.Generator().manual_seed(self.config.seed)
-        head = self.config.head.build(self.n_layers, self.d_model, draw)
+        head = new_head(self.config, self.n_layers, self.d_model)
         head.load_state_dict(dict(self.state))
         return head.requires_grad_(False).eval()
 

@@ -25,6 +25,7 @@ from permafrost.stages.freeze.encoders import (
 )
 from permafrost.stages.freeze.latents import LEAST, gather
 from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch
+from permafrost.stages.freeze.scaling import StandardFeatures, scaling
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.progress import Progress
 
@@ -70,7 +71,10 @@ def pretrain(
         history[(best.epoch - 1) * n_layers + layer] for layer, best in enumerate(trainer.best)
     )
     log = tuple(trainer.log)
-    return AutoencoderResult(config, n_layers, d_model, chosen, tuple(history), trainer.kept, log)
+    variance = trainee.variance()
+    return AutoencoderResult(
+        config, n_layers, d_model, chosen, tuple(history), trainer.kept, log, variance
+    )
 
 
 class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
@@ -91,6 +95,8 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
         n_layers, d_model = latents.shape[1:]
         draw = torch.Generator().manual_seed(config.seed)
         self.model = LayerAutoencoders(config.encoders, n_layers, d_model, draw).to(device)
+        self.scaling = scaling(config.scale, n_layers, d_model).to(device)
+        self.scaling.fit(lambda: map(self._latents, np.array_split(train, len(self.batches(1)))))
         rates = [config.lr * (1 + layer / n_layers) for layer in range(n_layers)]
         self.optimizer = LayerwiseAdamW(self.model, rates, config.weight_decay)
 
@@ -101,8 +107,10 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
 
     def loss(self, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
         """Each layer's reconstruction error."""
-        errors_L = self.model.errors(gather(self.latents, self.train[batch], self.device))
-        return errors_L, len(batch)
+        return self.model.errors(self.scaling(self._latents(self.train[batch]))), len(batch)
+
+    def _latents(self, texts: NDArray[np.int64]) -> Tensor:
+        return gather(self.latents, texts, self.device)
 
     @torch.no_grad()
     def dev(self) -> list[float]:
@@ -110,8 +118,17 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
         total_L = torch.zeros(self.latents.shape[1], dtype=torch.float64, device=self.device)
         for start in range(0, len(self._dev), self.config.batch_size):
             batch = self._dev[start : start + self.config.batch_size]
-            total_L += self.model.errors(gather(self.latents, batch, self.device)) * len(batch)
+            total_L += self.model.errors(self.scaling(self._latents(batch))) * len(batch)
         return (-total_L / len(self._dev)).tolist()
+
+    @torch.no_grad()
+    def variance(self) -> tuple[float, ...]:
+        """Of each layer's scaled latents of held-out texts: the mean over their numbers, divided by n."""
+        n_layers, d_model = self.latents.shape[1:]
+        spread = StandardFeatures(n_layers, d_model).to(self.device)
+        parts = np.array_split(self._dev, 1 + len(self._dev) // self.config.batch_size)
+        spread.fit(lambda: (self.scaling(self._latents(part)) for part in parts))
+        return tuple(spread.deviation.double().square().mean(dim=1).tolist())
 
     @torch.no_grad()
     def keep(self, kept: dict[str, Tensor], parts: Sequence[int]) -> None:

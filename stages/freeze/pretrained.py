@@ -20,6 +20,8 @@ from permafrost.stages.metrics.records import HISTORY, LAYER_EPOCHS
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 FORMAT = 1
+_LEAST = 1e-10
+"""Below this, a variance is that of rounding."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,28 @@ class AutoencoderResult:
     history: tuple[LayerEpoch, ...]
     state: Mapping[str, Tensor]
     """Parameters by name."""
-    log: tuple[Step, ...] = ()
+    log: tuple[Step, ...]
     """Every step; its loss is the mean over all layers."""
+    dev_variance: tuple[float, ...]
+    """Of each layer's latents of held-out texts, mean over their numbers."""
+
+    @property
+    def unexplained(self) -> tuple[float | None, ...]:
+        """The share of each layer's variance that its best epoch does not reconstruct, on held-out texts;
+        None where all of them are equal."""
+        pairs = zip(self.best, self.dev_variance, strict=True)
+        return tuple(e.dev_mse / v if v > _LEAST else None for e, v in pairs)
 
     def autoencoders(self) -> LayerAutoencoders:
         """The pretrained autoencoders on the CPU, dropout off, without gradients."""
         return _restored(self.config, self.n_layers, self.d_model, self.state)
 
     def save(self, folder: Path) -> None:
-        """Write autoencoders.safetensors, autoencoders.json, history.parquet and log.csv."""
+        """Write autoencoders.safetensors, autoencoders.json, history.parquet and log.csv.
+
+        `unexplained` in autoencoders.json is the share of variance, by layer, that is not reconstructed:
+        whether an error that grows with depth (FREEZE!, figure 3) is one of norms or of compression.
+        """
         save_file(dict(self.state), folder / "autoencoders.safetensors")
         record = {
             "format": FORMAT,
@@ -62,6 +77,8 @@ class AutoencoderResult:
             "n_layers": self.n_layers,
             "d_model": self.d_model,
             "best": [asdict(epoch) for epoch in self.best],
+            "dev_variance": list(self.dev_variance),
+            "unexplained": list(self.unexplained),
             "n_parameters": sum(value.numel() for value in self.state.values()),
         }
         text = json.dumps(record, indent=2) + "\n"

@@ -3,7 +3,7 @@
 Source: FREEZE!, 4.2.2, widths and activations as in the released notebooks.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -16,18 +16,23 @@ from permafrost.stages.freeze.encoders import (
     StackedLinear,
     StackedNorm,
 )
-from permafrost.stages.freeze.layers_head import LayersHead, LayerwiseSiamese, PairHead
+from permafrost.stages.freeze.layers_head import LayersHead, LayerwiseSiamese, Output, PairHead
 from permafrost.stages.heads.initialise import linear
 
 
 class SiameseHead(LayersHead):
     """One encoder per layer, trained from scratch, then an MLP on the layers' cosines (FREEZE!, 4.2.2)."""
 
+    later_fields: ClassVar[frozenset[str]] = frozenset({"output"})
+
     kind: Literal["siamese"] = "siamese"
     d_code: int = Field(default=512, ge=1, le=MAX_WIDTH)
     """Width of every linear layer of an encoder."""
     hidden: int = Field(default=512, ge=1, le=MAX_WIDTH)
     """Hidden width of the MLP on the cosines."""
+
+    output: Output = "hardsigmoid"
+    """`hardsigmoid` as in the released notebooks, or `sigmoid` as in the paper."""
 
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `LayerwiseSiamese`."""
@@ -38,7 +43,7 @@ class SiameseHead(LayersHead):
             nn.GELU(),
             linear(self.hidden, 1, generator),
         )
-        return LayerwiseSiamese(encoders, mlp)
+        return LayerwiseSiamese(encoders, mlp, self.output)
 
 
 def siamese_encoders(

@@ -29,6 +29,7 @@ class UnifiedProjectionHead(AutoencodedHead):
 
     kind: Literal["unified_projection"] = "unified_projection"
     d_embed: int = Field(default=1024, ge=1, le=MAX_WIDTH)
+    """Width of the embedding."""
 
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `Unified`."""

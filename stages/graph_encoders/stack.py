@@ -27,9 +27,11 @@ class StackedEncoder(GraphEncoder, ABC):
     hidden: int = Field(default=256, ge=1, le=MAX_WIDTH)
     """Width of a node's vector."""
     n_layers: int = Field(default=5, ge=1, le=MAX_LAYERS)
+    """Number of convolutions."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
     """After each convolution."""
     residual: Literal["add", "none"] = "add"
+    """`add`: each convolution is added to what it read."""
 
 
 class Stack(GraphModule, ABC):

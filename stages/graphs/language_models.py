@@ -9,16 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    PreTrainedTokenizerBase,
-)
 
 from permafrost.stages.extraction.backbone import (
     BackboneConfig,
@@ -42,7 +36,7 @@ class LanguageModel:
     """A frozen model with its tokenizer."""
 
     model: Any
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "transformers.PreTrainedTokenizerBase"
     is_decoder: bool
     max_length: int
     device: torch.device
@@ -80,7 +74,7 @@ def model_facts(config: BackboneConfig) -> dict[str, Any]:
 
 def load_reader(config: BackboneConfig) -> LanguageModel:
     """A model without a head, for its states."""
-    return _load(config, AutoModel, AutoModel, "it")
+    return _load(config, transformers.AutoModel, transformers.AutoModel, "it")
 
 
 def load_language_model(config: BackboneConfig) -> LanguageModel:
@@ -89,7 +83,12 @@ def load_language_model(config: BackboneConfig) -> LanguageModel:
     Raises:
         InputError: the checkpoint cannot be loaded, or has no such head.
     """
-    return _load(config, AutoModelForCausalLM, AutoModelForMaskedLM, "its language model head")
+    return _load(
+        config,
+        transformers.AutoModelForCausalLM,
+        transformers.AutoModelForMaskedLM,
+        "its language model head",
+    )
 
 
 def _load(config: BackboneConfig, decoder: Any, encoder: Any, wanted: str) -> LanguageModel:
@@ -97,7 +96,7 @@ def _load(config: BackboneConfig, decoder: Any, encoder: Any, wanted: str) -> La
     sizes = read_sizes(files)
     tokenizer = load_tokenizer(files)
     device = choose_device("auto")
-    settings = AutoConfig.from_pretrained(
+    settings = transformers.AutoConfig.from_pretrained(
         files.folder, local_files_only=True, trust_remote_code=False
     )
     with quiet_loading():

@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from permafrost.stages.corpus.data_files import data_files
+from permafrost.stages.corpus.json_files import JsonFile
 from permafrost.stages.corpus.names import OWN_ID, find_column
 from permafrost.stages.corpus.table_files import column_names, file_format, read_columns
+from permafrost.stages.corpus.text_format import USUAL
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -214,9 +216,9 @@ def _right(value: Any, labels: Sequence[str] | None, choices: Sequence[str], nam
 
 def _rows(path: Path, columns: QuestionColumns) -> Iterator[dict[str, Any]]:
     match file_format(path):
-        case "jsonl":
+        case "jsonl" | "json" as kind:
             for part in data_files(path):
-                yield from _objects(part)
+                yield from _objects(part, kind)
         case "parquet":
             for part in data_files(path):
                 try:
@@ -237,17 +239,16 @@ def _rows(path: Path, columns: QuestionColumns) -> Iterator[dict[str, Any]]:
             )
 
 
-def _objects(path: Path) -> Iterator[dict[str, Any]]:
+def _objects(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                value = json.loads(line)
-                if not isinstance(value, dict):
-                    raise ValueError(f"line {number} is {quoted(value)}")
-                yield value
-    except (OSError, ValueError, RecursionError) as error:
+        for number, line in enumerate(JsonFile(path, kind, USUAL).lines(), start=1):
+            value = json.loads(line)
+            if not isinstance(value, dict):
+                raise ValueError(f"row {number} is {quoted(value)}")
+            yield value
+    except InputError:
+        raise
+    except (OSError, EOFError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path} cannot be read as .jsonl: {error}; jsonl is one object per line, in UTF-8"
         ) from error

@@ -1,6 +1,6 @@
 """GLOT: a small graph network over the cosine graph of a frozen backbone's tokens.
 
-Source: GLOT (ICLR 2026), sections 3.2-3.3, as in its released code. Where paper and code differ we follow
+Source: GLOT (ICLR 2026), section 3.2, as in its released code. Where paper and code differ we follow
 the code: torch-geometric's graph attention, GCN and GIN instead of the concatenating update of equation 2,
 and the readout pools the fused vectors, not the input. Not in the code, and off by default: several attention
 heads, the input projection W_in (section 3.2, table 6), GIN without batch normalisation, and `jumping="none"`

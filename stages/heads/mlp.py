@@ -8,7 +8,7 @@ Axes: t tokens of all texts, n texts, d input width, h width.
 
 from bisect import bisect_right
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -21,17 +21,34 @@ from permafrost.stages.heads.head import Head, Pooling
 from permafrost.stages.heads.initialise import linear
 from permafrost.stages.heads.poolings import MeanPooling
 from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class MlpHead(Head):
     """An MLP on every token, then the mean (the baseline of GLOT's table 15)."""
 
     kind: Literal["mlp"] = "mlp"
-    hidden: int = Field(default=128, ge=1, le=MAX_WIDTH)
-    """Width of every layer, and of the pooled vector. `matched_hidden` finds the width for a given number of
-    parameters."""
+    hidden: (
+        Annotated[int, Field(ge=1, le=MAX_WIDTH)] | Annotated[str, Field(pattern=r"^match \S.*$")]
+    ) = 128
+    """Width of every layer, and of the pooled vector. In an experiment `match NAME` is the width at which the
+    head is closest in trained parameters to that of the method NAME, classifiers aside."""
     n_layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
     """Number of linear layers, with batch normalisation and ReLU in between."""
+
+    @property
+    def width(self) -> int:
+        """`hidden` as a number.
+
+        Raises:
+            InputError: it still names another method.
+        """
+        if isinstance(self.hidden, str):
+            raise InputError(
+                f"hidden is {quoted(self.hidden)}, which names a method of an experiment file and is "
+                "resolved only for the head of a method; give a number here"
+            )
+        return self.hidden
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
         """See `MlpPooling`."""
@@ -47,11 +64,11 @@ class MlpPooling(Pooling):
 
     def __init__(self, config: MlpHead, d_in: int, generator: torch.Generator) -> None:
         super().__init__()
-        widths = [d_in] + [config.hidden] * config.n_layers
+        widths = [d_in] + [config.width] * config.n_layers
         self.linears = nn.ModuleList(linear(*pair, generator) for pair in pairwise(widths))
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths[1:-1])
         self.mean = MeanPooling(widths[-2])
-        self.d_out = config.hidden
+        self.d_out = config.width
 
     def forward(
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]

@@ -1,6 +1,6 @@
 """The learned readout: a two-layer scorer, a softmax over tokens, a weighted sum.
 
-Source: GLOT's readout (equation 4) and its "AdaPool" baseline, as released. Brothers' AdaPool
+Source: GLOT's readout (equation 3) and its "AdaPool" baseline, as released. Brothers' AdaPool
 (cross-attention with the mean token as query) is a different method.
 Axes: t tokens of all texts, n texts, d input width, s hidden width of the scorer.
 """

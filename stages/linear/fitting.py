@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import CorpusVectors, EmbedConfig, Features, embed_corpus
@@ -178,7 +177,7 @@ def _scored(
         "n_iter": best.n_iter,
     }
     vectors = _map(config.n_map_texts, best.made.vectors, scored["test"], data)
-    return LinearResult(model, ScoreResult(metrics, answers_table(answers), None, vectors))
+    return LinearResult(model, ScoreResult(metrics, answers_table(data, answers), None, vectors))
 
 
 def _map(
@@ -194,11 +193,13 @@ def _map(
 def _answers(
     model: LinearModel, vectors: Float32[np.ndarray, "n_texts d"], examples: Examples
 ) -> Predictions:
-    """Classes; of two, the logistic regression also has a probability."""
+    """Classes; the logistic regression also has probabilities."""
     sides = _sides(vectors, examples)
-    has_probability = model.classifier == "logistic" and len(model.label_names) == 2
-    scores = expit(model.decide(*sides)[:, 0]) if has_probability else None
-    return Predictions(model.predict(*sides), scores)
+    probabilities = model.probabilities(*sides)
+    scores = None
+    if probabilities is not None and len(model.label_names) == 2:
+        scores = probabilities[:, 1]
+    return Predictions(model.predict(*sides), scores, probabilities)
 
 
 def _sides(

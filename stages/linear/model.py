@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int64
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from scipy.special import expit, softmax
 
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.embed import EmbedConfig
@@ -81,6 +82,24 @@ class LinearModel:
         values = self.decide(*sides)
         best = values[:, 0] > 0 if values.shape[1] == 1 else values.argmax(axis=1)
         return self.classes[best.astype(np.int64)]
+
+    def probabilities(self, *sides: Float[np.ndarray, "n d"]) -> Float64[np.ndarray, "n c"] | None:
+        """Probability of each of `label_names`, 0 of those that train does not have; None for a support
+        vector machine, which has none.
+
+        Raises:
+            InputError: see `decide`.
+        """
+        if self.classifier != "logistic":
+            return None
+        values = self.decide(*sides)
+        if values.shape[1] == 1:
+            known = np.hstack([expit(-values), expit(values)])
+        else:
+            known = softmax(values, axis=1)
+        every = np.zeros((len(values), len(self.label_names)))
+        every[:, self.classes] = known
+        return every
 
     def save(self, folder: Path) -> None:
         """Write linear.safetensors and linear.json."""

@@ -42,7 +42,9 @@ class BootstrapConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_resamples: int = Field(default=2000, ge=100, le=MAX_STEPS)
+    """Number of resamples."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
+    """Another seed, other resamples."""
     level: float = Field(default=0.95, gt=0, lt=1)
     """Coverage of the intervals; a difference counts as significant if p is below 1 - level."""
 

@@ -32,9 +32,12 @@ class LocalFile:
         """The column that a field refers to; raises as `find_column`."""
         return find_column(field, name, usual, self.names, self.where)
 
-    def pair(self, text: str, text_pair: str) -> tuple[str, str]:
+    def pair(self, text: str | None, text_pair: str | None) -> tuple[str, str]:
         """The columns of two texts; raises as `find_pair`."""
-        return find_pair((text, text_pair), ("sentence1", "sentence2"), self.names, self.where)
+        # mteb's own names first, where a file has several pairs.
+        of_mteb = ("sentence1", "sentence2")
+        usual = of_mteb if all(n in self.names for n in of_mteb) else ("text", "text_pair")
+        return find_pair((text or usual[0], text_pair or usual[1]), usual, self.names, self.where)
 
     def read(
         self,

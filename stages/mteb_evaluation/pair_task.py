@@ -9,8 +9,10 @@ class PairTask(LocalTask):
 
     split: str = "test"
     """File, without extension, of the pairs."""
-    text: str = "sentence1"
-    text_pair: str = "sentence2"
+    text: str | None = None
+    """Column with the first text; if not given, `text` or another usual name."""
+    text_pair: str | None = None
+    """Column with the second text; if not given, `text_pair` or another usual name."""
 
     @property
     def stems(self) -> dict[str, str]:

@@ -5,7 +5,15 @@ from typing import Literal, get_args
 from permafrost.stages.mteb_evaluation.tasks.hub import HubTask
 
 SuiteName = Literal[
-    "glot7", "va14", "htp30", "htp-beir", "htp-longembed", "beir", "longembed", "mteb-eng-v2"
+    "glot7",
+    "va14",
+    "htp30",
+    "htp-beir",
+    "htp-longembed",
+    "beir",
+    "longembed",
+    "mteb-eng-v1",
+    "mteb-eng-v2",
 ]
 SUITE_NAMES: tuple[SuiteName, ...] = get_args(SuiteName)
 
@@ -17,6 +25,7 @@ _ENGLISH = {
     "MassiveIntentClassification": "en",
     "MassiveScenarioClassification": "en",
     "STS17": "en-en",
+    "STS22": "en",
     "STS22.v2": "en",
 }
 """The English subset of multilingual tasks."""
@@ -65,6 +74,23 @@ _RETRIEVAL = (
     "SCIDOCS",
     "TRECCOVID",
     "Touche2020Retrieval.v3",
+)
+_BEIR = (
+    "TRECCOVID",
+    "NFCorpus",
+    "NQ",
+    "HotpotQA",
+    "FiQA2018",
+    "ArguAna",
+    "Touche2020",
+    "CQADupstackRetrieval",
+    "QuoraRetrieval",
+    "DBPedia",
+    "SCIDOCS",
+    "FEVER",
+    "ClimateFEVER",
+    "SciFact",
+    "MSMARCO",
 )
 _WITHOUT_SEARCH = (
     *_CLASSIFICATION,
@@ -153,23 +179,7 @@ _NAMES: dict[SuiteName, tuple[str, ...]] = {
         "LEMBWikimQARetrieval",
         "LEMBSummScreenFDRetrieval",
     ),
-    "beir": (
-        "TRECCOVID",
-        "NFCorpus",
-        "NQ",
-        "HotpotQA",
-        "FiQA2018",
-        "ArguAna",
-        "Touche2020",
-        "CQADupstackRetrieval",
-        "QuoraRetrieval",
-        "DBPedia",
-        "SCIDOCS",
-        "FEVER",
-        "ClimateFEVER",
-        "SciFact",
-        "MSMARCO",
-    ),
+    "beir": _BEIR,
     "longembed": (
         "LEMBNarrativeQARetrieval",
         "LEMBNeedleRetrieval",
@@ -178,12 +188,59 @@ _NAMES: dict[SuiteName, tuple[str, ...]] = {
         "LEMBSummScreenFDRetrieval",
         "LEMBWikimQARetrieval",
     ),
+    # The leaderboard of GLOT's table 12: 56 tasks, the searches those of BEIR.
+    "mteb-eng-v1": (
+        "AmazonPolarityClassification",
+        "AmazonReviewsClassification",
+        "AmazonCounterfactualClassification",
+        "Banking77Classification",
+        "EmotionClassification",
+        "ImdbClassification",
+        "MTOPDomainClassification",
+        "MTOPIntentClassification",
+        "MassiveIntentClassification",
+        "MassiveScenarioClassification",
+        "ToxicConversationsClassification",
+        "TweetSentimentExtractionClassification",
+        "ArxivClusteringP2P",
+        "ArxivClusteringS2S",
+        "BiorxivClusteringP2P",
+        "BiorxivClusteringS2S",
+        "MedrxivClusteringP2P",
+        "MedrxivClusteringS2S",
+        "RedditClustering",
+        "RedditClusteringP2P",
+        "StackExchangeClustering",
+        "StackExchangeClusteringP2P",
+        "TwentyNewsgroupsClustering",
+        "SprintDuplicateQuestions",
+        "TwitterSemEval2015",
+        "TwitterURLCorpus",
+        "AskUbuntuDupQuestions",
+        "MindSmallReranking",
+        "SciDocsRR",
+        "StackOverflowDupQuestions",
+        "BIOSSES",
+        "SICK-R",
+        "STS12",
+        "STS13",
+        "STS14",
+        "STS15",
+        "STS16",
+        "STS17",
+        "STS22",
+        "STSBenchmark",
+        "SummEval",
+        *_BEIR,
+    ),
     "mteb-eng-v2": (*_WITHOUT_SEARCH, *_RETRIEVAL, "SummEvalSummarization.v2"),
 }
 
 
 _OWN_SPLITS: tuple[SuiteName, ...] = ("beir", "longembed", "htp-longembed")
 """Suites whose tasks are evaluated on mteb's default splits; the others on `test` only."""
+_SPLITS: dict[tuple[SuiteName, str], tuple[str, ...]] = {("mteb-eng-v1", "MSMARCO"): ("dev",)}
+"""Of single tasks."""
 
 
 def suite(name: SuiteName) -> dict[str, HubTask]:
@@ -191,7 +248,9 @@ def suite(name: SuiteName) -> dict[str, HubTask]:
     splits = () if name in _OWN_SPLITS else ("test",)
     return {
         task: HubTask(
-            name=task, subsets=(_ENGLISH[task],) if task in _ENGLISH else (), splits=splits
+            name=task,
+            subsets=(_ENGLISH[task],) if task in _ENGLISH else (),
+            splits=_SPLITS.get((name, task), splits),
         )
         for task in _NAMES[name]
     }

@@ -127,10 +127,11 @@ class LocalTask(EvaluationTask):
     """Scores that the installed mteb computes for this type of task; other names are refused at once."""
 
     kind: Literal["local"] = "local"
+    """Of files on this machine, not of the hub."""
     type: Any
     path: str
-    """Folder of the files: .parquet, .jsonl, .csv or .tsv. File names may be given with or without extension;
-    columns that are not named may have another usual name."""
+    """Folder of the files: .parquet, .jsonl, .csv, .tsv, .json, or a packed one (.csv.gz). File names may be
+    given with or without extension; columns that are not named may have another usual name."""
     main_score: str | None = None
     """Which of mteb's scores is the result; if not given, the main score of mteb's own tasks of this type."""
 
@@ -242,7 +243,9 @@ class LocalTask(EvaluationTask):
 
 
 _KINDS = "permafrost.stages.mteb_evaluation.tasks"
-LOCAL_TASKS = Category("local evaluation task", LocalTask, _KINDS)
+LOCAL_TASKS = Category(
+    "local evaluation task", LocalTask, _KINDS, other_names={"similarity": "sts"}
+)
 EVALUATION_TASKS = Category(
     "evaluation task", EvaluationTask, _KINDS, families={"local": LOCAL_TASKS}
 )

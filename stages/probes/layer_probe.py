@@ -37,9 +37,11 @@ class LayerProbeConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: Method = Field(default_factory=lambda: AGGREGATIONS.validate({"kind": "hs"}))
+    """How a text's vector is made of each layer."""
     of: Literal["hidden", "values"] = "hidden"
     """The tensor that first, last, mean, max and weighted_mean pool."""
     layers: LayersText = "all"
+    """Which layers, as in `capture`."""
 
     @property
     def embed_config(self) -> EmbedConfig:

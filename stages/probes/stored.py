@@ -27,6 +27,7 @@ class StoredLayers(CaptureItem):
     """Arrays of the store, one per layer: what a probe reads, and what is captured for it."""
 
     what: What = "hidden"
+    """The kind of tensor."""
     layers: LayersText = "all"
     """`all` (of hidden states from 0, the embedding output, to `final`, where there is a final norm),
     `half`, `final`, indices and ranges."""

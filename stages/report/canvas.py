@@ -13,12 +13,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.typing import RcKeyType
 
+from permafrost.stages.report.legend import Legends
 from permafrost.stages.report.palette import CUSTOM_PROPERTIES, GRID, INK, MUTED, PAPER
 
 _STYLE: dict[RcKeyType, Any] = {
@@ -73,11 +75,9 @@ def png(figure: Figure, dpi: int = 160) -> bytes:
 
 @dataclass(frozen=True)
 class InlineSvg:
-    """An `<svg>` element to be put into a page."""
+    """An `<svg>` element to be put into a page, after a list that is its legend."""
 
-    markup: str
-    width: int
-    """Width in its own coordinates, in which the font size is 10.5."""
+    markup: Markup
 
 
 def svg(
@@ -95,9 +95,10 @@ def svg(
         titles: tooltips, one per marker, by the `gid` of the line that has the markers.
     """
     FigureCanvasSVG(figure)
-    buffer = io.BytesIO()
+    legends, buffer = Legends(figure), io.BytesIO()
     figure.savefig(buffer, format="svg", facecolor="none", metadata=dict.fromkeys(_METADATA))
     root = ElementTree.fromstring(buffer.getvalue())
+    legends.find(root)
     for gid, texts in (titles or {}).items():
         _entitle(root, gid, texts)
     ids: dict[str, str] = {}
@@ -115,11 +116,11 @@ def svg(
                 element.attrib[name] = re.sub(
                     r"#([\w-]+)", lambda m: f"#{ids[m[1]]}", element.attrib[name]
                 )
-    width = round(float(root.attrib["viewBox"].split()[2]))
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.attrib.update({"role": "img", "aria-label": description})
-    return InlineSvg(ElementTree.tostring(root, encoding="unicode").strip(), width)
+    keys = legends.take_out(root)
+    return InlineSvg(keys + Markup(ElementTree.tostring(root, encoding="unicode").strip()))
 
 
 _METADATA = ("Creator", "Date", "Format", "Type")

@@ -87,15 +87,16 @@ def _by_seed(values: Sequence[str | int | float | bool | None]) -> list[str]:
 def choices_table(rows: Sequence[ChoiceRow]) -> PlainTable:
     """What was chosen on dev."""
     fields, _ = choice_fields(rows)
+    several = any(len(row.seeds) > 1 for row in rows)
     return PlainTable(
         "What was chosen on dev; metrics × 100",
-        ("task", "method", *fields, "seeds", "dev", "test"),
+        ("task", "method", *fields, *(("seeds",) if several else ()), "dev", "test"),
         tuple(
             (
                 row.task,
                 row.method,
                 *(row.choices.get(field, DASH) for field in fields),
-                ", ".join(map(str, row.seeds)),
+                *((", ".join(map(str, row.seeds)),) if several else ()),
                 mean_text(row.dev),
                 mean_text(row.test),
             )

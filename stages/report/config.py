@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveFloat
 
 from permafrost.stages.bounds import MAX_TEXTS
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
@@ -95,13 +95,33 @@ class TasksAxis(_Config):
 XAxis = Annotated[CurveAxis | TasksAxis, Field(discriminator="kind")]
 
 
+class Claim(_Config):
+    """What a paper says of the methods, or what one expects of them; the report says what came of it."""
+
+    says: str = Field(min_length=1)
+    """In words, and where it stands: `table 1: GLOT above every pooling`."""
+    higher: str = Field(min_length=1)
+    """The method that is said to score higher."""
+    lower: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+    """Those that are said to score lower."""
+    tasks: tuple[str, ...] = ()
+    """On which tasks; on all of them if none is named."""
+    over: Literal["tasks", "mean"] = "tasks"
+    """Whether it is said of each of the tasks, or of the mean over those that both methods were run on."""
+    gap: PositiveFloat | None = None
+    """The smallest difference that is printed for it, in points (metric x 100). Where ours is within noise
+    and half of its interval is wider than that, the test set is too small to say anything."""
+
+
 class ReportConfig(_Config):
     """Settings of a report."""
 
     title: str = Field(min_length=1)
+    """Heading of the page and of the table."""
     description: str = ""
     """Paragraphs, separated by blank lines. `code`, **bold** and lists of `- ` lines are understood."""
     x_axis: XAxis = TasksAxis()
+    """Whether tasks stand side by side, or are one task at several values of a parameter."""
     n_examples: int = Field(default=4, ge=0, le=MAX_TEXTS)
     """Number of test texts whose token weights are shown, and of those whose stored attention rows are shown,
     taken from the tasks in turn."""
@@ -111,3 +131,5 @@ class ReportConfig(_Config):
     """Means over the tasks; there are none if the tasks are values of a parameter."""
     bootstrap: BootstrapConfig = BootstrapConfig()
     """Confidence intervals, and tests against the best method of each task."""
+    claims: tuple[Claim, ...] = ()
+    """What papers say of the methods, each tested on the test sets: confirmed, contrary, within noise."""

@@ -93,8 +93,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def costs_table(rows: Sequence[CostRow]) -> PlainTable:
     """Costs of every method."""
+    means = "; means over seeds" if any(row.test.n > 1 for row in rows) else ""
     return PlainTable(
-        "Costs beside the test metric × 100; means over seeds",
+        f"Costs beside the test metric × 100{means}",
         ("task", "method", "test", "parameters", "settings", "epochs", "fit, s", "score, s"),
         tuple(
             (

@@ -7,6 +7,8 @@ import numpy as np
 
 DASH = "–"
 """Printed in place of a missing number."""
+TIED = "≈"
+"""Marks a method that is not significantly worse than the best of its column."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,9 @@
 """The HTML page: the context of the template, and the template's helpers."""
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import pyarrow.compute as pc
@@ -16,6 +14,7 @@ from permafrost.stages.report.alignment import AlignmentCurve
 from permafrost.stages.report.canvas import InlineSvg, shortened
 from permafrost.stages.report.cells import CellResult, TaskCorpus
 from permafrost.stages.report.choices import choice_fields, choice_rows
+from permafrost.stages.report.claims import ClaimResult, interval_text
 from permafrost.stages.report.clean import clean_table
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.controls import control_findings
@@ -25,6 +24,7 @@ from permafrost.stages.report.errors import TaskErrors
 from permafrost.stages.report.graph_picture import TYPE_NAMES, icon
 from permafrost.stages.report.layers import LayerCurve, layer_tables
 from permafrost.stages.report.maps import TaskMap
+from permafrost.stages.report.page_files import PARTS, STYLE, TEMPLATE, asset
 from permafrost.stages.report.pretraining import Pretraining
 from permafrost.stages.report.probes import Probe
 from permafrost.stages.report.subgraphs import GraphExample
@@ -33,15 +33,6 @@ from permafrost.stages.report.token_summary import TaskSummary
 from permafrost.stages.report.tokens import KINDS
 from permafrost.stages.report.weighed_text import Example, pieces_html
 
-_TEMPLATE, _STYLE = "template.html.j2", "style.css"
-_PARTS = (
-    "standing.html.j2",
-    "clean.html.j2",
-    "maps.html.j2",
-    "attention.html.j2",
-    "graphs.html.j2",
-    "errors.html.j2",
-)
 """Templates that the main one includes."""
 COMMAND = "command"
 """The provenance entry that is shown as the command that reproduces the report."""
@@ -54,6 +45,9 @@ class Page:
     """The content of a page."""
 
     config: ReportConfig
+    finding: str
+    """The result in one sentence."""
+    claims: Sequence[ClaimResult]
     results: Sequence[CellResult]
     table: ResultsTable
     corpora: Mapping[str, TaskCorpus]
@@ -82,8 +76,10 @@ def render(page: Page) -> str:
     choices = choice_rows(page.results)
     varied, settled = choice_fields(choices)
     context: dict[str, Any] = {
-        "style": Markup(_asset(_STYLE)),
+        "style": Markup(asset(STYLE)),
         "title": page.config.title,
+        "finding": page.finding,
+        "claims": page.claims,
         "description": prose(page.config.description),
         "axis": page.config.x_axis,
         "table": page.table,
@@ -141,7 +137,7 @@ def render(page: Page) -> str:
 def _template() -> Template:
     """The page's template: to compile it and its parts takes as long as to fill them in."""
     environment = Environment(
-        loader=DictLoader({name: _asset(name) for name in _PARTS}),
+        loader=DictLoader({name: asset(name) for name in PARTS}),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -150,6 +146,8 @@ def _template() -> Template:
     environment.filters.update(
         hundredths=lambda value: DASH if value is None else hundredths(value),
         signed=signed,
+        signed_or_dash=lambda value: DASH if value is None else signed(value),
+        interval_text=interval_text,
         p_value=p_text,
         shortened=shortened,
         seconds=seconds,
@@ -157,20 +155,9 @@ def _template() -> Template:
         magnitude=lambda values: DASH.join(dict.fromkeys(map(magnitude, sorted(values)))),
         pieces=pieces_html,
         icon=icon,
-        svg=lambda drawn: Markup(drawn.markup),
+        svg=lambda drawn: drawn.markup,
     )
-    return environment.from_string(_asset(_TEMPLATE))
-
-
-def page_digest() -> str:
-    """Digest of the templates and the style sheet: the part of a report's code that is not Python."""
-    content = "\0".join(_asset(name) for name in (_TEMPLATE, _STYLE, *_PARTS))
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
-@cache
-def _asset(name: str) -> str:
-    return resources.files("permafrost.stages.report").joinpath(name).read_text(encoding="utf-8")
+    return environment.from_string(asset(TEMPLATE))
 
 
 def _data_rows(page: Page) -> list[dict[str, Any]]:

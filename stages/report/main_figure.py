@@ -8,14 +8,18 @@ from itertools import pairwise
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.entries import Entry
 from permafrost.stages.report.frame import DASHES, framed, line
 from permafrost.stages.report.palette import INK, Mark
 from permafrost.stages.report.tables import ResultsTable, Row
 
 _MAJORITY = "majority class"
+MOST = 100.0
+"""No metric is higher: neither bars nor axes go on."""
 
 
 def main_figure(config: ReportConfig, table: ResultsTable, row_marks: dict[str, Mark]) -> Figure:
@@ -61,15 +65,16 @@ def metric_figure(
         points = [(v + shift, e) for v, i in placed if (e := row.entries[i]) is not None]
         if points:
             mean = np.array([100 * e.mean for _, e in points])
-            sd = np.array([100 * (e.sd or 0.0) for _, e in points])
+            low, high = np.transpose([_bar(e) for _, e in points])
             at = np.array([v for v, _ in points])
             mark = marks[row.method]
-            axes.vlines(at, mean - sd, mean + sd, color=mark.colour, linewidth=1.1)
-            axes.add_line(line(mark, at, mean))
+            axes.vlines(at, low, high, color=mark.colour, linewidth=1.1)
+            axes.add_line(_whole(line(mark, at, mean)))
     majority = [(v, 100 * m) for v, i in placed if (m := table.columns[i].majority) is not None]
     if majority:
         axes.plot(*np.array(majority).T, color=INK, linewidth=0.9, dashes=DASHES, zorder=1)
     axes.autoscale_view()
+    axes.set_ylim(top=min(axes.get_ylim()[1], MOST))
     axes.set_xticks(np.unique(x), [f"{v:g}" for v in np.unique(x)])
     axes.set_xlim(x.min() - 0.35 * gap, x.max() + 0.35 * gap)
     axes.set_xlabel(drawable(label, 70))
@@ -88,21 +93,34 @@ def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
         mark = marks[row.method]
         for place, number in enumerate(row.entries):
             if number is not None:
-                mean, sd = 100 * number.mean, 100 * (number.sd or 0.0)
-                axes.hlines(place + offset, mean - sd, mean + sd, color=mark.colour, linewidth=1.1)
-                axes.add_line(line(mark, np.array([mean]), np.array([place + offset])))
+                axes.hlines(place + offset, *_bar(number), color=mark.colour, linewidth=1.1)
+                mean = np.array([100 * number.mean])
+                axes.add_line(_whole(line(mark, mean, np.array([place + offset]))))
     for place, column in enumerate(table.columns):
         if column.majority is not None:
             axes.vlines(
                 100 * column.majority, place - 0.42, place + 0.42, color=INK, linewidth=0.9
             ).set_linestyle((0, DASHES))
     axes.autoscale_view()
+    axes.set_xlim(right=min(axes.get_xlim()[1], MOST))
     axes.set_yticks(range(n_tasks), [drawable(c.heading, 20) for c in table.columns])
     axes.set_ylim(n_tasks - 0.5, -0.5)
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"test {drawable(_metric_names(table), 30)} × 100")
     return figure
+
+
+def _bar(number: Entry) -> tuple[float, float]:
+    """Ends of a bar of one sd over seeds to both sides, which no score can be above."""
+    mean, sd = 100 * number.mean, 100 * (number.sd or 0.0)
+    return mean - sd, max(mean, min(mean + sd, MOST))
+
+
+def _whole(drawn: Line2D) -> Line2D:
+    """The line with markers that are whole, also where the axis ends."""
+    drawn.set_clip_on(False)
+    return drawn
 
 
 def _back_to_front(table: ResultsTable) -> list[Row]:

@@ -205,6 +205,6 @@ def _draw(
     axes.grid(visible=False)
     axes.margins(0.06)
     first, second = vector_map.shares
-    axes.set_xlabel(f"{first:.0%}", fontsize=9.0, color=MUTED, labelpad=3)
-    axes.set_ylabel(f"{second:.0%}", fontsize=9.0, color=MUTED, labelpad=3)
+    axes.set_xlabel(f"PC1 ({first:.0%})", fontsize=9.0, color=MUTED, labelpad=3)
+    axes.set_ylabel(f"PC2 ({second:.0%})", fontsize=9.0, color=MUTED, labelpad=3)
     return titles

@@ -14,10 +14,10 @@ from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.metrics.records import TextsInTrain
 from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.config import ReportConfig
-from permafrost.stages.report.entries import DASH, hundredths
+from permafrost.stages.report.entries import DASH, TIED, hundredths
 from permafrost.stages.report.learning import LearningCurve, Run
 from permafrost.stages.report.standing import Standing, standings
-from permafrost.stages.report.tables import TIED, Average, Column, ResultsTable, averages
+from permafrost.stages.report.tables import Average, Column, ResultsTable, averages
 
 ONE_EXAMPLE = 0.003
 """A test set is small if one example changes the metric by more than this."""
@@ -60,7 +60,7 @@ def annotated(
         averages=means,
         notes=(
             *unfinished_note(curves, [row.method for row in table.of_role("control")]),
-            *marks_note(by_column, bootstrap),
+            *marks_note(by_column, bootstrap, table.has_seeds),
             *few_seeds_note(results, by_column),
             *(averages_note(columns, means) if is_averaged else ()),
             *small_sets_note(replace(table, standings=by_column), bootstrap),
@@ -70,17 +70,22 @@ def annotated(
     )
 
 
-def marks_note(standings: Sequence[Standing], config: BootstrapConfig) -> tuple[str, ...]:
+def marks_note(
+    standings: Sequence[Standing], config: BootstrapConfig, has_seeds: bool
+) -> tuple[str, ...]:
     """A note on how the best of each column was compared with the others, if it was."""
     n_comparisons = sum(len(s.against_best) for s in standings)
     n_results = sum(s.n_results for s in standings)
     n_missing = n_results - sum(len(s.cells) for s in standings)
+    over_seeds = (
+        "metrics averaged over seeds, with other seeds drawn in each of " if has_seeds else ""
+    )
     notes: list[str] = []
     if n_comparisons:
         notes.append(
             f"{TIED}: the difference from the best of the column is not significant at {config.alpha:g} "
-            "(paired bootstrap over the test examples, metrics averaged over seeds, with other seeds drawn "
-            f"in each of {config.n_resamples:,} resamples, two-sided; "
+            f"(paired bootstrap over the test examples, {over_seeds}{config.n_resamples:,} resamples, "
+            "two-sided; "
             f"{_counted(n_comparisons, 'comparison')}, not corrected for their number). The best "
             "is the one with the highest score on test, which favours it; nothing was chosen by these scores."
         )

@@ -18,6 +18,12 @@ from permafrost.stages.report.alignment import (
 from permafrost.stages.report.attention import AttentionRows, attention_examples
 from permafrost.stages.report.cells import Cell, CellResult, TaskCorpus, read_results
 from permafrost.stages.report.choices import ChoiceRow, choice_rows, choices_table, settled_table
+from permafrost.stages.report.claims import (
+    ClaimResult,
+    claim_results,
+    claims_summary,
+    claims_table,
+)
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.controls import control_findings, controls_table
 from permafrost.stages.report.costs import (
@@ -28,6 +34,7 @@ from permafrost.stages.report.costs import (
     extractions_table,
 )
 from permafrost.stages.report.errors import task_errors
+from permafrost.stages.report.finding import finding
 from permafrost.stages.report.graph_picture import picture, picture_description, standalone
 from permafrost.stages.report.html import Page, render
 from permafrost.stages.report.layers import (
@@ -127,7 +134,9 @@ def write_report(
     _check_tasks(config, results, texts)
     curves = learning_curves(results)
     table = annotated(tabulate(results), results, config, curves)
+    said = finding(table, config, has_gaps=bool(gaps))
     table = replace(table, notes=(*gaps, *table.notes))
+    claims = claim_results(config.claims, table, config.bootstrap)
     by_layer = () if layer_curves is None else read_layer_curves(layer_curves)
     probed = (
         {} if probes is None else {p.figure: p for p in read_probes(probes, probe_captions or {})}
@@ -198,11 +207,15 @@ def write_report(
         _write_parquet(folder / "token_summary.parquet", token_table)
     write_durably(folder / "results.md", results_markdown(table).encode())
     write_durably(folder / "results.tex", results_latex(table, config.title).encode())
-    write_json(folder / "summary.json", {"title": config.title, **results_summary(table)})
+    summary = {"title": config.title, "finding": said, **results_summary(table)}
+    if claims:
+        summary["claims"] = claims_summary(claims)
+    write_json(folder / "summary.json", summary)
     costs = cost_rows(results, curves)
     others = plain_tables(
         table,
         config.bootstrap.level,
+        claims=claims,
         layers=layer_tables(by_layer),
         weighed=weighed,
         choices=choice_rows(results),
@@ -213,6 +226,8 @@ def write_report(
     write_durably(folder / "tables.tex", to_latex(others).encode())
     page = Page(
         config=config,
+        finding=said,
+        claims=claims,
         results=results,
         table=table,
         corpora=texts,
@@ -260,6 +275,7 @@ def plain_tables(
     table: ResultsTable,
     level: float,
     *,
+    claims: Sequence[ClaimResult],
     layers: Sequence[LayerTable],
     weighed: Sequence[TaskSummary],
     choices: Sequence[ChoiceRow],
@@ -271,6 +287,7 @@ def plain_tables(
     Args:
         table: the results, with their intervals.
         level: coverage of the intervals.
+        claims: what came of them.
         layers: scores by layer, by task.
         weighed: summaries of token weights, by task.
         choices: what was chosen on dev.
@@ -279,6 +296,7 @@ def plain_tables(
     """
     tables = (
         intervals_table(table, level),
+        claims_table(claims, level),
         controls_table(control_findings(table)),
         *map(layers_table, layers),
         *map(token_weights_table, weighed),

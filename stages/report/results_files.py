@@ -9,10 +9,10 @@ import pyarrow as pa
 from permafrost.stages.metrics.bootstrap import Interval
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.cells import CellResult
-from permafrost.stages.report.entries import DASH, hundredths
+from permafrost.stages.report.entries import DASH, TIED, hundredths
 from permafrost.stages.report.markup import escaped, floating, literal, tabular
 from permafrost.stages.report.standing import Standing
-from permafrost.stages.report.tables import TIED, Column, PrintedMark, ResultsTable, Row
+from permafrost.stages.report.tables import Column, PrintedMark, ResultsTable, Row
 
 CellName = tuple[str, str, int]
 """Method, task, seed."""
@@ -91,11 +91,12 @@ def _ends(interval: Interval | None) -> list[float] | None:
 
 def results_markdown(table: ResultsTable) -> str:
     """A pipe table, best in bold and controls labelled, with majority rate, class balance and notes below."""
+    seeds = ["seeds"] if table.has_seeds else []
     body = [
         [
             literal(row.label),
             *(_MARKDOWN[p.mark].format(p.text) for p in table.printed(row)),
-            str(row.n_seeds),
+            *(str(row.n_seeds) for _ in seeds),
         ]
         for row in table.rows
     ]
@@ -103,10 +104,10 @@ def results_markdown(table: ResultsTable) -> str:
     header = [
         "method",
         *(f"{literal(c.heading)} ({literal(c.metric)})" for c in (*table.columns, *table.averages)),
-        "seeds",
+        *seeds,
     ]
     rule = [":---", *("---:" for _ in header[1:])]
-    dashes = [DASH] * (len(table.averages) + 1)
+    dashes = [DASH] * (len(table.averages) + len(seeds))
     last = [["majority class", *majority, *dashes]] if table.has_majority else []
     if table.has_classes:
         shares = [c.balance_text for c in table.columns]
@@ -163,22 +164,24 @@ def results_summary(table: ResultsTable) -> dict[str, Any]:
 def results_latex(table: ResultsTable, title: str) -> str:
     """The results, best in bold, with the notes as the caption."""
     columns = (*table.columns, *table.averages)
+    seeds = ["seeds"] if table.has_seeds else []
     head = [
-        ["method", *(escaped(c.heading) for c in columns), "seeds"],
-        ["", *(escaped(c.metric) for c in columns), ""],
+        ["method", *(escaped(c.heading) for c in columns), *seeds],
+        ["", *(escaped(c.metric) for c in columns), *("" for _ in seeds)],
     ]
     roles: tuple[Role, ...] = ("method", "baseline", "control")
     groups = [[_row(table, row) for row in table.of_role(role)] for role in roles]
-    dashes = [escaped(DASH)] * (len(table.averages) + 1)
+    dashes = [escaped(DASH)] * (len(table.averages) + len(seeds))
     rates = [DASH if c.majority is None else hundredths(c.majority) for c in table.columns]
     majority = [["majority class", *map(escaped, rates), *dashes]] if table.has_majority else []
     spread = ", mean ± sample standard deviation over seeds" if table.has_spread else ""
     about = f"{title}. Test metric × 100{spread}; bold: highest mean of the methods in a column."
     caption = " ".join(map(escaped, (about, *table.notes)))
-    body = tabular("l" + "r" * (len(columns) + 1), [head, *groups, majority])
+    body = tabular("l" + "r" * (len(columns) + len(seeds)), [head, *groups, majority])
     return floating(body, caption, "results")
 
 
 def _row(table: ResultsTable, row: Row) -> list[str]:
     printed = (_MARKED[p.mark].format(escaped(p.text)) for p in table.printed(row))
-    return [escaped(row.label), *printed, str(row.n_seeds)]
+    seeds = [str(row.n_seeds)] if table.has_seeds else []
+    return [escaped(row.label), *printed, *seeds]

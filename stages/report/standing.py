@@ -6,7 +6,7 @@ example. A result takes part if these were kept and reproduce the reported score
 resamples if they have the same examples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +55,9 @@ class Standing:
     """Every other method except controls."""
     n_results: int = 0
     """Number of results in the column, with or without an interval."""
+    estimates: tuple[Mapping[str, Estimate], ...] = field(default=(), compare=False, repr=False)
+    """Behind the intervals of the entries, by method; methods with the same test examples are together, and
+    their resamples are the same."""
 
     @property
     def best(self) -> str | None:
@@ -106,6 +109,7 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
         )
         for c in resampled
     }
+    estimates: list[Mapping[str, Estimate]] = []
     entries: dict[str, Interval] = {}
     against: tuple[AgainstBest, ...] = ()
     scores: dict[str, list[float]] = {}
@@ -115,6 +119,7 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
     best = max((m for m in scores if m in methods), key=lambda m: np.mean(scores[m]), default=None)
     for group in groups:
         means = _means(group, {method: len(values) for method, values in scores.items()})
+        estimates.append(means)
         entries |= {m: interval(e, config.level, config.seed) for m, e in means.items()}
         if best in means:
             against = tuple(
@@ -124,7 +129,7 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
                 for method, estimated in means.items()
                 if method in methods and method != best
             )
-    return Standing(cells, entries, against, len(results))
+    return Standing(cells, entries, against, len(results), tuple(estimates))
 
 
 def _same_examples(

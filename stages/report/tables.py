@@ -19,8 +19,6 @@ from permafrost.stages.report.standing import Standing
 
 _MOST_CLASSES = 3
 """Up to this many classes their shares are listed; of more, the range is given."""
-TIED = "≈"
-"""Marks a method that is not significantly worse than the best of its column."""
 PrintedMark = Literal["plain", "best", "tied"]
 """`best`: bold; `tied`: not the best, but not significantly worse either."""
 
@@ -183,6 +181,11 @@ class ResultsTable:
         """Whether any entry has several seeds, and so a spread."""
         return any(e is not None and e.sd is not None for row in self.rows for e in row.entries)
 
+    @property
+    def has_seeds(self) -> bool:
+        """Whether anything was trained or drawn, so that seeds play a part."""
+        return self.has_spread or any(any(row.n_parameters) for row in self.rows)
+
     def text(self, entry: Entry) -> str:
         """The entry as printed: with its spread, unless no entry has one."""
         return entry.text if self.has_spread else hundredths(entry.mean)
@@ -309,7 +312,8 @@ def intervals_table(table: ResultsTable, level: float) -> PlainTable:
             test = (hundredths(interval.value), _span(interval.low, interval.high, hundredths))
             rows.append((column.heading, row.method, *test, *to_best))
     header = ("task", "method", "test", "interval", "vs. best", "interval", "p")
-    title = f"Test metric with its {level:.0%} interval over test examples and seeds, × 100"
+    over = "test examples and seeds" if table.has_seeds else "test examples"
+    title = f"Test metric with its {level:.0%} interval over {over}, × 100"
     return PlainTable(title, header, tuple(rows))
 
 

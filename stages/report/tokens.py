@@ -132,9 +132,11 @@ def read_weights(results: Sequence[CellResult]) -> tuple[CellWeights, ...]:
         CorruptDataError: a file lacks a column or cannot be read.
     """
     return tuple(
-        CellWeights(r.cell.method, r.cell.task, r.cell.seed, r.cell.folder, _text_weights(path))
+        CellWeights(r.cell.method, r.cell.task, r.cell.seed, r.cell.folder, texts)
         for r in results
-        if r.cell.role == "method" and (path := r.cell.folder / TOKEN_WEIGHTS).exists()
+        if r.cell.role == "method"
+        and (path := r.cell.folder / TOKEN_WEIGHTS).exists()
+        and (texts := _text_weights(path))
     )
 
 

@@ -22,6 +22,7 @@ from permafrost.stages.fit import (
     evaluate,
     majority_rate,
 )
+from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import predictions_table
 
 SPLITS = ("dev", "test")
@@ -31,11 +32,19 @@ Answered = Mapping[str, tuple[Examples, Predictions]]
 """Examples and answers of `SPLITS`."""
 
 
-def answers_table(answered: Answered) -> pa.Table:
-    """The answers, one row per example; see `predictions_table`."""
-    return pa.concat_tables(
+def answers_table(data: FitData, answered: Answered) -> pa.Table:
+    """The answers on a corpus, one row per example; see `predictions_table` and `identified`."""
+    table = pa.concat_tables(
         predictions_table(s.split, s.sides, s.labels, p.values, p.scores)
         for s, p in answered.values()
+    )
+    parts = [p.probabilities for _, p in answered.values() if p.probabilities is not None]
+    return identified(
+        table,
+        data.examples,
+        data.digests,
+        data.label_names,
+        np.concatenate(parts) if parts else None,
     )
 
 

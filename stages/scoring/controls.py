@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.corpus.columns import advice_on_splits
@@ -17,6 +18,7 @@ from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import overlap_metrics
 from permafrost.stages.fit.logistic import best_regression
 from permafrost.stages.fit.metrics import class_balance, evaluate, majority_rate
+from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import Scores, predictions_table
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -93,13 +95,25 @@ def run_control(config: ControlConfig, corpus: Corpus) -> Scores:
     }
     is_binary = len(corpus.label_names) == 2
     tables: list[pa.Table] = []
+    probabilities: list[NDArray[np.float64]] = []
     for split in ("dev", "test"):
         rows = corpus.split(split)
         sides = [rows.column(side).to_numpy() for side in _sides(corpus)]
-        score = np.asarray(model.predict_proba(features[split]))[:, 1] if is_binary else None
+        # Classes that train does not have keep 0.
+        shares = np.zeros((rows.num_rows, len(corpus.label_names)))
+        shares[:, model.classes_] = model.predict_proba(features[split])
+        probabilities.append(shares)
         guesses = model.predict(features[split])
+        score = shares[:, 1] if is_binary else None
         tables.append(predictions_table(split, sides, labels[split], guesses, score))
-    return Scores(metrics, pa.concat_tables(tables))
+    table = identified(
+        pa.concat_tables(tables),
+        corpus.examples,
+        corpus.digests,
+        corpus.label_names,
+        np.concatenate(probabilities),
+    )
+    return Scores(metrics, table)
 
 
 def require_control(config: ControlConfig, corpus: Corpus) -> None:

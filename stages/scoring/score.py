@@ -57,7 +57,7 @@ class ScoreResult:
     metrics: dict[str, Any]
     """Those of `answer_metrics`, choice and n_parameters."""
     predictions: pa.Table
-    """See `predictions_table`.
+    """See `predictions_table` and `identified`.
 
     By task: the class and, with two classes, the probability of class 1; the cosine, without a score; the
     rank of the partner (the label is the ideal rank, 1) and its similarity."""
@@ -106,7 +106,7 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
     texts = _spread(answered["test"][0], config.n_weight_texts)
     weights = _weights(moved, data, texts, config.batch_size, torch_device)
     vectors = _map(moved, data, answered["test"][0], config, torch_device)
-    return ScoreResult(metrics, answers_table(answered), weights, vectors)
+    return ScoreResult(metrics, answers_table(data, answered), weights, vectors)
 
 
 def scored_examples(data: FitData) -> dict[str, Examples]:

@@ -20,6 +20,7 @@ from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import overlap_metrics
 from permafrost.stages.embed.corpus import CorpusVectors
 from permafrost.stages.metrics.correlations import pearson, spearman
+from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import Scores, predictions_table
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -93,7 +94,7 @@ def score_pairs(
         "n_parameters": n_parameters,
         **{f"{split}_{name}": v for split in _SPLITS for name, v in scores[split].items()},
     }
-    return Scores(metrics, predictions)
+    return Scores(metrics, identified(predictions, corpus.examples, corpus.digests, ()))
 
 
 def require_graded(corpus: Corpus) -> None:

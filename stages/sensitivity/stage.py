@@ -36,6 +36,7 @@ class SensitivityConfig(TextSample):
     """Which readouts, of which texts, and how exactly."""
 
     readouts: tuple[Readout, ...] = Field(default=("readout", "mean"), min_length=1)
+    """Which vectors of a text are differentiated."""
     layer: Literal["last", "final"] | PositiveInt = "last"
     """Hidden states that are read out: a block, `final`, or `last` (`final` where there is one, else the last
     block)."""

@@ -1,33 +1,37 @@
 """Logit lens: which later tokens can be read off a vector with the backbone's own unembedding?
 
-Source: Value Aggregation, appendix E: vectors of every layer through the final norm and the unembedding,
-mean reciprocal rank (MRR@100) of the true token at later offsets. The paper leaves open over which positions
-the mean runs and how ties count. Here: over every token of a text, and the one before it, and a tie counts
-against the vector.
+Source: Value Aggregation, appendix E: the unembedding on vectors of every layer, mean reciprocal rank
+(MRR@100) of the true token at later offsets, over examples of a text and the length t of a prefix; attention
+sees the prefix alone. The target is the token t + k, as the text has it, whose k = 1 is the next token; the
+formula is one further. The paper names no norm: `norm: none`; by default the final norm is applied, as in a
+lens. It asks prefixes of 50 to 150 tokens (`prefixes`); by default every token of a text, and the one before
+it, is asked. How ties count is not said: here against the vector.
 
 Runs the backbone: a store keeps the attention row of the readout token only, and this needs every token's.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from permafrost.stages.corpus.text_sample import TextSample, choose_texts
 from permafrost.stages.extraction.backbone import Backbone
-from permafrost.stages.extraction.recipes import Recipe, encode
+from permafrost.stages.extraction.recipes import Encoded, Recipe, definite_readout, encode
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.extraction.token_budget import batches
 from permafrost.stages.extraction.unembedding import Unembedding, read_unembedding
 from permafrost.stages.probes import Point, ProbeCurves
+from permafrost.stages.token_prediction.ahead import inputs_to, vectors_by_later_weights
+from permafrost.stages.token_prediction.prefix_draws import Prefixes, draw_prefixes
 from permafrost.stages.token_prediction.prefixes import require_prefixes
 from permafrost.stages.token_prediction.ranks import (
     NOWHERE,
@@ -40,6 +44,7 @@ from permafrost.stages.token_prediction.targets import following_tokens
 from permafrost.stages.token_prediction.vectors import Vector, token_vectors
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
+from permafrost.storage.ragged import Ragged
 
 BATCH_TOKENS = 2048
 """Padded tokens that go through the backbone at a time; the ranks do not depend on it beyond rounding."""
@@ -51,11 +56,27 @@ _Cell = tuple[int, int]
 class LogitLensConfig(TextSample):
     """Whose vectors are read, and how far ahead."""
 
-    vector: Vector = "hidden"
+    vector: Vector | Literal["aligned_wva_ahead"] = "hidden"
+    """Which vector of a token is read: the residual stream (`hidden`), the mean of the values up to it
+    (`aligned_va`), these weighted by its own attention (`aligned_wva`) or by that of the token that is asked
+    for, which has read the tokens between (`aligned_wva_ahead`; needs `prefixes`). Values go through the
+    output projection."""
+    norm: Literal["final", "none"] = "final"
+    """What stands between a vector and the unembedding."""
+    prefixes: Prefixes | None = None
+    """Read the vectors of the last tokens of these prefixes only; of every token if not given."""
     offsets: tuple[PositiveInt, ...] = Field(default=(1, 2, 3, 5, 10), min_length=1)
     """1 is the next token."""
     cutoff: PositiveInt = 100
     """A token of a worse rank counts as not found."""
+
+    @model_validator(mode="after")
+    def _weights_of_a_later_token_have_a_prefix(self) -> "LogitLensConfig":
+        if self.vector == "aligned_wva_ahead" and self.prefixes is None:
+            raise ValueError(
+                "vector is 'aligned_wva_ahead', whose weights are over a prefix; give 'prefixes'"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -122,19 +143,18 @@ def logit_lens(
             long enough, or no token at an offset.
     """
     require_prefixes(recipe, backbone.sizes)
+    _require_weights(config, recipe)
     unembedding = read_unembedding(backbone.files).to(backbone.device)
     chosen = sorted(choose_texts(texts, config), key=len)
     encoded = encode(recipe, backbone.tokenizer, chosen, max_length)
+    asked = _asked(config, encoded)
     sums, counts = defaultdict[_Cell, float](float), Counter[_Cell]()
     progress.start("logit lens", len(encoded), "texts")
     try:
         for indices in batches(encoded.token_ids.lengths, BATCH_TOKENS):
-            part = encoded.take(indices)
-            targets = following_tokens(
-                part.token_ids, part.span_start, part.span_end, config.offsets
-            )
-            for layer, rows in token_vectors(backbone, part, recipe, config.vector):
-                ranks = _ranks(backbone, unembedding, rows, targets)
+            part, targets = encoded.take(indices), asked.take(indices)
+            for layer, rows, wanted in _vectors(config, backbone, recipe, part, targets):
+                ranks = _ranks(config, backbone, unembedding, rows, wanted)
                 for offset, ranks_at in zip(config.offsets, ranks, strict=True):
                     sums[offset, layer] += float(reciprocal_ranks(ranks_at, config.cutoff).sum())
                     counts[offset, layer] += len(ranks_at)
@@ -152,14 +172,55 @@ def require_offsets(
     Raises:
         InputError: no text long enough, or no token at an offset.
     """
+    _require_weights(config, recipe)
     chosen = choose_texts(texts, config)
-    encoded = encode(recipe, target.tokenizer, chosen, target.max_length)
-    targets = following_tokens(
-        encoded.token_ids, encoded.span_start, encoded.span_end, config.offsets
-    )
-    for offset, column in zip(config.offsets, targets.T, strict=True):
+    asked = _asked(config, encode(recipe, target.tokenizer, chosen, target.max_length))
+    for offset, column in zip(config.offsets, asked.data.T, strict=True):
         if (column == NOWHERE).all():
             raise _too_short(config, offset)
+
+
+def _require_weights(config: LogitLensConfig, recipe: Recipe) -> None:
+    if config.vector == "aligned_wva_ahead" and definite_readout(recipe) != "last":
+        raise InputError(
+            f"vector 'aligned_wva_ahead' reads the attention of the last token of an input cut short, but "
+            f"the recipe {recipe.name()} has its readout elsewhere; leave 'readout' out"
+        )
+
+
+def _asked(config: LogitLensConfig, encoded: Encoded) -> Ragged:
+    """By text the tokens that each of its tokens is asked for, `[n_tokens, n_offsets]`."""
+    start, end = encoded.span_start, encoded.span_end
+    targets = following_tokens(encoded.token_ids, start, end, config.offsets)
+    if config.prefixes is not None:
+        texts, lengths = draw_prefixes(config.prefixes, encoded, config.offsets, config.seed)
+        is_drawn = np.zeros(len(targets), dtype=np.bool_)
+        is_drawn[encoded.token_ids.offsets[texts] + start[texts] + lengths - 1] = True
+        targets[~is_drawn] = NOWHERE
+    return Ragged(targets, encoded.token_ids.offsets)
+
+
+def _vectors(
+    config: LogitLensConfig, backbone: Backbone, recipe: Recipe, part: Encoded, asked: Ragged
+) -> Iterator[tuple[int, Tensor, NDArray[np.int64]]]:
+    """Layer, vectors, and the tokens that each of these is asked for."""
+    if config.vector != "aligned_wva_ahead":
+        for layer, rows in token_vectors(backbone, part, recipe, config.vector):
+            yield layer, rows, asked.data
+        return
+    (flat,) = np.nonzero((asked.data != NOWHERE).any(axis=1))
+    if not len(flat):
+        return
+    texts = np.searchsorted(asked.offsets, flat, side="right") - 1
+    n_prefix = flat - asked.offsets[texts] + 1
+    for column, offset in enumerate(config.offsets):
+        queries = inputs_to(part, texts, n_prefix + offset)
+        for chosen in batches(queries.token_ids.lengths, BATCH_TOKENS):
+            wanted = np.full((len(chosen), len(config.offsets)), NOWHERE, dtype=np.int64)
+            wanted[:, column] = asked.data[flat[chosen], column]
+            cut = queries.take(chosen)
+            for layer, rows in vectors_by_later_weights(backbone, cut, recipe, n_prefix[chosen]):
+                yield layer, rows, wanted
 
 
 def _too_short(config: LogitLensConfig, offset: int) -> InputError:
@@ -170,12 +231,17 @@ def _too_short(config: LogitLensConfig, offset: int) -> InputError:
 
 
 def _ranks(
-    backbone: Backbone, unembedding: Unembedding, rows: Tensor, targets: NDArray[np.int64]
+    config: LogitLensConfig,
+    backbone: Backbone,
+    unembedding: Unembedding,
+    rows: Tensor,
+    targets: NDArray[np.int64],
 ) -> list[NDArray[np.int64]]:
     """By offset the ranks of the tokens that there are."""
     has_target = (targets != NOWHERE).any(axis=1)
     wanted = torch.from_numpy(targets[has_target]).to(rows.device)
-    normed = _normed(backbone, rows[torch.from_numpy(has_target).to(rows.device)])
+    read = rows[torch.from_numpy(has_target).to(rows.device)]
+    normed = read if config.norm == "none" else _normed(backbone, read)
     ranks = target_ranks(normed, unembedding, wanted).cpu().numpy()
     return [column[column > 0] for column in ranks.T]
 

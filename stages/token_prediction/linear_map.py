@@ -38,7 +38,9 @@ class MapConfig(BaseModel):
     lr: float = Field(default=3e-3, gt=0, allow_inf_nan=False)
     """Of Adam, for keys scaled to a mean square norm of 1."""
     batch_size: int = Field(default=256, ge=1, le=MAX_STEPS)
+    """Tokens per step."""
     max_epochs: int = Field(default=10, ge=1, le=MAX_STEPS)
+    """Passes over the tokens, at most."""
     patience: int = Field(default=2, ge=1, le=MAX_STEPS)
     """Epochs without a lower loss on dev after which training ends."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)

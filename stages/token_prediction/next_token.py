@@ -1,9 +1,10 @@
 """Next-token probe: how much of the next token can a linear map read off a layer's stored vectors?
 
-Source: Value Aggregation, appendix D. Where it argues from the loss of the last state, this measures every
-layer: a linear map is trained on train, stopped on dev and scored on test, with the rows of the backbone's
-own unembedding as keys. Two more predictors stand beside it: the backbone's own prediction from its final
-states, and the frequencies of tokens in train, which see no text at all.
+Source: Value Aggregation, appendix D, figures 5 and 6: a linear softmax on the last hidden state of a prefix,
+or on the mean of the prefix's values (`of: va`), accuracy and loss. Where it draws epochs, this measures
+every layer: a linear map is trained on train, stopped on dev and scored on test, with the rows of the
+backbone's own unembedding as keys. Two more predictors stand beside it: the backbone's own prediction from
+its final states, and the frequencies of tokens in train, which see no text at all.
 
 Reads stored features, and of the weights one matrix.
 """
@@ -40,7 +41,12 @@ from permafrost.stages.token_prediction.linear_map import (
 )
 from permafrost.stages.token_prediction.prefixes import require_prefixes
 from permafrost.stages.token_prediction.ranks import load_ranked, save_ranked
-from permafrost.stages.token_prediction.stored_tokens import SplitTokens, split_tokens
+from permafrost.stages.token_prediction.stored_tokens import (
+    SplitTokens,
+    each_token,
+    prefix_means,
+    split_tokens,
+)
 from permafrost.storage.progress import Progress
 
 
@@ -63,7 +69,9 @@ class LinearNextToken(_Asked, MapConfig):
     """A linear map of the vectors of each layer."""
 
     predictor: Literal["linear"] = "linear"
-    of: Literal["hidden", "values"] = "hidden"
+    of: Literal["hidden", "values", "va"] = "hidden"
+    """A token's hidden state, its attention values, or `va`: the mean of the values of all tokens of the
+    input up to it, which is Value Aggregation of the prefix."""
     layers: str = "all"
     """As in a capture."""
 
@@ -73,7 +81,8 @@ class LinearNextToken(_Asked, MapConfig):
         Raises:
             InputError: a layer that this backbone does not have.
         """
-        item = CaptureItem(what=self.of, layers=self.layers)
+        what = "hidden" if self.of == "hidden" else "values"
+        item = CaptureItem(what=what, layers=self.layers)
         return in_order(name.text for name in item.names(sizes))
 
 
@@ -186,8 +195,10 @@ def probe_next_token(
         rows = [_row(end, place(end, sizes), scored, None, tokens) for end in ends]
         return _scores(rows, config.cutoff)
 
+    made_of = prefix_means if config.predictor == "linear" and config.of == "va" else each_token
+
     def examples(split: str, array: str) -> Examples:
-        rows = torch.from_numpy(tokens[split].rows(features, array)).to(device)
+        rows = torch.from_numpy(tokens[split].rows(features, array, made_of)).to(device)
         return Examples(rows, torch.from_numpy(tokens[split].targets).to(device))
 
     arrays, rows = config.arrays(features.sizes), list[dict[str, object]]()

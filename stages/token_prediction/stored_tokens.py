@@ -39,8 +39,16 @@ class SplitTokens:
     targets: Int64[np.ndarray, " n"]
     """The token that follows, of those that are asked."""
 
-    def rows(self, features: StoredFeatures, array: str) -> Float32[np.ndarray, "n d"]:
-        """The rows of these tokens in an array of the store."""
+    def rows(
+        self, features: StoredFeatures, array: str, made_of: Callable[[Ragged], NDArray[np.float32]]
+    ) -> Float32[np.ndarray, "n d"]:
+        """The vectors of these tokens.
+
+        Args:
+            features: where the rows of whole inputs are read.
+            array: its name in the store.
+            made_of: makes a vector of every token from the rows of inputs; `each_token` or `prefix_means`.
+        """
         reader = open_reader(
             features.store,
             array,
@@ -51,9 +59,23 @@ class SplitTokens:
         parts, at = list[NDArray[np.float32]](), 0
         for _, batch in reader.in_order(_TEXTS_AT_A_TIME):
             n = len(batch.data)
-            parts.append(batch.data[self.asked[at : at + n]])
+            parts.append(made_of(batch)[self.asked[at : at + n]])
             at += n
         return np.concatenate(parts)
+
+
+def each_token(rows: Ragged) -> NDArray[np.float32]:
+    """Of every token its own row."""
+    return rows.data
+
+
+def prefix_means(rows: Ragged) -> NDArray[np.float32]:
+    """Of every token the mean of the rows of its input up to it; summed in float64."""
+    parts = [
+        part.cumsum(axis=0, dtype=np.float64) / np.arange(1, len(part) + 1)[:, None]
+        for part in rows
+    ]
+    return np.concatenate(parts).astype(np.float32)
 
 
 def split_tokens(

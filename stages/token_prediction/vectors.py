@@ -82,12 +82,14 @@ def token_vectors(
             rows = heads.rows[k].float()
         else:
             means = _prefix_means(recorder.rows[f"values/{k}"].float(), encoded)
-            rows = _shared_by_heads(backbone.sizes, means)
-        weight, bias = _projection(backbone, k)
+            rows = shared_by_heads(backbone.sizes, means)
+        weight, bias = projection_of(backbone, k)
         yield k, rows @ weight + bias
 
 
-def _projection(backbone: Backbone, block: int) -> tuple[Tensor, Tensor]:
+def projection_of(backbone: Backbone, block: int) -> tuple[Tensor, Tensor]:
+    """Weight `[d_heads, d_model]` and bias of a block's output projection, on the backbone's device; a bias
+    of zeros where there is none."""
     weight, bias = output_projection(backbone, block)
     zero = np.zeros(weight.shape[1], dtype=np.float32)
     both = (weight, zero if bias is None else bias)
@@ -107,7 +109,7 @@ def _prefix_means(
     return torch.cat(parts).float()
 
 
-def _shared_by_heads(
+def shared_by_heads(
     sizes: BackboneSizes, values: Float[Tensor, "n_tokens width"]
 ) -> Float[Tensor, "n_tokens z"]:
     """Each key-value head once for every attention head that reads it, heads side by side."""

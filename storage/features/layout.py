@@ -3,6 +3,8 @@
 S: token slots of a segment; N: text rows of a segment. One shard of any array is one segment.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,6 +67,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype({"bfloat16": "uint16"}.get(name, name)).newbyteorder("<")
 
 
+_BFLOAT16_NAN = 0x7FC0
 _NOT_THE_COPIED_SIGN = np.int32(-0x70000001)
 _BIAS = np.float32(2.0**112)
 _BEYOND = np.float32(2.0**16)
@@ -114,6 +117,15 @@ class ArraySpec:
         """Bytes of one row on disk."""
         return (self.width or 1) * self.storage.itemsize
 
+    @property
+    def fill(self) -> int | float | bool:
+        """What a slot without a text holds, in the dtype on disk: no number that a backbone could give."""
+        if self.dtype == "bool":
+            return False
+        if self.dtype == "bfloat16":
+            return _BFLOAT16_NAN
+        return -1 if self.storage.kind in "iu" else math.nan
+
     def segment_rows(self, axes: Axes) -> int:
         """Rows of one shard."""
         return axes.segment_tokens if self.axis == "token" else axes.segment_texts
@@ -125,6 +137,8 @@ class ArraySpec:
 
 TOKEN_IDS = ArraySpec("token_ids", "token", None, "int32")
 SPAN = ArraySpec("span", "token", None, "bool")
+TEXT_OF_TOKEN = ArraySpec("text_of_token", "token", None, "int32")
+"""Row of each token's text on the axis `text`; made from the segment tables."""
 
 
 class StoreSizes(BaseModel):
@@ -145,7 +159,7 @@ def array_spec(array: str, sizes: StoreSizes, dtype: FloatName) -> ArraySpec:
     Raises:
         NotFoundError: no such kind of array.
     """
-    for fixed in (TOKEN_IDS, SPAN):
+    for fixed in (TOKEN_IDS, SPAN, TEXT_OF_TOKEN):
         if array == fixed.name:
             return fixed
     parts = array.split("/")
@@ -163,9 +177,18 @@ def array_spec(array: str, sizes: StoreSizes, dtype: FloatName) -> ArraySpec:
         case _:
             raise NotFoundError(
                 f"{quoted(array)} is not an array of a feature store; there are token_ids, span, "
-                f"hidden/<index>, values/<block>, attention_rows/<block> and "
+                f"text_of_token, hidden/<index>, values/<block>, attention_rows/<block> and "
                 f"pooled/<hidden|values>_<how>/<index>"
             )
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of arrays sorted, those with numbers by their numbers: `hidden/2` before `hidden/10`."""
+
+    def key(name: str) -> list[tuple[bool, int, str]]:
+        return [(not p.isdigit(), int(p) if p.isdigit() else 0, p) for p in name.split("/")]
+
+    return sorted(names, key=key)
 
 
 def zarr_metadata(spec: ArraySpec, axes: Axes, n_segments: int, codec: Codec) -> dict[str, Any]:
@@ -183,7 +206,7 @@ def zarr_metadata(spec: ArraySpec, axes: Axes, n_segments: int, codec: Codec) ->
         "data_type": spec.storage.name,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [shard, *tail]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": False if spec.dtype == "bool" else 0 if spec.storage.kind in "iu" else 0.0,
+        "fill_value": "NaN" if spec.fill != spec.fill else spec.fill,
         "codecs": [
             {
                 "name": "sharding_indexed",
@@ -198,6 +221,12 @@ def zarr_metadata(spec: ArraySpec, axes: Axes, n_segments: int, codec: Codec) ->
         "attributes": {"logical_dtype": spec.dtype},
         "dimension_names": [spec.axis, *([spec.columns] if tail else [])],
     }
+
+
+def earlier_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    """An array's metadata as earlier versions wrote it, which filled every slot without a text with zeros."""
+    zeros = {"bool": False, "int32": 0, "uint16": 0}
+    return {**metadata, "fill_value": zeros.get(metadata["data_type"], 0.0)}
 
 
 ZARR_GROUP: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}

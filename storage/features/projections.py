@@ -55,7 +55,8 @@ def projection_groups(store: FeatureStore) -> list[Path]:
 def write_projection_groups(store: FeatureStore) -> None:
     """Write the metadata of these groups."""
     for path in projection_groups(store):
-        rewrite(path, json_bytes(ZARR_GROUP))
+        if not is_there(path):
+            rewrite(path, json_bytes(ZARR_GROUP))
 
 
 def read_projection(
@@ -125,6 +126,19 @@ def _metadata(shape: Sequence[int], has_bias: bool) -> dict[str, Any]:
         "attributes": {"logical_dtype": "float32", "has_bias": has_bias},
         "dimension_names": ["d_heads", "d_model"][-len(shape) :],
     }
+
+
+def is_metadata(document: Any) -> bool:
+    """Whether this is the metadata of a projection, as it was written."""
+    try:
+        shape, attributes = tuple(document["shape"]), document["attributes"]
+        expected = _metadata(shape, attributes["has_bias"])
+        if "checksum" in attributes:
+            block, crc = attributes["block"], attributes["chunk_crc32c"]
+            expected["attributes"] |= _seal(shape, attributes["has_bias"], block, crc)
+    except (LookupError, TypeError, ValueError):
+        return False
+    return document == expected
 
 
 def _read_array(path: Path, block: int) -> tuple[NDArray[np.float32], bool]:

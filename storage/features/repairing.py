@@ -8,7 +8,7 @@ from permafrost.storage.features.copies import restore_tables
 from permafrost.storage.features.rebuilding import rebuild_record
 from permafrost.storage.features.receipts import Receipt, read_receipt
 from permafrost.storage.features.record import keep_record, read_record
-from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.store import DERIVED, FeatureStore
 from permafrost.storage.features.verification import PROJECTION, Damage, discard, free_lock, verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import Progress
@@ -81,7 +81,7 @@ def mend(root: Path, progress: Progress) -> Mended:
 def _known_receipts(store: FeatureStore, damage: list[Damage]) -> dict[tuple[int, str], Receipt]:
     found: dict[tuple[int, str], Receipt] = {}
     for item in damage:
-        if item.segment is not None and item.array is not None:
+        if item.segment is not None and item.array not in (None, *DERIVED):
             try:
                 receipt = read_receipt(store.root, item.segment, item.array)
             except CorruptDataError:

@@ -114,6 +114,7 @@ class SegmentDraft:
             chunk_rows=spec.chunk_rows(axes),
             shard_rows=spec.segment_rows(axes),
             codec=self._store.record.codec,
+            fill=spec.fill,
         )
 
     def append(self, array: str, rows: NDArray[Any], statistics: Statistics | None = None) -> None:

@@ -65,9 +65,10 @@ class ShardWriter:
         chunk_rows: int,
         shard_rows: int,
         codec: Codec,
+        fill: float | bool,
     ) -> None:
         assert 0 < n_rows <= shard_rows, f"{n_rows} rows for a shard of {shard_rows}"
-        self.draft, self._path, self._codec = draft, path, codec
+        self.draft, self._path, self._codec, self._fill = draft, path, codec, fill
         self._n_rows, self._received = n_rows, 0
         self._index = np.full((shard_rows // chunk_rows, 2), _ABSENT, dtype="<u8")
         self._chunk_rows, self._row_shape, self._dtype = chunk_rows, row_shape, dtype
@@ -109,7 +110,7 @@ class ShardWriter:
                     rows = rows[chunk_rows:]
                     continue
                 if self._buffer is None:
-                    self._buffer = np.zeros((chunk_rows, *self._row_shape), dtype=self._dtype)
+                    self._buffer = np.empty((chunk_rows, *self._row_shape), dtype=self._dtype)
                 n = min(chunk_rows - self._buffered, len(rows))
                 self._buffer[self._buffered : self._buffered + n] = rows[:n]
                 self._buffered += n
@@ -124,7 +125,7 @@ class ShardWriter:
         with self._closing_on_error():
             if self._buffered:
                 assert self._buffer is not None, "buffered rows lie in the buffer"
-                self._buffer[self._buffered :] = 0
+                self._buffer[self._buffered :] = self._fill
                 self._write_chunk(self._buffer)
             self._buffer = None
             index = self._index.tobytes()

@@ -10,6 +10,7 @@ from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.features.layout import (
     SPAN,
+    TEXT_OF_TOKEN,
     TOKEN_IDS,
     ZARR_GROUP,
     ArraySpec,
@@ -19,6 +20,7 @@ from permafrost.storage.features.layout import (
     array_spec,
     check_axes,
     choose_axes,
+    in_order,
     shard_key,
     zarr_metadata,
 )
@@ -38,6 +40,9 @@ from permafrost.storage.replica import fetch_missing
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
 """Arrays that every segment has, whatever is captured."""
+DERIVED = (TEXT_OF_TOKEN.name,)
+"""Arrays that follow from the segment tables; segments of earlier versions get them when they are next
+written."""
 
 
 _KEPT_SEGMENTS = 2
@@ -219,8 +224,9 @@ class FeatureStore:
         return committed_arrays(self.root, segment)
 
     def arrays(self) -> list[str]:
-        """All arrays that have at least one committed cell, sorted."""
-        return sorted(set[str]().union(*(self.committed(s) for s in self.segments())))
+        """All extracted arrays that have at least one committed cell, in the order of their numbers."""
+        found = set[str]().union(*(self.committed(s) for s in self.segments()))
+        return in_order(found.difference(DERIVED))
 
     def locate(self, digests: Sequence[str]) -> Locations:
         """Locate texts by content digest; a text that is not in the store gets segment -1."""

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from permafrost.storage.durable import (
     is_there,
-    json_bytes,
     read_json,
-    read_whole,
     remove,
     remove_any,
 )
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.copies import damaged_copies
-from permafrost.storage.features.layout import ZARR_GROUP
+from permafrost.storage.features.groups import group_problem
+from permafrost.storage.features.layout import earlier_metadata
 from permafrost.storage.features.projections import (
     drop_projection,
     projection_groups,
@@ -26,7 +25,7 @@ from permafrost.storage.features.projections import (
 from permafrost.storage.features.rebuilding import disagreements
 from permafrost.storage.features.receipts import revoke_receipt
 from permafrost.storage.features.segments import segment_path, table_copy
-from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.store import DERIVED, FeatureStore
 from permafrost.storage.features.writing import StoreWriter, lock_path
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import Progress
@@ -106,25 +105,14 @@ def _verify_metadata(store: FeatureStore) -> list[Damage]:
             found.append(Damage(None, array, f"{path}: {error}"))
             continue
         # A killed writer may have extended some arrays but not others; each must cover its own cells.
-        fitting = (store.array_metadata(array, n) for n in range(segment + 1, store.n_slots() + 1))
-        if content not in fitting:
+        wanted = [store.array_metadata(array, n) for n in range(segment + 1, store.n_slots() + 1)]
+        if content not in wanted and content not in map(earlier_metadata, wanted):
             found.append(Damage(None, array, f"{path} does not describe this store's {array}"))
     groups = {store.zarr_path / p / "zarr.json" for a in last for p in Path(a).parents}
     if stored_projections(store):
         groups.update(projection_groups(store))
-    found += [
-        Damage(None, None, f"{path} is not a Zarr group")
-        for path in sorted(groups)
-        if not _is_group(path)
-    ]
-    return found
-
-
-def _is_group(path: Path) -> bool:
-    try:
-        return read_whole(path).strip() == json_bytes(ZARR_GROUP).strip()
-    except (CorruptDataError, FileNotFoundError):
-        return False
+    problems = (group_problem(store, path) for path in sorted(groups))
+    return found + [Damage(None, None, problem) for problem in problems if problem is not None]
 
 
 def _verify_projections(store: FeatureStore) -> list[Damage]:
@@ -206,7 +194,7 @@ def discard(writer: StoreWriter, damage: Iterable[Damage]) -> dict[int, tuple[st
         if item.array is None:
             remove(segment_path(store.root, item.segment))
             remove(table_copy(store.root, item.segment))
-        else:
+        elif item.array not in DERIVED:  # these are written again below
             dropped[item.segment] = (*dropped.get(item.segment, ()), item.array)
     store.forget()
     writer.declare(store.arrays())

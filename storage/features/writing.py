@@ -14,6 +14,7 @@ import socket
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from permafrost.storage.durable import (
@@ -29,14 +30,20 @@ from permafrost.storage.durable import (
 )
 from permafrost.storage.errors import CorruptDataError, StoreBusyError
 from permafrost.storage.features.copies import keep_copies
-from permafrost.storage.features.layout import ZARR_GROUP
+from permafrost.storage.features.groups import write_groups
+from permafrost.storage.features.layout import TEXT_OF_TOKEN
 from permafrost.storage.features.rebuilding import require_agreement
 from permafrost.storage.features.receipts import Receipt, write_receipt
-from permafrost.storage.features.record import read_record, record_path
-from permafrost.storage.features.segment_drafts import Assignment, SealedCell, SealedSegment
+from permafrost.storage.features.record import has_record, read_record, record_path
+from permafrost.storage.features.segment_drafts import (
+    Assignment,
+    SealedCell,
+    SealedSegment,
+    SegmentDraft,
+)
 from permafrost.storage.features.segments import Segment, read_segment, write_segment
 from permafrost.storage.features.shard import unlike
-from permafrost.storage.features.store import ALWAYS, FeatureStore
+from permafrost.storage.features.store import ALWAYS, DERIVED, FeatureStore
 from permafrost.storage.lease import Lease
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.replica import replica_of
@@ -60,11 +67,7 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = path.read_text(encoding="utf-8", errors="replace") or "{}"
-            raise StoreBusyError(
-                f"the store {store.root} is being written by another process ({holder.strip()}); wait until "
-                f"it ends, or use another --home. Nothing was changed"
-            ) from error
+            raise _busy(store, path) from error
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         os.ftruncate(fd, 0)
         os.write(
@@ -76,6 +79,7 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
             _require_right(store)
             with contextlib.closing(StoreWriter(store, None)) as writer:
                 yield writer
+                writer.finish()
             return
         with replica.lease(store.root / "writer.lease") as lease:
             # Another machine may have written since this home was attached.
@@ -84,6 +88,7 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
             _require_right(store)
             with contextlib.closing(StoreWriter(store, lease)) as writer:
                 yield writer
+                writer.finish()
     finally:
         os.close(fd)
 
@@ -91,6 +96,20 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
 def lock_path(store: FeatureStore) -> Path:
     """The file that a writer locks; what it says about the holder is for people to read."""
     return store.root / "writer.lock"
+
+
+def _busy(store: FeatureStore, lock: Path) -> StoreBusyError:
+    try:
+        found = json.loads(lock.read_text(encoding="utf-8"))
+        writer = f"process {found['pid']} on {found['host']}, since {found['since']}"
+    except (OSError, ValueError, LookupError, TypeError):
+        writer = "another process"  # which has not written its name yet
+    error = StoreBusyError(
+        f"the store {store.root} is being written by {writer}; wait until it ends (--wait does), or use "
+        "another --home. Nothing was changed"
+    )
+    error.writer = writer
+    return error
 
 
 def _require_right(store: FeatureStore) -> None:
@@ -144,16 +163,30 @@ class StoreWriter:
         All arrays of an axis have the same length, or xarray would refuse to open them together.
         """
         n_segments = self.store.n_slots()
-        root = self.store.zarr_path
-        for array in sorted({*ALWAYS, *arrays, *self.store.arrays()}):
-            path = root / array / "zarr.json"
-            for folder in Path(array).parents:
-                group = root / folder / "zarr.json"
-                if not holds(group, json_bytes(ZARR_GROUP)):
-                    rewrite(group, json_bytes(ZARR_GROUP))
+        for array in sorted({*ALWAYS, *DERIVED, *arrays, *self.store.arrays()}):
+            path = self.store.zarr_path / array / "zarr.json"
             wanted = json_bytes(self.store.array_metadata(array, n_segments))
             if not holds(path, wanted):
                 rewrite(path, wanted)
+        self._derive()
+        write_groups(self.store)
+
+    def _derive(self) -> None:
+        """Write what follows from the segment tables, for the segments that lack it."""
+        for number in self.store.tables():
+            missing = [a for a in DERIVED if a not in self.store.committed(number)]
+            if not missing:
+                continue
+            try:
+                segment = self.store.segment(number)
+            except CorruptDataError:
+                continue  # told of by those who read it
+            if not segment.n_tokens:
+                continue
+            rows = np.repeat(segment.table.column("text_row").to_numpy(), segment.lengths)
+            with SegmentDraft(self.store, self.assign(number, missing), {}) as draft:
+                draft.append(TEXT_OF_TOKEN.name, rows.astype(TEXT_OF_TOKEN.storage))
+                self.commit(draft.seal())
 
     def assign(self, segment: int, arrays: Sequence[str]) -> Assignment:
         """Assign missing cells of a segment to whoever computes them, in this or in another process.
@@ -273,6 +306,16 @@ class StoreWriter:
                 raise CorruptDataError(
                     f"{what} is not whole: {array} ({cell.draft}): {problem}; {end}"
                 )
+
+    def finish(self) -> None:
+        """Have the groups say what is complete now, unless the store was removed."""
+        if not (has_record(self.store.root) and self.store.n_slots()):
+            return
+        # Whoever has taken the lease over writes them.
+        with contextlib.suppress(StoreBusyError):
+            if self._lease is not None:
+                self._lease.require()
+            write_groups(self.store)
 
     def close(self) -> None:
         """Remove the drafts that were not committed, and their folder: a process that still computes for this

@@ -7,7 +7,7 @@ import numpy as np
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.report.cells import Costs
-from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.config import Claim, ReportConfig
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.pretraining import PretrainingRun
 from tests.stages.report.attended_graphs import kitchen, save_items
@@ -29,7 +29,9 @@ CATEGORIES = {"CoLA": "single", "SST-2": "single"}
 def full_grid(folder: Path) -> Grid:
     """Results on disk."""
     grid = make_grid(folder, TASKS, METHODS, n_words=180)
-    grid.config = ReportConfig(title="Every section", bootstrap=BootstrapConfig(n_resamples=100))
+    claims = [Claim(says=f"GLOT above {m}", higher="glot", lower=(m,)) for m in METHODS[:2]]
+    bootstrap = BootstrapConfig(n_resamples=100)
+    grid.config = ReportConfig(title="Every section", bootstrap=bootstrap, claims=tuple(claims))
     grid.cells = [
         replace(
             cell,

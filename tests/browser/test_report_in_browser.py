@@ -35,19 +35,27 @@ def texts(page: Browser, selector: str) -> list[str]:
     return [" ".join(text.split()) for text in found]
 
 
+def unfold(page: Browser) -> None:
+    """Open everything that is folded."""
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+
+
 def test_title_headings_and_sections_are_there_and_the_navigation_leads_to_them(page: Browser):
     assert page.evaluate("document.title") == "Every section"
     assert texts(page, "h1") == ["Every section"]
     targets = page.evaluate("[...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))")
     sections = page.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)")
     assert targets == sections
-    assert len(sections) == 17
-    tops = page.evaluate(
+    assert len(sections) == 18
+    assert sections[:4] == ["results", "claims", "figure", "about"]
+    gaps = page.evaluate(
         "[...document.querySelectorAll('nav a')].map(a => {"
-        " a.click(); return document.querySelector(a.hash).getBoundingClientRect().top; })"
+        " a.click(); return document.querySelector(a.hash).getBoundingClientRect().top"
+        " - document.querySelector('nav').getBoundingClientRect().bottom; })"
     )
-    assert min(tops[:-2]) > -2
-    assert max(tops[:-2]) < 2, "each link scrolls to its section; the last may lie below the end"
+    assert min(gaps[:-2]) > -2, "no heading is under the links, which stay in sight"
+    assert max(gaps[:-2]) < 70, "each link scrolls to its section; the last may lie below the end"
+    assert page.evaluate("document.querySelector('nav').getBoundingClientRect().top") == 0
 
 
 def test_the_results_table_shows_every_number(page: Browser, full: Grid):
@@ -66,9 +74,11 @@ def test_the_results_table_shows_every_number(page: Browser, full: Grid):
 
 
 def test_figures_are_drawn_and_no_number_is_missing(page: Browser, report: Path):
+    unfold(page)
     boxes: list[dict[str, Any]] = page.evaluate(
-        "[...document.querySelectorAll('figure.plot svg')].map(s => ({width: s.getBoundingClientRect().width,"
-        " height: s.getBoundingClientRect().height, shapes: s.querySelectorAll('path, use').length,"
+        "[...document.querySelectorAll('figure.plot > svg')].map(s => ({"
+        "width: s.getBoundingClientRect().width, height: s.getBoundingClientRect().height, "
+        "shapes: s.querySelectorAll('path, use').length,"
         " label: s.getAttribute('aria-label')}))"
     )
     pictures = {p.stem for p in (report / "figures").glob("*.png")} - {
@@ -101,11 +111,12 @@ def test_nodes_of_graphs_lie_inside_their_drawings(page: Browser):
 def test_the_pointer_on_a_mark_of_a_map_finds_its_text(page: Browser, full: Grid):
     n_marks = page.evaluate("document.querySelectorAll('#maps use > title').length")
     assert n_marks == len(MAPPED_TASKS) * len(METHODS) * N_MAPPED
-    page.evaluate("document.querySelector('#maps svg').scrollIntoView()")
+    unfold(page)
+    page.evaluate("document.querySelector('#maps figure > svg').scrollIntoView({block: 'center'})")
     # The last mark drawn lies above all others.
     found = page.evaluate(
         """(() => {
-        const marks = document.querySelector('#maps svg').querySelectorAll('use:has(> title)');
+        const marks = document.querySelector('#maps figure > svg').querySelectorAll('use:has(> title)');
         const box = marks[marks.length - 1].getBoundingClientRect();
         const hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
         return hit.querySelector('title').textContent; })()"""
@@ -154,6 +165,54 @@ def test_the_table_of_results_fits_a_window_of_1100_pixels(page: Browser):
         "[...document.querySelectorAll('#results .scroll')].map(e => e.scrollWidth - e.clientWidth)"
     )
     assert overflow[0] == 0
+
+
+def test_maps_and_token_weights_are_folded_at_first(page: Browser):
+    shown = page.evaluate(
+        "[...document.querySelectorAll('#maps figure, #tokens figure, #tokens article')]"
+        ".filter(e => e.checkVisibility()).length"
+    )
+    assert shown == 0
+
+
+def test_on_a_phone_the_methods_stay_and_the_scrollbar_is_under_the_rows(
+    browser: Browser, report: Path
+):
+    browser.open(report / "report.html", 400, "light")
+    box: dict[str, float] = browser.evaluate(
+        """(() => {
+        const box = document.querySelector('#results .scroll'), table = box.querySelector('table');
+        const name = table.querySelector('tbody.methods tr:not(.group) th');
+        const left = () => name.getBoundingClientRect().left - box.getBoundingClientRect().left;
+        const before = left();
+        box.scrollLeft = 150;
+        return {hidden: box.scrollWidth - box.clientWidth, scrolled: box.scrollLeft, before, after: left(),
+          share: name.getBoundingClientRect().width / box.clientWidth,
+          below: box.getBoundingClientRect().bottom - table.rows[table.rows.length - 1]
+            .getBoundingClientRect().bottom}; })()"""
+    )
+    assert box["hidden"] > 150
+    assert box["scrolled"] == 150
+    assert box["before"] == box["after"] == 0
+    assert box["share"] < 0.5, "most of the width is for numbers"
+    assert box["below"] < 20
+    nav = browser.evaluate("document.querySelector('nav').getBoundingClientRect().height")
+    assert nav < 60, "one line"
+
+
+def test_legends_are_legible_on_a_phone(browser: Browser, report: Path):
+    browser.open(report / "report.html", 400, "light")
+    unfold(browser)
+    keys: list[dict[str, float]] = browser.evaluate(
+        """[...document.querySelectorAll('.keys li')].map(e => ({
+        size: parseFloat(getComputedStyle(e).fontSize), right: e.getBoundingClientRect().right,
+        key: e.querySelector('svg').getBoundingClientRect().width}))"""
+    )
+    assert len(keys) > 20
+    for key in keys:
+        assert key["size"] >= 11
+        assert key["right"] <= 400
+        assert key["key"] > 5
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -207,7 +266,7 @@ def test_what_scrolls_can_be_focused_and_what_unfolds_obeys_the_keyboard(page: B
     page.evaluate("document.querySelector('summary').focus()")
     page.press_enter()
     assert page.evaluate("document.querySelectorAll('details:not([open])').length") == folded - 1
-    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    unfold(page)
     lost: list[str] = page.evaluate(
         """[...document.querySelectorAll('body *')]
         .filter(e => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) || e.matches('a, summary'))

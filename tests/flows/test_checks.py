@@ -314,7 +314,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
         "longer than max_length, which is 3 tokens",
     ),
     "damaged weights": (damaged, "the weights in .* cannot be loaded as a 'bert' model"),
-    "evaluation data without its columns": (evaluated, "has no column 'sentence1'"),
+    "evaluation data without its columns": (
+        evaluated,
+        "no column 'text'; its columns are 'a', 'b', 'score'",
+    ),
 }
 
 

@@ -142,9 +142,15 @@ def test_run_says_that_everything_was_reused(finished: Cli, experiment_file: Pat
     assert "everything was reused" in finished("run", str(experiment_file))
     again = finished.json("run", str(experiment_file))
     assert again["computed"] == {}
+    assert again["run"] == "tiny@3"
     assert sum(again["reused"].values()) == 41
     changed = finished("run", str(experiment_file), "--set", "methods.GLOT.head.tau=0.5")
     assert "computed: 8 fit, 4 choose, 4 score, 1 report" in changed
+    assert " s, run tiny@4. Report:" in changed
+    runs = finished.json("runs")["runs"]
+    assert [sum(run["ended"]["computed"].values()) for run in runs] == [41, 0, 0, 17]
+    assert [run["overrides"] for run in runs[2:]] == [[], ["methods.GLOT.head.tau=0.5"]]
+    assert runs[2]["ended"]["results"] == runs[0]["ended"]["results"]
 
 
 def test_listings(finished: Cli) -> None:
@@ -159,6 +165,7 @@ def test_listings(finished: Cli) -> None:
     assert shown["n_texts"] == store["n_texts"]
     artifact = listing["artifacts"][0]["artifact"]
     assert finished.json("show", artifact)["key"] == artifact.split("/")[1]
+    assert "'abcdef'" in finished("show", "abcdef", code=2)
     usage = finished.json("du")
     assert sum(r["bytes"] for r in usage["rows"]) <= usage["total"]
     assert any(r["what"] == "hidden/1" and r["bytes"] > 0 for r in usage["rows"])
@@ -168,10 +175,10 @@ def test_why_names_what_differs(finished: Cli, experiment_file: Path) -> None:
     said = finished(
         "why", "fit", "--experiment", str(experiment_file), "--set", "methods.mean.optim.lr=0.5"
     )
-    assert "config.optim.lr: was 0.01, now 0.5" in said
-    assert "fit mean" in said
+    assert "fit mean · ratio 0.2 · seed 0 mean: optim.lr 0.01 -> 0.5 compared with fit/" in said
     latest = finished.json("why", "score")
-    assert latest[0]["nearest"].startswith("score/")
+    assert latest[0]["nearest"] is None
+    assert latest[0]["why"].startswith("new: no earlier score of ")
 
 
 def test_verify_finds_and_repair_mends_a_flipped_byte(finished: Cli) -> None:
@@ -283,7 +290,7 @@ def wrong_inputs(tiny_bert: Path, texts: Path) -> dict[str, tuple[tuple[str, ...
         "length": ((*base, "hidden=1", "--max-length", "100000"), "100000"),
         "device": ((*base, "hidden=1", "--device", "cuda:7"), "cuda:7"),
         "method": ((*embed, "--method", "median"), "first, hs, last, max, mean"),
-        "id": (("show", "abcdef"), "abcdef"),
+        "id": (("show", "abcdef"), "there is no home"),
         "experiment": (("run", "missing.yaml"), "missing.yaml"),
     }
 

@@ -16,6 +16,7 @@ import torch
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
+from permafrost.flows.embedding import development_pairs
 from permafrost.storage.features.store import all_stores
 from tests.stages.extraction.tiny_models import save_model
 
@@ -184,6 +185,27 @@ def test_auto_takes_the_best_prefix_of_the_ranked_layers(
     assert f"dev.csv: {', '.join(map(str, sorted(best)))} " in said
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("text", "text_pair", "label"),
+        ("sentence1", "sentence2", "score"),
+        ("text_a", "text_b", "score", "label"),
+    ],
+    ids="-".join,
+)
+def test_development_pairs_have_the_names_of_pairs_anywhere(
+    names: tuple[str, ...], dev_file: Path, tmp_path: Path
+) -> None:
+    table = pa.csv.read_csv(dev_file)
+    if len(names) == 4:  # what was read before other names were goes on being read
+        table = table.append_column("label", pa.array(["x"] * len(table)))
+    pa.csv.write_csv(table.rename_columns(list(names)), dev_file)
+    assert (
+        development_pairs(str(dev_file)).examples["label"].to_pylist() == table["score"].to_pylist()
+    )
+
+
 def test_an_ensemble_has_one_store_per_prompt(
     embed: Embed, tiny_llama: Path, tmp_path: Path
 ) -> None:
@@ -206,7 +228,7 @@ def test_an_ensemble_has_one_store_per_prompt(
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--layers", "auto"), "text_a, text_b and score"),
+        (("--layers", "auto"), "text, text_pair and label"),
         (("--layers", "2", "--dev", "dev.csv"), "--dev dev.csv is for --layers auto only"),
         (("--layers", "auto", "--dev", "nothing.csv"), "nothing.csv"),
         (("--layers", "9"), "hidden 0 to 3"),
@@ -267,7 +289,7 @@ def test_development_pairs_without_their_columns_are_refused(
     said = permafrost(
         *arguments, *("--layers", "auto", "--dev", str(dev_file), "-o", "out.parquet"), code=2
     )
-    assert "no column 'score'" in said
+    assert "no column 'label' (nor score, " in said
     assert "'gold'" in said
 
 

@@ -165,6 +165,16 @@ def test_vectors_are_those_that_were_scored(
     assert len(facts["stores"]) == (1 if model == "words" else 2)
 
 
+def test_a_graph_text_model_says_that_it_does_not_predict(trained: Trained) -> None:
+    with pytest.raises(InputError, match="whose answers need a graph beside each text"):
+        permafrost.predict(["ice"], head=trained.models["full"], home=trained.home)
+    answers = pq.read_table(trained.scores["full"] / "predictions.parquet")
+    assert set(answers["prediction_name"].to_pylist()) <= set(answers["label_name"].to_pylist())
+    columns = [c for c in answers.column_names if c.startswith("probability_")]
+    assert len(columns) == 2
+    assert np.array_equal(answers[columns[1]].to_numpy(), answers["score"].to_numpy().astype("f4"))
+
+
 def _ref(trained: Trained, model: str) -> Any:
     return ArtifactStore(trained.home).find(trained.models[model])
 

@@ -135,6 +135,7 @@ def others(value: Any, annotation: Any) -> Iterator[Any]:
                 "half",
                 "say {text} twice",
                 "{first} and {text}",
+                "{text} is {mask}",
                 "{placeholder} {text} in a word:",
                 "GATConv",
                 "MeanAggregation",

@@ -1,6 +1,5 @@
 """`permafrost export`, and trained heads used outside the pipeline."""
 
-import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,12 +16,11 @@ from permafrost.stages.freeze import CosineMlpHead, EncoderSizes, PairFitConfig,
 from permafrost.stages.heads import GlotHead, MeanHead
 from permafrost.storage.keys import text_digest
 from permafrost.storage.readers import open_reader
+from tests.documents import snippet
 from tests.flows.test_cli import Cli
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
 from tests.stages.extraction.tiny_models import save_model
 
-README = Path(__file__).parents[2] / "README.md"
-SNIPPET_MARK = "<!-- test: uses a trained head -->"
 NEW_TEXTS = ["a river under the night sun", *TEXTS, "snow melts", "was it wind ?"]
 LATENTS = tuple(f"pooled/hidden_last/{k}" for k in (1, 2, 3))
 UNIFIED = PairFitConfig(head=UnifiedHead(encoders=EncoderSizes(early=6, late=8)), seed=0)
@@ -115,12 +113,10 @@ def test_wrong_exports_are_told_with_exit_code_2(
 def test_the_snippet_of_the_readme_runs(
     folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = README.read_text(encoding="utf-8")
-    (block,) = re.findall(rf"^{re.escape(SNIPPET_MARK)}\n```python\n(.*?)^```$", text, re.M | re.S)
     home = home_with_features(tmp_path / ".permafrost", folder("bert"), "hidden=2@tokens")
     artifact = home.head(GlotHead(hidden=8), "hidden/2")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(compile(block, "README.md", "exec"), names)
+    exec(compile(snippet("uses a trained head"), "README.md", "exec"), names)
     expected = load_encoder(home.path, artifact).encode(names["texts"])
     assert np.array_equal(names["vectors"], expected)

@@ -7,11 +7,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from permafrost.flows.build import build_graph
+from permafrost.flows.experiment import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
+from permafrost.stages.corpus.corpus import Corpus
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import rows_of, run_in
+from tests.flows.looked import look
+from tests.flows.scored_answers import answers_as_scored
 from tests.stages.extraction.tiny_models import WORDS, save_model
 
 TRAINED: dict[str, Any] = {
@@ -20,6 +25,11 @@ TRAINED: dict[str, Any] = {
     "full": "full",
     "last block": {"kind": "last_blocks", "n": 1},
 }
+TOP: dict[str, dict[str, Any]] = {
+    "top live": {"kind": "last_blocks", "n": 1},
+    "top cached": {"kind": "last_blocks", "n": 1, "below": "cached"},
+}
+"""Whose head reads what the trained block makes."""
 
 
 def experiment(folder: Path) -> dict[str, Any]:
@@ -30,7 +40,7 @@ def experiment(folder: Path) -> dict[str, Any]:
 
     def method(**fields: object) -> dict[str, Any]:
         head = {"kind": "glot", "hidden": 8}
-        return {"head": head, "layer": "hidden/2", "optim": dict(optim), **fields}
+        return {"head": head, "layer": "hidden/2", "optim": dict(optim)} | fields
 
     return {
         "name": "tuned",
@@ -50,6 +60,10 @@ def experiment(folder: Path) -> dict[str, Any]:
                 optim={**optim, "optimizer": "adamw", "weight_decay": 0.01, "max_grad_norm": 1.0},
             ),
             **{name: method(kind="finetuned", train=train) for name, train in TRAINED.items()},
+            **{
+                name: method(kind="finetuned", train=train, layer="hidden/3")
+                for name, train in TOP.items()
+            },
             "shuffled": method(kind="finetuned", train="full", labels="shuffled"),
         },
         "seeds": [0],
@@ -68,8 +82,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, PipelineR
 def test_every_row_is_in_the_report(ran: tuple[Path, Path, PipelineResult]) -> None:
     _, home, result = ran
     rows = {row["method"]: row for row in rows_of(result)}
-    assert rows.keys() >= {"cached", *TRAINED, "shuffled"}
+    assert rows.keys() >= {"cached", *TRAINED, *TOP, "shuffled"}
     assert rows["probe"]["dev"] == pytest.approx(rows["cached"]["dev"])
+    assert rows["top cached"]["dev"] == pytest.approx(rows["top live"]["dev"])
+    assert rows["top cached"]["test"] == pytest.approx(rows["top live"]["test"])
     sizes = {name: row["n_parameters"] for name, row in rows.items() if row["n_parameters"]}
     assert sizes["probe"] == sizes["cached"] < sizes["LoRA"] < sizes["last block"] < sizes["full"]
     store = ArtifactStore(home)
@@ -81,9 +97,42 @@ def test_every_row_is_in_the_report(ran: tuple[Path, Path, PipelineResult]) -> N
     assert "train.kind" not in chosen["cached"]
 
 
+def test_blocks_from_the_cache_wait_for_what_they_read(
+    ran: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, _, _ = ran
+    nodes = build_graph(load_experiment(path))
+    (extraction,) = nodes.extractions.values()
+    cached, live = (nodes.fits[name, "words", 0] for name in ("top cached", "top live"))
+    assert extraction.id in cached.after
+    assert [i.ref.rpartition("/hidden/")[2] for i in cached.inputs_named("features")] == ["2"]
+    assert not live.inputs_named("features")
+    half = build_graph(load_experiment(path, ["store_dtype=float16"]))
+    assert half.fits["top cached", "words", 0].id != cached.id, "other states are read"
+    assert half.fits["top live", "words", 0].id == live.id
+
+
 def test_nothing_runs_again(ran: tuple[Path, Path, PipelineResult]) -> None:
     path, home, _ = ran
     assert not run_serially(path, home).computed
+
+
+@pytest.mark.parametrize("method", ["LoRA", pytest.param("top cached", marks=pytest.mark.deep)])
+def test_texts_are_answered_as_they_were_scored(
+    ran: tuple[Path, Path, PipelineResult], method: str
+) -> None:
+    path, home, _ = ran
+    dag, cell = look(path, home), (method, "words", 0)
+    head, scored = (n[cell].spec.ref for n in (dag.nodes.fits, dag.nodes.scores))
+    # By the backbone, where the score may have read stored states, in passes of other texts.
+    corpus = load_corpus(home)
+    given = home, str(head), dag.artifacts.open(scored), corpus
+    assert answers_as_scored(*given, rtol=2e-4, atol=2e-5) == 2
+
+
+def load_corpus(home: Path) -> Corpus:
+    store = ArtifactStore(home)
+    return Corpus.load(store.open(store.refs("corpus")[0]))
 
 
 def test_adapters_lie_in_the_artifact_as_peft_writes_them(
@@ -104,6 +153,10 @@ def test_adapters_lie_in_the_artifact_as_peft_writes_them(
         ),
         ("methods.full.train.kind=half", "half"),
         ("methods.last block.train.n=9", "last_blocks with n 9, but the backbone has 3 blocks"),
+        (
+            "methods.top cached.layer=hidden/2",
+            "reads hidden/2, but with below: cached the first block that runs is 3 of 3",
+        ),
         ("methods.LoRA.optim.backbone_lr=-1", "greater than or equal to 0"),
     ],
 )

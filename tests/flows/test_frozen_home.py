@@ -14,13 +14,15 @@ from permafrost.flows.embedding import ByHead, ExtractContext, embed_texts
 from permafrost.flows.garbage import collect
 from permafrost.flows.pipeline import run_serially
 from permafrost.flows.runs import run_files, run_problems
+from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.encoder import upgrade_exported
 from permafrost.stages.extraction.target import ExtractRuntime
-from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.features.verification import verify
 from permafrost.storage.progress import SilentProgress
-from tests.flows.frozen_home import TEXTS, trained, unpack
+from tests.flows.frozen_home import HEADS, PAIR_HEADS, TEXTS, trained, unpack
+from tests.flows.scored_answers import answers_as_scored
 
 QUIET = ExtractRuntime(device="cpu")
 
@@ -58,6 +60,27 @@ def test_every_head_gives_the_vectors_it_gave(frozen: Path, tmp_path: Path) -> N
         )
         # Other processors round otherwise.
         np.testing.assert_allclose(now, then, rtol=1e-4, atol=1e-5, err_msg=heads[key])
+
+
+def test_every_head_answers_what_its_score_kept(frozen: Path, tmp_path: Path) -> None:
+    """Pair heads without a vector and the linear classifier among them."""
+    home = shutil.copytree(frozen / "home", tmp_path / "home")
+    artifacts = ArtifactStore(home)
+    answering = {"fit", "linear"}
+    scored = [
+        (head, manifest)
+        for manifest in (*artifacts.all("score"), *artifacts.all("linear"))
+        for head in (*manifest.spec.inputs, str(manifest.ref))
+        if head.partition("/")[0] in answering
+    ]
+    assert len(scored) == len(HEADS) + len(PAIR_HEADS) + 1
+    for head, manifest in scored:
+        (corpus,) = (i for i in manifest.spec.inputs if i.startswith("corpus/"))
+        of = Corpus.load(artifacts.open(parse_ref(corpus)))
+        kept = artifacts.open(manifest.ref)
+        # Other processors round otherwise.
+        compared = answers_as_scored(home, head, kept, of, 1e-4, 1e-5, frozen / "backbone")
+        assert compared == 1, "a file without the names of classes"
 
 
 def upgraded(export: Path, target: Path) -> Path:

@@ -14,7 +14,7 @@ from permafrost.stages.heads import GlotHead
 from tests.flows.looked import Looked
 from tests.stages.extraction.tiny_models import WORDS
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments" / "papers" / "glot"
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def read(name: str, backbone: Path) -> tuple[Experiment, tuple[FitConfig, ...]]:
 @pytest.mark.parametrize(
     ("name", "n_candidates", "n_fits"),
     [
-        pytest.param("glot_grid.yaml", 3 * 3 * 2 * 4 * 3 * 3 * 3, 1, marks=pytest.mark.deep),
-        ("glot_grid_small.yaml", 48, 3),
+        pytest.param("paper/table6.yaml", 3 * 3 * 2 * 4 * 3 * 3 * 3, 1, marks=pytest.mark.deep),
+        ("table6.yaml", 48, 3),
     ],
 )
 def test_the_graph_of_a_grid_is_built(
@@ -60,12 +60,13 @@ def test_the_graph_of_a_grid_is_built(
     experiment, candidates = read(name, tiny_bert)
     assert len(set(map(str, candidates))) == n_candidates
     dag = Looked(experiment, tmp_path / "home")
-    assert len(dag.nodes.fits) == len(dag.nodes.scores) == n_fits
-    assert len(dag.nodes.graph) == 3 + n_fits * (n_candidates + 2), "a node for each candidate"
+    assert len(dag.nodes.scores) == n_fits
+    assert len(dag.nodes.fits) == n_fits + 1, "and a constant answer"
+    assert len(dag.nodes.graph) == 4 + n_fits * (n_candidates + 2), "a node for each candidate"
 
 
 def test_the_papers_grid_has_the_values_of_its_table_6(data: Path, tiny_bert: Path) -> None:
-    experiment, candidates = read("glot_grid.yaml", tiny_bert)
+    experiment, candidates = read("paper/table6.yaml", tiny_bert)
     heads = [c.head for c in candidates if isinstance(c.head, GlotHead)]
     assert len(heads) == len(candidates)
     assert {c.optim.lr for c in candidates} == {1e-3, 2e-4, 2e-5}
@@ -83,7 +84,7 @@ def test_the_papers_grid_has_the_values_of_its_table_6(data: Path, tiny_bert: Pa
 
 
 def test_every_head_of_the_papers_grid_pools_tokens(data: Path, tiny_bert: Path) -> None:
-    _, candidates = read("glot_grid.yaml", tiny_bert)
+    _, candidates = read("paper/table6.yaml", tiny_bert)
     heads = {str(c.head): c.head for c in candidates if isinstance(c.head, GlotHead)}
     tokens = torch.randn(9, 12, generator=torch.Generator().manual_seed(0))
     offsets = torch.tensor([0, 4, 9])

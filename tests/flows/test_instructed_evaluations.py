@@ -16,8 +16,8 @@ from tests.flows.looked import Looked, look
 from tests.stages.extraction.tiny_models import save_model
 from tests.stages.mteb_evaluation.small_tasks import write_tasks
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-FILES = ("htp_general.yaml", "htp_retrieval.yaml")
+EXPERIMENTS = Path(__file__).parents[2] / "experiments" / "papers" / "htp" / "paper"
+FILES = ("table3.yaml", "table1.yaml", "table2.yaml")
 SCIFACT = (
     "Given a scientific claim, retrieve documents that support or refute the claim Text: {text}"
 )
@@ -44,8 +44,11 @@ def small(name: str, backbone: Path) -> list[str]:
     """Overrides that fit a file of the papers to a decoder of three layers."""
     found = [f"backbone={{source: '{backbone}', max_length: 400}}", "recipes.htp.stop=2"]
     found += ["recipes.token_prepending.stop=2", "methods.HTP.layers='2'"]
-    if name == "htp_general.yaml":
+    if name == FILES[0]:
         return [*found, "methods.TP.layers='2'"]
+    if name == FILES[2]:
+        found += [f"recipes.htp, K {k}.stop=2" for k in (2, 12)]
+        found += [f"methods.HTP, K {k}.layers='2'" for k in (2, 12)]
     found += ["methods.TP + PromptEOL.layers='2'", "methods.TP mean.layers='2'"]
     return [*found, "recipes.token_prepending, mean.stop=2"]
 
@@ -58,7 +61,7 @@ def twin(folder: Path, backbone: Path, *more: str) -> list[str]:
     """Overrides that put small local tasks with names of mteb's in the place of a suite."""
     tasks = {"SciFact": "retrieval", "Banking77Classification": "classification", "STS12": "sts"}
     named = ", ".join(f"{task}: {local(folder, kind)}" for task, kind in tasks.items())
-    found = [*small("htp_general.yaml", backbone), "runtime={workers: 2, extract: {device: cpu}}"]
+    found = [*small(FILES[0], backbone), "runtime={workers: 2, extract: {device: cpu}}"]
     return [
         *found,
         "evaluations.general.suites=[]",
@@ -68,7 +71,7 @@ def twin(folder: Path, backbone: Path, *more: str) -> list[str]:
 
 
 def general(folder: Path, backbone: Path, home: Path, *more: str) -> Looked:
-    path = EXPERIMENTS / "htp_general.yaml"
+    path = EXPERIMENTS / FILES[0]
     return look(path, home, twin(folder, backbone, *more))
 
 
@@ -82,7 +85,8 @@ def instructions(dag: Looked, method: str, task: str) -> dict[str, str | None]:
     ("name", "n_cells"),
     [
         pytest.param(FILES[0], 30 * 5, marks=pytest.mark.deep),
-        (FILES[1], 7 * 6 + 4 * 6),
+        (FILES[1], 7 * 6),
+        (FILES[2], 4 * 8),
     ],
 )
 def test_htps_tables_are_laid_out_from_names_alone(
@@ -95,7 +99,8 @@ def test_htps_tables_are_laid_out_from_names_alone(
         method: instructions(dag, method, task) for method, task, _ in nodes if task[:3] != "STS"
     }
     silent = {method for method, said in told.items() if not any(said.values())}
-    assert silent == {"PromptEOL", "TP"} if name == FILES[0] else {"PromptEOL", "TP + PromptEOL"}
+    prompts = {"PromptEOL", "TP", "TP + PromptEOL"}
+    assert silent == {method for method, _, _ in nodes} & prompts
     if name == FILES[0]:
         assert not any(instructions(dag, "HTP", "STS14").values())
         e = dag.experiment
@@ -104,9 +109,10 @@ def test_htps_tables_are_laid_out_from_names_alone(
         words = {t.partition(" · ")[2] for t in dag.stores} - {""}
         assert len(words) == len(instructed) / 3
         assert len(words) < 25
-    else:
+    elif name == FILES[1]:
         # A search has no texts that are neither.
         assert instructions(dag, "HTP", "SciFact") == {"query": SCIFACT, "document": None}
+    else:
         assert instructions(dag, "Echo", "LEMBQMSumRetrieval")["query"] == (
             "Retrieve relevant document. {text}"
         )
@@ -144,12 +150,15 @@ def test_the_instruction_of_a_task_is_in_the_keys_of_what_reads_it_and_nowhere_e
 def test_queries_are_read_with_their_instruction_and_documents_without(
     folder: Path, tiny_llama: Path, tmp_path: Path
 ) -> None:
-    path, home = EXPERIMENTS / "htp_general.yaml", tmp_path / "home"
+    path, home = EXPERIMENTS / FILES[0], tmp_path / "home"
     methods = "mean: {kind: embed}, Echo: {kind: embed, recipe: echo}"
-    fewer = f"methods={{{methods}, HTP: {{kind: embed, layers: '2', recipe: htp}}}}"
-    result = run_serially(path, home, twin(folder, tiny_llama, fewer))
+    fewer = (
+        f"methods={{{methods}, HTP: {{kind: embed, layers: '2', recipe: htp}}}}",
+        "report.claims=[]",
+    )
+    result = run_serially(path, home, twin(folder, tiny_llama, *fewer))
     assert len(rows_of(result)) == 3 * 3
-    dag = general(folder, tiny_llama, home, fewer)
+    dag = general(folder, tiny_llama, home, *fewer)
     queries, documents, classes, sts = (
         set(dag.corpus(f"{name} of evaluation").texts)
         for name in (

@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+import permafrost
 from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.methods import layers
-from permafrost.flows.nodes.reporting import extractions, pretraining_runs, report_cells
+from permafrost.flows.nodes.report_writing import extractions, pretraining_runs, report_cells
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.stage import stage_of
 from permafrost.stages.freeze import load_pair_fit
@@ -22,6 +23,7 @@ from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, run_in, write
 from tests.flows.looked import look
+from tests.flows.scored_answers import answers_as_scored
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.fit.test_fit_checkpoint import _Counts, _Stop, _StopsAfter
 from tests.stages.report.test_report import Page
@@ -111,6 +113,22 @@ def test_pretraining_runs_once_and_is_used_by_the_heads_that_name_it(
     assert any(not torch.equal(trained[k], fresh[k]) for k in trained), "same seed, same start"
 
 
+@pytest.mark.parametrize(
+    "method", ["cosine MLP", pytest.param("pretrained", marks=pytest.mark.deep)]
+)
+def test_pairs_are_answered_as_they_were_scored(
+    first_run: tuple[Path, Path, PipelineResult], method: str
+) -> None:
+    path, home, _ = first_run
+    dag, cell = look(path, home), (method, "pairs", 1)
+    head, scored = (n[cell].spec.ref for n in (dag.nodes.fits, dag.nodes.scores))
+    given = home, str(head), dag.artifacts.open(scored), dag.corpus("pairs")
+    assert answers_as_scored(*given) == 1
+    found = permafrost.predict(["ice"], ["snow melts"], head=str(head), home=home, device="cpu")
+    assert isinstance(found, permafrost.PredictedScores)
+    assert found.scores == pytest.approx(5 * found.similarities)
+
+
 def test_a_killed_fit_and_a_killed_pretraining_go_on_from_their_checkpoints(
     first_run: tuple[Path, Path, PipelineResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +168,22 @@ def test_scores_tell_the_clean_part_of_test(
     for node in dag.nodes.scores.values():
         metrics = read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")
         assert metrics["n_clean_test"] == clean
+        for split in ("dev", "test"):
+            assert {f"{split}_pearson", f"{split}_spearman"} <= metrics.keys()
         assert -1 <= metrics["test_pearson"] <= 1
+
+
+def test_scores_tell_what_a_text_and_itself_are_given(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    dag = look(path, home)
+    for cell in (("cosine MLP", "pairs", 0), ("pretrained", "pairs", 1)):
+        metrics = read_json(dag.artifacts.open(dag.nodes.scores[cell].spec.ref) / "metrics.json")
+        result = load_pair_fit(dag.artifacts.open(dag.nodes.fits[cell].spec.ref))
+        head = result.head()
+        x = torch.randn(3, result.n_layers, result.d_model)
+        assert head(x, x).tolist() == pytest.approx([metrics["self_similarity"]] * 3, abs=1e-6)
 
 
 def test_the_report_shows_how_encoders_and_heads_were_trained(

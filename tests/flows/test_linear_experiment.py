@@ -10,15 +10,18 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+import permafrost
 from permafrost.flows.pipeline import run_serially
 from permafrost.stages.embed import embed_corpus
 from permafrost.stages.linear import load_linear
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
-from tests.flows.experiments import pairs, write
+from tests.flows.experiments import pairs, run_in, write
 from tests.flows.looked import look
+from tests.flows.scored_answers import answers_as_scored
 from tests.flows.test_pair_heads import entailed
+from tests.stages.extraction.tiny_models import save_model
 
 SPLITS = ("train", "dev", "test")
 
@@ -131,6 +134,12 @@ def test_the_artifact_holds_the_classifier_of_these_vectors(
     assert model.predict(tested).tolist() == expected.tolist()
     assert metrics["test"] == np.mean(expected == test["label"].to_numpy())
     assert metrics["converged"] is True
+    # What is predicted of texts is what was scored; a support vector machine has no probabilities.
+    for cell, n_columns in (("probe", "single"), 2), (("probe", "pairs"), 2), (("SVM", "pairs"), 0):
+        linear = dag.nodes.fits[*cell, 3].spec.ref
+        scored = dag.artifacts.open(linear)
+        given = home, str(linear), scored, dag.corpus(cell[1])
+        assert answers_as_scored(*given) == n_columns
     manifest = dag.artifacts.manifest(dag.nodes.fits["shuffled", "single", 4].spec.ref)
     assert manifest.spec.config["seed"] == 4
     assert manifest.summary["seed"] == 4
@@ -139,14 +148,14 @@ def test_the_artifact_holds_the_classifier_of_these_vectors(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"layers": "auto"}, "methods.probe: Value error, layers 'auto' are"),
+        ({"layers": "auto"}, "methods.probe: layers 'auto' are"),
         ({"layers": ["sixth"]}, "'sixth' is not a layer"),
         ({"layers": [7]}, "hidden=7"),
         ({"layers": []}, "at least 1 item"),
         ({"recipe": "eol"}, "methods.probe reads the recipe 'eol'; there are default, bare"),
         ({"tasks": ["pears"]}, "methods.probe names the task 'pears'"),
         ({"tasks": ["graded"]}, "scored on tasks of kind classification or pair_classification"),
-        ({"whitening": {}}, "Extra inputs are not permitted"),
+        ({"whitening": {}}, "methods.probe.whitening: there is no such field"),
         ({"metric": "spearman"}, "'accuracy', 'mcc' or 'f1'"),
     ],
 )
@@ -158,3 +167,26 @@ def test_wrong_linear_methods_say_what_is_wrong(
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError, match=re.escape(says)):
         look(path, tmp_path / "home")
+
+
+@pytest.mark.deep
+def test_a_classifier_on_an_ensemble_of_prompts_answers_from_all_of_them(tmp_path: Path) -> None:
+    content = experiment(tmp_path, save_model("llama", tmp_path / "llama"))
+    del content["tasks"]["graded"], content["methods"]["cosine"], content["methods"]["SVM"]
+    prompts = ["A {text}", "B {text}"]
+    content["recipes"]["two"] = {"kind": "meta_eol", "prompts": prompts}
+    content["methods"]["probe"] |= {"recipe": "two", "combine": "concatenate", "method": "last"}
+    path, home, _ = run_in(tmp_path, content)
+    dag = look(path, home)
+    linear = dag.nodes.fits["probe", "pairs", 3].spec.ref
+    assert len({i.split("/")[1] for i in dag.artifacts.manifest(linear).spec.inputs}) == 3
+    given = home, str(linear), dag.artifacts.open(linear), dag.corpus("pairs")
+    assert answers_as_scored(*given) == 2
+    encoder = permafrost.open(home).encoder(str(linear), device="cpu")
+    texts, others = ["ice", "snow melts"], ["snow", "a river"]
+    alone = encoder.predict(texts, others)
+    cached = permafrost.predict(texts, others, head=str(linear), home=home, device="cpu")
+    assert isinstance(alone, permafrost.PredictedClasses)
+    assert isinstance(cached, permafrost.PredictedClasses)
+    np.testing.assert_allclose(alone.probabilities, cached.probabilities, rtol=1e-3, atol=1e-3)
+    assert encoder.encode(texts).shape[1] % 2 == 0

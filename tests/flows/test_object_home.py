@@ -1,6 +1,5 @@
 """A home on an object store, from the command line, seen from several machines."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,9 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import permafrost
 from permafrost.flows import context
-from permafrost.flows.pipeline import run_embedded
+from permafrost.flows.history import read_history
+from permafrost.flows.pins import pin, pinned, unpin
 from permafrost.storage import replica
+from permafrost.storage.progress import SilentProgress
+from tests.flows.run_records import finished
 from tests.flows.test_cli import TEXTS, Cli
 from tests.storage.object_server import ObjectServer, object_server
 
@@ -40,11 +43,9 @@ class Machine(Cli):
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
         _leave()
-        os.environ["PERMAFROST_CACHE"] = str(self._cache)
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PERMAFROST_CACHE", str(self._cache))
             return super().__call__(*arguments, code=code)
-        finally:
-            del os.environ["PERMAFROST_CACHE"]
 
 
 @pytest.fixture
@@ -94,13 +95,15 @@ def test_an_experiment_is_reused_by_another_machine_and_collected(
 ) -> None:
     monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "first"))
     one_seed = ["seeds=[0]"]
-    assert run_embedded(str(experiment_file), HOME, one_seed).computed["fit"]
+    assert permafrost.run(
+        experiment_file, home=HOME, engine="prefect", overrides=one_seed
+    ).computed["fit"]
     _leave()
     monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "second"))
-    again = run_embedded(str(experiment_file), HOME, one_seed)
+    again = permafrost.run(experiment_file, home=HOME, engine="prefect", overrides=one_seed)
     assert not again.computed
     assert again.report.read_text().startswith("<!DOCTYPE html>")
-    run_embedded(str(experiment_file), HOME, ["seeds=[1]"])
+    permafrost.run(experiment_file, home=HOME, engine="prefect", overrides=["seeds=[1]"])
     machine = Machine(tmp_path / "second", capsys)
     before = set(server.objects)
     freed = machine.json("gc")
@@ -108,6 +111,28 @@ def test_an_experiment_is_reused_by_another_machine_and_collected(
     assert gone
     assert {"/".join(k.split("/")[3:6]) for k in gone} == set(freed["removed"])
     assert "every checksum" in Machine(tmp_path / "third", capsys)("verify")
+
+
+def test_runs_of_two_machines_have_two_numbers_and_are_seen_by_a_third(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    # Both know of no run when they begin theirs.
+    first, second = (replica.attach(HOME, tmp_path / n, SilentProgress()) for n in "ab")
+    assert [finished(folder).name for folder in (first, second, first)] == [
+        f"mine@{n}" for n in (1, 2, 3)
+    ]
+    pin(first, "mine@1")
+    third = replica.attach(HOME, tmp_path / "c", SilentProgress())
+    history = read_history(third, "mine")
+    assert [(run.name, run.state) for run in history.runs] == [
+        (f"mine@{n}", "done") for n in (1, 2, 3)
+    ]
+    assert history.problems == ()
+    assert pinned(third) == ["mine@1"]
+    unpin(third, "mine@1")
+    assert sorted(key.rpartition("/runs/")[2] for key in server.objects) == [
+        f"history/mine/00000{n}.{half}.json" for n in (1, 2, 3) for half in ("begun", "ended")
+    ]
 
 
 def test_a_home_that_is_a_file_or_of_an_unknown_kind_is_refused(

@@ -11,12 +11,13 @@ import pytest
 from transformers import AutoTokenizer
 
 from permafrost.flows.experiment import load_experiment
-from permafrost.flows.nodes.reporting import text_tokens
+from permafrost.flows.nodes.report_writing import text_tokens
 from permafrost.flows.pipeline import run_serially
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, write
 from tests.flows.looked import Looked, look
+from tests.flows.scored_answers import answers_as_scored
 from tests.stages.extraction.tiny_models import WORDS
 
 SPLITS = ("train", "dev", "test")
@@ -141,6 +142,10 @@ def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
     assert {"clean_test", "n_clean_test", "overlap"} <= metrics.keys()
     assert not list((home / "artifacts" / "fit").glob(".draft-*")), "a checkpoint was left"
     _check_token_weights(dag, result.report)
+    for cell, n_columns in (("GLOT", "graded"), 1), (("GLOT on classes", "classes"), 2):
+        head, scored = (n[*cell, 0].spec.ref for n in (dag.nodes.fits, dag.nodes.scores))
+        given = home, str(head), dag.artifacts.open(scored), dag.corpus(cell[1])
+        assert answers_as_scored(*given) == n_columns
     assert not run_serially(path, home).computed
 
 

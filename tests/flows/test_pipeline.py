@@ -1,6 +1,5 @@
 """The whole DAG on a tiny backbone: it runs, reuses, and re-runs exactly what changed."""
 
-import base64
 import shutil
 from collections import Counter
 from contextlib import nullcontext
@@ -9,8 +8,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 import permafrost
 from permafrost.flows import build, context
@@ -19,6 +16,7 @@ from permafrost.flows.experiment import load_experiment
 from permafrost.flows.experiment_nodes import ExperimentNodes
 from permafrost.flows.garbage import collect
 from permafrost.flows.graph import Node
+from permafrost.flows.history import read_history
 from permafrost.flows.pipeline import pipeline, run_serially
 from permafrost.flows.plan import why_stage
 from permafrost.flows.rebuild_report import rebuild_report
@@ -222,6 +220,12 @@ def test_failing_stage_fails_the_run_and_keeps_the_rest(
     assert "Missing: score shuffled · ratio 0.2 · seed 0, which needs fit shuffled" in page
     assert str(tmp_path / "home" / "runs" / "unfinished" / "tiny" / "report.html") in notes
     assert collect(tmp_path / "home", []).folders == [], "gc keeps what an unfinished run made"
+    (run,) = read_history(tmp_path / "home", "tiny").runs
+    assert run.ended is not None
+    assert (run.state, run.ended.failed) == ("failed", {"fit": 4})
+    assert sum(run.ended.skipped.values()) == 5
+    assert "loss" in (run.ended.error or "")
+    assert {score.method for score in run.ended.results} == {"mean", "GLOT", "length", "words"}
 
 
 def test_plan_says_what_will_run_and_writes_nothing(experiment_file: Path, tmp_path: Path) -> None:
@@ -236,7 +240,14 @@ def test_plan_says_what_will_run_and_writes_nothing(experiment_file: Path, tmp_p
         "score": 12,
         "report": 1,
     }
-    assert {r.why for r in plan.rows} == {"never ran before"}
+    assert [r.why for r in plan.rows][:3] == [
+        "new: no earlier corpus",
+        "new: no earlier extraction (44 texts new each)",
+        "new: no earlier fit",
+    ]
+    assert len(plan.rows) == 7, "one for all that is new of a stage"
+    assert plan.seconds is None
+    assert {str(t) for t in plan.times} == {"no estimate yet"}
     assert [e.n_new_texts for e in plan.extractions] == [88]
     assert plan.fits
     assert not home.exists()
@@ -246,15 +257,20 @@ def test_plan_and_why_name_the_changed_field(experiment_file: Path, home: Path) 
     dag = look(experiment_file, home, ["methods.GLOT.head.tau=0.5"])
     plan = dag.plan()
     fits = [r for r in plan.rows if r.stage == "fit"]
-    assert [(r.n_run, r.n_reuse, r.why) for r in fits] == [
-        (8, 8, "config.head.tau: was 0.3, now 0.5")
+    assert [(r.n_run, r.n_reuse, r.why) for r in fits] == [(8, 8, "GLOT: head.tau 0.3 -> 0.5")]
+    assert [r.why for r in plan.rows if r.n_run] == [
+        "GLOT: head.tau 0.3 -> 0.5",
+        "because its fits changed",
+        "because its fit changed",
+        "because 4 of its scores changed",
     ]
     label, found = why_stage(dag.nodes, dag.home, "score")[0]
     assert label.startswith("score GLOT")
-    assert (
-        str(found.differences[0]) == "inputs[0] -> inputs[0] -> config.head.tau: was 0.3, now 0.5"
-    )
-    assert plan.seconds == 0 or plan.tokens_per_s
+    assert found.headline == "because its fit changed: GLOT: head.tau 0.3 -> 0.5"
+    fits_took = next(t for t in plan.times if t.stage == "fit")
+    assert fits_took.seconds is not None
+    assert fits_took.basis == "8 earlier on cpu by examples x epochs"
+    assert plan.seconds == pytest.approx(sum(t.seconds or 0 for t in plan.times))
 
 
 @pytest.mark.deep
@@ -265,7 +281,7 @@ def test_why_names_the_identity_field_of_another_store(experiment_file: Path, ho
     plan = dag.plan()
     assert all(e.nothing_to_do for e in plan.extractions)
     fits = [r for r in plan.rows if r.stage == "fit"]
-    assert any("storage_dtype" in r.why or "seed" in r.why for r in fits)
+    assert [r.why for r in fits] == ["because its features changed: store_dtype float16 -> float32"]
 
 
 @pytest.mark.drawn
@@ -324,18 +340,3 @@ def test_method_on_an_array_that_is_not_captured_is_refused(
         InputError, match=r"'mean' reads hidden/3.*captures only hidden/1, hidden/2"
     ):
         Looked(experiment, tmp_path)
-
-
-def test_table_report_and_figures_are_prefect_artifacts(experiment_file: Path, home: Path) -> None:
-    # A name of its own: other tests run the same experiment on the same server.
-    result = pipeline(str(experiment_file), str(home), ["name=shown"])
-    keys = ["shown-results", "shown-report", "shown-metric"]
-    chosen = ArtifactFilter(key=ArtifactFilterKey(any_=keys))
-    with get_client(sync_client=True) as client:
-        found = {a.key: a for a in client.read_artifacts(artifact_filter=chosen)}
-    assert str(found["shown-results"].data).startswith("| method")
-    assert result.report.resolve().as_uri() in str(found["shown-report"].data)
-    picture = result.report.parent / "figures" / "metric.png"
-    encoded = base64.b64encode(picture.read_bytes()).decode()
-    assert found["shown-metric"].type == "image"
-    assert found["shown-metric"].data == f"data:image/png;base64,{encoded}"

@@ -202,7 +202,8 @@ def test_a_probe_without_a_kind_is_of_the_first_kind(files: dict[str, str], tmp_
     named = look(write(tmp_path / "b.yaml", content), tmp_path / "home")
     key = ("similarity", "states", "pairs")
     assert dag.nodes.probes[key].spec == named.nodes.probes[key].spec
-    config = {"kind": "layers", "method": "hs", "of": "hidden", "layers": "all"}
+    method = {"kind": "hs", "first_token": "include"}
+    config = {"kind": "layers", "method": method, "of": "hidden", "layers": "all"}
     assert dag.nodes.probes[key].spec.config == config
     assert dag.nodes.probes["graph", "layer 1", "dilution"].spec.config["kind"] == "token_graph"
 
@@ -220,7 +221,7 @@ def test_a_probe_without_a_kind_is_of_the_first_kind(files: dict[str, str], tmp_
         ("probes.graph.recipe=other", "probes.graph reads the recipe 'other'"),
         ("probes.geometry.methods.texts.layers='9'", "hidden=9"),
         ("probes.graph.methods.layer 1.layer=pooled/hidden_mean/1", "has no state per token"),
-        ("probes.graph.kind=graph", "does not match any of the expected tags"),
+        ("probes.graph.kind=graph", "probes.graph.kind is 'graph', which is unknown"),
         ("probes.geometry.methods.texts.n_text=3", "n_text"),
     ],
 )

@@ -51,6 +51,7 @@ def _check_terminal(session: TerminalSession, name: str) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.deep
 def test_ctrl_c_while_a_run_extracts(
     alone: dict[str, str], tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from permafrost.flows import threads
 from permafrost.flows.context import RunRuntime
-from permafrost.flows.threads import n_cores, n_free_cores
+from permafrost.flows.threads import n_cores, n_free_cores, n_processors
 
 ENTRIES = {
     "command line": """
@@ -115,6 +115,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def test_two_hardware_threads_of_a_core_are_one_core(machine: Machine) -> None:
     assert n_cores(machine.root) == 2
+
+
+def test_they_are_two_processors_and_a_quota_counts(machine: Machine) -> None:
+    assert n_processors(machine.root) == 4
+    machine.write("proc/self/cgroup", "0::/mine\n")
+    machine.write("sys/fs/cgroup/mine/cpu.max", "250000 100000\n")
+    assert n_processors(machine.root) == 3
 
 
 @pytest.mark.parametrize(("processors", "cores"), [((0, 2), 1), ((0, 1), 2), ((3,), 1)])

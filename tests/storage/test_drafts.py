@@ -68,17 +68,19 @@ def test_only_drafts_of_dead_processes_are_removed(tmp_path: Path, dead_name: st
     store = ArtifactStore(tmp_path)
     with store.publishing(SPEC, {}) as mine:
         stage = mine.folder.parent
-        for folder in (stage / dead_name, stage / ".draft-abc-checkpoint", tmp_path / "runs"):
-            folder.mkdir()
+        runs = tmp_path / "runs"
+        kept_folders = (stage / ".draft-abc-checkpoint", runs, runs / "history" / "mine")
+        for folder in (stage / dead_name, *kept_folders):
+            folder.mkdir(parents=True)
             (folder / "fit.pt").write_bytes(b"x")
             (folder / dead_name.replace("-x-", "-fit.pt-")).write_bytes(b"half of it")
         assert store.stale_drafts() == [stage / dead_name]
-        assert remove_drafts_of_dead_processes(tmp_path) == 3
+        assert remove_drafts_of_dead_processes(tmp_path) == 4
         assert sorted(p.name for p in stage.iterdir()) == sorted(
             [mine.folder.name, ".draft-abc-checkpoint"]
         )
-        for kept in (stage / ".draft-abc-checkpoint", tmp_path / "runs"):
-            assert [p.name for p in kept.iterdir()] == ["fit.pt"]
+        for kept in kept_folders:
+            assert [p.name for p in kept.iterdir() if p.is_file()] == ["fit.pt"]
     assert remove_drafts_of_dead_processes(tmp_path / "nowhere") == 0
 
 

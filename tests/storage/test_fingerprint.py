@@ -57,6 +57,7 @@ class Package:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
+    monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield Package(tmp_path)
@@ -379,3 +380,34 @@ def test_a_source_that_was_given_counts_and_not_the_file(chain: Package) -> None
     assert edited.digest != before.digest
     module.use_source(f"{chain.name}.near", source)
     assert fingerprint(run, [chain.name]).digest == before.digest
+
+
+def test_what_is_reached_by_imports_inside_functions_is_read_and_not_imported(
+    package: Package,
+) -> None:
+    package.write("main", "def run(x):\n    from PKG.heavy.deep import step\n    return step(x)\n")
+    package.write("heavy/__init__", "raise RuntimeError('seconds')\n")
+    package.write("heavy/deep", "import torch\n\ndef step(x):\n    return torch.relu(x)\n")
+    assert package.reached() == {"main:run", "heavy.deep:step"}
+
+
+def late(package: Package) -> CodeFingerprint:
+    package.write("main", "def run(x):\n    from PKG.late import step\n    return step(x)\n")
+    package.write("late", "def step(x):\n    return x\n")
+    found = package.fingerprint()
+    assert f"{package.name}.late" not in sys.modules
+    return found
+
+
+def test_what_is_imported_late_is_loaded_before_it_runs(package: Package) -> None:
+    module.load(late(package).definitions)
+    assert f"{package.name}.late" in sys.modules
+
+
+def test_an_edit_between_fingerprint_and_import_is_refused(package: Package) -> None:
+    found = late(package)
+    package.edit("late", "return x", "return -x")
+    after = time.time() + 1
+    os.utime(package.folder / "late.py", (after, after))
+    with pytest.raises(InputError, match="changed before this process had loaded it"):
+        module.load(found.definitions)

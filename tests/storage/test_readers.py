@@ -36,8 +36,8 @@ REQUESTS: st.SearchStrategy[Request] = st.tuples(
 )  # type: ignore[assignment]
 
 
-def _open(small: SmallStore, array: str, texts: list[str], **options: Any) -> Any:
-    return open_reader(small.store, array, [text_digest(t) for t in texts], **options)
+def _open(small: SmallStore, array: str, wanted: list[str], **options: Any) -> Any:
+    return open_reader(small.store, array, [text_digest(t) for t in wanted], **options)
 
 
 def _check_each_once(
@@ -223,8 +223,15 @@ def test_no_texts_give_no_batches(shared: Shared) -> None:
 
 def test_a_text_that_is_not_stored_is_refused(shared: Shared) -> None:
     small = shared("none", "float16")
-    with pytest.raises(NotFoundError, match="1 of 2 texts are not in store"):
+    with pytest.raises(
+        NotFoundError, match=r"1 of 2 texts are not in store .*: those with the digests"
+    ):
         _open(small, "hidden/1", [small.texts[0], "never seen"], budget_bytes=1)
+    texts = [small.texts[0], *(f"new {i}" for i in range(4))]
+    with pytest.raises(
+        NotFoundError, match=r"4 of 5 .*: text 1 'new 0', text 2 'new 1', text 3 'new 2', ...; e"
+    ):
+        _open(small, "hidden/1", texts, budget_bytes=1, texts=texts)
 
 
 def test_an_array_that_is_not_stored_is_refused_and_what_there_is_is_named(shared: Shared) -> None:

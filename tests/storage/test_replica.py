@@ -152,7 +152,7 @@ def test_two_writers_on_two_machines_are_refused(server: ObjectServer, tmp_path:
     (other,) = all_stores(machine(tmp_path, "second"))
     with (
         writing(small.store),
-        pytest.raises(StoreBusyError, match="being written by another process"),
+        pytest.raises(StoreBusyError, match="being written by process"),
         writing(other),
     ):
         pass
@@ -183,7 +183,7 @@ def test_a_lease_of_another_machine_holds_until_it_is_old(
 ) -> None:
     small = filled(tmp_path)
     key = put_lease(server, small.store, pid=1, host="another")
-    with pytest.raises(StoreBusyError, match="pid 1 on another"), writing(small.store):
+    with pytest.raises(StoreBusyError, match="process 1 on another"), writing(small.store):
         pass
     server.times[key] = time.time() - lease.TTL_S - 5
     with writing(small.store):

@@ -25,6 +25,7 @@ class GeometryProbe(FeatureProbe):
 
     kind: Literal["geometry"] = "geometry"
     methods: dict[str, GeometryConfig] = Field(min_length=1)
+    """Curves by name: whose vectors are measured."""
 
     def measure(
         self,

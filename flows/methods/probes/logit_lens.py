@@ -35,6 +35,7 @@ class LogitLensProbe(Probe):
 
     kind: Literal["logit_lens"] = "logit_lens"
     methods: dict[str, LogitLensConfig] = Field(min_length=1)
+    """Curves by name: whose vectors are read, and how far ahead."""
 
     def curve_arrays(self, curve: str, sizes: BackboneSizes) -> tuple[str, ...]:
         """None: a store keeps the attention row of the readout token only."""

@@ -48,6 +48,7 @@ class NextTokenProbe(Probe):
     methods: dict[str, Annotated[NextTokenConfig, BeforeValidator(_default_predictor)]] = Field(
         min_length=1
     )
+    """Curves by name: what predicts; `predictor: linear` if none is named."""
 
     def node(self, curve: str, task: str, upstream: Upstream) -> Node:
         """One curve on one task."""

@@ -46,6 +46,7 @@ class Probe(Kind, ABC):
     """Reads its artifacts."""
 
     tasks: tuple[str, ...] = Field(min_length=1)
+    """The tasks whose texts are measured."""
     recipe: str = DEFAULT_RECIPE
     """Its name in the experiment."""
     methods: Any

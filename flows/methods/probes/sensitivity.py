@@ -48,6 +48,7 @@ class SensitivityProbe(Probe):
 
     kind: Literal["sensitivity"] = "sensitivity"
     methods: dict[str, SensitivityMethod] = Field(min_length=1)
+    """Curves by name: which readouts, and how exactly."""
 
     def recipes(self) -> tuple[str, ...]:
         """Curves may have one each."""

@@ -25,6 +25,7 @@ class TaskScoreProbe(FeatureProbe):
 
     kind: Literal["task_score"] = "task_score"
     methods: dict[str, TaskScoreConfig] = Field(min_length=1)
+    """Curves by name: whose vectors are scored."""
 
     def measure(
         self,

@@ -31,6 +31,7 @@ class TokenGraphProbe(FeatureProbe):
 
     kind: Literal["token_graph"] = "token_graph"
     methods: dict[str, TokenGraphConfig] = Field(min_length=1)
+    """Curves by name: at which thresholds, of which layer."""
 
     def measure(
         self,

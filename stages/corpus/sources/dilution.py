@@ -2,7 +2,8 @@
 
 A text has exactly `n_words` words: `round(ratio * n_words)` distractors, and between them, at a
 uniform position, one contiguous signal block of all other words. The block holds one statement
-(`single`) or as many as fit (`tiled`), padded with filler words at uniform positions.
+(`single`) or as many as fit (`tiled`), padded with filler words at uniform positions; or, as algorithm 2 is
+printed, one statement with distractors behind it (`printed`).
 
     present: the drawer holds KEYS word word word word NEVER
     absent:  the drawer holds NEVER word word word word KEYS
@@ -14,6 +15,12 @@ words included. So neither the length nor the bag of words of a text carries any
 Source: GLOT, algorithm 2 and section 4.6. We differ from the released code, whose positives are 11
 words shorter, whose modifiers (but one) never occur as noise, and which truncates the statement at high
 ratios; and we use our own wording.
+
+`printed` is algorithm 2, which keeps the total length and pads the signal with distractors up to its share,
+so that a text has `n_words - n_statement` of them at every ratio. The ratio decides only how far from the
+text's start the statement may begin, after 0 to `round(ratio * n_words)` words: it moves the statement and
+does not dilute it, so a curve over ratios shows no effect of the share of distractors. That the padding
+stands behind the statement is our reading.
 """
 
 import random
@@ -96,8 +103,9 @@ class DilutionCorpus(CorpusSource):
     kind: Literal["dilution"] = "dilution"
     ratio: float = Field(ge=0, lt=1)
     """Share of distractor words."""
-    signal: Literal["single", "tiled"] = "single"
-    """One statement per text, or as many as fit into the signal block, all of the text's class."""
+    signal: Literal["single", "tiled", "printed"] = "single"
+    """One statement per text, or as many as fit into the signal block, all of the text's class. `printed` is
+    one, padded with distractors, as in algorithm 2: there `ratio` moves the statement and dilutes nothing."""
     n_words: int = Field(default=96, ge=1, le=MAX_GENERATED)
     """Number of words in every text."""
     gap: int = Field(default=4, ge=0, le=MAX_GENERATED)
@@ -201,6 +209,10 @@ def _words(config: DilutionCorpus, label: int, rng: random.Random) -> list[str]:
 
 
 def _signal_block(config: DilutionCorpus, label: int, rng: random.Random) -> list[str]:
+    if config.signal == "printed":
+        noun = rng.choice(NOUNS)
+        padding = _distractors(config.n_signal - config.n_statement, rng)
+        return [*_statement(config, label, noun, rng), *padding]
     n_statements = 1 if config.signal == "single" else config.n_signal // config.n_statement
     n_padding = config.n_signal - n_statements * config.n_statement
     # Padding words and statements in random order: every arrangement is equally likely.

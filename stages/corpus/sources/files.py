@@ -1,18 +1,25 @@
-"""Corpora from files: parquet, csv, tsv, jsonl, or txt with one text per line."""
+"""Corpora from files: parquet, csv, tsv, jsonl, json, or txt with one text per line; text may be packed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from permafrost.stages.corpus.columns import TaskColumns
+from permafrost.stages.corpus.data_files import FORMATS, data_files, extension_of
 from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.source import ColumnsSource
 from permafrost.stages.corpus.table_files import (
     column_names,
+    content_sha256,
     file_format,
-    file_sha256,
+    format_with,
     read_columns,
 )
+from permafrost.stages.corpus.text_format import UTF_8, checked_delimiter, encoding_name
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 class FilesCorpus(ColumnsSource):
@@ -28,9 +35,24 @@ class FilesCorpus(ColumnsSource):
 
     kind: Literal["files"] = "files"
     files: dict[str, str] = Field(min_length=1)
-    """Split to path; the format follows from the extension: .parquet, .csv, .tsv, .jsonl or .txt. Quotation
-    marks in tsv files are part of the text. For a split in several files give their folder, or a pattern such
-    as `data/train-*.parquet`; rows are then numbered across all of them."""
+    """Split to path; the format follows from the extension: .parquet, .csv, .tsv, .jsonl (objects, one on
+    every line), .json (a list of objects) or .txt; all but the first may be packed with gzip (.csv.gz).
+    Quotation marks in tsv files are part of the text. For a split in several files give their folder, or a
+    pattern such as `data/train-*.parquet`; rows are then numbered across all of them."""
+    delimiter: str | None = Field(default=None, min_length=1, max_length=1)
+    """What separates the fields of csv and tsv files; a comma and a tab if not given."""
+    encoding: str = UTF_8
+    """Encoding of files of text: `latin-1`, `cp1252`, `utf-16`, or another one that Python knows."""
+
+    @field_validator("delimiter")
+    @classmethod
+    def _is_a_plain_character(cls, given: str | None) -> str | None:
+        return None if given is None else checked_delimiter(given)
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_known(cls, given: str) -> str:
+        return encoding_name(given)
 
     def split_names(self) -> list[str]:
         """The splits in `files`."""
@@ -41,20 +63,44 @@ class FilesCorpus(ColumnsSource):
         return {
             "kind": self.kind,
             "files": {
-                split: {"format": file_format(Path(path)), "sha256": file_sha256(Path(path))}
+                split: {"format": file_format(Path(path)), "sha256": content_sha256(Path(path))}
                 for split, path in self.files.items()
             },
+            # Corpora of files without them keep the keys that they had before there were these fields.
+            **({} if self.delimiter is None else {"delimiter": self.delimiter}),
+            **({} if self.encoding == UTF_8 else {"encoding": self.encoding}),
             "task": self.task.model_dump(),
             "dev": self.dev.model_dump(),
             "test": self.test.model_dump(),
+            **self.sample_facts(),
         }
 
     def rows(self) -> list[SplitRows]:
         """Read and check every split, in the order given."""
         rows: list[SplitRows] = []
         for split, path in self.files.items():
-            where = f"{path} (plain text, one text per line)" if path.endswith(".txt") else path
-            task = self.task.named(column_names(Path(path)), where)
+            how = format_with(Path(path), self.delimiter, self.encoding)
+            task = self._task_of(path, column_names(Path(path), how))
             columns = (task.text_columns, task.label_columns, task.negative_columns)
-            rows.append(task.rows(read_columns(Path(path), *columns), split, path))
+            table = read_columns(Path(path), *columns, how=how)
+            rows.append(self.sampled(task.rows(table, split, path)))
         return rows
+
+    def _task_of(self, path: str, names: Sequence[str]) -> TaskColumns:
+        """The task with the columns of a file."""
+        is_plain = FORMATS[extension_of(data_files(Path(path))[0])] == "txt"
+        where = f"{path} (plain text, one text per line)" if is_plain else path
+        try:
+            return self.task.named(names, where)
+        except InputError as error:
+            if self.delimiter is None and (other := _separator_in(names)) is not None:
+                raise InputError(
+                    f"{error}. If its fields are separated by {quoted(other)}, write 'delimiter: "
+                    f'"{other}"\' beside its files'
+                ) from error
+            raise
+
+
+def _separator_in(names: Sequence[str]) -> str | None:
+    """What seems to separate fields that were read as one."""
+    return next((c for c in ";\t|," if len(names) == 1 and c in names[0]), None)

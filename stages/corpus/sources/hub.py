@@ -57,6 +57,7 @@ class HubCorpus(ColumnsSource):
             "task": self.task.model_dump(),
             "dev": self.dev.model_dump(),
             "test": self.test.model_dump(),
+            **self.sample_facts(),
         }
 
     def rows(self) -> list[SplitRows]:
@@ -70,7 +71,7 @@ class HubCorpus(ColumnsSource):
             wanted = (*task.text_columns, *task.label_columns, *task.negative_columns)
             table, names = select_columns(loaded, wanted, where)
             classes = next((names[c] for c in task.label_columns if c in names), None)
-            rows.append(task.rows(table, split, where, classes))
+            rows.append(self.sampled(task.rows(table, split, where, classes)))
         return rows
 
 

@@ -20,7 +20,7 @@ from permafrost.stages.corpus.splits import (
     TestOfQueries,
     check_splits,
 )
-from permafrost.stages.corpus.table_files import file_format, file_sha256
+from permafrost.stages.corpus.table_files import content_sha256, file_format
 from permafrost.stages.corpus.values import checked_texts
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -72,7 +72,7 @@ class RerankingCorpus(CandidateColumns, CorpusSource):
         return {
             **self.model_dump(mode="json"),
             "files": {
-                split: {"format": file_format(Path(path)), "sha256": file_sha256(Path(path))}
+                split: {"format": file_format(Path(path)), "sha256": content_sha256(Path(path))}
                 for split, path in self.files.items()
             },
         }

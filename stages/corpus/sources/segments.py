@@ -1,5 +1,6 @@
 """Halves of long texts, for segment matching: every example is a prefix with its own suffix."""
 
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -8,7 +9,8 @@ from pydantic import model_validator
 from permafrost.stages.corpus.columns import Unlabelled
 from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.source import ColumnsConfig, CorpusSource
-from permafrost.stages.metrics.segment_matching import SegmentSplit, split_segments
+from permafrost.stages.corpus.token_cut import TokenCut
+from permafrost.stages.metrics.segment_matching import SegmentSplit, middle_word, split_segments
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -26,6 +28,8 @@ class SegmentsCorpus(SegmentSplit, CorpusSource):
     kind: Literal["segments"] = "segments"
     source: ColumnsConfig
     """Source of the long texts; its task is of kind `unlabelled`."""
+    cut: TokenCut | None = None
+    """At a token drawn by the seed; before the middle word if not given."""
 
     @model_validator(mode="after")
     def _source_is_plain_texts(self) -> "SegmentsCorpus":
@@ -49,20 +53,24 @@ class SegmentsCorpus(SegmentSplit, CorpusSource):
 
     def facts(self) -> dict[str, Any]:
         """The facts of the source, and which of its texts are cut."""
-        return {**self.model_dump(exclude={"source"}), "source": self.source.facts()}
+        cut = {} if self.cut is None else {"cut": self.cut.facts()}
+        return {**self.model_dump(exclude={"source", "cut"}), "source": self.source.facts(), **cut}
 
     def rows(self) -> list[SplitRows]:
         """Read, choose and cut the texts of every split.
 
         Raises:
-            InputError: see the source; or a split has fewer than two texts that can be cut.
+            InputError: see the source; there is no such tokenizer; or a split has fewer than two texts that
+            can be cut.
         """
         return [_cut(split, self) for split in self.source.rows()]
 
 
 def _cut(split: SplitRows, config: SegmentsCorpus) -> SplitRows:
     try:
-        prefixes, suffixes = split_segments(split.text.to_pylist(), config)
+        cut, seed = config.cut, config.seed
+        halves = middle_word if cut is None else partial(cut.halves, seed=seed)
+        prefixes, suffixes = split_segments(split.text.to_pylist(), config, halves)
     except InputError as error:
         raise InputError(f"{split.where}: {error}") from error
     return SplitRows(

@@ -4,6 +4,7 @@ from typing import Literal
 
 from permafrost.stages.embed.aggregate import Vectors, mean_rows
 from permafrost.stages.embed.aggregations.aggregation import Of, PooledRows
+from permafrost.stages.embed.aggregations.first_token import FirstToken, chosen_rows
 from permafrost.stages.extraction.capture import What
 from permafrost.storage.ragged import Ragged
 
@@ -14,6 +15,8 @@ class HiddenStates(PooledRows):
     default_layers = "all"
 
     kind: Literal["hs"] = "hs"
+    first_token: FirstToken = "include"
+    """`skip` leaves the first token of the span out, except of a text that has no other."""
 
     def what(self, of: Of) -> What:
         """Always hidden states."""
@@ -25,4 +28,4 @@ class HiddenStates(PooledRows):
 
     def pool(self, rows: Ragged) -> Vectors:
         """Pool each text's rows."""
-        return mean_rows(rows)
+        return mean_rows(chosen_rows(rows, self.first_token))

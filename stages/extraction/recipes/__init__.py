@@ -12,6 +12,7 @@ from permafrost.stages.extraction.recipes.meta_eol import MetaEolRecipe
 from permafrost.stages.extraction.recipes.parse import parse_recipe
 from permafrost.stages.extraction.recipes.plain import PlainRecipe
 from permafrost.stages.extraction.recipes.prepending import TokenPrependingRecipe
+from permafrost.stages.extraction.recipes.prompt_bert import PromptBertRecipe
 from permafrost.stages.extraction.recipes.prompts import (
     FutureEolRecipe,
     KnowledgeRecipe,
@@ -47,6 +48,7 @@ __all__ = [
     "MetaEolRecipe",
     "PlainRecipe",
     "PretendedCotRecipe",
+    "PromptBertRecipe",
     "PromptEolRecipe",
     "Recipe",
     "RecipeConfig",

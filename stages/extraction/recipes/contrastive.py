@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
+import transformers
 from pydantic import Field, field_validator
-from transformers import PreTrainedTokenizerBase
 
 from permafrost.stages.bounds import MAX_LAYERS
 from permafrost.stages.extraction.recipes.inputs import (
@@ -28,6 +28,7 @@ class ContrastiveRecipe(PromptRecipe):
 
     kind: Literal["contrastive"] = "contrastive"
     template: str = QUOTED
+    """The prompt, with `{text}`."""
     auxiliary: str = 'The irrelevant information of this sentence : "{text}" means in one word:"'
     """Template of the prompt whose attention output is subtracted."""
     block: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | Literal["auto"] = "auto"
@@ -67,7 +68,10 @@ class ContrastiveRecipe(PromptRecipe):
         return super().definite(sizes) | {"block": block}
 
     def encoded(
-        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+        self,
+        tokenizer: "transformers.PreTrainedTokenizerBase",
+        texts: Sequence[str],
+        max_length: int,
     ) -> Encoded:
         """Both prompts get the same text, cut to fit the one that leaves less room."""
         prompts = [words_around(self.instructed(t), TEXT) for t in (self.auxiliary, self.template)]

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 import blingfire
 import numpy as np
+import transformers
 from jaxtyping import Int64
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
-from transformers import PreTrainedTokenizerBase
+from pydantic import Field, field_validator, model_validator
 
 from permafrost.stages.bounds import MAX_TEXTS
 from permafrost.stages.extraction.recipes.inputs import (
@@ -38,16 +38,29 @@ class HtpRecipe(RewiredRecipe):
 
     kind: Literal["htp"] = "htp"
     block: Literal["sentences", "tokens"] = "sentences"
-    size: Annotated[int, Field(ge=1, le=MAX_TEXTS)] = 1
-    """Sentences, or tokens, per block."""
+    """What a block of the text is: some sentences, or some tokens."""
+    size: Annotated[int, Field(ge=1, le=MAX_TEXTS)] | Literal["per_sentence"] = 1
+    """Sentences, or tokens, per block. `per_sentence`, for blocks of tokens: as many as a sentence of the
+    same text has on average, rounded down (figure 8); of what is kept of a text that is cut."""
     placement: Literal["both", "local", "global"] = "both"
+    """Where placeholders are: before each block (`local`), before the whole text (`global`), or both."""
     template: str = TEXT
     """Contains {text} exactly once; the words around it are not in the span."""
     last_source: Literal["text_end", "after_text"] = "text_end"
     """Whose state stands for the last block: its last token, as in the paper, or the token right after the
     text, as in the released code (the last token if there is none after it)."""
-    span_placeholders: Literal["exclude", "include"] = "exclude"
-    """Whether poolings run over the local placeholders too, as in the released code without global ones."""
+    span_placeholders: Literal["exclude", "include", "all"] = "exclude"
+    """Whether poolings run over placeholders too: over none of them, as in the released code; over the local
+    ones (`include`), as there without global ones; or over all, as section 4.4 reads, where the mean leaves
+    nothing out."""
+
+    @model_validator(mode="after")
+    def _mean_sentences_are_blocks_of_tokens(self) -> "HtpRecipe":
+        if self.size == "per_sentence" and self.block != "tokens":
+            raise ValueError(
+                "size is 'per_sentence', a number of tokens, but block is 'sentences'; write block: tokens"
+            )
+        return self
 
     @field_validator("template")
     @classmethod
@@ -55,7 +68,10 @@ class HtpRecipe(RewiredRecipe):
         return require_slots(template, TEXT)
 
     def encoded(
-        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+        self,
+        tokenizer: "transformers.PreTrainedTokenizerBase",
+        texts: Sequence[str],
+        max_length: int,
     ) -> Encoded:
         """Cuts the text together with its placeholders, so that every block keeps its own."""
         words = words_around(self.instructed(self.template), TEXT)
@@ -68,13 +84,12 @@ class HtpRecipe(RewiredRecipe):
 
     def _blocks(self, filled: Filled) -> NDArray[np.int64]:
         """The block that each of the text's tokens is in, from 0."""
+        if self.size == "per_sentence":
+            n_sentences = int(_sentences(filled)[-1]) + 1
+            return np.arange(filled.n_own) // (filled.n_own // n_sentences)
         if self.block == "tokens":
             return np.arange(filled.n_own) // self.size
-        starts = sentence_starts(filled.text) + filled.first_char
-        contents = filled.content_starts(filled.start, filled.end)
-        # What comes before the first sentence belongs to it. Sentences without a token do not count.
-        sentences = np.maximum(np.searchsorted(starts, contents, side="right"), 1)
-        return np.cumsum(np.diff(sentences, prepend=sentences[0]) > 0) // self.size
+        return _sentences(filled) // self.size
 
     def _input(self, filled: Filled) -> TextInput:
         blocks = self._blocks(filled)
@@ -93,8 +108,9 @@ class HtpRecipe(RewiredRecipe):
         ids = np.concatenate([ids[: filled.start], openings, own, ids[filled.end :]])
         end = region + len(own)
         span = np.isin(np.arange(len(ids)), positions)
-        if self.span_placeholders == "include":
-            span |= between(region, end, len(ids))
+        if self.span_placeholders != "exclude":
+            first = region if self.span_placeholders == "include" else filled.start
+            span |= between(first, end, len(ids))
         targets = [filled.start + np.arange(n_openings), locals_]
         return TextInput(
             ids=ids,
@@ -119,6 +135,15 @@ def _copies(sources: NDArray[np.int64], targets: Sequence[NDArray[np.int64]]) ->
     """Rows of [source, target] for every non-empty group of targets."""
     rows = [np.stack([sources, group], axis=1) for group in targets if len(group)]
     return np.concatenate(rows)
+
+
+def _sentences(filled: Filled) -> NDArray[np.int64]:
+    """The sentence that each of the text's tokens is in, from 0."""
+    starts = sentence_starts(filled.text) + filled.first_char
+    contents = filled.content_starts(filled.start, filled.end)
+    # What comes before the first sentence belongs to it. Sentences without a token do not count.
+    sentences = np.maximum(np.searchsorted(starts, contents, side="right"), 1)
+    return np.cumsum(np.diff(sentences, prepend=sentences[0]) > 0, dtype=np.int64)
 
 
 def sentence_starts(text: str) -> Int64[np.ndarray, " n_sentences"]:

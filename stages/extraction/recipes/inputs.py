@@ -1,16 +1,16 @@
 """From texts to model input: tokenising, filling a template and cutting until it fits, and finding the
 tokens that are the text's own."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
+import transformers
 from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
-from transformers import PreTrainedTokenizerBase
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -113,6 +113,17 @@ def require_slots(template: str, *slots: str) -> str:
     return template
 
 
+def with_spelled_template(values: Any, spellings: Mapping[str, str]) -> Any:
+    """The fields of a recipe with the template that its `spelling` names, if they have a spelling and none.
+
+    A spelling that does not exist is left to be refused by its field.
+    """
+    if not isinstance(values, Mapping) or "template" in values:
+        return values
+    template = spellings.get(str(values.get("spelling")))
+    return values if template is None else {**values, "template": template}
+
+
 def words_around(template: str, *slots: str) -> tuple[str, ...]:
     """The template's own words, split at its slots."""
     words = [template]
@@ -159,7 +170,9 @@ def require_own_tokens(i: int, text: str, n_own: int) -> None:
         )
 
 
-def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Encoding]:
+def tokenise(
+    tokenizer: "transformers.PreTrainedTokenizerBase", texts: Sequence[str]
+) -> Iterator[Encoding]:
     """Tokenise texts, with special tokens exactly as the tokenizer adds them by itself.
 
     They are encoded in groups, as an encoding takes about 150 bytes per token.
@@ -232,7 +245,7 @@ def none_needed(filled: Filled) -> NDArray[np.int64]:
 
 def fill(
     words: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "transformers.PreTrainedTokenizerBase",
     texts: Sequence[str],
     max_length: int,
     placeholders: Placeholders = none_needed,
@@ -275,7 +288,10 @@ def fill(
 
 
 def _shorten(
-    words: Sequence[str], tokenizer: PreTrainedTokenizerBase, filled: Filled, n_kept: int
+    words: Sequence[str],
+    tokenizer: "transformers.PreTrainedTokenizerBase",
+    filled: Filled,
+    n_kept: int,
 ) -> Filled | None:
     """The template with the text's first `n_kept` tokens; None if nothing would be left of it."""
     if not n_kept:

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+import transformers
 from pydantic import Field, field_validator
-from transformers import PreTrainedTokenizerBase
 
 from permafrost.stages.extraction.recipes.inputs import TEXT, Encoded, require_slots
 from permafrost.stages.extraction.recipes.prompts import TemplateRecipe
@@ -78,7 +78,10 @@ class MetaEolRecipe(Recipe):
         return super().definite(sizes)
 
     def encoded(
-        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+        self,
+        tokenizer: "transformers.PreTrainedTokenizerBase",
+        texts: Sequence[str],
+        max_length: int,
     ) -> Encoded:
         """Encodes as `template` does, with the only prompt."""
         self._require_single()

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
+import transformers
 from numpy.typing import NDArray
 from tokenizers import Encoding
-from transformers import PreTrainedTokenizerBase
 
 from permafrost.stages.extraction.recipes.inputs import (
     TEXT,
@@ -34,9 +34,11 @@ class PlainRecipe(Recipe):
     kind: Literal["plain"] = "plain"
     specials: Literal["include", "exclude"] = "include"
     """Whether the added special tokens are in the span, as in sentence-transformers and the papers."""
-    bos: Literal["tokenizer", "omit"] = "tokenizer"
+    bos: Literal["tokenizer", "omit", "added"] = "tokenizer"
     """`omit` leaves out the special token that the tokenizer puts first ([CLS] in an encoder): its states
-    are often many times larger than all others and then dominate a mean."""
+    are often many times larger than all others and then dominate a mean. `added` puts the tokenizer's
+    beginning-of-text token (bos) before the text where the tokenizer puts none, as transformer_lens does
+    (FREEZE!'s notebooks for GPT-2). Like other special tokens it is never cut."""
     end: Literal["tokenizer", "added"] = "tokenizer"
     """`added` puts the tokenizer's end token (eos) after the text where the tokenizer puts none, as models
     that are read at `</s>` need it (E5-Mistral, GT2VEC). Like other special tokens it is never cut."""
@@ -46,21 +48,34 @@ class PlainRecipe(Recipe):
     out too, as in sentence-transformers with `include_prompt=False`."""
 
     def encoded(
-        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+        self,
+        tokenizer: "transformers.PreTrainedTokenizerBase",
+        texts: Sequence[str],
+        max_length: int,
     ) -> Encoded:
         """Truncates the tokens of a text that is too long on the right, as transformers does; the tokens of
         an instruction stay."""
         words = words_around(self.instruction, TEXT)
         encodings = tokenise(tokenizer, [text.join(words) for text in texts])
-        end = self._end_token(tokenizer)
+        bos, end = self._bos_token(tokenizer), self._end_token(tokenizer)
         return pack(
             [
-                self._input(i, text, len(words[0]), encoding, max_length, end)
+                self._input(i, text, len(words[0]), encoding, max_length, bos, end)
                 for i, (text, encoding) in enumerate(zip(texts, encodings, strict=True))
             ]
         )
 
-    def _end_token(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    def _bos_token(self, tokenizer: "transformers.PreTrainedTokenizerBase") -> int | None:
+        if self.bos != "added":
+            return None
+        if not isinstance(tokenizer.bos_token_id, int):
+            raise InputError(
+                "the recipe plain with bos: added puts a beginning-of-text token before the text, but the "
+                f"tokenizer {type(tokenizer).__name__} names none (bos_token); leave 'bos' out"
+            )
+        return tokenizer.bos_token_id
+
+    def _end_token(self, tokenizer: "transformers.PreTrainedTokenizerBase") -> int | None:
         if self.end == "tokenizer":
             return None
         if not isinstance(tokenizer.eos_token_id, int):
@@ -77,10 +92,14 @@ class PlainRecipe(Recipe):
         first_char: int,
         encoding: Encoding,
         max_length: int,
+        bos_token: int | None,
         end_token: int | None,
     ) -> TextInput:
         ids = np.asarray(encoding.ids)
         special = np.asarray(encoding.special_tokens_mask, dtype=np.bool_)
+        n_before = 0
+        if bos_token is not None and not special[:1].any():
+            ids, special, n_before = np.insert(ids, 0, bos_token), np.insert(special, 0, True), 1
         # A tokenizer that ends a text itself does so with a special token, be it eos or another.
         if end_token is not None and not special[-1:].any():
             ids, special = np.append(ids, end_token), np.append(special, True)
@@ -89,6 +108,7 @@ class PlainRecipe(Recipe):
         start, end = (int(ordinary[0]), int(ordinary[-1]) + 1) if len(ordinary) else (0, 0)
         if self.instruction != TEXT:
             start, end = overlapping(encoding, first_char, len(text))
+            start, end = start + n_before, end + n_before
         require_own_tokens(i, text, end - start)
         excess = max(len(ids) - skipped - max_length, 0)
         if excess and end - excess <= start:

@@ -4,14 +4,15 @@ The base class of all recipes with placeholders is here too.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+import transformers
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
-from transformers import PreTrainedTokenizerBase
+from pydantic import Field, field_validator, model_validator
 
 from permafrost.stages.bounds import MAX_LAYERS, MAX_SEED
+from permafrost.stages.extraction.presets import htp_settings
 from permafrost.stages.extraction.recipes.inputs import (
     PLACEHOLDER,
     PLACEHOLDER_SLOT,
@@ -23,6 +24,7 @@ from permafrost.stages.extraction.recipes.inputs import (
     fill,
     pack,
     require_slots,
+    with_spelled_template,
     words_around,
 )
 from permafrost.stages.extraction.recipes.recipe import Recipe, Rewiring
@@ -36,8 +38,9 @@ class RewiredRecipe(Recipe):
     start: Annotated[int, Field(le=MAX_LAYERS)] = 1
     """States are copied before the blocks with 0-based index start..stop-1, so that with 1 the first block
     runs on the placeholders' own embeddings."""
-    stop: Annotated[int, Field(le=MAX_LAYERS)] | Literal["auto"] = "auto"
-    """`auto`: at the depth of the papers' choice for Llama-2-7B, 7 of 32 blocks."""
+    stop: Annotated[int, Field(le=MAX_LAYERS)] | Literal["auto", "htp"] = "auto"
+    """`auto`: at the depth of the papers' choice for Llama-2-7B, 7 of 32 blocks; `htp`: as in table 9 of HTP,
+    for its backbones."""
     placeholder: Literal["mean", "noise"] = "mean"
     """A placeholder's embedding: the mean of all tokens', or N(0, 1)."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
@@ -46,7 +49,9 @@ class RewiredRecipe(Recipe):
     @property
     def rewiring(self) -> Rewiring:
         """The rewiring of a resolved recipe."""
-        assert self.stop != "auto", "a recipe has to be resolved for a backbone before it is used"
+        assert not isinstance(self.stop, str), (
+            "a recipe has to be resolved for a backbone before it is used"
+        )
         return Rewiring(self.start, self.stop, self.placeholder, self.seed)
 
     def definite(self, sizes: BackboneSizes) -> dict[str, object]:
@@ -58,7 +63,10 @@ class RewiredRecipe(Recipe):
                 f"decoder or another recipe"
             )
         automatic = min(sizes.n_layers, max(self.start + 1, round(7 / 32 * sizes.n_layers)))
-        stop = automatic if self.stop == "auto" else self.stop
+        if self.stop == "htp":
+            stop = htp_settings(sizes).stop
+        else:
+            stop = automatic if self.stop == "auto" else self.stop
         if not 0 <= self.start <= stop <= sizes.n_layers:
             raise InputError(
                 f"the recipe {self.name()} is rewired from start={self.start} to stop={stop}, but "
@@ -68,6 +76,14 @@ class RewiredRecipe(Recipe):
         return super().definite(sizes) | {"stop": stop}
 
 
+TEMPLATES = {
+    "quoted": 'This sentence : {placeholder}"{text}" means in one word:"',
+    "htp": "The sentence means {placeholder}{text} in one word.",
+    "htp_paragraph": "The paragraph {placeholder}{text} means in one word.",
+    "text": "{placeholder}{text}",
+}
+
+
 class TokenPrependingRecipe(RewiredRecipe):
     """Token Prepending (TP): a placeholder before the text lets all of its tokens attend to its end.
 
@@ -75,11 +91,21 @@ class TokenPrependingRecipe(RewiredRecipe):
     token. The released code pads on the left and counts the padding as positions; we do neither.
     """
 
+    later_fields: ClassVar[frozenset[str]] = Recipe.later_fields | {"spelling"}
+
     kind: Literal["token_prepending"] = "token_prepending"
-    template: str = 'This sentence : {placeholder}"{text}" means in one word:"'
+    spelling: Literal["quoted", "htp", "htp_paragraph", "text"] = "quoted"
+    """Which template to use if none is given: TP's own, with PromptEOL's words; HTP's words, of a sentence
+    (section 5.3) or a paragraph (5.2); or the text alone."""
+    template: str = TEMPLATES["quoted"]
     """Contains {placeholder} and after it {text}, once each."""
     source: Literal["input_end", "text_end"] = "input_end"
     """Whose state the placeholder takes over: the input's last token, as in the paper, or the text's."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_template(cls, values: Any) -> Any:
+        return with_spelled_template(values, TEMPLATES)
 
     @field_validator("template")
     @classmethod
@@ -91,7 +117,10 @@ class TokenPrependingRecipe(RewiredRecipe):
         return self.instructed(self.template)
 
     def encoded(
-        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+        self,
+        tokenizer: "transformers.PreTrainedTokenizerBase",
+        texts: Sequence[str],
+        max_length: int,
     ) -> Encoded:
         """Tokenises the template without the placeholder, which is then inserted between two tokens."""
         words = words_around(self._whole.replace(PLACEHOLDER_SLOT, ""), TEXT)

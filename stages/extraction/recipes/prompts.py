@@ -4,11 +4,11 @@ With the latter the readout is the token that would predict that word. Every tem
 words are part of a store's identity.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
+import transformers
 from pydantic import field_validator, model_validator
-from transformers import PreTrainedTokenizerBase
 
 from permafrost.stages.extraction.recipes.inputs import (
     TEXT,
@@ -16,6 +16,7 @@ from permafrost.stages.extraction.recipes.inputs import (
     fill,
     pack,
     require_slots,
+    with_spelled_template,
     words_around,
 )
 from permafrost.stages.extraction.recipes.recipe import Recipe
@@ -33,7 +34,10 @@ class PromptRecipe(Recipe):
         return require_slots(template, TEXT)
 
     def encoded(
-        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+        self,
+        tokenizer: "transformers.PreTrainedTokenizerBase",
+        texts: Sequence[str],
+        max_length: int,
     ) -> Encoded:
         """Cuts the text, never the prompt."""
         words = words_around(self.instructed(self.template), TEXT)
@@ -47,25 +51,29 @@ class TemplateRecipe(PromptRecipe):
 
 
 QUOTED = 'This sentence : "{text}" means in one word:"'
-SPELLINGS = {"quoted": QUOTED, "plain": "This sentence: {text} means in one word:"}
+SPELLINGS = {
+    "quoted": QUOTED,
+    "plain": "This sentence: {text} means in one word:",
+    "htp": "The sentence means {text} in one word.",
+    "htp_paragraph": "The paragraph {text} means in one word.",
+}
 
 
 class PromptEolRecipe(PromptRecipe):
     """PromptEOL: the meaning of a sentence in one word."""
 
     kind: Literal["prompt_eol"] = "prompt_eol"
-    spelling: Literal["quoted", "plain"] = "quoted"
-    """Which template to use if none is given: PromptEOL's own, whose open quote asks for the word, or the one
-    without quotes that the Value Aggregation paper prints."""
+    spelling: Literal["quoted", "plain", "htp", "htp_paragraph"] = "quoted"
+    """Which template to use if none is given: PromptEOL's own, whose open quote asks for the word; the one
+    without quotes that the Value Aggregation paper prints; or HTP's, of a sentence (its section 5.3) or of a
+    paragraph (5.2)."""
     template: str = QUOTED
+    """The prompt, with `{text}`."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in_template(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and "template" not in values:
-            spelling = values.get("spelling", "quoted")
-            return {**values, "template": SPELLINGS.get(str(spelling), QUOTED)}
-        return values
+        return with_spelled_template(values, SPELLINGS)
 
 
 class FutureEolRecipe(PromptRecipe):
@@ -73,6 +81,7 @@ class FutureEolRecipe(PromptRecipe):
 
     kind: Literal["future_eol"] = "future_eol"
     template: str = "Forecasting the subsequent tokens {text} in one word:"
+    """The prompt, with `{text}`."""
 
 
 class PretendedCotRecipe(PromptRecipe):
@@ -80,6 +89,7 @@ class PretendedCotRecipe(PromptRecipe):
 
     kind: Literal["pretended_cot"] = "pretended_cot"
     template: str = 'After thinking step by step , this sentence : "{text}" means in one word:"'
+    """The prompt, with `{text}`."""
 
 
 class KnowledgeRecipe(PromptRecipe):
@@ -93,3 +103,4 @@ class KnowledgeRecipe(PromptRecipe):
         "What a sentence tells rests mostly on who acts and on the action, and only a little on the words "
         'that describe them. With this in mind , this sentence : "{text}" means in one word:"'
     )
+    """The prompt, with `{text}`."""

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import transformers
 from pydantic import field_validator, model_serializer
-from transformers import PreTrainedTokenizerBase
 
 from permafrost.stages.extraction.recipes.inputs import (
     FIRST,
@@ -137,7 +137,10 @@ class Recipe(Kind):
 
     @abstractmethod
     def encoded(
-        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+        self,
+        tokenizer: "transformers.PreTrainedTokenizerBase",
+        texts: Sequence[str],
+        max_length: int,
     ) -> Encoded:
         """Model input for texts that are already checked and normalised; see `encode`."""
 
@@ -207,7 +210,10 @@ def _code(kind: type[Recipe]) -> dict[str, str]:
 
 
 def encode(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int
+    recipe: Recipe,
+    tokenizer: "transformers.PreTrainedTokenizerBase",
+    texts: Sequence[str],
+    max_length: int,
 ) -> Encoded:
     """Tokenise texts under a recipe, special tokens exactly as the tokenizer adds them by itself.
 

@@ -28,6 +28,7 @@ class InfoNceAlignment(Alignment):
     directions: Literal["one", "both"] = "one"
     """`both`: the mean of this and of the same with anchors and keys exchanged."""
     reduction: Reduction = "sum"
+    """Over the items of a batch."""
 
     def of(self, anchors: Float[Tensor, "n d"], keys: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
         """See `Alignment.of`."""

@@ -17,6 +17,7 @@ class BinaryLoss(ScoreLoss):
 
     kind: Literal["binary"] = "binary"
     reduction: Reduction = "sum"
+    """Over the cases of a batch."""
 
     def of(
         self,

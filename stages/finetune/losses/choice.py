@@ -21,6 +21,7 @@ class ChoiceLoss(ScoreLoss):
 
     kind: Literal["choice"] = "choice"
     reduction: Reduction = "sum"
+    """Over the questions of a batch."""
 
     def of(
         self,

@@ -23,10 +23,12 @@ class RetrievalLoss(VectorLoss):
 
     kind: Literal["retrieval"] = "retrieval"
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+    """What cosines are divided by."""
     repeated: Literal["left_out", "negative"] = "left_out"
     """A query's own document, where another query of the batch has it too: it is no negative, or, as printed,
     it is one."""
     reduction: Reduction = "sum"
+    """Over the queries of a batch."""
 
     def of(
         self,

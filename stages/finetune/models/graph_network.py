@@ -24,6 +24,7 @@ from permafrost.stages.graph_encoders.readouts.mean import MeanReadout
 
 class _GraphNetwork(GraphTextModel):
     encoder: GraphEncoderConfig = Field(default_factory=RelationalAttention)
+    """The graph network."""
 
 
 class GnnOnly(_GraphNetwork):
@@ -33,6 +34,7 @@ class GnnOnly(_GraphNetwork):
 
     kind: Literal["gnn_only"] = "gnn_only"
     readout: GraphReadoutConfig = Field(default_factory=MeanReadout)
+    """From the states of a graph's nodes to one vector."""
 
     @property
     def query_node(self) -> QueryNode:
@@ -54,6 +56,7 @@ class QaGnn(_GraphNetwork):
 
     kind: Literal["qa_gnn"] = "qa_gnn"
     readout: GraphReadoutConfig = Field(default_factory=AttentionReadout)
+    """From the states of a graph's nodes to one vector."""
 
     def build(self, facts: ModelFacts, draw: torch.Generator) -> GraphTextModule:
         """See `GraphNetworkModule`."""

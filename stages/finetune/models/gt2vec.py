@@ -33,7 +33,9 @@ class Gt2Vec(GraphTextModel):
 
     kind: Literal["gt2vec"] = "gt2vec"
     encoder: GraphEncoderConfig = Field(default_factory=RelationalAttention)
+    """What encodes a graph's nodes."""
     readout: GraphReadoutConfig = Field(default_factory=MeanReadout)
+    """From the states of a graph's nodes to one vector."""
     graph_token: Literal["first", "last", "none"] = "first"
     """`last` is a variant of ours for causal decoders. `none` is the text-only probe, exactly."""
     description: Literal["trained", "none"] = "trained"
@@ -47,6 +49,7 @@ class Gt2Vec(GraphTextModel):
     """Which embeddings a batch aligns: one of each case (the right choice, the query), or all. `auto`: one of
     each question; in a retrieval queries and documents."""
     branch_scorers: Literal["shared", "own"] = "shared"
+    """Whether both branches have the same scorer."""
 
     @model_validator(mode="after")
     def _branches_go_together(self) -> "Gt2Vec":

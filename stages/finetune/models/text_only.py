@@ -20,6 +20,7 @@ class TextOnly(GraphTextModel):
 
     kind: Literal["text_only"] = "text_only"
     of: Literal["text", "description"] = "text"
+    """The text, or the graph in words with its text."""
 
     @property
     def reads_graphs(self) -> bool:

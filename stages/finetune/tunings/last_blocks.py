@@ -22,11 +22,21 @@ class LastBlocks(Tuning):
 
     kind: Literal["last_blocks"] = "last_blocks"
     n: int = Field(default=2, ge=1, le=MAX_STEPS)
+    """Number of blocks that are trained."""
+    below: Literal["live", "cached"] = "live"
+    """`cached`: what enters the first of these blocks is read from the feature store, and no block below
+    runs. Scores are those of `live` to the rounding of the store; set the experiment's `store_dtype:
+    float32` where float16 is too coarse."""
 
     @property
     def changes_states(self) -> bool:
         """Of every text."""
         return True
+
+    @property
+    def n_above_cache(self) -> int | None:
+        """As `below` says."""
+        return self.n if self.below == "cached" else None
 
     @property
     def usual_lr(self) -> float:

@@ -7,7 +7,7 @@ training, the backbone's own is not.
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,15 +17,17 @@ import torch
 from pydantic import Field
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from permafrost.stages.bounds import MAX_WIDTH
-from permafrost.stages.extraction.families import Family, HasModel
+from permafrost.stages.extraction.families import FAMILIES, Family, HasModel
 from permafrost.stages.extraction.quiet import quiet_loading
+from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.finetune.tuning import Tuned, Tuning
 from permafrost.stages.finetune.wrapping import Forward, wrapped
 from permafrost.stages.graph_encoders.draws import TrainingDraws
 from permafrost.stages.heads.directed_draws import DirectedDraws
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 WEIGHTS = "adapter_model.safetensors"
 """As peft names it; `adapter_config.json` lies beside it."""
@@ -44,9 +46,13 @@ class Lora(Tuning):
     """What an adapter adds is multiplied by alpha / r."""
     dropout: float = Field(default=0.05, ge=0, lt=1)
     """Of an adapter's input, in training."""
-    targets: Literal["attention", "feed_forward", "both"] = "both"
+    targets: Literal["attention", "feed_forward", "both", "without_keys", "attention_and_norms"] = (
+        "both"
+    )
     """The layers that get adapters, by their role: queries, keys, values and the attention's output; gate,
-    up and down. A layer that is fused, such as GPT-2's `c_attn`, gets one for all of it."""
+    up and down. A layer that is fused, such as GPT-2's `c_attn`, gets one for all of it. `without_keys`: both
+    but for the keys; `attention_and_norms`: attention, with its norms trained whole (Value Aggregation,
+    section 7)."""
 
     @property
     def changes_states(self) -> bool:
@@ -56,11 +62,28 @@ class Lora(Tuning):
     def layers(self, family: Family) -> tuple[str, ...]:
         """Paths of the layers that get adapters, from a block."""
         attention, feed_forward = family.attention_layers, family.feed_forward_layers
+        both = attention + feed_forward
         return {
             "attention": attention,
             "feed_forward": feed_forward,
-            "both": attention + feed_forward,
+            "both": both,
+            "without_keys": tuple(layer for layer in both if layer != family.keys),
+            "attention_and_norms": attention,
         }[self.targets]
+
+    def norms(self, family: Family) -> tuple[str, ...]:
+        """Paths of the norms that are trained whole, from a block."""
+        return family.attention_norms if self.targets == "attention_and_norms" else ()
+
+    def require(self, sizes: BackboneSizes) -> None:
+        """Raises: InputError: the keys cannot be left out."""
+        family = FAMILIES[sizes.model_type]
+        if self.targets == "without_keys" and family.keys is None:
+            raise InputError(
+                f"train.targets is without_keys, but a {quoted(sizes.model_type)} backbone computes queries, "
+                f"keys and values in one layer, {family.attention_layers[0]}; use targets: both, which "
+                "adapts the keys too"
+            )
 
     def attach(self, backbone: HasModel, draw: torch.Generator) -> Tuned:
         """Put adapters into the backbone; its outputs are, until they are trained, what they were."""
@@ -78,6 +101,7 @@ class Adapters(Tuned):
         """Args: config: of the adapters. backbone: gets them. draw: draws them."""
         # Takes a second to import, which nothing else here needs.
         import peft
+        from transformers.pytorch_utils import Conv1D
 
         blocks = backbone.family.block_list(backbone.model)
         names = "|".join(re.escape(layer) for layer in config.layers(backbone.family))
@@ -87,6 +111,7 @@ class Adapters(Tuned):
             lora_alpha=config.alpha,
             lora_dropout=config.dropout,
             target_modules=rf"{re.escape(backbone.family.blocks)}\.\d+\.({names})",
+            modules_to_save=list(config.norms(backbone.family)) or None,
             fan_in_fan_out=is_conv,
         )
         # One thread at a time: filters of warnings belong to the process.
@@ -97,9 +122,11 @@ class Adapters(Tuned):
         named = dict(model.named_parameters())
         weights = peft.get_peft_model_state_dict(model, named, save_embedding_layers=False)
         super().__init__(cast(dict[str, nn.Parameter], weights))
+        _in_full_precision(blocks)
         # Where a model lies on this machine is none of its adapters' business.
         settings.base_model_name_or_path, settings.inference_mode = None, True
         self.settings = settings
+        self._merge = cast(Any, model).merge_and_unload
         self._blocks = blocks
         layers = [m for block in blocks for m in block.modules()]
         # Theirs alone are switched by train and eval: a frozen block stays in evaluation mode.
@@ -133,7 +160,29 @@ class Adapters(Tuned):
         save_file(dict(weights), folder / WEIGHTS, metadata={"format": "pt"})
         self.settings.save_pretrained(str(folder))
 
+    def merge(self) -> None:
+        """The adapted layers are as they were built, with what the adapters added in their weights."""
+        self._merge()
+
 
 def _drawn(forward: Forward, seed: int, device: torch.device, *args: Any, **kwargs: Any) -> Any:
     with DirectedDraws(torch.Generator(device).manual_seed(seed)):
         return forward(*args, **kwargs)
+
+
+def _in_full_precision(blocks: Sequence[nn.Module]) -> None:
+    """Norms that are trained compute in float32: in half precision a step is less than their rounding."""
+    from peft.utils import ModulesToSaveWrapper
+
+    for wrapper in (m for block in blocks for m in block.modules()):
+        if not isinstance(wrapper, ModulesToSaveWrapper):
+            continue
+        dtype = next((weight.dtype for weight in wrapper.parameters()), torch.float32)
+        if dtype != torch.float32:
+            wrapper.modules_to_save.float()
+            wrapper.register_forward_pre_hook(lambda _, args: (args[0].float(),))
+            wrapper.register_forward_hook(partial(_rounded, dtype))
+
+
+def _rounded(dtype: torch.dtype, _: nn.Module, __: tuple[Tensor, ...], out: Tensor) -> Tensor:
+    return out.to(dtype)

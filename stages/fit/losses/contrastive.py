@@ -24,6 +24,7 @@ class Contrastive(PartnerLoss):
 
     kind: Literal["contrastive"] = "contrastive"
     temperature: float = Field(default=0.07, gt=0, allow_inf_nan=False)
+    """What similarities are divided by."""
     similarity: VectorSimilarity = "dot"
     """Also ranks the partners on dev and test."""
     hard_negatives: Literal["ignore", "add"] = "ignore"

@@ -12,8 +12,8 @@ from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.names import TEXT, find_column
 from permafrost.stages.corpus.table_files import (
     column_names,
+    content_sha256,
     file_format,
-    file_sha256,
     read_columns,
 )
 from permafrost.stages.corpus.values import checked_texts
@@ -38,17 +38,20 @@ class RetrievedFacts(Facts):
     text: str = "fact"
     """Column; if not given, one with another usual name: text, sentence."""
     top_k: int = Field(default=3, ge=1, le=MAX_STEPS)
+    """Facts for each query, at most."""
     method: Literal["bm25", "tfidf"] = "bm25"
     """`bm25`: Okapi's, with the weights k1 and b; `tfidf`: cosine of scikit-learn's vectors."""
     k1: float = Field(default=1.2, ge=0, allow_inf_nan=False)
+    """Of BM25: how soon another occurrence of a word adds nothing."""
     b: float = Field(default=0.75, ge=0, le=1)
+    """Of BM25: how much long facts count less."""
     query: Literal["question_and_choice", "question"] = "question_and_choice"
     """What is searched for. With `question`, the choices of a question have the same facts."""
 
     def facts(self) -> dict[str, Any]:
         """A digest of the file instead of its name, and everything that affects what is found."""
         path = Path(self.path)
-        file = {"format": file_format(path), "sha256": file_sha256(path)}
+        file = {"format": file_format(path), "sha256": content_sha256(path)}
         return {**self.model_dump(exclude={"path"}), "file": file}
 
     def choose(self, asked: Sequence[Asked]) -> list[tuple[str, ...]]:

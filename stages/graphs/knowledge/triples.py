@@ -51,7 +51,9 @@ class TriplesGraph(KnowledgeSource):
     head: str = HEAD[0]
     """Column; one whose name is not given may also have another usual name, as for the others."""
     relation: str = RELATION[0]
+    """Column with the relation."""
     tail: str = TAIL[0]
+    """Column with the second node."""
     weight: str = WEIGHT[0]
     """Column of weights, read only with `min_weight`."""
     min_weight: float | None = Field(default=None, allow_inf_nan=False)

@@ -13,8 +13,8 @@ from permafrost.stages.corpus.columns import LABELLED_SPLITS, TaskKind
 from permafrost.stages.corpus.names import TEXT, find_column
 from permafrost.stages.corpus.table_files import (
     column_names,
+    content_sha256,
     file_format,
-    file_sha256,
     read_columns,
 )
 from permafrost.stages.corpus.values import ids_of
@@ -59,9 +59,11 @@ class GraphQuestions(LinkedSource):
     question: str = QUESTION[0]
     """Column; one whose name is not given may also have another usual name, as for the others."""
     choices: str = CHOICES[0]
+    """Column with the choices."""
     label: str = LABEL[0]
     """Number of the right choice from 0, its label, its letter, or its text."""
     id: str = IDS[0]
+    """Column with the question's id."""
     inhouse_train_qids: str | None = None
     """File with the ids of the training questions that stay in train: the others become test. For sets whose
     test labels are hidden."""
@@ -206,7 +208,7 @@ def _sentence(fact: str) -> str:
 
 
 def _identity(path: str) -> dict[str, str]:
-    return {"format": file_format(Path(path)), "sha256": file_sha256(Path(path))}
+    return {"format": file_format(Path(path)), "sha256": content_sha256(Path(path))}
 
 
 def _require_same_number(splits: Sequence[Split], files: dict[Any, str]) -> None:

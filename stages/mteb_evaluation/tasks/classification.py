@@ -29,7 +29,9 @@ class ClassificationTask(LocalTask):
     train: str = "train"
     """File, without extension, from which training texts are drawn."""
     test: str = "test"
+    """File, without extension, of the test texts."""
     text: str = "text"
+    """Column with the text."""
     label: str = "label"
     """Column with the class: integers or strings."""
     samples_per_label: int = Field(default=8, ge=1, le=MAX_STEPS)

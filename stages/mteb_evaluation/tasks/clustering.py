@@ -23,8 +23,11 @@ class ClusteringTask(LocalTask):
 
     type: Literal["clustering"] = "clustering"
     split: str = "test"
+    """File, without extension."""
     text: str = "text"
+    """Column with the text."""
     label: str = "label"
+    """Column with the class."""
     max_documents: int | None = Field(default=None, ge=2, le=MAX_TEXTS)
     """Embed only this many texts, drawn by mteb; all if not given."""
 

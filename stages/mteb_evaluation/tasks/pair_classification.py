@@ -23,6 +23,7 @@ class PairClassificationTask(PairTask):
 
     type: Literal["pair_classification"] = "pair_classification"
     label: str = "label"
+    """Column with 1 for a match and 0 for none."""
 
     def read(self) -> LocalData:
         """Pairs with the labels 0 and 1; a row may hold lists of all three, as in mteb's older datasets.

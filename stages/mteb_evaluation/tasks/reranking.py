@@ -21,6 +21,7 @@ class RerankingTask(CandidateColumns, SearchTask):
 
     type: Literal["reranking"] = "reranking"
     split: str = "test"
+    """File, without extension."""
 
     @property
     def stems(self) -> dict[str, str]:

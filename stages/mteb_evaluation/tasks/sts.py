@@ -26,14 +26,16 @@ class StsTask(PairTask):
     )
 
     type: Literal["sts"] = "sts"
-    label: str = "score"
-    """Column with the grade."""
+    label: str | None = None
+    """Column with the grade; if not given, `label` or another usual name."""
 
     def read(self) -> LocalData:
         """Graded pairs, not all of the same grade; raises as `LocalTask.read`."""
         file = open_file(self, "pairs")
         names, where = file.pair(self.text, self.text_pair), file.where
-        label = file.column("label", self.label, GRADE)
+        # mteb's own name first, where a file has several.
+        usual = GRADE if GRADE[0] in file.names else ("label", *GRADE)
+        label = file.column("label", self.label or usual[0], usual)
         table = file.read(names, labels=[label])
         grades = numbers_of(table, label, where)
         if len(set(grades)) < 2:

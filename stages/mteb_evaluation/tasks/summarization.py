@@ -51,9 +51,11 @@ class SummarizationTask(LocalTask):
     summaries: str = "summaries"
     """File, without extension, of the machine summaries."""
     document_id: str = "doc_id"
+    """Column with the document's id, in both files."""
     references: str = "references"
     """Column with a list of human summaries."""
     summary: str = "summary"
+    """Column with the machine summary."""
     relevance: str = "relevance"
     """Column with the grade of a machine summary."""
 

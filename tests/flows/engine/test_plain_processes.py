@@ -182,7 +182,7 @@ def test_workers_that_differ_get_nothing_and_the_run_goes_on_with_the_others(
     for name, problem in (("edited", CODE), ("older", TORCH), ("files", FILES)):
         run.until(lambda n=name, p=problem: re.search(refused(n, p), run.said()))
     # The only one that is like us is lost.
-    run.until(lambda: list(run.home.glob("artifacts/fit/*/artifact.json")))
+    run.until(lambda: list(run.home.glob("artifacts/fit/[!.]*/artifact.json")))
     plain.kill("good")
     run.until(lambda: f"waiting for one to join {plain.address}" in run.said())
     plain.start("late", WORKER, ours)

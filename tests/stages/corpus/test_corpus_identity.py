@@ -142,6 +142,7 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
             "distractors": "shared",
             "place": "last",
         },
+        "joined": {"kind": "joined", "source": pairs, "n_pairs": 2, "n_bins": 1},
     }
 
 
@@ -171,6 +172,8 @@ def others(field: str, annotation: Any, folder: Path) -> list[Any]:
         "files": [{"train": str(folder / "pairs.csv")}, {"train": str(folder / "listed.jsonl")}],
         "path": [str(folder / "other"), "org/other"],
         "revision": ["f" * 40],
+        "delimiter": [";"],
+        "encoding": ["latin-1"],
         "splits": [{"train": "validation"}],
         "corpus": ["queries"],
         "queries": ["corpus"],
@@ -179,6 +182,7 @@ def others(field: str, annotation: Any, folder: Path) -> list[Any]:
         "dev": [QUERIES, {"kind": "given"}],
         "test": [QUERIES, {"kind": "given"}],
         "source": [],
+        "sample": [{"n_rows": {"train": 5}}],
         "nodes": [str(folder / "pairs.csv")],
         "edges": [str(folder / "pairs.csv")],
         "examples": [str(folder / "pairs.csv")],
@@ -189,6 +193,7 @@ def others(field: str, annotation: Any, folder: Path) -> list[Any]:
         "node_relevance": [{"kind": "cosine", "backbone": {"source": "minilm"}}],
         "inhouse_train_qids": [str(folder / "classes.csv")],
         "with_facts": [{"kind": "gold"}],
+        "cut": [{"tokenizer": str(folder / "tokenizer")}],
     }
     by_type = {int: [0, 1, 2, 4, 30], float: [0.25], str: ["other"]}
     parts = [annotation, *get_args(annotation)]
@@ -230,6 +235,8 @@ def test_every_field_of_a_source_is_among_its_facts(kind: str, tmp_path: Path) -
     (tmp_path / "other" / "train.jsonl").write_text('{"text": "A", "triples": ["a | b | c"]}\n')
     (tmp_path / "other" / "corpus.jsonl").write_text('{"_id": "d1", "text": "another"}\n')
     (tmp_path / "search" / "qrels" / "other.tsv").write_text("q1\td1\t1\n")
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}\n")
     # A folder has no revision.
     hub = {**cases(tmp_path)["hub"], "path": "org/name", "revision": "0" * 40}
     source = CORPUS_SOURCES.validate(hub if kind == "hub" else cases(tmp_path)[kind])

@@ -21,6 +21,7 @@ from permafrost.stages.corpus.sources.dilution import (
     STATEMENT_WORDS,
     DilutionCorpus,
 )
+from permafrost.stages.scoring.controls import BagOfWordsControl, LengthControl, run_control
 from permafrost.storage.errors import InputError
 
 SMALL: dict[str, Any] = {"n_words": 32, "n_train": 200, "n_dev": 60, "n_test": 60}
@@ -54,7 +55,7 @@ def statements(words: list[str], gap: int) -> list[tuple[int, int]]:
     ratio=st.floats(0, 0.95),
     n_words=st.integers(5, 80),
     gap=st.integers(1, 8),
-    signal=st.sampled_from(["single", "tiled"]),
+    signal=st.sampled_from(["single", "tiled", "printed"]),
     seed=st.integers(0, MAX_SEED),
 )
 def test_every_valid_config_gives_balanced_disjoint_texts_of_one_length(
@@ -71,7 +72,7 @@ def test_every_valid_config_gives_balanced_disjoint_texts_of_one_length(
     config = DilutionCorpus(**fields, signal=signal, n_train=8, n_dev=4, n_test=4)
     corpus = config.build()
     assert len(corpus.texts) == 16, "a text occurs twice"
-    expected = 1 if signal == "single" else block // (gap + 5)
+    expected = block // (gap + 5) if signal == "tiled" else 1
     for split, n in (("train", 8), ("dev", 4), ("test", 4)):
         examples = labelled(corpus, split)
         assert sum(label for _, label in examples) * 2 == len(examples) == n
@@ -220,3 +221,34 @@ def test_every_word_is_one_piece_of_the_default_backbone() -> None:
     assert len(set(words)) == len(words) == 300
     pieces = [tokenizer.encode(w, add_special_tokens=False).tokens for w in words]
     assert [p for p in pieces if len(p) != 1] == []
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.2, 0.7])
+def test_as_printed_the_ratio_moves_the_statement_and_dilutes_nothing(ratio: float) -> None:
+    config = DilutionCorpus(ratio=ratio, signal="printed", gap=4, **SMALL)
+    n_statement, starts = 9, Counter[int]()
+    for words, label in labelled(config.build(), "train"):
+        assert len(words) == 32
+        at = [start for start, found in statements(words, 4) if found == label]
+        assert at, "no statement"
+        # Chance may put another one among the distractors.
+        starts.update(at[:1])
+    assert min(starts) == 0
+    assert max(starts) == round(ratio * 32), "behind as many words as the ratio's share"
+    seen: Counter[str] = Counter()
+    for words, _ in labelled(config.build(), "train"):
+        at_first = statements(words, 4)[0][0]
+        seen.update(words[:at_first] + words[at_first + n_statement :])
+    # Of distractors, a quarter are statement words.
+    share = sum(seen[w] for w in STATEMENT_WORDS) / seen.total()
+    assert share == pytest.approx(0.25, abs=0.05), "all but the statement are distractors"
+
+
+@pytest.mark.parametrize("ratio", [0.2, 0.8])
+def test_as_printed_length_and_bag_of_words_say_nothing(ratio: float) -> None:
+    corpus = DilutionCorpus(
+        ratio=ratio, signal="printed", n_words=64, n_train=600, n_test=1000
+    ).build()
+    for control in (LengthControl(), BagOfWordsControl()):
+        # 1,000 texts: standard deviation 0.016, so four of them.
+        assert run_control(control, corpus).metrics["test"] == pytest.approx(0.5, abs=0.064)

@@ -202,7 +202,7 @@ BROKEN: dict[str, tuple[str, str | bytes, list[str]]] = {
         ["row 2", "caf\\xe9", "UTF-8"],
     ),
     "a header is not UTF-8": ("a.csv", b"text,caf\xe9\na,1\n", ["cannot be read", "utf-8"]),
-    "the extension is unknown": ("a.xls", "text\tlabel\na\t1\n", ["'.xls'", ".parquet, .csv"]),
+    "the extension is unknown": ("a.dat", "text\tlabel\na\t1\n", ["'.dat'", ".parquet, .csv"]),
     "a text file has labels": ("a.txt", "a\nb\n", ["no column 'label'", "one text per line"]),
 }
 

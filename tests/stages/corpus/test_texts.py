@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.stages.corpus import texts as module
-from permafrost.stages.corpus.texts import read_texts
+from permafrost.stages.corpus.texts import read_rows, read_texts
 from permafrost.storage.errors import InputError
 
 
@@ -30,6 +30,27 @@ def test_a_column_can_be_named(table: Path) -> None:
 def test_a_missing_column_lists_those_there_are(table: Path) -> None:
     with pytest.raises(InputError, match=r"no column 'body'; its columns are 'text', 'title'"):
         read_texts(f"{table}::body")
+
+
+def test_pairs_and_ids_of_rows(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.parquet"
+    columns = {"text": ["b", "a"], "other": ["c", "d"], "number": [7, 5]}
+    keys = pa.array(["x", "y"]).dictionary_encode()
+    pq.write_table(pa.table({**columns, "key": keys, "gap": [None, 3]}), path)
+    rows = read_rows(str(path), "other", "key")
+    assert (rows.texts, rows.pairs) == (["b", "a"], ["c", "d"])
+    assert rows.ids.to_pylist() == ["x", "y"]
+    assert read_rows(str(path), None, "number").ids.to_pylist() == [7, 5]
+    assert read_rows(str(path)).ids.to_pylist() == [0, 1]
+    assert read_rows(str(path)).pairs is None
+    with pytest.raises(InputError, match=r"row 1 of .* has nothing in column 'gap' \(1 such of 2"):
+        read_rows(str(path), None, "gap")
+    table = tmp_path / "pairs.csv"
+    table.write_bytes("text|other|key\ncafé|b|007\n".encode("latin-1"))
+    rows = read_rows(str(table), "other", "key", delimiter="|", encoding="latin-1")
+    assert (rows.texts, rows.pairs, rows.ids.to_pylist()) == (["café"], ["b"], ["007"])
+    with pytest.raises(InputError, match="a dataset, which has no delimiter"):
+        read_rows("hf:org/name:test", delimiter="|")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "txt"])

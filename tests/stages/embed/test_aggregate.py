@@ -42,6 +42,22 @@ def test_poolings_equal_their_formulas(lengths: list[int], seed: int) -> None:
         assert_close(found, [formula(x) for x in rows])
 
 
+@pytest.mark.parametrize("kind", ["hs", "va"])
+@given(lengths=LENGTHS, seed=st.integers(0, 99))
+def test_the_first_token_is_left_out_where_there_is_another(
+    kind: str, lengths: list[int], seed: int
+) -> None:
+    rows = ragged(lengths, 5, seed)
+    skipping = AGGREGATIONS.validate({"kind": kind, "first_token": "skip"})
+    assert isinstance(skipping, PooledRows)
+    found = skipping.pool(rows)
+    for mine, text in zip(found, rows, strict=True):
+        assert_close(mine, np.mean(text[1:] if len(text) > 1 else text, axis=0))
+    plain = AGGREGATIONS.validate({"kind": kind})
+    assert isinstance(plain, PooledRows)
+    np.testing.assert_array_equal(plain.pool(rows), mean_rows(rows))
+
+
 @pytest.mark.parametrize(("n_heads", "n_kv_heads", "d_head"), [(4, 4, 3), (4, 2, 3), (6, 1, 2)])
 def test_each_head_weighs_the_values_of_its_own_group(
     n_heads: int, n_kv_heads: int, d_head: int

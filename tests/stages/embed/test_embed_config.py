@@ -62,6 +62,23 @@ def test_only_what_a_method_reads_is_captured(
 
 
 @pytest.mark.parametrize(
+    ("name", "n_layers", "blocks"),
+    [
+        ("va-llama-2-7b", 32, (20, 21, 22, 23, 24, 25, 26, 27)),
+        ("va-llama-2-7b-from-0", 32, (21, 22, 23, 24, 25, 26, 27, 28)),
+        ("va-qwen3-8b", 36, (26, 27, 29, 30, 31)),
+        ("va-qwen3-8b-from-0", 36, (27, 28, 30, 31, 32)),
+    ],
+)
+def test_a_name_of_layers_is_its_blocks_in_keys_too(
+    name: str, n_layers: int, blocks: tuple[int, ...]
+) -> None:
+    config = EmbedConfig.model_validate({"method": "va", "layers": name})
+    assert layers_of(config, DECODER.model_copy(update={"n_layers": n_layers})) == blocks
+    assert name not in str(config.model_dump())
+
+
+@pytest.mark.parametrize(
     ("fields", "says"),
     [
         ({"layers": "deep"}, "'deep' is not a layer"),

@@ -20,7 +20,7 @@ from permafrost.stages.extraction.target import (
 from permafrost.storage.errors import NotFoundError
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
-from tests.stages.extraction.tiny_models import N_LAYERS, save_model
+from tests.stages.extraction.tiny_models import N_LAYERS, each_family, save_model
 
 assert_close = partial(np.testing.assert_allclose, rtol=1e-4, atol=2e-5)
 """Both in float32: sums over heads and tokens of numbers up to about 10 in another order, through three
@@ -118,7 +118,7 @@ def _embed(features: StoredFeatures, **fields: object) -> np.ndarray:
     return embed(EmbedConfig.model_validate(fields), features, QUIET)
 
 
-@pytest.mark.parametrize("model_type", OUTPUT_PROJECTIONS)
+@pytest.mark.parametrize("model_type", each_family(OUTPUT_PROJECTIONS))
 def test_wva_is_what_the_output_projection_reads(
     model: Callable[[str], Path], features: Callable[..., StoredFeatures], model_type: str
 ) -> None:

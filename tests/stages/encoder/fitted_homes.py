@@ -41,12 +41,14 @@ TEXTS = [
 ]
 _LOSSES = {
     "classification": CrossEntropy(),
+    "pair_classification": CrossEntropy(),
     "similarity": CosineMse(),
     "unlabelled": Contrastive(similarity="dot"),
 }
 _FACTS = {
     "classification": TaskFacts("classification", ("no", "yes")),
-    "similarity": TaskFacts("similarity"),
+    "pair_classification": TaskFacts("pair_classification", ("none", "one", "both")),
+    "similarity": TaskFacts("similarity", label_range=(1.0, 5.0)),
     "unlabelled": TaskFacts("unlabelled"),
 }
 
@@ -74,7 +76,8 @@ class Home:
         result = FitResult(
             config, config, None, best, (best,), (), self.target.sizes.d_model, _FACTS[task], state
         )
-        return self._publish(to_plain(config), (layer,), result)
+        corpus = list(_FACTS).index(task)
+        return self._publish(to_plain(config), (layer,), result, corpus)
 
     def layers_head(self, config: PairFitConfig, arrays: tuple[str, ...]) -> str:
         """Publish a head on the latents of these arrays, its weights random."""
@@ -82,11 +85,14 @@ class Home:
         state = config.head.build(n_layers, d_model, _draw(config.seed)).state_dict()
         best = PairEpoch(1, 0.5, 0.75)
         result = PairFitResult(config, n_layers, d_model, best, (best,), state)
-        return self._publish({"kind": "layers", **to_plain(config)}, arrays, result)
+        told = {"kind": "layers", "label_range": (1.0, 5.0)}
+        return self._publish({**told, **to_plain(config)}, arrays, result)
 
-    def _publish(self, config: dict[str, Any], arrays: tuple[str, ...], result: Any) -> str:
+    def _publish(
+        self, config: dict[str, Any], arrays: tuple[str, ...], result: Any, corpus: int = 0
+    ) -> str:
         inputs = (
-            "corpus/" + 32 * "0",
+            f"corpus/{corpus:032x}",
             *(f"features/{self.store.store_id}/{array}" for array in arrays),
         )
         spec = ArtifactSpec(stage="fit", config=config, inputs=inputs)

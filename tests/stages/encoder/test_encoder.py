@@ -361,6 +361,8 @@ def test_a_method_without_training(
     found = encoder.encode(TEXTS)
     equal_but_for_float32_rounding(found, by_the_store(config, tmp_path, backbone, recipe, 50))
     assert encoder.d_out == found.shape[1]
+    with pytest.raises(InputError, match=r"no scores to predict; use its vectors \(encode\)"):
+        encoder.predict(TEXTS)
 
 
 @pytest.mark.parametrize(

@@ -65,16 +65,28 @@ def exported(home: Home, tmp_path: Path) -> Path:
     return export_head(home.path, artifact, tmp_path / "out", device="cpu").folder
 
 
+GATV2 = PygConv(name="GATv2Conv")
+
+
 @pytest.mark.parametrize(
     ("model_type", "recipe", "head"),
     [
         ("bert", "plain", GlotHead(hidden=8, tau=0.3)),
-        ("roberta", "plain:specials=exclude", ScorerHead(hidden=8)),
-        ("distilbert", "plain:bos=omit", AdaPoolHead(heads=4)),
+        pytest.param(
+            "roberta", "plain:specials=exclude", ScorerHead(hidden=8), marks=pytest.mark.deep
+        ),
+        pytest.param("distilbert", "plain:bos=omit", AdaPoolHead(heads=4), marks=pytest.mark.deep),
         ("llama", "htp:block=tokens,size=3", MlpHead(hidden=8)),
         ("gpt2", "echo", FirstHead()),
-        ("bert", "plain", GlotHead(hidden=8, tau=0.3, conv="gin")),
-        ("bert", "plain", GlotHead(hidden=8, tau=0.3, conv=PygConv(name="GATv2Conv"))),
+        pytest.param(
+            "bert", "plain", GlotHead(hidden=8, tau=0.3, conv="gin"), marks=pytest.mark.deep
+        ),
+        pytest.param(
+            "bert",
+            "plain",
+            GlotHead(hidden=8, tau=0.3, conv=PygConv(name="GATv2Conv")),
+            marks=pytest.mark.deep,
+        ),
         ("bert", "plain", PygPoolHead(name="Set2Set", args={"processing_steps": 2})),
     ],
 )

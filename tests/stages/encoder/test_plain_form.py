@@ -20,7 +20,7 @@ from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from tests.diagonal import diagonal
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
-from tests.stages.extraction.tiny_models import save_model
+from tests.stages.extraction.tiny_models import each_family, save_model
 
 ModelFolder = Callable[[str], Path]
 HEADS = {"first": FirstHead(), "last": LastHead(), "mean": MeanHead(), "max": MaxHead()}
@@ -83,7 +83,7 @@ def test_poolings_of_any_block_of_an_encoder(
     assert not list(tmp_path.glob(".draft-*"))
 
 
-@pytest.mark.parametrize("model_type", WHOLE)
+@pytest.mark.parametrize("model_type", each_family(WHOLE))
 def test_poolings_behind_the_final_norm(
     model_folder: ModelFolder, tmp_path: Path, model_type: str
 ) -> None:
@@ -215,8 +215,8 @@ def test_a_folder_that_would_give_other_vectors_is_not_written(
     artifact = home.head(MeanHead(), "hidden/3")
     write = export_module.write_plain
 
-    def write_wrong(fitted: Any, folder: Path) -> None:
-        write(fitted, folder)
+    def write_wrong(fitted: Any, folder: Path, use: Any) -> None:
+        write(fitted, folder, use)
         (folder / "1_Pooling" / "config.json").write_text(
             json.dumps({"word_embedding_dimension": 32, "pooling_mode_max_tokens": True})
         )

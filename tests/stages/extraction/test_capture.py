@@ -86,7 +86,7 @@ def test_the_same_tensor_can_be_kept_per_token_and_per_text() -> None:
         ("keys=all", "cannot capture 'keys' .* hidden, values, attention_rows"),
         ("hidden=deep", "'deep' is not a layer"),
         ("hidden=", "'' is not a layer"),
-        ("hidden=-1", "'-1' is not a layer"),
+        ("hidden=-0", "'-0' is not a layer"),
         ("hidden=1@max", "'@max' .* @tokens, @readout, @mean, @last"),
         ("attention_rows=2@mean", "cannot be pooled with @mean"),
     ],
@@ -118,6 +118,14 @@ def test_layers_that_do_not_exist_are_refused_with_those_that_do(text: str, mess
 def test_final_of_a_backbone_without_final_norm_names_the_layer_to_use() -> None:
     with pytest.raises(InputError, match=r"bert backbone has no norm .* write hidden=5"):
         parse_capture("hidden=final").arrays(ENCODER)
+
+
+def test_blocks_may_be_counted_from_the_end() -> None:
+    n = ENCODER.n_layers
+    found = parse_capture("hidden=-2,-1@tokens,values=-3@mean").arrays(ENCODER)
+    assert set(found) == {f"hidden/{n - 1}", f"hidden/{n}", f"pooled/values_mean/{n - 2}"}
+    with pytest.raises(InputError, match=f"has {n} blocks, -{n} to -1 from the end"):
+        parse_capture(f"hidden=-{n + 1}").arrays(ENCODER)
 
 
 def test_an_experiment_file_may_hold_a_capture_as_text_or_taken_apart() -> None:

@@ -32,6 +32,7 @@ from tests.stages.extraction.references import (
     threads_agree,
 )
 from tests.stages.extraction.rewired_runs import agrees_with, run
+from tests.stages.extraction.tiny_models import each_family
 
 TEXTS = ("ice", "the lake freezes", "snow !")
 """Short enough for both prompts to fit into the tiny models' 64 positions."""
@@ -82,7 +83,7 @@ def agrees(both: Pair, ours: dict[str, Tensor], batch: Encoded, recipe: str, blo
 
 
 @pytest.mark.parametrize("recipe", [SCALED, NORM], ids=["scaled", "norm"])
-@pytest.mark.parametrize("model_type", DECODERS)
+@pytest.mark.parametrize("model_type", each_family(DECODERS))
 class TestEveryDecoder:
     def test_everything_captured_equals_the_formula_written_out(
         self, pair: Pairs, model_type: str, recipe: str

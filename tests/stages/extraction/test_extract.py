@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +22,8 @@ from permafrost.stages.extraction.backbone import (
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import ExtractReport, extract, recompute_cells
 from permafrost.stages.extraction.forward import forward
-from permafrost.stages.extraction.planning import plan_extraction
+from permafrost.stages.extraction.lengths import measure
+from permafrost.stages.extraction.planning import finished_plan, plan_extraction
 from permafrost.stages.extraction.recipes import Encoded, PlainRecipe, Recipe, encode
 from permafrost.stages.extraction.recompute import recompute
 from permafrost.stages.extraction.recording import Keep
@@ -42,7 +44,7 @@ from permafrost.storage.errors import (
 )
 from permafrost.storage.features.layout import Axes
 from permafrost.storage.features.projections import read_projection
-from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.store import DERIVED, FeatureStore, store_folder
 from permafrost.storage.features.verification import discard, verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.keys import text_digest
@@ -276,7 +278,7 @@ def test_unstorable_activation_is_an_error_and_commits_nothing(
         with pytest.raises(error, match=says):
             run(list(TEXTS), target)
     store = FeatureStore.open(store_folder(run.home, target.identity.store_id))
-    assert store.committed(0) == frozenset()
+    assert store.committed(0).difference(DERIVED) == frozenset()
     assert not list(store.root.rglob(".draft-*"))
     assert run(list(TEXTS), target).n_cells == 3
 
@@ -322,12 +324,57 @@ def test_second_writer_is_refused_and_changes_nothing(
     run = extraction("bert")
     target = run.target("hidden=1")
     store = run(list(TEXTS), target).store
-    with writing(store), pytest.raises(StoreBusyError, match=f'"pid": {os.getpid()}'):
+    with (
+        writing(store),
+        pytest.raises(StoreBusyError, match=f"written by process {os.getpid()} on "),
+    ):
         run([*TEXTS, *MORE], target)
     assert store.segments() == FeatureStore.open(store.root).segments()
     # Nothing to compute needs no lease: readers and finished runs go on beside a writer.
     with writing(store):
         assert run(list(TEXTS), target).n_tokens == 0
+
+
+class Waiting(SilentProgress):
+    """Is told what is waited for, and then ends that."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self.said, self._end = list[str](), end
+
+    def advance(self, amount: int | float, note: str = "") -> None:
+        if note.startswith("waiting"):
+            self.said.append(note)
+            self._end()
+
+
+def test_a_second_writer_may_wait_and_then_computes_only_what_is_left(
+    extraction: Callable[[str], Extraction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = extraction("bert")
+    target = run.target("hidden=1")
+    store = run(list(TEXTS), target).store
+    monkeypatch.setattr("permafrost.stages.extraction.extract.LOOK_S", 0.0)
+    first = ExitStack()
+
+    def end_of_first() -> None:
+        first.close()
+        run([*TEXTS, MORE[0]], target)
+
+    first.enter_context(writing(store))
+    progress = Waiting(end_of_first)
+    texts = [*TEXTS, *MORE]
+    left = measure(target, MORE[1:]).lengths.sum()
+    report = extract(
+        target,
+        run.home,
+        texts,
+        [text_digest(t) for t in texts],
+        ExtractRuntime(device="cpu", busy="wait"),
+        progress,
+    )
+    (said,) = progress.said
+    assert f"waiting for process {os.getpid()} on " in said
+    assert report.n_tokens == left
 
 
 def test_truncated_texts_are_counted(extraction: Callable[[str], Extraction]) -> None:
@@ -336,6 +383,21 @@ def test_truncated_texts_are_counted(extraction: Callable[[str], Extraction]) ->
     report = run(list(TEXTS), run.target("hidden=1", backbone=backbone))
     assert report.n_truncated == 2
     assert rows(report.store, "hidden/1", TEXTS[2]).shape[0] == 6
+
+
+def test_digests_alone_tell_that_nothing_is_missing(
+    extraction: Callable[[str], Extraction],
+) -> None:
+    run = extraction("bert")
+    target, digests = run.target("hidden=1"), [text_digest(t) for t in TEXTS]
+    assert finished_plan(target, run.home, [digests]) is None, "there is no store"
+    run(list(TEXTS), target)
+    plan = finished_plan(target, run.home, [digests[:2], digests[2:]])
+    assert plan == plan_extraction(target, run.home, list(TEXTS), digests)
+    more = [text_digest(MORE[0])]
+    assert finished_plan(target, run.home, [digests, more]) is None, "a text is new"
+    wider = run.target("hidden=1-2")
+    assert finished_plan(wider, run.home, [digests]) is None, "an array is new"
 
 
 def test_plan_predicts_tokens_and_bytes(extraction: Callable[[str], Extraction]) -> None:

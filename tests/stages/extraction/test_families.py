@@ -24,6 +24,7 @@ from tests.stages.extraction.tiny_models import (
     N_HEADS,
     N_LAYERS,
     UNSUPPORTED,
+    each_family,
     save_model,
 )
 
@@ -33,7 +34,7 @@ def test_every_family_has_a_tiny_model_that_proves_it() -> None:
     assert all(CONFIGS[name]().model_type == name for name in CONFIGS)
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", each_family(FAMILIES))
 def test_blocks_attention_and_norm_are_where_the_table_says(
     pair: Callable[[str], Pair], model_type: str
 ) -> None:
@@ -53,7 +54,7 @@ def test_blocks_attention_and_norm_are_where_the_table_says(
     assert torch.equal(first[0], first[1]) == family.is_decoder
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", each_family(FAMILIES))
 def test_the_projection_maps_all_heads_to_the_residual_stream(
     pair: Callable[[str], Pair], model_type: str
 ) -> None:

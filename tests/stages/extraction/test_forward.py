@@ -47,10 +47,10 @@ from tests.stages.extraction.references import (
     run,
     seen,
 )
-from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS, WINDOW, save_model
+from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS, WINDOW, each_family, save_model
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", each_family(FAMILIES))
 class TestEveryFamily:
     def test_hidden_states_equal_those_of_transformers(self, pair: Pairs, model_type: str) -> None:
         """Relation 30: a state at layer k is hidden_states[k]; the final norm is at full depth only."""

@@ -23,7 +23,7 @@ from tests.stages.extraction.references import (
     rewired_run,
 )
 from tests.stages.extraction.rewired_runs import HTP, INERT, NO_COPIES, REWIRED, agrees_with, run
-from tests.stages.extraction.tiny_models import TEXTS
+from tests.stages.extraction.tiny_models import TEXTS, each_family
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "gpt_neox", "opt", "phi3"])
@@ -85,7 +85,7 @@ class TestGradients:
         assert close(pooled[0], out.final.detach().mean(0))
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
+@pytest.mark.parametrize("model_type", each_family(DECODERS))
 def test_attention_matrices_and_their_products_are_causal_and_stochastic(
     pair: Pairs, model_type: str
 ) -> None:

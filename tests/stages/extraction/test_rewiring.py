@@ -43,7 +43,7 @@ from tests.stages.extraction.rewired_runs import (
     reference,
     run,
 )
-from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS
+from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS, each_family
 
 
 def entering_blocks(backbone: Backbone, batch: Encoded, recipe: str = HTP) -> list[Tensor]:
@@ -67,7 +67,7 @@ def copied(rows: Tensor, copies: np.ndarray) -> Tensor:
     return after
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
+@pytest.mark.parametrize("model_type", each_family(DECODERS))
 class TestEveryDecoder:
     def test_everything_captured_equals_a_run_with_copies_one_by_one(
         self, pair: Pairs, model_type: str

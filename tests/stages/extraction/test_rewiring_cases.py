@@ -37,7 +37,7 @@ from tests.stages.extraction.rewired_runs import (
     reference,
     run,
 )
-from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS, save_model
+from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS, each_family, save_model
 
 
 def test_noise_is_drawn_from_the_seed_once_for_each_kind(pair: Pairs) -> None:
@@ -104,7 +104,7 @@ def test_a_text_without_copies_among_others_runs_as_usual(pair: Pairs) -> None:
     agrees_with(ours, reference(both, batch, 1, range(0)), batch, 1)
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
+@pytest.mark.parametrize("model_type", each_family(DECODERS))
 def test_one_block_for_the_whole_text_is_token_prepending(pair: Pairs, model_type: str) -> None:
     """Relation 26: bitwise the same with local placeholders only; another input with both kinds."""
     backbone = pair(model_type).backbone

@@ -12,7 +12,7 @@ from permafrost.stages.extraction.backbone import BackboneConfig, BackboneFiles,
 from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.unembedding import read_unembedding
 from permafrost.storage.errors import InputError
-from tests.stages.extraction.tiny_models import D_MODEL, VOCABULARY, save_model
+from tests.stages.extraction.tiny_models import D_MODEL, VOCABULARY, each_family, save_model
 from tests.stages.token_prediction.causal_models import save_causal
 
 DECODERS = sorted(name for name, family in FAMILIES.items() if family.is_decoder)
@@ -27,7 +27,7 @@ def head_of(folder: Path) -> Tensor:
     return cast(Tensor, cast(nn.Module, whole.get_output_embeddings()).weight).detach()
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
+@pytest.mark.parametrize("model_type", each_family(DECODERS))
 def test_logits_are_those_of_the_models_own_head(model_type: str, tmp_path: Path) -> None:
     """Bit for bit, from the same states after the final norm."""
     folder = save_causal(model_type, tmp_path)

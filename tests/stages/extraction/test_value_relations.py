@@ -44,6 +44,7 @@ from tests.stages.extraction.tiny_models import (
     N_KV_HEADS,
     N_LAYERS,
     TEXTS,
+    each_family,
     save_model,
 )
 
@@ -69,7 +70,7 @@ def aligned(backbone: Backbone, z: Tensor, block: int) -> Tensor:
     return torch.from_numpy(z.numpy() @ weight + (0.0 if bias is None else bias))
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
+@pytest.mark.parametrize("model_type", each_family(DECODERS))
 class TestEveryDecoder:
     def test_weighted_values_are_the_input_and_aligned_ones_the_output_of_the_projection(
         self, pair: Pairs, model_type: str

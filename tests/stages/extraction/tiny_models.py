@@ -3,10 +3,11 @@
 Weights are drawn wide, so that attention is far from uniform and every block changes the states.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoModel as AutoModelClass
@@ -32,6 +33,10 @@ from transformers import (
 )
 
 N_LAYERS, D_MODEL, N_HEADS, N_KV_HEADS, VOCABULARY = 3, 32, 4, 2, 320
+OFTEN = ("bert", "modernbert", "gpt2", "llama", "gemma2", "qwen3")
+"""Families that `make test` tries everything on, for what they differ in: absolute, learned and rotary
+positions, local attention, one product for query, key and value, fewer heads of keys, soft caps, norms of
+queries and keys, norms behind blocks. `make test-deep` has the others."""
 WINDOW = 5
 """Sliding window, shorter than the longest of TEXTS."""
 _SENTENCES = (
@@ -166,6 +171,14 @@ def byte_tokenizer(*, adds_bos: bool) -> PreTrainedTokenizerFast:
     single = "<s> $A" if adds_bos else "$A"
     rust.post_processor = processors.TemplateProcessing(single=single, special_tokens=[("<s>", 0)])
     return _wrap(rust)
+
+
+def each_family(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test that is tried on every one of these families."""
+    return [
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.deep)
+        for name in sorted(names)
+    ]
 
 
 def save_model(

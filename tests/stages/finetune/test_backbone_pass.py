@@ -23,6 +23,7 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.ragged import Ragged
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import DECODERS, close, encoded, resolved
+from tests.stages.extraction.tiny_models import each_family
 
 Pairs = Callable[[str], Pair]
 FAMILY_NAMES = sorted(FAMILIES)
@@ -78,7 +79,7 @@ def test_a_words_embedding_as_graph_token_is_that_word(pair: Pairs, family: str)
     assert not close(last, without), "the token is seen"
 
 
-@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("family", each_family(DECODERS))
 def test_a_token_that_stands_last_is_read_itself(pair: Pairs, family: str) -> None:
     both = pair(family)
     batch, recipe = encoded(both.backbone), resolved(both.backbone, "plain")

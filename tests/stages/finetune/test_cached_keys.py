@@ -29,7 +29,7 @@ from permafrost.storage.ragged import Ragged
 from permafrost.storage.readers import InMemoryReader
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import DECODERS, close, encoded, entries, resolved
-from tests.stages.extraction.tiny_models import N_LAYERS, WINDOW, save_model
+from tests.stages.extraction.tiny_models import N_LAYERS, WINDOW, each_family, save_model
 from tests.stages.finetune.test_graph_text_models import tuned
 from tests.stages.finetune.tiny_graphs import config_of, data_of, questions
 
@@ -67,7 +67,7 @@ def agree(backbone: Backbone, batch: Encoded) -> None:
     assert close(mine, theirs)
 
 
-@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("family", each_family(DECODERS))
 def test_one_token_from_the_cache_is_that_of_the_whole_pass(pair: Pairs, family: str) -> None:
     backbone = pair(family).backbone
     batch = encoded(backbone)

@@ -29,7 +29,7 @@ from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import InMemoryReader
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import close, encoded, resolved
-from tests.stages.extraction.tiny_models import WORDS
+from tests.stages.extraction.tiny_models import WORDS, each_family
 from tests.stages.finetune.test_graph_text_models import Stopped, Stopping
 
 Own = Callable[[str], Backbone]
@@ -103,7 +103,7 @@ def cached(backbone: Backbone, wanted: TunedHeadConfig, task: str = "classificat
     return fit(fields, data_of(InMemoryReader(wanted.fit.layer, rows), task), SilentProgress())
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", each_family(FAMILIES))
 def test_live_rows_are_those_of_extraction(pair: Pairs, family: str) -> None:
     backbone = pair(family).backbone
     batch, recipe = encoded(backbone, texts=TEXTS), resolved(backbone, "plain")

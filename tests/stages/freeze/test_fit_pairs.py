@@ -305,3 +305,27 @@ def test_latents_that_are_not_finite_are_named():
     wrong[text, 2] = np.nan
     with pytest.raises(PermafrostError, match=f"the first is that of the texts .*{text}"):
         predict(head, wrong, TEST.pairs[4:5])
+
+
+@pytest.mark.parametrize("scale", ["centred", "vector", "feature"])
+def test_a_head_on_scaled_latents_is_one_on_latents_that_were_scaled_before(tmp_path, scale):
+    latents, topics = make_latents(60)
+    train, dev = make_pairs(topics, range(40), 32, 1), make_pairs(topics, range(40, 60), 16, 2)
+    seen = np.unique(train.pairs)
+    own = latents - latents.mean(axis=2, keepdims=True)
+    before = {
+        "centred": own,
+        "vector": own / latents.std(axis=2, keepdims=True),
+        "feature": (latents - latents[seen].mean(axis=0)) / latents[seen].std(axis=0),
+    }[scale]
+    given = {"head": SiameseHead(d_code=4, hidden=4), "max_epochs": 1, "batch_size": 16, "seed": 0}
+    config = PairFitConfig(**given, scale=scale)
+    found = fit_pairs(config, latents, train, dev, None, SilentProgress())
+    expected = fit_pairs(PairFitConfig(**given), before, train, dev, None, SilentProgress())
+    found.save(tmp_path)
+    answers = predict(load_pair_fit(tmp_path).head(), latents, dev.pairs)
+    # Float32 statistics of numbers near 6.
+    assert answers == pytest.approx(predict(expected.head(), before, dev.pairs), abs=1e-3)
+    other = fit_pairs(PairFitConfig(**given), latents, train, dev, None, SilentProgress())
+    unscaled = predict(other.head(), latents, dev.pairs)
+    assert np.abs(answers - unscaled).max() > 1e-3

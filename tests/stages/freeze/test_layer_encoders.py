@@ -1,11 +1,14 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from permafrost.stages.freeze import EncoderSizes, LayerAutoencoders
 from permafrost.stages.freeze.encoders import Dropout, StackedLinear, xavier_linear
+from permafrost.stages.freeze.scaling import scaling
 from permafrost.stages.freeze.siamese import siamese_encoders
+from permafrost.storage.errors import InputError
 from tests.stages.freeze.layer_reference import (
     generator,
     one_siamese_encoder,
@@ -97,3 +100,52 @@ def test_weights_and_masks_come_from_the_given_generator_alone():
         assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(*outputs)
     assert not torch.equal(LayerAutoencoders(sizes, 4, 8, generator(8))(x), outputs[0])
+
+
+def test_widths_and_depths_may_be_given_layer_by_layer():
+    sizes = EncoderSizes(widths=(3, 3, 5, 4), middle=(1, 2, 1, 1), activation="silu", dropout=0)
+    model = LayerAutoencoders(sizes, 4, 8, generator()).eval()
+    assert model.encoders.groups.sizes == (1, 1, 1, 1)
+    x = torch.randn(6, 4, 8, generator=generator(1))
+    codes = [code for group in model.encoders(x) for code in group]
+    assert [code.shape[1] for code in codes] == [3, 3, 5, 4]
+    network = model.encoders.groups.networks[1]
+    parameters = [p[0].detach() for p in network.parameters()]
+    # From 8 to the middle width 5, again 5, then 3: weight, bias, scale and shift each.
+    assert [tuple(p.shape) for p in parameters[::4]] == [(8, 5), (5, 5), (5, 3)]
+    found = x[:, 1]
+    for weight, bias, scale, shift in zip(*(iter(parameters),) * 4, strict=True):
+        out = found @ weight + bias
+        norm = torch.nn.functional.layer_norm(out, out.shape[-1:]) * scale + shift
+        found = norm * torch.sigmoid(norm)
+    _close(codes[1], found)
+    same = EncoderSizes(widths=(3, 3, 5, 5))
+    assert same.by_layer(4) == EncoderSizes(early=3, late=5).by_layer(4)
+    with pytest.raises(InputError, match=r"encoders\.widths has 4 numbers for 5 layers"):
+        same.by_layer(5)
+
+
+@pytest.mark.parametrize("layers", [(3,), (0, 1, 3), (2, 3)])
+def test_autoencoders_of_some_layers_compute_what_they_computed_among_all(layers):
+    model = LayerAutoencoders(EncoderSizes(early=3, late=5), 4, 8, generator()).eval()
+    some = model.of_layers(layers).eval()
+    x = torch.randn(6, 4, 8, generator=generator(1))
+    _close(some(x[:, layers]), model(x)[:, layers])
+    assert some.encoders.n_layers == len(layers)
+
+
+def test_scaled_latents_have_the_statistics_that_they_are_named_after():
+    x = 5 + 3 * torch.randn(40, 2, 6, dtype=torch.float64, generator=generator())
+    parts = [x[:25], x[25:]]
+    found = {}
+    for scale in ("none", "centred", "vector", "feature"):
+        module = scaling(scale, 2, 6).double()
+        module.fit(lambda: parts)
+        found[scale] = module(x).numpy()
+    array = x.numpy()
+    own = array - array.mean(axis=2, keepdims=True)
+    np.testing.assert_array_equal(found["none"], array)
+    np.testing.assert_allclose(found["centred"], own, atol=1e-12)
+    np.testing.assert_allclose(found["vector"], own / array.std(axis=2, keepdims=True))
+    expected = (array - array.mean(axis=0)) / array.std(axis=0)
+    np.testing.assert_allclose(found["feature"], expected, atol=1e-12)

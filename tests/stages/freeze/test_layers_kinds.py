@@ -9,15 +9,18 @@ from pydantic import ValidationError
 from permafrost.flows.methods.layers import FitLayers, LayersMethod
 from permafrost.flows.stage import code_of
 from permafrost.stages import plugins
+from permafrost.stages.extraction.capture import Index
 from permafrost.stages.freeze import (
     LAYERS_HEADS,
     PAIR_LOSSES,
+    AutoencoderConfig,
     EncoderSizes,
     LayerAutoencoders,
     PairFitConfig,
     fit_pairs,
     heads_with_vectors,
     load_pair_fit,
+    places_of,
     require_encoders,
 )
 from permafrost.storage.errors import InputError
@@ -97,9 +100,9 @@ def test_a_head_and_a_loss_from_one_file_train_and_are_read_again(tmp_path: Path
 
 @pytest.mark.usefixtures("mean_layer")
 def test_what_a_head_can_do_is_asked_of_it() -> None:
-    head = _config().head
+    head, layers = _config().head, [1, 2, 3, 4]
     with pytest.raises(InputError, match="use autoencoder_siamese, unified or unified_projection"):
-        require_encoders(head, N_LAYERS, EncoderSizes(), N_LAYERS)
+        require_encoders(_config(), layers, AutoencoderConfig(seed=0), layers)
     method = LayersMethod.model_validate({"head": {"kind": "mean_layer"}})
     assert "only 'unified' and 'unified_projection' have" in (method.without_vector() or "")
     assert heads_with_vectors() == "'unified' and 'unified_projection'"
@@ -128,3 +131,24 @@ def test_a_fit_depends_on_the_code_of_its_own_head_only() -> None:
     assert not files() & kinds
     for name, kind in LAYERS_HEADS.kinds().items():
         assert files(kind) & kinds == {name}
+
+
+def test_a_head_starts_from_the_encoders_of_the_layers_that_it_reads() -> None:
+    def check(head: dict[str, object], layers: list[Index], **pretrained: object) -> None:
+        encoders = {"early": 3, "late": 5}
+        of_all = AutoencoderConfig.model_validate({"encoders": encoders, **pretrained, "seed": 0})
+        kind = {"kind": "autoencoder_siamese", "encoders": head}
+        require_encoders(_config(head=kind, loss="mse"), layers, of_all, [1, 2, 3, 4])
+
+    assert places_of([2, 4], [1, 2, 4]) == (1, 2)
+    check({"early": 3, "late": 5}, [1, 2, 3, 4])
+    check({"early": 5, "late": 5}, [3, 4])
+    check({"widths": [3, 5, 5]}, [1, 3, 4])
+    with pytest.raises(InputError, match=r"of its layers: widths: \[3, 5, 5\]"):
+        check({"early": 3, "late": 5, "widths": [3, 3, 5]}, [1, 3, 4])
+    with pytest.raises(InputError, match="layer 5, for which there is no pretrained encoder"):
+        check({"early": 5, "late": 5}, [4, 5])
+    with pytest.raises(InputError, match=r"scale none, but .* with scale centred"):
+        check({"early": 3, "late": 5}, [1, 2, 3, 4], scale="centred")
+    with pytest.raises(InputError, match="do not fit the head's"):
+        check({"early": 3, "late": 5, "activation": "silu"}, [1, 2, 3, 4])

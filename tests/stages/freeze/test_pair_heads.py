@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -8,6 +10,7 @@ from permafrost.stages.freeze import (
     EncodedHead,
     EncoderSizes,
     LayerAutoencoders,
+    PairFitConfig,
     PairHeadConfig,
     SiameseHead,
     Unified,
@@ -26,8 +29,11 @@ HEADS = {
     "autoencoder_siamese": AutoencoderSiameseHead(encoders=SMALL, hidden=6),
     "concatenate": UnifiedHead(encoders=SMALL),
     "average": UnifiedHead(encoders=EVEN, join="average"),
+    "weights": UnifiedHead(encoders=EVEN, join="weights"),
+    "attention": UnifiedHead(encoders=EVEN, join="attention"),
     "unified_projection": UnifiedProjectionHead(encoders=SMALL, d_embed=9),
 }
+UNIFIED = ["concatenate", "average", "weights", "attention", "unified_projection"]
 N_LAYERS, D_MODEL = 4, 8
 
 
@@ -62,6 +68,18 @@ def test_the_final_head_is_smaller_than_the_siamese_one_by_the_papers_difference
     assert siamese - final == 635_392
 
 
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [
+        (EncoderSizes(early=256, late=256), 20_267_009),
+        (EncoderSizes(early=512, late=256), 24_606_209),
+        (EncoderSizes(early=512, late=512), 28_945_409),
+    ],
+)
+def test_other_widths_have_the_parameter_counts_of_the_released_notebooks(sizes, count):
+    assert AutoencoderSiameseHead(encoders=sizes).build(24, 1024, generator()).n_parameters == count
+
+
 def test_autoencoders_have_the_papers_parameter_count():
     model = LayerAutoencoders(EncoderSizes(), 24, 1024, generator())
     assert model.n_parameters == 48_125_952
@@ -86,7 +104,7 @@ def test_every_text_is_equally_similar_to_itself(name):
     torch.testing.assert_close(own, own[:1].expand_as(own), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["concatenate", "average", "unified_projection"])
+@pytest.mark.parametrize("name", UNIFIED)
 def test_a_text_and_itself_have_the_unified_similarity_1(name):
     x = _latents()
     assert torch.equal(_head(name)(x, x), torch.ones(20))
@@ -153,19 +171,23 @@ def test_siamese_compares_the_codes_of_each_layer():
     logits = head.get_submodule("mlp")(torch.stack(by_layer, dim=1))
     expected = torch.clamp(logits[:, 0] / 6 + 0.5, 0, 1)
     torch.testing.assert_close(head(a, b), expected, rtol=0, atol=1e-5)
+    paper = SiameseHead(d_code=5, hidden=6, output="sigmoid").build(N_LAYERS, D_MODEL, generator())
+    expected = 1 / (1 + torch.exp(-logits[:, 0]))
+    torch.testing.assert_close(paper.eval()(a, b), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_codes_are_one_matrix_per_layer(name):
     head = _head(name)
-    widths = {"cosine_mlp": [8] * 4, "siamese": [5] * 4, "average": [4] * 4}
+    widths = {"cosine_mlp": [8] * 4, "siamese": [5] * 4}
+    widths |= {name: [4] * 4 for name in ("average", "weights", "attention")}
     codes = head.codes(_latents())
     assert [tuple(code.shape) for code in codes] == [
         (20, width) for width in widths.get(name, [3, 3, 5, 5])
     ]
 
 
-@pytest.mark.parametrize("name", ["concatenate", "average", "unified_projection"])
+@pytest.mark.parametrize("name", UNIFIED)
 def test_unified_similarity_is_the_cosine_of_joined_codes(name):
     head = _head(name)
     assert isinstance(head, Unified)
@@ -177,6 +199,16 @@ def test_unified_similarity_is_the_cosine_of_joined_codes(name):
             return torch.cat(codes, dim=1)
         if name == "average":
             return torch.stack(codes).sum(dim=0) / N_LAYERS
+        if name == "weights":
+            head.get_parameter("join.logits").data = torch.tensor([0.0, 1.0, 2.0, -1.0])
+            weights = torch.tensor([1, math.e, math.e**2, 1 / math.e])
+            parts = zip(weights / weights.sum(), codes, strict=True)
+            return torch.stack([weight * code for weight, code in parts]).sum(dim=0)
+        if name == "attention":
+            query = head.get_parameter("join.query")
+            # One text at a time; codes have width 4.
+            rows = [torch.stack([code[n] for code in codes]) for n in range(len(x))]
+            return torch.stack([torch.softmax(row @ query / 2, dim=0) @ row for row in rows])
         # The paper's wording: every code projected up, then the sum over layers.
         linear = head.get_submodule("join.linear")
         assert isinstance(linear, torch.nn.Linear)
@@ -184,7 +216,8 @@ def test_unified_similarity_is_the_cosine_of_joined_codes(name):
         projected = [code @ w.T for code, w in zip(codes, projections, strict=True)]
         return torch.stack(projected).sum(dim=0) + linear.bias
 
-    torch.testing.assert_close(head.embed(a), joined(a), rtol=1e-5, atol=1e-5)
+    by_hand = joined(a)
+    torch.testing.assert_close(head.embed(a), by_hand, rtol=1e-5, atol=1e-5)
     expected = (1 + torch.nn.functional.cosine_similarity(joined(a), joined(b))) / 2
     torch.testing.assert_close(head(a, b), expected, rtol=0, atol=1e-5)
 
@@ -237,3 +270,20 @@ def test_kinds_tell_the_configs_apart():
 def test_codes_of_different_widths_have_no_average():
     with pytest.raises(ValidationError, match="codes of width 256 and 512 cannot be averaged"):
         UnifiedHead(join="average")
+
+
+def test_what_came_later_is_not_written_at_its_default():
+    before = {"early": 3, "late": 5, "dropout": 0.1}
+    head = HEADS["autoencoder_siamese"].model_dump()
+    assert head == {
+        "kind": "autoencoder_siamese",
+        "encoders": before,
+        "hidden": 6,
+        "n_hidden": 3,
+        "dropout": 0.1,
+    }
+    assert HEADS["siamese"].model_dump() == {"kind": "siamese", "d_code": 5, "hidden": 6}
+    assert SiameseHead(output="sigmoid").model_dump()["output"] == "sigmoid"
+    fit = PairFitConfig(head=HEADS["siamese"], seed=0)
+    assert "scale" not in fit.model_dump()
+    assert fit.model_copy(update={"scale": "vector"}).model_dump()["scale"] == "vector"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from permafrost.stages.fit.trainer import shuffled_batches
-from permafrost.stages.freeze import LogVariance, Mse
+from permafrost.stages.freeze import L1, LogVariance, Mse, Variance
 from permafrost.stages.freeze.losses import VARIANCE_FLOOR
 from permafrost.storage.errors import InputError
 from tests.stages.freeze.layer_reference import generator
@@ -56,6 +56,15 @@ def test_mse_is_biased_variance_plus_squared_mean():
     residual = (predicted - gold).detach().numpy()
     expected = np.var(residual) + residual.mean() ** 2
     assert Mse().of(predicted, gold).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_variance_and_l1_are_numpys():
+    predicted, gold = _batch()
+    residual = (predicted - gold).detach().numpy()
+    variance, l1 = (loss.of(predicted, gold).item() for loss in (Variance(), L1()))
+    assert variance == pytest.approx(np.var(residual, ddof=1), rel=1e-12)
+    assert l1 == pytest.approx(np.abs(residual).mean(), rel=1e-12)
+    assert math.log(variance) == pytest.approx(LogVariance().of(predicted, gold).item(), rel=1e-12)
 
 
 # Relation 69

@@ -163,6 +163,27 @@ def test_saved_autoencoders_reconstruct_the_same(tmp_path):
         assert float(mine[-1]["dev_mse"]) == pytest.approx(held)
 
 
+@pytest.mark.parametrize("scale", ["none", "vector"])
+def test_unexplained_variance_is_the_share_that_is_not_reconstructed(tmp_path, scale):
+    config, latents = _config(max_epochs=2, scale=scale), make_latents(60)[0]
+    result = _pretrain(config, latents)
+    held = latents[_dev_texts(config, 60)].astype(np.float64)
+    if scale == "vector":
+        held -= held.mean(axis=2, keepdims=True)
+        held /= held.std(axis=2, keepdims=True)
+    rebuilt = result.autoencoders()(torch.from_numpy(held.astype(np.float32))).numpy()
+    errors = ((held - rebuilt) ** 2).sum(axis=(0, 2))
+    expected = errors / ((held - held.mean(axis=0)) ** 2).sum(axis=(0, 2))
+    # Float32, of numbers near 6.
+    np.testing.assert_allclose(np.array(result.unexplained, float), expected, rtol=1e-4)
+    result.save(tmp_path)
+    record = json.loads((tmp_path / "autoencoders.json").read_text())
+    assert record["unexplained"] == list(result.unexplained)
+    assert record["dev_variance"] == list(result.dev_variance)
+    one = _pretrain(_config(max_epochs=1), make_latents(2)[0])
+    assert one.unexplained == (None,) * N_LAYERS, "one held-out text has no variance"
+
+
 def test_missing_and_damaged_autoencoders_are_named(tmp_path):
     with pytest.raises(NotFoundError, match=r"autoencoders\.json is missing"):
         load_autoencoders(tmp_path)

@@ -150,7 +150,7 @@ def test_faulty_files_are_refused(tmp_path: Path) -> None:
         read_questions(lines(tmp_path, mixed), QuestionColumns(), needs_ids=True)
     path = tmp_path / "q.jsonl"
     for text, says in (
-        ("[1]\n", "line 1 is"),
+        ("[1]\n", "row 1 is"),
         ("{\n", "cannot be read as .jsonl"),
         ("\n", "no questions"),
     ):

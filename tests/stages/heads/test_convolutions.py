@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from permafrost.stages.heads import GlotHead
 from permafrost.stages.heads.graph import token_graph
 from permafrost.stages.heads.graph.graph_attention import GraphAttention
 from permafrost.stages.heads.graph.neighbour_sum import neighbour_counts, neighbour_sum
@@ -137,3 +138,25 @@ def test_attention_heads_draw_from_the_distributions_of_gat_conv():
     for name, bound in bounds.items():
         # The largest of 64 uniform numbers is below 0.8 of the bound with a chance of 6e-7.
         assert 0.8 * bound < float(getattr(conv, name).detach().abs().max()) <= bound
+
+
+def test_without_a_graph_tokens_are_mapped_alone():
+    tokens, offsets = make_batch(RAGGED, 6)
+    config = GlotHead(conv="linear", hidden=4, n_convs=2)
+    head = config.build(6, torch.Generator().manual_seed(0)).double()
+    first, second = (conv.linear for conv in head.convs)
+    inner = torch.relu(tokens @ first.weight.T + first.bias)
+    outer = torch.relu(inner @ second.weight.T + second.bias)
+    found = torch.cat(head.token_vectors(tokens, offsets), dim=1)
+    torch.testing.assert_close(found, torch.cat([tokens, inner, outer], dim=1))
+
+
+@pytest.mark.parametrize(("d", "h", "total"), [(4096, 64, 9_191_681), (768, 128, None)])
+def test_without_a_graph_the_head_has_the_parameters_of_table_15(d, h, total):
+    fused = d + 2 * h
+    layers = [(d, h), (h, h), (fused, max(128, fused // 2)), (max(128, fused // 2), 1)]
+    counted = sum(a * b + b for a, b in layers)
+    assert total in (None, counted)
+    if total is None:
+        head = GlotHead(conv="linear", hidden=h, n_convs=2).build(d, torch.Generator())
+        assert head.n_parameters == counted

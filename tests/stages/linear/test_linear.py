@@ -17,6 +17,7 @@ from sklearn.svm import LinearSVC
 
 from permafrost.stages.embed import EmbedConfig, WhiteningConfig
 from permafrost.stages.linear import LinearConfig, load_linear, run_linear
+from permafrost.stages.metrics.identified import probability_columns
 from permafrost.stages.metrics.vector_map import read_vector_map
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.keys import digest
@@ -89,7 +90,13 @@ def test_all_that_other_methods_record_is_there(tmp_path):
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics == found.scores.metrics
     table = pq.read_table(tmp_path / "predictions.parquet")
-    assert table.column_names == ["split", "text", "label", "prediction", "score"]
+    assert table.column_names == [
+        *("split", "text", "label", "prediction", "score", "example", "digest"),
+        *("label_name", "prediction_name", "probability_class_0", "probability_class_1"),
+    ]
+    assert table["prediction_name"].to_pylist() == [
+        f"class {int(p)}" for p in table["prediction"].to_pylist()
+    ]
     for split in ("dev", "test"):
         rows = [r for r in table.to_pylist() if r["split"] == split]
         labels, guesses = ([r[k] for r in rows] for k in ("label", "prediction"))
@@ -118,6 +125,9 @@ def test_scores_are_probabilities_of_a_logistic_regression_and_of_nothing_else()
     many, vectors = singles(n_classes=3)
     predictions = run(many, {2: vectors}).scores.predictions
     assert predictions["score"].null_count == len(predictions)
+    shares = np.stack([predictions[c].to_numpy() for c in probability_columns(many.label_names)])
+    np.testing.assert_allclose(shares.sum(0), 1, rtol=1e-6)
+    assert shares.argmax(0).tolist() == predictions["prediction"].to_pylist()
 
 
 @pytest.mark.parametrize("pair_features", ["full", "concat"])
@@ -296,6 +306,11 @@ def test_a_class_that_train_lacks_is_never_predicted():
     assert found.model.classes.tolist() == [1, 2]
     assert set(found.scores.predictions["prediction"].to_pylist()) <= {1.0, 2.0}
     assert found.scores.predictions["score"].null_count == 160
+    shares = [
+        found.scores.predictions[c].to_numpy() for c in probability_columns(corpus.label_names)
+    ]
+    assert not shares[0].any(), "train has no such class"
+    np.testing.assert_allclose(shares[1] + shares[2], 1, rtol=1e-6)
 
 
 # Refusals

@@ -224,7 +224,7 @@ def test_swapping_two_methods_with_seeds_changes_the_sign_and_nothing_else():
 
 
 @pytest.mark.parametrize("n_seeds", [2, 3])
-@pytest.mark.parametrize("spread", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("spread", [0.0, pytest.param(0.02, marks=pytest.mark.deep), 0.1])
 def test_equal_methods_whose_seeds_differ_are_not_told_apart_too_often(n_seeds, spread):
     """Scores are a level, a seed's own part, and the examples' part that all resamples repeat."""
     rng, n_trials, of_examples = np.random.default_rng(5), 600, 0.015

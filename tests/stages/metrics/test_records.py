@@ -1,6 +1,7 @@
 """Names and columns of result files stand in one place, for those who write them and for the report."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,15 +27,25 @@ STAGES = Path(__file__).parents[3] / "stages"
     ],
 )
 def test_a_result_file_is_named_in_one_module(name: str) -> None:
-    naming = [
-        path.relative_to(STAGES).as_posix()
-        for path in sorted(STAGES.rglob("*.py"))
-        if any(
-            isinstance(node, ast.Constant) and node.value == name
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        )
-    ]
+    naming = [module for module, texts in texts_in_stages().items() if name in texts]
     assert len(naming) == 1, naming
+
+
+@functools.cache
+def texts_in_stages() -> dict[str, frozenset[str]]:
+    """The strings in each module."""
+    parsed = {
+        path.relative_to(STAGES).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(STAGES.rglob("*.py"))
+    }
+    return {
+        module: frozenset(
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+        for module, tree in parsed.items()
+    }
 
 
 def test_a_fit_writes_the_columns_that_are_read() -> None:

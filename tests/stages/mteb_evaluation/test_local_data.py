@@ -46,6 +46,19 @@ def test_columns_and_files_can_have_other_names(tmp_path: Path) -> None:
     assert found == {"test": {"sentences": ["snow", "sun"], "labels": ["cold", "warm"]}}
 
 
+def test_queries_may_name_their_document_without_a_judgement(tmp_path: Path) -> None:
+    """As QMSum, whose every question is of one meeting."""
+    folder = tmp_path / "retrieval"
+    write_rows(folder / "meetings.parquet", [{"meeting": m, "text": f"in {m}"} for m in "ab"])
+    asked = [{"query_id": str(i), "meeting": "ab"[i % 2], "answer": f"so {i}"} for i in range(5)]
+    write_rows(folder / "asked.parquet", asked)
+    files = {"corpus": "meetings", "queries": "asked", "qrels": "asked"}
+    columns = {"document_id": "meeting", "query": "answer", "relevance": None}
+    data = task(tmp_path, "retrieval", **files, **columns).read()
+    assert data.relevant == {str(i): {"ab"[i % 2]: 1} for i in range(5)}
+    assert data.tables["queries"]["text"] == [f"so {i}" for i in range(5)]
+
+
 def test_the_key_holds_the_files_and_not_their_place(tmp_path: Path) -> None:
     first, second = (write_task(tmp_path / name, "sts") for name in ("a", "b"))
     keys = [task_facts(task(folder.parent, "sts")).key for folder in (first, second)]

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter
 
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.mteb_evaluation import task_facts
+from permafrost.stages.mteb_evaluation import LOCAL_TASKS, task_facts
 from permafrost.storage.errors import InputError
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_task
 
@@ -284,3 +285,49 @@ def test_a_name_that_no_file_can_have_is_that_of_no_file(tmp_path: Path, name: s
     write_task(tmp_path, "sts")
     with pytest.raises(InputError, match="there is no file"):
         task(tmp_path, "sts", split=name).read()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("text", "text_pair", "label"), ("sentence1", "sentence2", "score"), ("text_a", "text_b", "score")],
+    ids="-".join,
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["similarity", "sts"])
+def test_graded_pairs_have_one_vocabulary_in_tasks_and_in_evaluations(
+    tmp_path: Path, names: tuple[str, str, str], kind: str
+) -> None:
+    rows = [("ice", "snow", 3.0), ("lake", "river", 1.0)]
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+    pq.write_table(pa.table(columns), tmp_path / "test.parquet")
+    evaluated = LOCAL_TASKS.validate({"kind": "local", "type": kind, "path": str(tmp_path)})
+    assert evaluated.read().tables["test"] == {
+        "sentence1": ["ice", "lake"], "sentence2": ["snow", "river"], "score": [3.0, 1.0],
+    }  # fmt: skip
+    files = {"train": str(tmp_path / "test.parquet")}
+    test = {"kind": "from_train", "fraction": 0.5}
+    source = CORPUS.validate_python(
+        {
+            "kind": "files",
+            "files": files | {"dev": files["train"]},
+            "task": {"kind": kind},
+            "test": test,
+        }
+    )
+    assert source.task_kind == "similarity"
+    (_, read) = source.rows()  # type: ignore[attr-defined]
+    assert read.text_pair.to_pylist() == ["snow", "river"]
+    assert read.label.to_pylist() == [3.0, 1.0]
+
+
+def test_a_file_with_two_sets_of_names_is_read_as_ever(tmp_path: Path) -> None:
+    columns = {"text": ["a", "b"], "text_pair": ["c", "d"], "label": [0, 1]}
+    of_mteb = {"sentence1": ["e", "f"], "sentence2": ["g", "h"], "score": [2.0, 3.0]}
+    pq.write_table(pa.table(columns | of_mteb), tmp_path / "test.parquet")
+
+    def read(**fields: str) -> Any:
+        given = {"kind": "local", "type": "sts", "path": str(tmp_path), **fields}
+        return LOCAL_TASKS.validate(given).read().tables["test"]
+
+    assert read() == of_mteb
+    named = read(text="text", text_pair="text_pair", label="label")
+    assert list(named.values()) == [["a", "b"], ["c", "d"], [0.0, 1.0]]

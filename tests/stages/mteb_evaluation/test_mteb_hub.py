@@ -25,7 +25,12 @@ def test_every_task_of_a_suite_is_one_of_mtebs_and_about_english(name: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "benchmark"),
-    [("mteb-eng-v2", "MTEB(eng, v2)"), ("beir", "BEIR"), ("longembed", "LongEmbed")],
+    [
+        ("mteb-eng-v1", "MTEB(eng, v1)"),
+        ("mteb-eng-v2", "MTEB(eng, v2)"),
+        pytest.param("beir", "BEIR", marks=pytest.mark.deep),
+        pytest.param("longembed", "LongEmbed", marks=pytest.mark.deep),
+    ],
 )
 def test_suites_are_mtebs_benchmarks(name: Any, benchmark: str) -> None:
     def identity(task: Any) -> Any:

@@ -55,7 +55,7 @@ def test_marks_carry_their_texts_and_stand_where_the_map_says(grid: Grid):
         figure, titles = map_figure(task_map)
         drawn = svg(figure, "f0", "a map", titles)
     assert len(titles) == 3 * 2
-    root = ElementTree.fromstring(drawn.markup)
+    root = ElementTree.fromstring(f"<figure>{drawn.markup}</figure>")
     marks = [e for e in root.iter("use") if e.find("title") is not None]
     assert len(marks) == 3 * len(TEXTS)
     corpus = grid.corpora["ratio 0.2"]
@@ -98,7 +98,7 @@ def test_the_page_has_a_section_with_a_figure_per_task(grid: Grid, tmp_path: Pat
     folder = add_maps(grid).write(tmp_path / "report")
     page = Page(folder / "report.html")
     assert 'href="#maps"' in page.source
-    labels = [str(a["aria-label"]) for a in page.all("svg")]
+    labels = [str(a["aria-label"]) for a in page.drawings]
     maps = read_task_maps(read_results(grid.cells), grid.corpora)
     assert [label for label in labels if "principal" in label] == [map_description(m) for m in maps]
     assert (folder / "figures" / "map_1.png").exists()
@@ -106,6 +106,9 @@ def test_the_page_has_a_section_with_a_figure_per_task(grid: Grid, tmp_path: Pat
     section = page.source[page.source.index('id="maps"') : page.source.index('id="tokens"')]
     assert not re.search(r"#[0-9a-f]{6}", section)
     assert section.count("<title>") == 2 * 3 * len(TEXTS)
+    shares = maps[0].methods[0].map.shares
+    for axis, share in zip(("PC1", "PC2"), shares, strict=True):
+        assert f">{axis} ({share:.0%})</text>" in section
 
 
 @pytest.mark.parametrize("n_classes", [2, 11])

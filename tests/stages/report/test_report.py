@@ -2,6 +2,7 @@ import json
 import re
 import threading
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from pydantic import ValidationError
 
 from permafrost.stages.report.config import CurveAxis, ReportConfig, TasksAxis
 from permafrost.stages.report.entries import hundredths
-from permafrost.stages.report.html import page_digest, prose
+from permafrost.stages.report.html import prose
 from permafrost.stages.report.markup import literal
+from permafrost.stages.report.page_files import page_digest
 from permafrost.stages.report.palette import CUSTOM_PROPERTIES, HEAT, SERIES
 from permafrost.stages.report.results_files import SCHEMA, results_markdown, results_summary
 from permafrost.storage.errors import InputError
@@ -59,6 +61,11 @@ class Page(HTMLParser):
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def drawings(self) -> list[dict[str, str | None]]:
+        """Every picture, less the keys of legends."""
+        return [a for a in self.all("svg") if a.get("aria-hidden") != "true"]
 
 
 def test_all_files_are_written(written: Path):
@@ -124,8 +131,8 @@ def test_tables_have_scopes_and_figures_have_descriptions_and_captions(written: 
     assert page.all("th")
     assert all(a.get("scope") in ("col", "row", "rowgroup") for a in page.all("th"))
     assert len(page.all("caption")) == 10
-    assert [a["role"] for a in page.all("svg")] == ["img"] * 3
-    assert all(len(str(a["aria-label"])) > 50 for a in page.all("svg"))
+    assert [a["role"] for a in page.drawings] == ["img"] * 3
+    assert all(len(str(a["aria-label"])) > 50 for a in page.drawings)
     assert len(page.all("figcaption")) == len(page.all("figure")) == 3
     assert len(page.all("main")) == len(page.all("h1")) == 1
     assert page.all("html")[0]["lang"] == "en"
@@ -172,7 +179,7 @@ def test_names_that_matplotlib_would_read_as_markup_are_drawn_as_they_are(
     names = ["_hidden", "a$b^c$", "\\frac", "方法", "x" * 300, "a\nb"]
     grid: Grid = make_grid(tasks=["$t$", "任务"], methods=names, controls=["$c"], seeds=[0])
     page = Page(grid.write(tmp_path / "report") / "report.html")
-    svg = page.source[page.source.index("<svg") : page.source.index("</svg>")]
+    svg = page.source[page.source.index('id="figure"') : page.source.index('id="about"')]
     assert "_hidden" in svg
     assert "a$b^c$" in svg
     assert "\\frac" in svg
@@ -213,6 +220,9 @@ def test_results_parquet_and_summary_read_back(written_grid: Grid, written: Path
     assert table.column("key").to_pylist() == [c.key for c in written_grid.cells]
     summary = json.loads((written / "summary.json").read_text())
     (note,) = summary.pop("notes")
+    assert summary.pop("finding").startswith(
+        "glot scores highest on average over 2 tasks, with accuracy "
+    )
     assert note.startswith("Possibly undertrained: mean on ratio 0.2 (the last epoch kept by")
     expected = results_summary(results_table(written_grid.cells))
     del expected["notes"]
@@ -224,6 +234,24 @@ def test_results_parquet_and_summary_read_back(written_grid: Grid, written: Path
 def test_a_missing_cell_is_a_dash(grid: Grid, tmp_path: Path):
     folder = without(grid, "glot", "ratio 0.8").write(tmp_path / "report")
     assert Page(folder / "report.html").row("glot")[2] == "–"
+
+
+def test_where_nothing_is_trained_or_drawn_no_page_speaks_of_seeds_or_heads(
+    make_grid, tmp_path: Path
+):
+    grid: Grid = make_grid(tasks=["t"], methods=["m", "n"], controls=[], seeds=[0])
+    for i, cell in enumerate(grid.cells):
+        (cell.folder / "token_weights.parquet").unlink()
+        grid.cells[i] = replace(cell, history=None, loss=None)
+        grid.edit_metrics(i, n_parameters=0, choice={})
+    folder = grid.write(tmp_path / "report")
+    words = re.compile(r"\b(seeds?|heads?)\b", re.IGNORECASE)
+    for name in ("results.md", "tables.md", "results.tex", "tables.tex"):
+        assert [x for x in (folder / name).read_text().splitlines() if words.search(x)] == [], name
+    page = re.sub(
+        r"<style.*?</style>|<[^>]*>", "", (folder / "report.html").read_text(), flags=re.S
+    )
+    assert words.findall(page) == []
 
 
 def test_one_result_is_enough_for_a_report(make_grid, tmp_path: Path):
@@ -275,12 +303,12 @@ def test_correlations_of_one_seed_are_numbers_without_a_spread(make_grid, tmp_pa
     (choice,) = [row for row in page.rows if row[:2] == ["sts", "mean"]]
     assert choice[-3:] == ["–", "−3.1", "–"], "dev, test and majority"
     markdown = (folder / "results.md").read_text().splitlines()
-    assert markdown[2:] == ["| mean | −3.1 | 1 |", "| va | **71.3** | 1 |"]
+    assert markdown[2:] == ["| mean | −3.1 |", "| va | **71.3** |"]
     summary = json.loads((folder / "summary.json").read_text())
     assert [row["cells"][0]["text"] for row in summary["rows"]] == ["−3.1", "71.3"]
     table = pq.read_table(folder / "results.parquet")
     assert table.column("dev").to_pylist() == [None, None]
-    svg = page.source[page.source.index("<svg") : page.source.index("</svg>")]
+    svg = page.source[page.source.index('id="figure"') : page.source.index('id="about"')]
     assert "test spearman × 100" in svg
     assert "majority class" not in svg
 

@@ -195,7 +195,7 @@ def test_the_page_shows_pairs_and_folds_long_texts(make_grid, tmp_path: Path):
         hidden, cut = (sum(of_text["weights"][k:]) for k in (N_OPEN, MAX_TOKENS))
         assert f"<summary>{603 - N_OPEN} more tokens, with {hidden:.0%} of the weight" in section
         assert f"… 91 more tokens not shown, with {cut:.0%} of the weight" in section
-    details = section.split("<details")[1].split("</details>")[0]
+    details = section.split("<details")[2].split("</details>")[0]
     assert details.count('<span class="t w') == MAX_TOKENS - N_OPEN
 
 

@@ -109,6 +109,10 @@ def test_the_files_have_the_layout_of_every_scored_method(tmp_path: Path) -> Non
     table = pq.read_table(tmp_path / "predictions.parquet")
     kinds = {"split": "string", "text": "int64"}
     kinds |= dict.fromkeys(["label", "prediction", "score"], "double")
+    kinds |= {"example": "int64", "digest": "string"}
+    names = "dictionary<values=string, indices=int32, ordered=0>"
+    kinds |= dict.fromkeys(["label_name", "prediction_name"], names)
+    kinds |= dict.fromkeys(["probability_no", "probability_yes"], "float")
     assert {f.name: str(f.type) for f in table.schema} == kinds
     assert table.num_rows == 40
     rows = table.to_pylist()

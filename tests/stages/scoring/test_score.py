@@ -42,8 +42,20 @@ def test_metrics_and_predictions_say_the_same(tmp_path):
     score(ScoreConfig(), result.head(), data).save(tmp_path)
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     table = pq.read_table(tmp_path / "predictions.parquet")
-    assert table.column_names == ["split", "text", "label", "prediction", "score"]
+    probabilities = [f"probability_class_{i}" for i in (0, 1)]
+    assert table.column_names == [
+        *("split", "text", "label", "prediction", "score", "example", "digest"),
+        *("label_name", "prediction_name", *probabilities),
+    ]
     rows = table.to_pylist()
+    for row in rows:
+        assert row["digest"] == data.digests[row["text"]]
+        example = data.examples.slice(row["example"], 1).to_pylist()[0]
+        assert {k: example[k] for k in ("split", "text", "label")}.items() <= row.items()
+        assert row["prediction_name"] == data.label_names[int(row["prediction"])]
+        assert row["label_name"] == data.label_names[int(row["label"])]
+        assert row["probability_class_1"] == pytest.approx(row["score"], abs=1e-7)
+        assert row["probability_class_0"] == pytest.approx(1 - row["score"], abs=1e-7)
     for name in ("dev", "test"):
         mine = [row for row in rows if row["split"] == name]
         assert metrics[name] == np.mean([row["label"] == row["prediction"] for row in mine])
@@ -74,6 +86,9 @@ def test_more_than_two_classes_have_predictions_but_no_score():
     table = score(ScoreConfig(), _trained(data=data).head(), data).predictions
     assert table["score"].null_count == len(table)
     assert set(table["prediction"].to_pylist()) <= {0.0, 1.0, 2.0}
+    shares = np.stack([table[f"probability_class_{i}"].to_numpy() for i in range(3)], axis=1)
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-6)
+    assert shares.argmax(1).tolist() == table["prediction"].to_pylist()
 
 
 @pytest.mark.parametrize("head", [MeanHead(), ScorerHead(hidden=8), GlotHead(hidden=8, tau=0.4)])
@@ -233,7 +248,9 @@ def test_pairs_are_scored_as_they_were_chosen_on_dev(task, tmp_path):
     assert metrics["metric"] == result.config.metric
     assert (metrics["n_dev"], metrics["n_test"]) == (32, 32)
     table = pq.read_table(tmp_path / "predictions.parquet")
-    assert table.column_names == ["split", "text", "text_b", "label", "prediction", "score"]
+    pair = ["split", "text", "text_b", "label", "prediction", "score"]
+    assert table.column_names[:9] == [*pair, "example", "digest", "digest_b"]
+    assert ("prediction_name" in table.column_names) == (task == "pair_classification")
     test = table.filter(np.array(table["split"].to_pylist()) == "test")
     first, second = data.split("test").sides
     assert test["text"].to_pylist() == first.tolist()

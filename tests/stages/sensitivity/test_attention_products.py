@@ -22,7 +22,7 @@ from tests.stages.extraction.references import (
     rewired_run,
 )
 from tests.stages.extraction.rewired_runs import HTP, REWIRED
-from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS
+from tests.stages.extraction.tiny_models import N_LAYERS, TEXTS, each_family
 
 Pairs = Callable[[str], Pair]
 
@@ -34,7 +34,7 @@ def stochastic(n: int, seed: int, *, n_heads: int = 1) -> np.ndarray:
     return weights / weights.sum(axis=2, keepdims=True)
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", each_family(FAMILIES))
 def test_weights_are_transformers_own_averaged_over_heads(pair: Pairs, model_type: str) -> None:
     both = pair(model_type)
     for text in TEXTS[:2]:

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from permafrost.stages.extraction.backbone import BackboneConfig, find_backbone, load_backbone
@@ -20,6 +21,8 @@ from permafrost.stages.extraction.recipes import (
 )
 from permafrost.stages.extraction.unembedding import read_unembedding
 from permafrost.stages.token_prediction import LensScores, LogitLensConfig, logit_lens
+from permafrost.stages.token_prediction.ahead import inputs_to, vectors_by_later_weights
+from permafrost.stages.token_prediction.prefix_draws import Prefixes, draw_prefixes
 from permafrost.stages.token_prediction.vectors import Vector, token_vectors
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
@@ -279,3 +282,87 @@ def test_a_planted_answer_is_found_where_it_was_put(tmp_path: Path) -> None:
     mrr = {(row["layer"], row["offset"]): row["mrr"] for row in scores.table.to_pylist()}
     assert mrr[N_LAYERS, 2] == 1
     assert max(value for cell, value in mrr.items() if cell != (N_LAYERS, 2)) < 0.5
+
+
+def test_prefixes_are_drawn_once_from_the_lengths_that_are_there(decoder: Decoders) -> None:
+    batch = encoded(decoder("llama"))
+    n_own = (batch.span_end - batch.span_start).tolist()
+    config = Prefixes(n=99, shortest=3, longest=12)
+    texts, lengths = draw_prefixes(config, batch, OFFSETS, seed=0)
+    every = {(i, t) for i, n in enumerate(n_own) for t in range(3, min(12, n - max(OFFSETS)) + 1)}
+    assert [*zip(texts.tolist(), lengths.tolist(), strict=True)] == sorted(every)
+    # A second one of a text only when every text has one.
+    first = draw_prefixes(config.model_copy(update={"n": 2}), batch, OFFSETS, seed=0)
+    assert len({*first[0].tolist()}) == 2
+    # What is drawn of a text does not depend on the others, but on the seed.
+    alone = [
+        draw_prefixes(config.model_copy(update={"n": 1}), batch.take(np.array([2])), OFFSETS, seed)
+        for seed in range(9)
+    ]
+    assert len({int(t[0]) for _, t in alone}) > 1
+    with pytest.raises(InputError, match="no text has 104 tokens"):
+        draw_prefixes(Prefixes(shortest=100, longest=100), batch, OFFSETS, seed=0)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2", "qwen3"])
+def test_weights_of_a_later_token_are_those_of_the_models_own_attention(
+    decoder: Decoders, model_type: str
+) -> None:
+    """Appendix E's formula, from eager attention's whole matrices."""
+    found = decoder(model_type)
+    batch, n_prefix, query = encoded(found, TEXTS[1:2]), 4, 6
+    ids = batch.token_ids[0]
+    cut = inputs_to(batch, np.array([0]), np.array([query + 1]))
+    mine = dict(vectors_by_later_weights(found.backbone, cut, plain(found), np.array([n_prefix])))
+    sizes = found.backbone.sizes
+    model = cast(nn.Module, found.whole.base_model)
+    with ExitStack() as stack, torch.no_grad():
+        passed = [stack.enter_context(seen(value_module(model, k + 1))) for k in range(N_LAYERS)]
+        whole = found.whole.base_model(input_ids=tensor(ids)[None], output_attentions=True)
+    for k in range(N_LAYERS):
+        weight, bias = weights(projection(model, k + 1))
+        values = value_output(sizes, passed[k][0][0]).unflatten(1, (sizes.n_kv_heads, -1))
+        z = []
+        for h in range(sizes.n_attn_heads):
+            row = whole.attentions[k][0, h, query, :n_prefix]
+            value = values[:n_prefix, h * sizes.n_kv_heads // sizes.n_attn_heads]
+            z.append(sum(row[j] / row.sum() * value[j] for j in range(n_prefix)))
+        assert close(mine[k + 1][0], torch.cat(z) @ weight + bias)
+
+
+def test_all_vectors_are_asked_of_the_same_prefixes(decoder: Decoders) -> None:
+    """And what stands before the last token of a prefix alone does not depend on how far is asked."""
+    found = decoder("llama")
+    prefixes = Prefixes(n=6, shortest=3, longest=30)
+    counts, by_vector = set[int](), dict[str, list[float]]()
+    for vector in ("hidden", "aligned_va", "aligned_wva_ahead"):
+        fields = {"n_texts": 99, "min_words": 1, "offsets": OFFSETS, "prefixes": prefixes}
+        config = LogitLensConfig.model_validate({**fields, "vector": vector})
+        rows = logit_lens(config, found.backbone, plain(found), 60, TEXTS, QUIET).table.to_pylist()
+        counts |= {row["n"] for row in rows}
+        by_vector[vector] = [row["mrr"] for row in rows if row["layer"] > 0]
+    assert counts == {6}
+    assert by_vector["aligned_wva_ahead"] != by_vector["aligned_va"]
+
+
+def test_without_the_norm_the_unembedding_reads_the_vectors_themselves(decoder: Decoders) -> None:
+    found = decoder("llama")
+    config = ALL_TEXTS.model_copy(update={"norm": "none", "offsets": (1,)})
+    rows = logit_lens(config, found.backbone, plain(found), 60, TEXTS[1:2], QUIET).table.to_pylist()
+    batch = encoded(found, TEXTS[1:2])
+    ids = batch.token_ids[0].tolist()
+    head = read_unembedding(find_backbone(BackboneConfig(source=str(found.folder)))).rows
+    for k, states in token_vectors(found.backbone, batch, plain(found), "hidden"):
+        logits = states @ head.T
+        ranks = [int((logits[t] >= logits[t, ids[t + 1]]).sum()) for t in range(len(ids) - 1)]
+        expected = np.mean([1 / rank if rank <= 100 else 0 for rank in ranks])
+        (mine,) = (row["mrr"] for row in rows if row["layer"] == k)
+        # A rank that rounding moves by one changes the mean by less than this.
+        assert mine == pytest.approx(expected, abs=0.5 / len(ranks))
+
+
+def test_weights_of_a_later_token_need_prefixes() -> None:
+    with pytest.raises(ValidationError, match="give 'prefixes'"):
+        LogitLensConfig(vector="aligned_wva_ahead")
+    with pytest.raises(ValidationError, match="longest is 3"):
+        Prefixes(shortest=4, longest=3)

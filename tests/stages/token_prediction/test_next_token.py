@@ -15,6 +15,7 @@ from permafrost.stages.corpus.columns import Unlabelled
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.embed.aggregate import mean_rows
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import extract
@@ -33,8 +34,10 @@ from permafrost.stages.token_prediction import (
     TokenFrequencies,
     probe_next_token,
 )
+from permafrost.stages.token_prediction.stored_tokens import prefix_means
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
+from permafrost.storage.ragged import Ragged
 from tests.stages.extraction.tiny_models import TEXTS, save_model
 from tests.stages.token_prediction.conftest import Decoder
 
@@ -145,6 +148,19 @@ def test_frequencies_are_those_of_train(llama: Extracted) -> None:
         assert row["nll"] == pytest.approx(np.mean(losses), rel=1e-9)
         assert row["accuracy"] == pytest.approx(np.mean(hits), abs=1e-12)
         assert row["mrr"] == pytest.approx(np.mean(reciprocal), abs=1e-12)
+
+
+def test_means_of_prefixes_are_those_of_a_loop(llama: Extracted) -> None:
+    rows = Ragged.from_arrays(
+        [np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32) for n in (1, 5, 2)]
+    )
+    found = prefix_means(rows)
+    expected = [sum(text[: t + 1]) / (t + 1) for text in rows for t in range(len(text))]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    # The whole text's is Value Aggregation's.
+    np.testing.assert_allclose(found[rows.offsets[1:] - 1], mean_rows(rows), rtol=1e-6, atol=1e-7)
+    config = LinearNextToken(of="va", layers="2-3", max_epochs=1)
+    assert set(rows_of(llama.probe(config))) == {"2", "3"}
 
 
 @pytest.mark.parametrize("of", ["hidden", "values"])

@@ -13,6 +13,7 @@ import zarrs  # noqa: F401  (registers its codec pipeline)
 from numpy.typing import NDArray
 
 from permafrost.storage.features.projections import write_projection
+from permafrost.storage.features.writing import writing
 from tests.storage.conftest import Shared
 from tests.storage.small_store import AXES, SmallStore
 
@@ -112,22 +113,24 @@ def test_one_shard_is_one_segment_of_every_array(small: SmallStore) -> None:
 
 
 def test_the_group_holds_only_zarr_files(small: SmallStore) -> None:
-    write_projection(small.store, 1, np.eye(8, dtype=np.float32), np.zeros(8, np.float32))
+    with writing(small.store):
+        write_projection(small.store, 1, np.eye(8, dtype=np.float32), np.zeros(8, np.float32))
     for path in small.store.zarr_path.rglob("*"):
         if path.is_file():
             parts = path.relative_to(small.store.zarr_path).parts
             assert path.name == "zarr.json" or "c" in parts, path
     members = dict(zarr.open_group(small.store.zarr_path, mode="r").members(max_depth=None))
     arrays = {n for n, m in members.items() if isinstance(m, zarr.Array)}
-    assert arrays == {*ARRAYS, "projections/o_proj/1", "projections/o_proj_bias/1"}
+    projections = {"projections/o_proj/1", "projections/o_proj_bias/1"}
+    assert arrays == {*ARRAYS, "text_of_token"} | projections
 
 
-def test_slots_that_hold_no_text_read_as_zero_and_have_no_chunk(small: SmallStore) -> None:
+def test_slots_that_hold_no_text_read_as_no_number_and_have_no_chunk(small: SmallStore) -> None:
     last = small.store.segments()[-1]
     used = small.store.segment(last).n_tokens
     whole = _with_zarr(small.store.zarr_path, "hidden/1")
     assert used < AXES.segment_tokens
-    assert not whole[last * AXES.segment_tokens + used :].any()
+    assert np.isnan(whole[last * AXES.segment_tokens + used :]).all()
     n_chunks = -(-used // 8)
     index = 16 * (AXES.segment_tokens // 8) + 4
     size = small.store.shard_path(last, "hidden/1").stat().st_size
@@ -139,5 +142,6 @@ def test_dropped_and_missing_cells_read_as_fill_so_that_arrays_stay_aligned(
 ) -> None:
     small.store.shard_path(0, "hidden/1").unlink()
     whole = _with_tensorstore(small.store.zarr_path, "hidden/1")
-    assert not whole[: AXES.segment_tokens].any()
-    assert whole[AXES.segment_tokens :].any()
+    assert np.isnan(whole[: AXES.segment_tokens]).all()
+    used = small.store.segment(1).n_tokens
+    assert np.isfinite(whole[AXES.segment_tokens :][:used]).all()

@@ -59,7 +59,8 @@ def _written(
         root = Path(folder)
         path = root / shard_key(spec, 0)
         path.parent.mkdir(parents=True, exist_ok=True)
-        writer = ShardWriter(path, path, n_rows=sum(map(len, portions)), **shape)
+        n_rows = sum(map(len, portions))
+        writer = ShardWriter(path, path, n_rows=n_rows, fill=spec.fill, **shape)
         for rows in portions:
             writer.append(rows)
         seal = writer.seal()
@@ -112,7 +113,10 @@ def test_any_portions_read_back_the_same_through_every_engine(
         assert found.dtype == spec.storage, engine
         assert len(found) == spec.segment_rows(axes), engine
         assert np.array_equal(found[: len(rows)], rows), engine
-        assert not found[len(rows) :].any(), engine
+        unused = found[len(rows) :]
+        assert np.array_equal(
+            unused, np.full_like(unused, spec.fill), equal_nan=spec.fill != spec.fill
+        )
 
 
 @given(st.data())
@@ -207,6 +211,7 @@ def _writer(folder: Path, n_rows: int = 3) -> ShardWriter:
         chunk_rows=2,
         shard_rows=4,
         codec="none",
+        fill=0.0,
     )
 
 

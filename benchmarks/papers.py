@@ -1,0 +1,100 @@
+"""Run the small experiments of the papers, and write what came of the papers' claims.
+
+    python -m benchmarks.papers [--only glot/table2 va] [--home .permafrost-papers]
+
+Every file of experiments/papers/*/ is run, one after the other, in one home, so that files that share fits
+make them once; those of the papers' own sizes (experiments/papers/*/paper/) are not. A file that was stopped
+goes on where it was, one that is done takes seconds. One that fails is noted, and the next is run. Data and
+models are those of the files, so PERMAFROST_DATA and PERMAFROST_MODELS have to be set.
+
+What came of each is kept in docs/papers/outcomes.json and written to docs/papers/outcomes.md; of files that
+are not run this time it stays what it was.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from permafrost.stages.report.markup import literal
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = ROOT / "experiments" / "papers"
+OUTCOMES = ROOT / "docs" / "papers" / "outcomes.json"
+PROGRAM = [sys.executable, "-c", "from permafrost.flows.cli import main; main()"]
+HEAD = """# What came of the papers' claims
+
+Written by `make papers`, which runs every small experiment of the papers; do not edit. No score here is one
+of a paper: backbones and data are others. Confirmed and contrary are significant at 0.05 by the report's
+paired bootstrap, not corrected for the number of comparisons; what the outcomes mean is in
+[the report's page](../report.md#the-page-from-the-top). The differences from each paper are in its own page.
+"""
+
+
+def main() -> None:
+    """Parse the flags, run, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", default=[""], help="as in glot, or glot/table2")
+    parser.add_argument("--home", default=".permafrost-papers")
+    args = parser.parse_args()
+    found = files(EXPERIMENTS)
+    chosen = [name for name in found if name.startswith(tuple(args.only))]
+    if not chosen:
+        sys.exit(f"no experiment starts with {args.only}; there are {', '.join(found)}")
+    outcomes = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
+    for number, name in enumerate(chosen, start=1):
+        print(f"{number} of {len(chosen)}: {name}", file=sys.stderr)
+        outcomes[name] = came_of(found[name], args.home)
+        outcomes = {known: outcomes[known] for known in found if known in outcomes}
+        OUTCOMES.write_text(json.dumps(outcomes, indent=1, ensure_ascii=False) + "\n")
+        OUTCOMES.with_suffix(".md").write_text(page(outcomes, list(found)))
+    if failed := [name for name in chosen if "failed" in outcomes[name]]:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+def files(folder: Path) -> dict[str, Path]:
+    """The small experiments by paper and name: `glot/table2`."""
+    return {f"{path.parent.name}/{path.stem}": path for path in sorted(folder.glob("*/*.yaml"))}
+
+
+def came_of(path: Path, home: str) -> dict[str, Any]:
+    """Run an experiment; its finding and claims, or the last line of its error.
+
+    Its own command line shows how far it is.
+    """
+    call = [*PROGRAM, "run", str(path), "--home", home, "--json"]
+    done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    if done.returncode:
+        return {"date": today, "failed": f"exit code {done.returncode}"}
+    said = json.loads(done.stdout)
+    summary = json.loads(Path(ROOT, said["report"]).with_name("summary.json").read_text())
+    claims = [{k: c[k] for k in ("says", "outcome")} for c in summary.get("claims", [])]
+    return {"date": today, "finding": summary["finding"], "claims": claims}
+
+
+def page(outcomes: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Markdown: a section for each paper, an entry for each file, those that have not run included."""
+    lines = [HEAD]
+    for paper in dict.fromkeys(name.partition("/")[0] for name in names):
+        lines.append(f"\n## {paper}\n\n| file | outcome |\n|---|---|\n")
+        of_paper = [name for name in names if name.startswith(f"{paper}/")]
+        lines += [f"| `{name}.yaml` | {_told(outcomes.get(name))} |\n" for name in of_paper]
+    return "".join(lines)
+
+
+def _told(outcome: Mapping[str, Any] | None) -> str:
+    if outcome is None:
+        return "not run"
+    if "failed" in outcome:
+        return f"failed ({outcome['failed']}, {outcome['date']})"
+    claims = [f"{literal(c['says'])}: **{c['outcome']}**" for c in outcome["claims"]]
+    return "<br>".join([f"{literal(outcome['finding'])} ({outcome['date']})", *claims])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""`runs`, `pin`, `unpin`: every run that there was, and which of them are kept whole."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from permafrost.flows.cli.common import (
+    DEFAULT_HOME,
+    HomeFlag,
+    JsonFlag,
+    console,
+    emit,
+    existing_home,
+    say,
+)
+from permafrost.flows.history import (
+    Run,
+    RunScore,
+    find_run,
+    histories,
+    history_problems,
+)
+from permafrost.flows.pins import pin as pin_run
+from permafrost.flows.pins import pinned
+from permafrost.flows.pins import unpin as unpin_run
+from permafrost.stages.report.entries import hundredths
+from permafrost.storage.errors import NotFoundError
+from permafrost.storage.quoting import quoted
+from permafrost.storage.replica import public_name
+
+RunArgument = Annotated[str, typer.Argument(help="A run: mine@2.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(runs)
+    app.command()(pin)
+    app.command()(unpin)
+
+
+def runs(
+    experiment: Annotated[
+        str | None, typer.Argument(help="Only this one, and with the scores of every run.")
+    ] = None,
+    home: HomeFlag = DEFAULT_HOME,
+    json: JsonFlag = False,
+) -> None:
+    """List every run, oldest first: overrides, time, what it computed, how it ended, scores."""
+    root = existing_home(home)
+    found = histories(root)
+    if experiment is not None:
+        if experiment not in found:
+            raise NotFoundError(
+                f"no experiment {quoted(experiment)} has run here; there are {', '.join(found) or 'none'}"
+            )
+        found = {experiment: found[experiment]}
+    kept = set(pinned(root))
+    listed = [run for history in found.values() for run in history.runs]
+    problems = [problem for _, problem in history_problems(found.values())]
+    if json:
+        emit({"runs": [run_json(r, r.name in kept) for r in listed], "problems": problems})
+        return
+    for run in listed:
+        for line in run_lines(run, run.name in kept, scores=experiment is not None):
+            say(line)
+    if not listed and not problems:
+        say(f"nothing has run in {public_name(root)}")
+    if listed and experiment is None:
+        say("scores: permafrost runs NAME; two runs side by side: permafrost compare NAME@1 NAME@2")
+    for problem in problems:
+        say(f"damaged: {problem}")
+
+
+def run_lines(run: Run, is_pinned: bool, scores: bool) -> list[str]:
+    """A run in a few lines."""
+    begun, ended = run.begun, run.ended
+    took = "" if ended is None or ended.seconds is None else f", {ended.seconds:.1f} s"
+    counts = "" if ended is None else _counts(ended.model_dump())
+    first = f"{run.name}  {run.state}, {run.time[:19].replace('T', ' ')}{took}{counts}"
+    lines = [first + (", pinned" if is_pinned else "")]
+    lines += [f"    --set {override}" for override in begun.overrides or ()]
+    if begun.config is None:
+        lines.append("    recorded by an earlier version, which kept neither settings nor scores")
+    if ended is not None and ended.error is not None:
+        lines.append(f"    {ended.error}")
+    if scores and ended is not None:
+        lines += [f"    {line}" for line in score_lines(ended.results)]
+    return lines
+
+
+def _counts(ended: dict[str, Any]) -> str:
+    named = (
+        (state, sum(ended[state].values())) for state in ("computed", "reused", "failed", "skipped")
+    )
+    return "".join(f", {n} {state}" for state, n in named if n)
+
+
+def score_lines(results: Sequence[RunScore]) -> list[str]:
+    """A line for each method on a task: test and dev by seed, times 100."""
+    groups: dict[tuple[str, str, str], list[RunScore]] = {}
+    for score in results:
+        groups.setdefault((score.task, score.method, score.metric), []).append(score)
+    lines: list[str] = []
+    for (task, method, metric), group in groups.items():
+        group.sort(key=lambda s: s.seed)
+        seeds = f" (seeds {', '.join(str(s.seed) for s in group)})" if len(group) > 1 else ""
+        tests = " ".join(hundredths(s.test) for s in group)
+        devs = " ".join(hundredths(s.dev) for s in group if s.dev is not None)
+        scores = f"test {tests}" + (f", dev {devs}" if devs else "")
+        lines.append(f"{task}, {method}: {metric} × 100 {scores}{seeds}")
+    return lines
+
+
+def run_json(run: Run, is_pinned: bool) -> dict[str, Any]:
+    """All that is recorded of a run."""
+    ended = None if run.ended is None else run.ended.model_dump(mode="json")
+    return {
+        "run": run.name,
+        "state": run.state,
+        "pinned": is_pinned,
+        **run.begun.model_dump(mode="json"),
+        "ended": ended,
+    }
+
+
+def show_run(root: Path, name: str, json: bool) -> None:
+    """All that is recorded of one run: a summary, then the whole experiment."""
+    run = find_run(root, name)
+    is_pinned = run.name in pinned(root)
+    if json:
+        emit(run_json(run, is_pinned))
+        return
+    for line in run_lines(run, is_pinned, scores=True):
+        say(line)
+    begun = run.begun
+    say(f"    engine {begun.engine or 'unknown'}, {len(begun.artifacts)} artifacts")
+    for task, ref in begun.corpora.items():
+        say(f"    corpus of {task}: {ref}")
+    if begun.config is not None:
+        console.print(f"experiment, digest {begun.config_digest}")
+        console.print_json(data=begun.config)
+
+
+def pin(run: RunArgument, home: HomeFlag = DEFAULT_HOME) -> None:
+    """Keep what a run used: gc takes none of it until the run is unpinned."""
+    kept = pin_run(existing_home(home), run)
+    what = f"{len(kept.refs)} artifacts and {len(kept.stores)} feature stores"
+    say(f"{kept.name} is pinned: gc keeps its {what}")
+
+
+def unpin(run: RunArgument, home: HomeFlag = DEFAULT_HOME) -> None:
+    """Let a pinned run go: gc may take what only it used."""
+    unpin_run(existing_home(home), run)
+    say(f"{run} is no longer pinned")

@@ -1,0 +1,156 @@
+"""Tables in JSON: one object per line (jsonl), or one list of objects (json)."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json
+
+from permafrost.stages.corpus.names import require_columns
+from permafrost.stages.corpus.text_format import UTF_8, TextFormat, opened_text
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+
+BLOCK_BYTES = 1 << 24
+"""Block size for reading. A row must fit into one block; some documents exceed the default of 1 MiB."""
+
+
+class JsonFile:
+    """One file, of the format `jsonl` or `json`."""
+
+    def __init__(self, path: Path, kind: str, how: TextFormat) -> None:
+        self.path, self._kind, self._how = path, kind, how
+        self._records = _records(path, how) if kind == "json" else None
+
+    def lines(self) -> Iterator[str]:
+        """One object as text for each row; blank lines are left out."""
+        if self._records is not None:
+            yield from map(json.dumps, self._records)
+            return
+        with opened_text(self.path, self._how) as file:
+            yield from (line for line in file if line.strip())
+
+    def first(self) -> dict[str, Any]:
+        """The first row.
+
+        Raises:
+            InputError: it is no JSON object.
+        """
+        if self._records is not None:
+            return self._records[0]
+        line = next(self.lines(), "")
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{self.path} does not begin with a JSON object on one line ({error}): {quoted(line[:60])}; "
+                "jsonl is one object per line"
+            ) from error
+        if not isinstance(value, dict):
+            raise InputError(
+                f"{self.path} begins with a JSON {type(value).__name__}, expected an object such as "
+                '{"text": "..."} on every line'
+            )
+        return value
+
+    def read(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        negatives: Sequence[str],
+        ids: Sequence[str],
+        optional: Sequence[str],
+        lists: Sequence[str],
+    ) -> pa.Table:
+        """Some columns; for the arguments see `table_files.read_columns`."""
+        first, path = self.first(), self.path
+        require_columns(list(first), (*texts, *labels, *negatives, *ids, *lists), str(path))
+        types = {name: pa.large_string() for name in (*texts, *optional)}
+        types |= {name: _type(first[name], name, path) for name in labels}
+        types |= {name: self._text_type(name) for name in negatives}
+        types |= {name: _id_type(first[name], name, path) for name in ids}
+        types |= {name: _list_type(first[name], name, path) for name in lists}
+        fields = list(types.items())
+        # With an explicit schema, other columns are not parsed and cannot fail.
+        parsing = pa.json.ParseOptions(
+            explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
+        )
+        return pa.json.read_json(
+            self._source(), pa.json.ReadOptions(block_size=BLOCK_BYTES), parsing
+        )
+
+    def _source(self) -> Path | pa.BufferReader:
+        """What Arrow reads: the file, or where it is no jsonl in UTF-8 its rows as such."""
+        if self._records is None and self._how.encoding == UTF_8:
+            return self.path
+        return pa.BufferReader("\n".join(self.lines()).encode())
+
+    def _text_type(self, name: str) -> pa.DataType:
+        """Text or lists of text, judging by the first value that is not null."""
+        values = (json.loads(line).get(name) for line in self.lines())
+        try:
+            first = next((value for value in values if value is not None), None)
+        except (ValueError, RecursionError, AttributeError) as error:
+            raise InputError(
+                f"{self.path} has a line that is not a JSON object ({error}); jsonl is one object per line"
+            ) from error
+        if first is None:
+            return pa.null()
+        return pa.list_(pa.large_string()) if isinstance(first, list) else pa.large_string()
+
+
+def _records(path: Path, how: TextFormat) -> list[dict[str, Any]]:
+    """The objects of a list; at least one."""
+    with opened_text(path, how) as file:
+        text = file.read()
+    wanted = 'a .json file is one list of objects, such as [{"text": "..."}]'
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is not JSON ({error}); {wanted}; a file of one object per line is called .jsonl"
+        ) from error
+    if not isinstance(value, list):
+        raise InputError(
+            f"{path} holds a JSON {type(value).__name__}; {wanted}: save the list alone"
+        )
+    if not value:
+        raise InputError(f"{path} has no rows; give at least one text")
+    for row, one in enumerate(value, start=1):
+        if not isinstance(one, dict):
+            raise InputError(f"row {row} of {path} is {quoted(one)}; {wanted}")
+    return value
+
+
+def _type(value: object, name: str, path: Path) -> pa.DataType:
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, int | float):
+        return pa.float64()
+    if isinstance(value, str):
+        return pa.large_string()
+    raise InputError(
+        f"row 1 of {path}: the label in column {quoted(name)} is {quoted(value)}, expected a number or text"
+    )
+
+
+def _list_type(value: object, name: str, path: Path) -> pa.DataType:
+    if not isinstance(value, list) or not value:
+        raise InputError(
+            f"row 1 of {path} has {quoted(value)} in column {quoted(name)}, expected a list of numbers or "
+            "texts"
+        )
+    return pa.list_(_type(value[0], name, path))
+
+
+def _id_type(value: object, name: str, path: Path) -> pa.DataType:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return pa.int64()
+    if isinstance(value, str):
+        return pa.large_string()
+    raise InputError(
+        f"row 1 of {path}: the id in column {quoted(name)} is {quoted(value)}, expected text or a "
+        "whole number"
+    )

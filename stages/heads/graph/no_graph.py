@@ -1,0 +1,50 @@
+"""A linear map of each token alone, in the place of a graph convolution: GLOT without its graph.
+
+Source: GLOT, section D.6 and table 15, where the graph network alone is replaced, so that concatenation and
+readout stay: two layers of width 64 at d = 4096 give the 9.2 million parameters printed for the perceptron
+(9,191,681; inferred). The released code has another baseline, our head `mlp`.
+"""
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from permafrost.stages.heads.graph.conv import Conv, Convolution
+from permafrost.stages.heads.initialise import linear
+
+
+class TokenMap(Convolution):
+    """h_i = W x_i + b. Has d * h + h parameters, 4 * h fewer than graph attention."""
+
+    def __init__(self, d_in: int, d_out: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.d_out = d_out
+        self.linear = linear(d_in, d_out, generator)
+
+    def forward(self, tokens: Float[Tensor, "t d"], graph: Any) -> Float[Tensor, "t h"]:
+        """New vectors of the tokens, before any activation."""
+        return self.linear(tokens)
+
+
+class LinearConv(Conv):
+    """No neighbours: a linear map of each token (table 15)."""
+
+    kind: Literal["linear"] = "linear"
+
+    def build(
+        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
+    ) -> Convolution:
+        """See `TokenMap`."""
+        return TokenMap(d_in, hidden, generator)
+
+    def graph(
+        self,
+        tokens: Float[Tensor, "t d"],
+        offsets: Int[Tensor, " n_plus_1"],
+        tau: float,
+        first: Float[Tensor, "t _"],
+    ) -> None:
+        """None is needed."""
+        return

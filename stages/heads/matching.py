@@ -1,0 +1,61 @@
+"""Heads whose width is to match the number of trained parameters of another method's head."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from permafrost.stages.heads.head import Head
+from permafrost.stages.heads.mlp import MlpHead, matched_hidden
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+
+_MATCH = "match "
+
+
+def matched_methods(
+    methods: Mapping[str, Any], width: Callable[[str], int]
+) -> dict[str, dict[str, Head]]:
+    """The fields to replace in methods whose head has `hidden: match NAME`, by the name of the method.
+
+    Counted are the parameters of the two heads without classifiers, each on the layer that its method
+    reads, as given and not as a grid varies it.
+
+    Args:
+        methods: of an experiment; those with a head have the fields `head` and `layer`.
+        width: numbers in a row of an array, by its name.
+
+    Raises:
+        InputError: there is no method of that name, it has no head of a width of its own, or even the
+            narrowest head has more parameters.
+    """
+    return {
+        name: {"head": _matched(name, method, methods, width)}
+        for name, method in methods.items()
+        if _is_matched(getattr(method, "head", None))
+    }
+
+
+def _is_matched(head: Any) -> bool:
+    return isinstance(head, MlpHead) and isinstance(head.hidden, str)
+
+
+def _matched(
+    name: str, method: Any, methods: Mapping[str, Any], width: Callable[[str], int]
+) -> Head:
+    wanted = method.head.hidden.removeprefix(_MATCH)
+    where = f"methods.{name}.head.hidden is {quoted(method.head.hidden)}"
+    if wanted not in methods:
+        raise InputError(
+            f"{where}, but there is no method {quoted(wanted)}; there are {', '.join(methods)}"
+        )
+    other = methods[wanted]
+    head = getattr(other, "head", None)
+    if not isinstance(head, Head) or not hasattr(other, "layer") or _is_matched(head):
+        raise InputError(
+            f"{where}, but {quoted(wanted)} has no head of a width of its own; name a method of kind head "
+            "or finetuned whose head says its width"
+        )
+    n_parameters = head.build(width(other.layer), torch.Generator()).n_parameters
+    hidden = matched_hidden(width(method.layer), n_parameters, method.head.n_layers)
+    return method.head.model_copy(update={"hidden": hidden})

@@ -1,0 +1,75 @@
+"""Correlation of each layer's plain cosines with the labels of graded pairs, on every split.
+
+Source: FREEZE!, figure 1, which shows Pearson on the training pairs. We differ: Spearman, dev and test stand
+beside it, and no layer is chosen.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.embed import Features
+from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.metrics.correlations import pearson, spearman
+from permafrost.stages.probes.curves import Point, ProbeCurves
+from permafrost.stages.probes.stored import StoredLayers, place, stored_vectors
+from permafrost.stages.scoring.similarity import require_graded
+from permafrost.storage.progress import Progress
+
+_CORRELATIONS = {"Pearson": pearson, "Spearman": spearman}
+
+
+class RawCosineConfig(StoredLayers):
+    """Whose vectors are compared."""
+
+    @model_validator(mode="after")
+    def _one_vector_per_text(self) -> "RawCosineConfig":
+        if self.at == "tokens":
+            raise ValueError(
+                "a cosine compares one vector per text; write at: mean, last or readout"
+            )
+        return self
+
+
+def probe_raw_cosine(
+    config: RawCosineConfig, prompt_features: Sequence[Features], corpus: Corpus, progress: Progress
+) -> ProbeCurves:
+    """Pearson and Spearman by layer and split; 0 where all cosines are equal.
+
+    Raises:
+        InputError: the corpus has no graded pairs, or the backbone does not have a layer.
+    """
+    require_graded(corpus)
+    sizes = prompt_features[0].sizes
+    points: list[Point] = []
+    for layer, vectors in stored_vectors(config, prompt_features, progress):
+        for split in corpus.splits:
+            pairs = corpus.split(split)
+            first, second = (pairs.column(c).to_numpy() for c in ("text", "text_pair"))
+            cosines = _cosines(vectors, first, second)
+            labels = pairs.column("label").to_numpy().astype(np.float64)
+            points += [
+                Point(
+                    f"{split} {name}",
+                    "share",
+                    place(layer, sizes),
+                    str(layer),
+                    correlate(cosines, labels),
+                )
+                for name, correlate in _CORRELATIONS.items()
+            ]
+    return ProbeCurves("layer", tuple(points))
+
+
+def _cosines(
+    vectors: Vectors, first: NDArray[np.int64], second: NDArray[np.int64]
+) -> Float64[np.ndarray, " n"]:
+    """Of pairs of rows; a vector of zeros has the cosine 0 with any other."""
+    wide = vectors.astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
+    unit = np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
+    return np.einsum("pd,pd->p", unit[first], unit[second])

@@ -1,0 +1,171 @@
+"""Claims about methods, such as a paper's, tested with the results."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference
+from permafrost.stages.report.config import Claim
+from permafrost.stages.report.entries import DASH, hundredths, p_text, signed
+from permafrost.stages.report.markup import PlainTable
+from permafrost.stages.report.paired import paired_difference
+from permafrost.stages.report.tables import ResultsTable, Row
+
+Outcome = Literal["confirmed", "contrary", "within noise", "not testable", "not tested", "not run"]
+"""`confirmed` and `contrary`: the difference is significant, with the claimed sign or the other.
+`not testable`: it is not, and half of its interval is wider than the gap that the claim is about.
+`not tested`: the predictions were not kept, or are of other examples. `not run`: a method is missing."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One of the comparisons that a claim is about."""
+
+    on: str
+    """The task, or `mean of 3 tasks`."""
+    lower: str
+    value: float | None
+    """Of the method that is said to score higher, less the other; None if one was not run."""
+    tested: Difference | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """What came of a claim."""
+
+    claim: Claim
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        """Number of comparisons by outcome, in the order in which they occur first."""
+        return dict(Counter(c.outcome for c in self.comparisons))
+
+    @property
+    def outcome(self) -> str:
+        """`confirmed`, or `confirmed in 3 of 5, within noise in 2`."""
+        if len(self.counts) == 1:
+            return next(iter(self.counts))
+        (first, n), *others = self.counts.items()
+        more = (f"{outcome} in {m}" for outcome, m in others)
+        return ", ".join([f"{first} in {n} of {len(self.comparisons)}", *more])
+
+
+def claim_results(
+    claims: Sequence[Claim], table: ResultsTable, config: BootstrapConfig
+) -> tuple[ClaimResult, ...]:
+    """Test every claim. p-values are two-sided, and not corrected for the number of comparisons.
+
+    Args:
+        claims: of an experiment, whose methods they name.
+        table: its results, resampled.
+        config: how they were resampled.
+    """
+    rows = {row.method: row for row in table.rows}
+    return tuple(ClaimResult(c, tuple(_comparisons(c, table, rows, config))) for c in claims)
+
+
+def _comparisons(
+    claim: Claim, table: ResultsTable, rows: dict[str, Row], config: BootstrapConfig
+) -> Iterator[Comparison]:
+    tasks = claim.tasks or tuple(dict.fromkeys(column.task for column in table.columns))
+    places = {t: [i for i, c in enumerate(table.columns) if c.task == t] for t in tasks}
+    for other in claim.lower:
+        pair = rows.get(claim.higher), rows.get(other)
+        if claim.over == "mean":
+            run = [i for of_task in places.values() for i in of_task if _both(pair, i)]
+            n = "1 task" if len(run) == 1 else f"{len(run)} tasks"
+            yield _compared(claim, f"mean of {n}", other, table, pair, run, config)
+            continue
+        for task, of_task in places.items():
+            for i in of_task:
+                on, run = table.columns[i].heading, [i] if _both(pair, i) else []
+                yield _compared(claim, on, other, table, pair, run, config)
+            if not of_task:
+                yield Comparison(task, other, None, None, "not run")
+
+
+def _both(pair: tuple[Row | None, Row | None], place: int) -> bool:
+    return all(row is not None and row.entries[place] is not None for row in pair)
+
+
+def _compared(
+    claim: Claim,
+    on: str,
+    other: str,
+    table: ResultsTable,
+    pair: tuple[Row | None, Row | None],
+    places: Sequence[int],
+    config: BootstrapConfig,
+) -> Comparison:
+    one, two = pair
+    if not places or one is None or two is None:
+        return Comparison(on, other, None, None, "not run")
+    gaps = [a.mean - b.mean for i in places if (a := one.entries[i]) and (b := two.entries[i])]
+    value = sum(gaps) / len(gaps)
+    tested = paired_difference(table, places, one, two, config)
+    return Comparison(on, other, value, tested, _outcome(claim, tested, table.alpha))
+
+
+def _outcome(claim: Claim, tested: Difference | None, alpha: float) -> Outcome:
+    if tested is None:
+        return "not tested"
+    if tested.p < alpha:
+        return "confirmed" if tested.value > 0 else "contrary"
+    is_wide = claim.gap is not None and 100 * (tested.high - tested.low) / 2 > claim.gap
+    return "not testable" if is_wide else "within noise"
+
+
+def claims_table(results: Sequence[ClaimResult], level: float) -> PlainTable:
+    """Every comparison of every claim."""
+    return PlainTable(
+        "Claims, differences × 100",
+        ("claim", "on", "higher", "lower", "outcome", "difference", f"{level:.0%} interval", "p"),
+        tuple(
+            (
+                result.claim.says,
+                c.on,
+                result.claim.higher,
+                c.lower,
+                c.outcome,
+                DASH if c.value is None else signed(c.value),
+                interval_text(c),
+                DASH if c.tested is None else p_text(c.tested.p),
+            )
+            for result in results
+            for c in result.comparisons
+        ),
+        n_names=5,
+    )
+
+
+def interval_text(comparison: Comparison) -> str:
+    """The interval of the difference, or a dash."""
+    if (tested := comparison.tested) is None:
+        return DASH
+    return f"{hundredths(tested.low)} to {hundredths(tested.high)}"
+
+
+def claims_summary(results: Sequence[ClaimResult]) -> list[dict[str, Any]]:
+    """JSON for listings; differences are fractions."""
+    return [
+        {
+            "says": result.claim.says,
+            "outcome": result.outcome,
+            "comparisons": [
+                {
+                    "on": c.on,
+                    "higher": result.claim.higher,
+                    "lower": c.lower,
+                    "outcome": c.outcome,
+                    "difference": c.value,
+                    "interval": None if c.tested is None else [c.tested.low, c.tested.high],
+                    "p": None if c.tested is None else c.tested.p,
+                }
+                for c in result.comparisons
+            ],
+        }
+        for result in results
+    ]

@@ -1,0 +1,226 @@
+"""What a module's source defines and mentions, by top-level name: what fingerprints are made of.
+
+Reading it off the syntax trees of a few hundred modules takes seconds. So it is kept in the user's cache
+folder (`storage.kept`), with the digest of the source that it was read from: a file of another source,
+another version of Python or another version of this module is not used, whatever the times of files say.
+"""
+
+import ast
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from permafrost.storage.kept import keep, kept
+
+READER = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+"""Digest of this module: what another version of it has read off the same source may differ."""
+Names = tuple[str, ...]
+"""Parts of a dotted name: `("poolings", "mean")` for `poolings.mean`."""
+Target = tuple[str, str | None]
+"""A module and a name in it; None for the module itself."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A definition's digest, and what it mentions."""
+
+    digest: str
+    names: frozenset[Names]
+    imported: frozenset[tuple[str, str | None, Names]]
+    """The same for names bound by an import inside the definition, each with the module and its name
+    there."""
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """The top-level names of one module."""
+
+    definitions: Mapping[str, Definition]
+    imports: Mapping[str, Target]
+    """By local name."""
+    effects: Definition | None
+    """Statements that run at import and bind nothing (registrations)."""
+
+
+def source_facts(source: str, module: str, is_package: bool) -> SourceFacts:
+    """What a source defines and mentions: as it was kept, or read and then kept.
+
+    Args:
+        source: of the module.
+        module: its dotted name, from which relative imports count.
+        is_package: whether it is the `__init__` of a package.
+
+    Raises:
+        SyntaxError: the source is not Python.
+    """
+    made_from = [
+        READER,
+        *sys.version_info[:2],
+        is_package,
+        hashlib.sha256(source.encode()).hexdigest(),
+    ]
+    if (fields := kept("code", module, made_from)) is not None:
+        return SourceFacts(
+            {name: _definition(one) for name, one in fields["definitions"].items()},
+            {name: (target, inner) for name, (target, inner) in fields["imports"].items()},
+            None if fields["effects"] is None else _definition(fields["effects"]),
+        )
+    facts = _read(source, module if is_package else module.rpartition(".")[0])
+    fields = {
+        "definitions": {name: _plain(one) for name, one in facts.definitions.items()},
+        "imports": facts.imports,
+        "effects": None if facts.effects is None else _plain(facts.effects),
+    }
+    keep("code", module, made_from, fields)
+    return facts
+
+
+def _definition(fields: Sequence[Any]) -> Definition:
+    digest, names, imported = fields
+    return Definition(
+        digest,
+        frozenset(map(tuple, names)),
+        frozenset((module, name, tuple(rest)) for module, name, rest in imported),
+    )
+
+
+def _plain(one: Definition) -> list[Any]:
+    return [one.digest, list(one.names), list(one.imported)]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Top-level statements of a module, by what they bind."""
+
+    package: str
+    """From which relative imports count."""
+    definitions: dict[str, list[ast.stmt]] = field(default_factory=dict[str, list[ast.stmt]])
+    imports: dict[str, Target] = field(default_factory=dict[str, Target])
+    effects: list[ast.stmt] = field(default_factory=list[ast.stmt])
+
+
+def _read(source: str, package: str) -> SourceFacts:
+    found = _Found(package)
+    _collect(ast.parse(source).body, found)
+    return SourceFacts(
+        {name: _defined(statements, package) for name, statements in found.definitions.items()},
+        found.imports,
+        _defined(found.effects, package) if found.effects else None,
+    )
+
+
+def _collect(statements: Sequence[ast.stmt], found: _Found) -> None:
+    for statement in statements:
+        match statement:
+            case ast.Import() | ast.ImportFrom():
+                found.imports.update(_imported(statement, found.package))
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
+                found.definitions.setdefault(name, []).append(statement)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                _bind(statement, found)
+            case _ if not _is_string(statement):
+                # A top-level if, try, for or with is an effect, and what it binds is a definition too.
+                found.effects.append(statement)
+                _collect(_nested(statement), found)
+            case _:
+                pass
+
+
+def _nested(statement: ast.stmt) -> list[ast.stmt]:
+    inner: list[ast.stmt] = []
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt):
+            inner.append(child)
+        elif isinstance(child, ast.ExceptHandler):
+            inner.extend(child.body)
+    return inner
+
+
+def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> dict[str, Target]:
+    """What an import binds in a module of `package`, by local name."""
+    if isinstance(statement, ast.Import):
+        # Without `as`, only the first part of a dotted name is bound.
+        pairs = [(a.asname or a.name.split(".")[0], a) for a in statement.names]
+        return {name: (a.name if a.asname else name, None) for name, a in pairs}
+    parts = package.split(".")
+    base = ".".join(parts[: len(parts) - statement.level + 1]) if statement.level else ""
+    full = ".".join(p for p in (base, statement.module) if p)
+    return {a.asname or a.name: (full, a.name) for a in statement.names}
+
+
+def _bind(statement: ast.stmt, found: _Found) -> None:
+    bound = [
+        n.id
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    ]
+    for name in bound:
+        found.definitions.setdefault(name, []).append(statement)
+    if not bound:
+        found.effects.append(statement)
+
+
+def _defined(statements: Sequence[ast.stmt], package: str) -> Definition:
+    names, imported = set[Names](), set[tuple[str, str | None, Names]]()
+    for statement in statements:
+        local = _local_imports(statement, package)
+        nodes = ast.walk(statement)
+        for node in (n for n in nodes if isinstance(n, ast.Name | ast.Attribute)):
+            match _dotted(node):
+                case (first, *rest) if first in local:
+                    imported.add((*local[first], tuple(rest)))
+                case (first, *rest):
+                    names.add((first, *rest))
+                case _:
+                    pass
+    return Definition(_digest(statements), frozenset(names), frozenset(imported))
+
+
+def _local_imports(statement: ast.stmt, package: str) -> dict[str, Target]:
+    """Imports inside functions."""
+    out: dict[str, Target] = {}
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            out.update(_imported(node, package))
+    return out
+
+
+def _dotted(node: ast.AST) -> Names:
+    """The parts of `a` or `a.b.c`; empty for any other expression."""
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute) and (base := _dotted(node.value)):
+        return (*base, node.attr)
+    return ()
+
+
+def _digest(statements: Sequence[ast.stmt]) -> str:
+    # unparse, not dump, as its text does not depend on the node fields of a Python version.
+    text = "\n".join(ast.unparse(_without_docstrings(s)) for s in statements)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_docstrings(statement: ast.stmt) -> ast.stmt:
+    copy = ast.parse(ast.unparse(statement)).body[0]
+    for node in ast.walk(copy):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            kept = [s for s in cast(list[ast.stmt], body) if not _is_string(s)]
+            node.body = kept or [ast.Pass()]  # pyright: ignore[reportAttributeAccessIssue]
+    return copy
+
+
+def _is_string(node: ast.stmt) -> bool:
+    """A bare string statement: a docstring, or the documentation of a field."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )

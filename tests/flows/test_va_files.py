@@ -1,0 +1,280 @@
+"""The experiment files of Value Aggregation's tables: they parse, plan, and have the paper's rows."""
+
+import json
+from functools import cache
+from pathlib import Path
+from shutil import copy
+
+import pyarrow.parquet as pq
+import pytest
+
+from permafrost.flows.build import ExperimentGraph, build_graph
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.plan import make_plan
+from permafrost.flows.preview import Preview
+from permafrost.stages.extraction.target import resolve_backbone
+from permafrost.stages.mteb_evaluation.suites import suite
+from tests.stages.extraction.tiny_models import WORDS, save_model
+from tests.stages.mteb_evaluation.small_tasks import write_rows, write_task
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "experiments" / "papers" / "va"
+TUNED = {"Finetune-VA", "Finetune-MP", "attention only"}
+ROWS = {
+    "figure4": {*TUNED, "VA untuned", "MP untuned", "shuffled pairs"},
+    "paper/figure4": {*TUNED, "VA untuned"},
+}
+"""Rows by file, of methods that are trained on pairs."""
+
+TABLE1 = {
+    *("HS full", "HS half", "HS selected", "LT", "WMP"),
+    *("PromptEOL", "MetaEOL", "PromptEOL + CP", "VA full", "VA half", "VA selected"),
+}
+PROMPTED = {f"{m} ({p})" for m in ("WVA", "AlignedWVA") for p in ("PromptEOL", "FutureEOL")}
+UNTUNED = {
+    "table1": {*TABLE1, "Echo"},
+    "table2": {*PROMPTED, "WVA (LT)", "PromptEOL", "VA", "MetaEOL"},
+    "table2_mha": {"WVA (PromptEOL)", "AlignedWVA (PromptEOL)", "VA", "PromptEOL"},
+    "table3": {f"{m} {s}" for m in ("VA", "HS") for s in ("full", "half", "selected")},
+    "table6": {"own pooling", "VA half"},
+    "figure3": {f"{m} {k}" for m in ("VA", "HS") for k in range(1, 7)},
+    "paper/tables1to4_llama2": {*TABLE1, "Echo", *PROMPTED, "WVA (LT)"},
+    "paper/tables1to4_qwen3": {*TABLE1, *PROMPTED, "WVA (LT)"},
+    "paper/table6": {"own pooling", "VA half"},
+    "paper/figure3_llama2": {f"VA {k}" for k in range(1, 33)},
+    "paper/figure3_qwen3": {f"VA {k}" for k in range(1, 37)},
+}
+"""The paper's rows by file, of methods without training."""
+SKIPPED = {f"{v}, first token skipped" for v in ("hidden states", "values")}
+READ = {
+    "last hidden state",
+    *(f"values, {w}" for w in ("uniform", "weights of t", "weights of t + k")),
+}
+NEXT = {"hidden states", "VA of the prefix", "own prediction", "frequencies"}
+LENS = {*READ, *(f"{vector}, final norm" for vector in READ)}
+PROBED = {
+    "figure2": {"segments": {"hidden states", "values", *SKIPPED}},
+    "figure5_6": {"next token": {*NEXT, "values"}},
+    "figure8": {"later tokens": LENS},
+    "paper/figure2": {"segments": {"hidden states", "values"}},
+    "paper/figure5_6": {"next token": NEXT},
+    "paper/figure8": {"later tokens": LENS},
+}
+"""Curves by file and probe."""
+SETS = {"llama2": (range(16, 33), range(20, 28)), "qwen3": (range(18, 37), (26, 27, 29, 30, 31))}
+"""Half and selected layers by backbone, counted from 1 (4.1, 5.1)."""
+FAMILIES = {"llama2": ("llama", 32), "qwen3": ("qwen3", 36)}
+FOLDERS = {
+    "stsb": "sts",
+    "cranfield": "retrieval",
+    "banking77": "classification",
+    "emotion": "classification",
+    "glue_mrpc": "pair_classification",
+    "twentynewsgroups_titles": "clustering",
+}
+"""Local sets, and the kind of task that they hold."""
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small models and made-up data."""
+    folder = tmp_path_factory.mktemp("va")
+    # Long enough for prompts in letters.
+    save_model("llama", folder / "mixed6m-gqa", num_hidden_layers=6, max_position_embeddings=512)
+    save_model("bert", folder / "minilm", num_hidden_layers=6, max_position_embeddings=512)
+    for split in ("train", "dev", "test"):
+        rows = [
+            {
+                "qid": i // 3,
+                "question": f"{WORDS[2 + i // 3]} and {split}",
+                "sentence": f"the {WORDS[4 + i]} {split}",
+                "label": int(i % 3 == 0),
+            }
+            for i in range(12)
+        ]
+        (folder / "wikiqa").mkdir(exist_ok=True)
+        write_rows(folder / "wikiqa" / f"{split}.parquet", rows)
+    for name, kind in FOLDERS.items():
+        write_task(folder, kind).rename(folder / name)
+        if kind == "clustering":
+            table = pq.read_table(folder / name / "test.parquet")
+            pq.write_table(
+                table.rename_columns(["title", "label_name"]), folder / name / "all.parquet"
+            )
+        elif kind != "retrieval":
+            copy(folder / name / "test.parquet", folder / name / "dev.parquet")
+    write_task(folder, "sts")
+    long = [{"text": " ".join(WORDS[i % 7 :] * 8)} for i in range(24)]
+    for name in ("imdb/train", "imdb/test", "qmsum/meetings"):
+        rows = [{"text": f"{WORDS[i]} {name} {row['text']}"} for i, row in enumerate(long)]
+        write_rows(folder / f"{name}.parquet", rows)
+    (folder / "wikitext2").mkdir()
+    for theirs, ours in {"train": "train", "valid": "test", "test": "test"}.items():
+        copy(folder / "imdb" / f"{ours}.parquet", folder / "wikitext2" / f"{theirs}.parquet")
+    (folder / "longbench_v2").mkdir()
+    items = json.dumps([{"context": row["text"] + f" {i}"} for i, row in enumerate(long)])
+    (folder / "longbench_v2" / "data.json").write_text(items)
+    save_model("llama", folder / "llama-2-7b", num_hidden_layers=32, max_position_embeddings=512)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def environment(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERMAFROST_DATA", str(stand_ins))
+    monkeypatch.setenv("PERMAFROST_MODELS", str(stand_ins))
+
+
+def tuned(name: str, stand_ins: Path) -> ExperimentGraph:
+    sts = f"{{tasks: {{STS: {{kind: local, type: sts, path: {stand_ins / 'sts'}}}}}}}"
+    small = ["x-optim.warmup_steps=0"]
+    if name == "figure4":
+        small += [f"evaluations.by kind={sts}"]
+    else:
+        files = {s: str(stand_ins / "wikiqa" / f"{s}.parquet") for s in ("train", "dev", "test")}
+        columns = "query_id: qid, query: question, document: sentence, negatives: candidates"
+        small += [
+            f"backbone={{source: {stand_ins / 'mixed6m-gqa'}, max_length: 40}}",
+            f"tasks.pairs={{kind: reranking, files: {files}, {columns}}}",
+            f"evaluations.va14={sts}",
+            *(f"methods.{m}.layers=2-3" for m in ("Finetune-VA", "attention only")),
+            *(f"methods.VA of {m}.layers=2-3" for m in ("Finetune-VA", "attention only")),
+        ]
+    return build_graph(load_experiment(FOLDER / f"{name}.yaml", small))
+
+
+@cache
+def untuned(name: str, stand_ins: Path) -> ExperimentGraph:
+    small = ["backbone.max_length=400"]
+    if name in ("table2_mha", "table6"):
+        small += [f"backbone.source={stand_ins / 'minilm'}"]
+    if name.startswith("paper/"):
+        family, n_layers = FAMILIES.get(name.rpartition("_")[2], ("qwen3", 6))
+        source = stand_ins / f"{family}{n_layers}"
+        save_model(
+            family,
+            source,
+            num_hidden_layers=n_layers,
+            max_position_embeddings=512,
+            layer_types=["full_attention"] * n_layers,
+        )
+        evaluation = "choosing layers" if "figure3" in name else "va14"
+        sts = f"{{tasks: {{STS: {{kind: local, type: sts, path: {stand_ins / 'sts'}}}}}}}"
+        small += [f"backbone.source={source}", f"evaluations.{evaluation}={sts}"]
+    return build_graph(load_experiment(FOLDER / f"{name}.yaml", small))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_path: Path) -> None:
+    nodes = tuned(name, stand_ins)
+    experiment = nodes.experiment
+    assert {m for m in experiment.methods if experiment.tasks_of(m)} == ROWS[name]
+    fits = {(method, seed) for method, _, seed in nodes.fits}
+    n_seeds = len(experiment.seeds)
+    assert len(fits) == sum(1 if "untuned" in m else n_seeds for m in ROWS[name])
+    assert {method for method, _, _ in nodes.evaluations} == {*experiment.methods} - ROWS[name]
+    preview = Preview(nodes.graph, tmp_path / "home", experiment.runtime)
+    plan = make_plan(nodes, preview)
+    assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
+    assert plan.n_tokens > 0
+    # Of pairs, which are computed in every pass, nothing that takes room is stored.
+    for (_, task, _), node in nodes.extractions.items():
+        assert task not in experiment.tasks or node.config["arrays"] == ["pooled/hidden_last/0"]
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("name", UNTUNED)
+def test_a_file_without_training_plans_and_has_the_papers_rows(
+    name: str, stand_ins: Path, tmp_path: Path
+) -> None:
+    nodes = untuned(name, stand_ins)
+    experiment = nodes.experiment
+    assert UNTUNED[name] <= {*experiment.methods}
+    (evaluation,) = experiment.evaluations.values()
+    cells = {(method, task) for method, task, _ in nodes.evaluations}
+    assert cells == {(m, t) for m in experiment.methods for t in evaluation.all_tasks}
+    assert not nodes.fits or {method for method, _, _ in nodes.fits} <= {*experiment.methods}
+    plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", experiment.runtime))
+    assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
+    assert plan.n_tokens > 0
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in UNTUNED if name.startswith("paper/")])
+def test_a_file_at_the_papers_size_has_the_papers_tasks(name: str) -> None:
+    experiment = load_experiment(FOLDER / f"{name}.yaml")
+    (evaluation,) = experiment.evaluations.values()
+    assert experiment.tasks == {}
+    if "figure3" not in name:
+        assert evaluation.suites == ("va14",)
+        assert not evaluation.tasks
+        return
+    # 4.2: none of the splits that the 14 tasks are scored on.
+    assert len(evaluation.tasks) == 10
+    from_hub = {name for name, task in evaluation.tasks.items() if task.kind == "mteb"}
+    assert not from_hub & {*suite("va14")}
+
+
+@pytest.mark.parametrize("name", PROBED)
+def test_a_file_of_probes_plans_and_has_the_papers_curves(
+    name: str, stand_ins: Path, tmp_path: Path
+) -> None:
+    small = ["tasks.reviews.sample.n_rows={train: 16, test: 8}"] if name == "figure5_6" else []
+    if name.startswith("paper/"):
+        small += [f"backbone.source={stand_ins / 'llama-2-7b'}", "backbone.max_length=400"]
+    nodes = build_graph(load_experiment(FOLDER / f"{name}.yaml", small))
+    experiment = nodes.experiment
+    curves = {n: {*probe.methods} for n, probe in experiment.probes.items()}
+    assert curves == PROBED[name]
+    expected = {
+        (n, c, t) for n, probe in experiment.probes.items() for c in curves[n] for t in probe.tasks
+    }
+    assert {*nodes.probes} == expected
+    plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", experiment.runtime))
+    assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("backbone", SETS)
+def test_layers_are_the_papers_counted_from_one(backbone: str, stand_ins: Path) -> None:
+    nodes = untuned(f"paper/tables1to4_{backbone}", stand_ins)
+    experiment = nodes.experiment
+    stored = experiment.backbone, experiment.store_dtype, experiment.codec
+    sizes = resolve_backbone(*stored).sizes
+    half, selected = SETS[backbone]
+    shifted = [k + 1 for k in selected]
+    arrays = {
+        "VA half": [f"values/{k}" for k in half],
+        "HS half": [f"hidden/{k}" for k in half],
+        "VA selected": [f"values/{k}" for k in selected],
+        "HS selected": [f"hidden/{k}" for k in selected],
+        "VA selected (from 0)": [f"values/{k}" for k in shifted],
+    }
+    for name, expected in arrays.items():
+        (read,) = nodes.experiment.methods[name].reads(sizes).values()
+        assert list(read) == expected
+
+
+def test_targets_differ_as_in_the_paper_and_nothing_else(stand_ins: Path) -> None:
+    for name in ROWS:
+        methods = tuned(name, stand_ins).experiment.methods
+        plain = {m: methods[m].model_dump(mode="json") for m in TUNED}
+        mean, va, attention = (plain[m] for m in ("Finetune-MP", "Finetune-VA", "attention only"))
+        assert mean | {"pooling": "va", "layers": va["layers"]} == va
+        assert va["train"]["targets"] == "without_keys"
+        assert attention["train"] == va["train"] | {"targets": "attention_and_norms"}
+        assert attention | {"train": va["train"]} == va
+
+
+def test_every_file_is_here_and_on_the_papers_page() -> None:
+    page = (ROOT / "docs" / "papers" / "va.md").read_text(encoding="utf-8")
+    names = {*ROWS, *UNTUNED, *PROBED}
+    for path in FOLDER.rglob("*.yaml"):
+        name = path.relative_to(FOLDER).with_suffix("").as_posix()
+        assert name in names
+        assert f"`{name}.yaml`" in page
+        assert path.read_text(encoding="utf-8").startswith("# Value Aggregation")
+    assert len([*FOLDER.rglob("*.yaml")]) == len(names)
+    for name in ("figure4", "tables1to4_llama2", "tables1to4_qwen3", "table6"):
+        text = (FOLDER / "paper" / f"{name}.yaml").read_text(encoding="utf-8")
+        assert "suites: [va14]" in text
+    assert len(suite("va14")) == 14

@@ -1,0 +1,43 @@
+"""Correlations of plain cosines against numpy and scipy called here."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from scipy import stats
+
+from permafrost.stages.probes.raw_cosine import RawCosineConfig, probe_raw_cosine
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from tests.stages.embed.corpus_features import N_TEXTS, graded
+from tests.stages.probes.probe_features import classes, pooled
+
+RNG = np.random.default_rng(0)
+LAYERS: dict[int | str, np.ndarray] = {
+    layer: (1 + RNG.normal(size=(N_TEXTS, 5))).astype(np.float32) for layer in (0, 1, 2, 3)
+}
+QUIET = SilentProgress()
+
+
+def test_every_split_has_both_correlations_of_every_layer() -> None:
+    corpus = graded(RNG.normal(size=(N_TEXTS, 4)))
+    found = probe_raw_cosine(RawCosineConfig(), [pooled(LAYERS)], corpus, QUIET)
+    values = {(p.measure, p.at): p.value for p in found.points}
+    assert len(values) == len(found.points) == 2 * len(corpus.splits) * len(LAYERS)
+    assert not found.choice, "nothing is chosen"
+    for layer, vectors in LAYERS.items():
+        for split in corpus.splits:
+            rows = corpus.split(split)
+            a, b = (vectors[rows.column(c).to_numpy()].astype(float) for c in ("text", "text_pair"))
+            lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+            cosines, labels = (a * b).sum(axis=1) / lengths, rows.column("label").to_numpy()
+            pearson = np.corrcoef(cosines, labels)[0, 1]
+            assert values[f"{split} Pearson", str(layer)] == pytest.approx(pearson, abs=1e-9)
+            spearman = stats.spearmanr(cosines, labels).statistic
+            assert values[f"{split} Spearman", str(layer)] == pytest.approx(spearman, abs=1e-9)
+
+
+def test_what_has_no_graded_pairs_or_no_vector_of_a_text_is_refused() -> None:
+    with pytest.raises(InputError, match="similarity"):
+        probe_raw_cosine(RawCosineConfig(), [pooled(LAYERS)], classes([0, 1] * 30), QUIET)
+    with pytest.raises(ValidationError, match="one vector per text"):
+        RawCosineConfig(at="tokens")

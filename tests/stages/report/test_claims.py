@@ -1,0 +1,113 @@
+"""What came of claims about methods: by the paired bootstrap, on each task or on their mean."""
+
+from pathlib import Path
+
+import pytest
+
+from permafrost.stages.metrics.bootstrap import BootstrapConfig, paired_bootstrap
+from permafrost.stages.metrics.predictions import PREDICTIONS
+from permafrost.stages.report.cells import Cell, read_results
+from permafrost.stages.report.claims import (
+    ClaimResult,
+    claim_results,
+    claims_summary,
+    claims_table,
+)
+from permafrost.stages.report.config import Claim, ReportConfig
+from permafrost.stages.report.notes import annotated
+from permafrost.stages.report.tables import tabulate
+from tests.stages.report.scored_cells import answers, scored_cell, two_classes
+
+N = 400
+REPORT = ReportConfig(title="t", bootstrap=BootstrapConfig(n_resamples=400))
+LABELS = two_classes(N)
+
+
+def cell(folder: Path, method: str, right: float, task: str = "t", draw: int = 0) -> Cell:
+    return scored_cell(folder, method, LABELS, answers(right, LABELS, draw), task=task)
+
+
+def came_of(cells: list[Cell], **claim) -> ClaimResult:
+    results = read_results(cells)
+    table = annotated(tabulate(results), results, REPORT)
+    said = Claim(**({"says": "c", "higher": "good", "lower": ("other",)} | claim))
+    (result,) = claim_results([said], table, REPORT.bootstrap)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("good", "other", "gap", "outcome"),
+    [
+        (0.9, 0.7, None, "confirmed"),
+        (0.9, 0.7, 0.01, "confirmed"),  # narrow enough, as zero lies outside
+        (0.7, 0.9, None, "contrary"),
+        (0.8, 0.79, None, "within noise"),
+        (0.8, 0.79, 20.0, "within noise"),
+        (0.8, 0.79, 0.5, "not testable"),
+    ],
+)
+def test_a_claim_is_held_against_the_interval_of_the_difference(
+    tmp_path: Path, good: float, other: float, gap: float | None, outcome: str
+):
+    result = came_of(
+        [cell(tmp_path, "good", good), cell(tmp_path, "other", other, draw=1)], gap=gap
+    )
+    (one,) = result.comparisons
+    assert (one.outcome, result.outcome) == (outcome, outcome)
+    reference = paired_bootstrap(
+        "accuracy",
+        LABELS,
+        answers(good, LABELS, 0),
+        answers(other, LABELS, 1),
+        n_resamples=REPORT.bootstrap.n_resamples,
+        seed=REPORT.bootstrap.seed,
+    )
+    assert one.tested == reference
+    assert one.value == pytest.approx(good - other)
+
+
+def test_every_task_and_method_is_a_comparison_and_outcomes_are_counted(tmp_path: Path):
+    cells = [
+        *(cell(tmp_path, "good", right, task) for task, right in (("a", 0.9), ("b", 0.6))),
+        *(cell(tmp_path, "other", 0.7, task, draw=1) for task in "ab"),
+        cell(tmp_path, "third", 0.5, "a", draw=2),
+    ]
+    result = came_of(cells, lower=("other", "third"))
+    assert [(c.on, c.lower, c.outcome) for c in result.comparisons] == [
+        ("a", "other", "confirmed"),
+        ("b", "other", "contrary"),
+        ("a", "third", "confirmed"),
+        ("b", "third", "not run"),
+    ]
+    assert result.outcome == "confirmed in 2 of 4, contrary in 1, not run in 1"
+    assert came_of(cells, tasks=("b", "c")).counts == {"contrary": 1, "not run": 1}
+    (row, *_) = claims_table([result], 0.95).rows
+    low, high = result.comparisons[0].tested.low, result.comparisons[0].tested.high
+    assert row == ("c", "a", "good", "other", "confirmed", "+20.0", f"{100 * low:.1f} to {100 * high:.1f}",
+                   "0.005")  # fmt: skip
+    (written,) = claims_summary([result])
+    assert written["comparisons"][3]["interval"] is None
+
+
+def test_of_a_mean_there_is_one_comparison_over_what_both_were_run_on(tmp_path: Path):
+    cells = [
+        *(
+            cell(tmp_path, "good", right, task)
+            for task, right in (("a", 0.9), ("b", 0.6), ("c", 0.9))
+        ),
+        *(cell(tmp_path, "other", 0.7, task, draw=1) for task in "ab"),
+    ]
+    result = came_of(cells, over="mean")
+    (one,) = result.comparisons
+    assert one.on == "mean of 2 tasks"
+    assert one.value == pytest.approx((0.2 - 0.1) / 2)
+    assert one.tested.value == pytest.approx(one.value)
+    assert one.outcome == "confirmed"
+
+
+def test_without_the_answers_a_difference_is_shown_and_not_tested(tmp_path: Path):
+    cells = [cell(tmp_path, "good", 0.9), cell(tmp_path, "other", 0.7, draw=1)]
+    (cells[1].folder / PREDICTIONS).unlink()
+    (one,) = came_of(cells).comparisons
+    assert (one.outcome, one.tested) == ("not tested", None)
+    assert one.value == pytest.approx(0.2)

@@ -1,0 +1,165 @@
+"""The sentence on top: who is best, how sure that is, and what it says where nothing can be said."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from permafrost.stages.metrics.bootstrap import BootstrapConfig
+from permafrost.stages.metrics.predictions import PREDICTIONS
+from permafrost.stages.report.cells import Cell, read_results
+from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.finding import finding
+from permafrost.stages.report.notes import annotated
+from permafrost.stages.report.tables import tabulate
+from tests.stages.report.scored_cells import answers, scored_cell, two_classes
+
+N = 400
+REPORT = ReportConfig(title="t", bootstrap=BootstrapConfig(n_resamples=400))
+LABELS = two_classes(N)
+
+
+def cell(folder: Path, method: str, right: float, task: str = "t", draw: int = 0, **more) -> Cell:
+    given = answers(right, LABELS, draw)
+    role = "control" if method == "chance" else "method"
+    return scored_cell(folder, method, LABELS, given, task=task, role=role, **more)
+
+
+def said(cells: list[Cell], config: ReportConfig = REPORT, *, has_gaps: bool = False) -> str:
+    results = read_results(cells)
+    return finding(annotated(tabulate(results), results, config), config, has_gaps=has_gaps)
+
+
+def test_on_one_task_the_numbers_are_those_of_the_table(tmp_path: Path):
+    rights = {"good": 0.9, "close": 0.89, "bad": 0.6, "chance": 0.5}
+    cells = [cell(tmp_path, m, r, draw=i) for i, (m, r) in enumerate(rights.items())]
+    results = read_results(cells)
+    table = annotated(tabulate(results), results, REPORT)
+    ours = table.standings[0].entries["good"]
+    near = table.standings[0].against("close")
+    assert near is not None
+    assert near.difference.p > 0.05
+    assert finding(table, REPORT) == (
+        f"good scores highest on t, with accuracy 90.0 (95% interval {100 * ours.low:.1f} to "
+        f"{100 * ours.high:.1f}): within noise of close (89.0, p = {near.difference.p:.2f}); "
+        "40.0 above the control, chance (50.0, p = 0.005)."
+    )
+
+
+def test_the_next_best_beyond_noise_is_named_with_the_distance(tmp_path: Path):
+    cells = [cell(tmp_path, "good", 0.9), cell(tmp_path, "bad", 0.6, draw=1)]
+    assert said(cells).endswith("): 30.0 above bad (60.0, p = 0.005); there is no control.")
+
+
+def test_equal_ones_share_the_first_place_and_many_near_ones_are_counted(tmp_path: Path):
+    cells = [cell(tmp_path, m, 0.8, draw=i) for i, m in enumerate("abcd")]
+    text = said(cells)
+    assert text.startswith("a, b, c and d share the first place on t, with accuracy 80.0 (95%")
+    assert re.search(r"within noise of b \(80\.0, p = \S+\), c \(80\.0, p = \S+\) and 1 more", text)
+
+
+def test_a_mean_over_tasks_is_resampled_task_by_task(tmp_path: Path):
+    # The same answers on both: if their resamples went together, the interval would be 1.4 times as wide.
+    cells = [cell(tmp_path, "good", 0.9, task) for task in ("a", "b")]
+    low, high = map(float, re.findall(r"interval ([\d.]+) to ([\d.]+)\)", said(cells))[0])
+    wanted = 2 * 1.96 * 100 * np.sqrt(0.9 * 0.1 / N / 2)
+    assert said(cells).startswith("good reaches accuracy 90.0 (95% interval ")
+    assert "on average over 2 tasks: there is no control." in said(cells)
+    assert high - low == pytest.approx(wanted, rel=0.15)
+
+
+def test_seeds_widen_the_interval_of_a_mean(tmp_path: Path):
+    near, far = (
+        [
+            cell(tmp_path / name, "m", right, task, draw=seed, seed=seed)
+            for task in ("a", "b")
+            for seed, right in enumerate(rights)
+        ]
+        for name, rights in (("near", (0.8, 0.8)), ("far", (0.7, 0.9)))
+    )
+    widths = [
+        float(high) - float(low)
+        for cells in (near, far)
+        for low, high in re.findall(r"interval ([\d.]+) to ([\d.]+)\)", said(cells))
+    ]
+    assert widths[1] > 2 * widths[0]
+
+
+def test_differences_of_means_are_tested_on_shared_resamples(tmp_path: Path):
+    """A small but steady lead: every error of the best is one of the other's too."""
+    best, other = (np.arange(N) >= 400 - 400 * right for right in (0.9, 0.88))
+    cells = [
+        scored_cell(tmp_path, method, LABELS, np.where(right, LABELS, 1 - LABELS), task=task)
+        for task in ("a", "b")
+        for method, right in (("best", best), ("other", other))
+    ]
+    assert "2.0 above other (88.0, p = 0.005)" in said(cells)
+
+
+def test_the_values_of_a_curve_have_a_mean_here(tmp_path: Path):
+    cells = [cell(tmp_path, "good", r, t) for t, r in (("a", 0.9), ("b", 0.7))]
+    axis = CurveAxis(label="x", values={"a": 0.1, "b": 0.2})
+    config = REPORT.model_copy(update={"x_axis": axis})
+    assert said(cells, config).startswith("good reaches accuracy 80.0 (95% interval")
+
+
+def test_without_predictions_nothing_is_called_better_or_equal(tmp_path: Path):
+    cells = [cell(tmp_path, m, r) for m, r in (("good", 0.9), ("close", 0.89))]
+    for one in cells:
+        (one.folder / PREDICTIONS).unlink()
+    assert said(cells) == (
+        "good scores highest on t, with accuracy 90.0: 1.0 above close (89.0, not tested); "
+        "there is no control."
+    )
+
+
+def test_methods_on_other_examples_are_not_tested_against_each_other(tmp_path: Path):
+    cells = [cell(tmp_path, "good", 0.9), cell(tmp_path, "close", 0.89)]
+    path = cells[1].folder / PREDICTIONS
+    table = pq.read_table(path)
+    moved = table.set_column(1, table.column_names[1], [np.arange(1, N + 1)])
+    pq.write_table(moved, path)
+    assert "1.0 above close (89.0, not tested)" in said(cells)
+
+
+def test_a_control_as_good_as_the_best_is_said(tmp_path: Path):
+    cells = [cell(tmp_path, "good", 0.52), cell(tmp_path, "chance", 0.5, draw=1)]
+    assert re.search(
+        r" on t, but within noise of the control, chance \(50\.0, p = \S+\)\.$", said(cells)
+    )
+    cells = [cell(tmp_path / "b", "good", 0.5), cell(tmp_path / "b", "chance", 0.7, draw=1)]
+    assert "20.0 below the control, chance (70.0, p = 0.005)." in said(cells)
+
+
+def test_metrics_that_differ_have_no_mean_but_a_count(tmp_path: Path):
+    cells = [
+        cell(tmp_path, method, right, task, draw=i, metric=metric)
+        for task, metric in (("a", "accuracy"), ("b", "f1"), ("c", "accuracy"))
+        for i, (method, right) in enumerate((("good", 0.9), ("close", 0.89), ("chance", 0.5)))
+    ]
+    assert said(cells) == (
+        "good is best on 3 of 3 tasks, within noise of another on 3 of those, and above every control on 3 "
+        "of 3 (there is no mean over them, as their metrics differ: accuracy, f1)."
+    )
+    none = REPORT.model_copy(update={"averages": "none"})
+    assert said([c for c in cells if c.task != "b"], none).endswith(
+        "(no mean over them was asked for)."
+    )
+
+
+def test_a_method_that_lacks_a_task_is_left_out_and_said(tmp_path: Path):
+    cells = [cell(tmp_path, "all", 0.8, task) for task in ("a", "b")]
+    cells.append(cell(tmp_path, "one", 0.9, "a", draw=1))
+    assert "on average over 2 tasks (1 more was not run on all of them)" in said(cells)
+    assert said(cells).startswith("all reaches")
+    apart = [cells[0], replace(cells[1], method="other")]
+    assert "(no method was run on all of them)" in said(apart)
+
+
+def test_gaps_and_controls_alone_are_said(tmp_path: Path):
+    cells = [cell(tmp_path, "good", 0.9), cell(tmp_path, "chance", 0.5)]
+    assert said(cells, has_gaps=True).startswith("Of what there is so far: good reaches")
+    assert said(cells[1:]).startswith("There are only controls here")

@@ -1,0 +1,125 @@
+"""What is kept of sources is found again by their content, and never stands for another one."""
+
+import hashlib
+import os
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from permafrost.storage import source_facts as module
+from permafrost.storage.source_facts import SourceFacts, source_facts
+
+SOURCE = """
+import json
+from .near import step as one
+
+SCALE = 2
+
+def run(x):
+    from .far import deep
+    return one(deep(x)) * SCALE + json.loads("1")
+
+if SCALE:
+    print("hello")
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def facts(source: str = SOURCE) -> SourceFacts:
+    return source_facts(source, "pkg.main", is_package=False)
+
+
+@pytest.fixture
+def n_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Sources that were read off their syntax tree."""
+    seen: list[str] = []
+    read = module._read
+
+    def counted(source: str, package: str) -> SourceFacts:
+        seen.append(source)
+        return read(source, package)
+
+    monkeypatch.setattr(module, "_read", counted)
+    return seen
+
+
+def test_a_source_is_read_once_and_then_kept(n_read: list[str]) -> None:
+    first = facts()
+    assert facts() == first
+    assert n_read == [SOURCE]
+    assert first.definitions.keys() == {"SCALE", "run"}
+    assert first.imports["one"] == ("pkg.near", "step")
+    assert ("pkg.far", "deep", ()) in first.definitions["run"].imported
+    assert first.effects is not None
+
+
+def test_the_content_counts_and_not_the_time(n_read: list[str], cache: Path) -> None:
+    before = facts()
+    (kept,) = (cache / "code").iterdir()
+    edited = SOURCE.replace("SCALE = 2", "SCALE = 3")
+    # As old as can be, or from the future: neither matters.
+    for times in ((0, 0), (1 << 33, 1 << 33)):
+        os.utime(kept, times)
+        assert facts(edited) != before
+        assert facts() == before
+    assert n_read == [SOURCE, edited, SOURCE, edited, SOURCE]
+
+
+def test_where_relative_imports_count_from_is_part_of_it(n_read: list[str]) -> None:
+    facts()
+    inside = source_facts(SOURCE, "pkg.main", is_package=True)
+    assert inside.imports["one"] == ("pkg.main.near", "step")
+
+
+def test_another_python_or_another_version_of_the_reader_reads_again(
+    n_read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts()
+    assert hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest() == module.READER
+    monkeypatch.setattr(module, "READER", "another")
+    facts()
+    monkeypatch.setattr(sys, "version_info", (3, 99, 0))
+    facts()
+    assert len(n_read) == 3
+
+
+OTHER = b"{}"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{}", b"0\n{}", b"\xff\n\xff", sha256(OTHER).hexdigest().encode() + b"\n" + OTHER],
+)
+def test_a_damaged_file_is_read_again(n_read: list[str], cache: Path, damage: bytes) -> None:
+    before = facts()
+    (kept,) = (cache / "code").iterdir()
+    whole = kept.read_bytes()
+    for content in (damage, whole[:-9], whole.replace(b"pkg.far", b"pkg.fur")):
+        kept.write_bytes(content)
+        assert facts() == before
+    assert len(n_read) == 4
+    assert kept.read_bytes() == whole
+
+
+def test_without_a_place_to_keep_it_everything_works(
+    n_read: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache / "file").touch()
+    monkeypatch.setenv("PERMAFROST_CACHE", str(cache / "file"))
+    assert facts() == facts()
+
+    def nowhere() -> Path:
+        raise RuntimeError("no home")
+
+    for name in ("PERMAFROST_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert facts() == facts()
+    assert len(n_read) == 4

@@ -1,0 +1,128 @@
+"""The benchmark of what training costs: how its table follows from what processes measure."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import tuning
+from benchmarks.tuned_steps import EXTRACTION, INFERENCE, ROWS, Spec, measure
+
+TINY = tuning.Size(
+    "bert",
+    4,
+    (1, 2),
+    {"full": 1},
+    {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48},
+)
+
+
+def test_a_line_goes_through_the_largest_numbers_of_blocks() -> None:
+    whole = tuning.at_depth({1: 9.0, 2: 3.0, 12: 5.0}, 12)
+    assert (whole.value, whole.is_line, whole.text()) == (5.0, False, "5")
+    line = tuning.at_depth({1: 9.0, 2: 3.0, 3: 4.0}, 12)
+    assert (line.value, line.is_line, line.text()) == (13.0, True, "~13")
+    assert tuning.at_depth({1: 2.0}, 32).value == 64.0
+
+
+def test_parameters_are_counted_for_the_papers_depth() -> None:
+    def by(**one: int) -> dict[int, dict[str, float]]:
+        return {int(n[1:]): {"n_backbone": v, "n_block": 218.0} for n, v in one.items()}
+
+    assert tuning.trained(by(_1=5, _2=10), 32, grows=True) == 160
+    # All of one block and 7 of what lies around the blocks.
+    assert tuning.trained(by(_1=225), 32, grows=True) == 32 * 218 + 7
+    assert tuning.trained(by(_1=218), 32, grows=False) == 218
+
+
+def found() -> tuning.Found:
+    """Made up: a block costs 10 s and 1 GB a step, 5 s of them forwards."""
+    by_row: tuning.Found = {
+        EXTRACTION: {n: {"seconds": 6.0 * n} for n in (1, 2)},
+        INFERENCE: {
+            n: {"seconds": 5.0 * n, **dict.fromkeys(tuning.HEADS, 0.0), "GLOT": 2.0} for n in (1, 2)
+        },
+    }
+    for row, config in ROWS.items():
+        grows = config.runs_below
+        by_row[row] = {
+            n: {
+                "seconds": 10.0 * n if grows else 1.0,
+                "peak": 1e9 * n if grows else 4e8,
+                "n_head": 7.0,
+                "n_backbone": 100.0 * n,
+                "n_block": 100.0,
+            }
+            for n in ((1, 2) if grows else (1,))
+        }
+    return by_row
+
+
+def test_the_table_and_the_promises_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tuning.SIZES, "tiny", TINY)
+    monkeypatch.setitem(tuning.LEAST_TIMES, "tiny", 50.0)
+    args = Namespace(rows=[*ROWS, INFERENCE], batch=8, length=16)
+    by_row = {line.row: line for line in tuning.lines(args, "tiny", found())}
+    lora, cached = by_row["LoRA"], by_row["GLOT, cached"]
+    assert (lora.seconds.value, lora.seconds.is_line) == (40.0, True)
+    assert lora.gigabytes.value == 4.0
+    assert lora.n_backbone == 400
+    assert lora.epochs == 24 / 39
+    assert (cached.seconds.value, cached.seconds.is_line, cached.epochs) == (1.0, False, None)
+    assert by_row["GLOT and last block, cached"].epochs is None
+    step, memory = tuning.promised(args, "tiny", found())
+    assert (step.value, step.met) == (40.0, False)
+    assert "extrapolated" in step.detail
+    assert (memory.value, memory.met) == (0.4, True)
+
+
+def test_scores_are_means_over_seeds() -> None:
+    def summary(method: str, task: str, test: float) -> dict[str, object]:
+        return {"method": method, "task": task, "metric": "mcc", "test": test}
+
+    made = tuning.scores(
+        [
+            *(summary("LoRA", "CoLA", test) for test in (0.1, 0.3)),
+            summary("GLOT", "CoLA", 0.5),
+            summary("GLOT", "RTE", 0.25),
+        ]
+    )
+    lines = [line.split("|")[1:-1] for line in tuning.markdown_of(made).splitlines()]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    assert cells[0][1:] == ["CoLA, mcc", "RTE, mcc"]
+    assert cells[2:] == [["LoRA", "20.0 ± 14.1 (2)", ""], ["GLOT", "50.0 (1)", "25.0 (1)"]]
+
+
+@pytest.mark.deep
+def test_every_row_is_measured_by_the_projects_own_trainers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def here(command: list[str], **_: Any) -> Namespace:
+        spec = Spec(**json.loads(command[command.index("--child") + 1]))
+        return Namespace(stdout=json.dumps(measure(spec)))
+
+    monkeypatch.setitem(tuning.SIZES, "tiny", TINY)
+    monkeypatch.setattr(tuning.subprocess, "run", here)
+    tuning.main(
+        [
+            *("--sizes", "tiny", "--batch", "4", "--length", "8", "--device", "cpu", "--json"),
+            *("--folder", str(tmp_path)),
+        ]
+    )
+    by_row = json.loads(capsys.readouterr().out)["measured"]["tiny"]
+    assert by_row.keys() == {*ROWS, EXTRACTION, INFERENCE}
+    blocks = {row: {*by} for row, by in by_row.items()}
+    assert blocks["LoRA"] == blocks["GLOT and last block, live"] == {"1", "2"}
+    assert (
+        blocks["GLOT, cached"] == blocks["GLOT and last block, cached"] == blocks["full"] == {"1"}
+    )
+    assert all(one["seconds"] > 0 for by in by_row.values() for one in by.values())
+    trained = {row: by_row[row]["1"]["n_backbone"] for row in ROWS}
+    assert trained["GLOT, cached"] == trained["GLOT, on the fly"] == 0
+    block = 4 * (32 * 32 + 32) + 2 * 32 * 48 + 48 + 32 + 4 * 32
+    assert trained["GLOT and last block, cached"] == trained["GLOT and last block, live"] == block
+    assert trained["LoRA"] == 64 * (4 * 64 + 2 * 80)
+    assert trained["full"] > block
+    assert not [*tmp_path.iterdir()], "models and states are removed"
