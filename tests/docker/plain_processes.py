@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import psutil
 import yaml
 
 from tests.docker import dockerfile
+from tests.ports import free_port
 
 ROOT = dockerfile.ROOT
 COMPOSE = ROOT / "docker" / "compose.yaml"
@@ -127,9 +127,7 @@ class Box:
         """A free port in place of the one that the file names; the same for whoever asks again."""
         key = f"{name} {service}"
         if key not in self._ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self._ports[key] = probe.getsockname()[1]
+            self._ports[key] = free_port()
         return self._ports[key]
 
     @property

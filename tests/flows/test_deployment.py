@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240
 
@@ -26,9 +27,7 @@ class Box:
     """A machine with a Prefect server and worker of its own."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}/api"
         self.folder = folder
         self.environment = {

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.features.store import all_stores
 from tests.flows.conftest import tiny_experiment
 from tests.flows.terminal_session import CTRL_C, TerminalSession, is_alive
+from tests.ports import free_port
 
 BOUND_S = 2.0
 """What people and schedulers are promised, from the signal to the end of the process."""
@@ -106,8 +106,7 @@ def test_sigterm_while_many_fits_run(
 @pytest.fixture(scope="module")
 def lasting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """`prefect server start` as a user has it; the environment of programs that talk to it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     environment = {
         **EMBEDDED_DEFAULTS,

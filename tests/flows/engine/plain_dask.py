@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "workers.md"
 DEADLINE_S = 300.0
@@ -34,9 +36,7 @@ class PlainDask:
     """Processes of Dask in a folder; `end` ends them all."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.address = f"tcp://127.0.0.1:{self.port}"
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
