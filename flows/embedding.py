@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 from pydantic import ValidationError
 
 from permafrost.stages.corpus.columns import Similarity
@@ -179,9 +180,13 @@ def embed_config(**fields: str) -> EmbedConfig:
 
 
 def embed_texts(
-    how: How, texts: Sequence[str], output: Path, context: ExtractContext
+    how: How,
+    texts: Sequence[str],
+    output: Path,
+    context: ExtractContext,
+    ids: pa.ChunkedArray | None = None,
 ) -> dict[str, Any]:
-    """Write the embeddings of `texts` to `output` and return a summary.
+    """Write the embeddings of `texts`, with the id of each if given, to `output` and return a summary.
 
     Equal texts are computed once and written as often as they occur.
 
@@ -193,7 +198,7 @@ def embed_texts(
     texts = Texts.of(texts)
     made = how.make(texts, context)
     facts = made.facts | {"store_ids": [r.store.store_id for r in made.reports]}
-    write_embeddings(output, texts, made.vectors, facts)
+    write_embeddings(output, texts, made.vectors, facts, ids)
     return {
         "output": str(output),
         "n_texts": len(texts),

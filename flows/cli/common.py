@@ -40,6 +40,9 @@ PluginsFlag = Annotated[
         "home's heads or recipes need is never taken from the home.",
     ),
 ]
+MovedBackboneFlag = Annotated[
+    str | None, typer.Option("--backbone", help="Where the backbone is now, if it moved.")
+]
 WaitFlag = Annotated[
     bool,
     typer.Option(
@@ -106,6 +109,14 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.2f} TB"
+
+
+def say_cut(n_truncated: int) -> None:
+    """Print how many texts were cut, if any was."""
+    if n_truncated:
+        console.print(
+            f"{n_truncated:,} texts are longer than max_length and were cut", highlight=False
+        )
 
 
 def say_path(path: object) -> None:

@@ -9,6 +9,7 @@ from permafrost.flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
     JsonFlag,
+    MovedBackboneFlag,
     PluginsFlag,
     console,
     emit,
@@ -56,9 +57,7 @@ def export(
             help="What the folder is for; a classifier has the classes of the head, too (docs/predict.md).",
         ),
     ] = "vectors",
-    backbone: Annotated[
-        str | None, typer.Option(help="Where the backbone is now, if it moved.")
-    ] = None,
+    backbone: MovedBackboneFlag = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,

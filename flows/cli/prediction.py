@@ -9,24 +9,28 @@ from permafrost.flows.cli.common import (
     DEFAULT_HOME,
     HomeFlag,
     JsonFlag,
+    MovedBackboneFlag,
     PluginsFlag,
     WaitFlag,
     console,
     emit,
     existing_home,
     load_plugins,
+    say_cut,
     say_path,
 )
 from permafrost.flows.cli.texts import (
     BatchFlag,
+    DelimiterFlag,
     DeviceFlag,
+    EncodingFlag,
     TextsArgument,
     TooLongFlag,
     extract_runtime,
+    text_format,
 )
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.imports import kept_imports
-from permafrost.storage.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -60,15 +64,9 @@ def predict(
             "--id", help="Column of an id per row; the row's number, from 0, if not given."
         ),
     ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="Between the fields of csv and tsv; a comma and a tab.")
-    ] = None,
-    encoding: Annotated[
-        str, typer.Option(help="Of a file of text: utf-8, latin-1, cp1252, utf-16, ...")
-    ] = "utf-8",
-    backbone: Annotated[
-        str | None, typer.Option(help="Where the backbone is now, if it moved.")
-    ] = None,
+    delimiter: DelimiterFlag = None,
+    encoding: EncodingFlag = "utf-8",
+    backbone: MovedBackboneFlag = None,
     device: DeviceFlag = "auto",
     batch_tokens: BatchFlag = 8192,
     too_long: TooLongFlag = "cut",
@@ -88,7 +86,7 @@ def predict(
     require_predictions_place(output)
     root = existing_home(home)
     runtime = extract_runtime(device, batch_tokens, too_long, wait)
-    separator, coding = _format(delimiter, encoding)
+    separator, coding = text_format(delimiter, encoding)
     rows = read_rows(texts, text_pair, id_column, delimiter=separator, encoding=coding)
     with Display(console) as display:
         context = ExtractContext(root, runtime, lambda label: NodeProgress(display, label))
@@ -103,19 +101,5 @@ def predict(
         highlight=False,
         markup=False,
     )
-    if done["n_truncated"]:
-        console.print(
-            f"{done['n_truncated']:,} texts are longer than max_length and were cut",
-            highlight=False,
-        )
+    say_cut(done["n_truncated"])
     say_path(output)
-
-
-def _format(delimiter: str | None, encoding: str) -> tuple[str | None, str]:
-    from permafrost.stages.corpus.text_format import checked_delimiter, encoding_name
-
-    try:
-        checked = None if delimiter is None else checked_delimiter(delimiter.replace("\\t", "\t"))
-        return checked, encoding_name(encoding)
-    except ValueError as error:
-        raise InputError(str(error)) from error

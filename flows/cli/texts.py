@@ -15,6 +15,7 @@ from permafrost.flows.cli.common import (
     emit,
     home_folder,
     load_plugins,
+    say_cut,
     say_path,
     seconds_since_start,
 )
@@ -49,6 +50,12 @@ TooLongFlag = Annotated[
     str, typer.Option(help="Texts longer than max_length: cut (and count), or refuse.")
 ]
 BatchFlag = Annotated[int, typer.Option(min=1, help="Padded tokens per batch.")]
+DelimiterFlag = Annotated[
+    str | None, typer.Option(help="Between the fields of csv and tsv; a comma and a tab.")
+]
+EncodingFlag = Annotated[
+    str, typer.Option(help="Of a file of text: utf-8, latin-1, cp1252, utf-16, ...")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -73,6 +80,8 @@ def extract(
     device: DeviceFlag = "auto",
     batch_tokens: BatchFlag = 8192,
     too_long: TooLongFlag = "cut",
+    delimiter: DelimiterFlag = None,
+    encoding: EncodingFlag = "utf-8",
     wait: WaitFlag = False,
     plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,
@@ -81,11 +90,12 @@ def extract(
     """Fill the feature store with what is missing for these texts; an ensemble fills one per prompt."""
     with kept_imports():
         from permafrost.flows.extraction import extract_texts
-        from permafrost.stages.corpus.texts import read_texts
+        from permafrost.stages.corpus.texts import read_rows
 
     load_plugins(plugins)
     root = home_folder(home)
-    rows = read_texts(texts)
+    separator, coding = text_format(delimiter, encoding)
+    rows = read_rows(texts, delimiter=separator, encoding=coding).texts
     config = _config(
         backbone=backbone,
         revision=revision,
@@ -121,10 +131,7 @@ def extract(
         return
     what = f"computed {n_cells} cells ({n_tokens:,} tokens)" if n_cells else "nothing was missing"
     console.print(f"{len(rows):,} texts: {what} in {seconds:.1f} s", highlight=False)
-    if n_truncated:
-        console.print(
-            f"{n_truncated:,} texts are longer than max_length and were cut", highlight=False
-        )
+    say_cut(n_truncated)
     if split_from := [r.split_from for r in reports if r.split_from is not None]:
         console.print(
             f"batches from {min(split_from):,} padded tokens on ran out of memory and were split; a smaller "
@@ -156,6 +163,17 @@ def _graphs(spec: str | None, texts: str):
             f"--graphs {quoted(spec)} holds {quoted(fields)}, expected fields such as 'kind: tables'"
         )
     return graphs_config(fields), table_of(texts)
+
+
+def text_format(delimiter: str | None, encoding: str) -> tuple[str | None, str]:
+    """The delimiter and the encoding of these flags; raises InputError where one cannot be used."""
+    from permafrost.stages.corpus.text_format import checked_delimiter, encoding_name
+
+    try:
+        checked = None if delimiter is None else checked_delimiter(delimiter.replace("\\t", "\t"))
+        return checked, encoding_name(encoding)
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def extract_runtime(device: str, batch_tokens: int, too_long: str, wait: bool):
@@ -268,6 +286,11 @@ def embed(
     device: DeviceFlag = "auto",
     batch_tokens: BatchFlag = 8192,
     too_long: TooLongFlag = "cut",
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="Column of an id per row, to be written beside it.")
+    ] = None,
+    delimiter: DelimiterFlag = None,
+    encoding: EncodingFlag = "utf-8",
     wait: WaitFlag = False,
     plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,
@@ -282,7 +305,7 @@ def embed(
             embed_texts,
         )
         from permafrost.flows.trained import trained_model
-        from permafrost.stages.corpus.texts import read_texts
+        from permafrost.stages.corpus.texts import read_rows
 
     load_plugins(plugins)
     if head is not None:
@@ -316,9 +339,12 @@ def embed(
         )
     root = home_folder(home)
     runtime = extract_runtime(device, batch_tokens, too_long, wait)
+    separator, coding = text_format(delimiter, encoding)
+    rows = read_rows(texts, ids=id_column, delimiter=separator, encoding=coding)
+    ids = None if id_column is None else rows.ids
     with Display(console) as display:
         context = ExtractContext(root, runtime, lambda label: NodeProgress(display, label))
-        done = embed_texts(how, read_texts(texts), output, context)
+        done = embed_texts(how, rows.texts, output, context, ids)
     if json:
         emit(done)
     else:
@@ -327,11 +353,7 @@ def embed(
             f"({done['n_tokens_computed']:,} tokens computed)",
             highlight=False,
         )
-        if done["n_truncated"]:
-            console.print(
-                f"{done['n_truncated']:,} texts are longer than max_length and were cut",
-                highlight=False,
-            )
+        say_cut(done["n_truncated"])
         if layers == "auto":
             console.print(
                 f"layers chosen on {dev}: {', '.join(map(str, done['layers']))}",

@@ -62,16 +62,21 @@ def whole_file(path: Path) -> Generator[Path]:
 
 
 def write_embeddings(
-    path: Path, texts: Sequence[str], vectors: Vectors, facts: Mapping[str, Any]
+    path: Path,
+    texts: Sequence[str],
+    vectors: Vectors,
+    facts: Mapping[str, Any],
+    ids: pa.ChunkedArray | None = None,
 ) -> None:
-    """Write one row per text, in order: `text` and `embedding` (fixed-size list of float32).
+    """Write one row per text, in order: `id` if given, `text`, `embedding` (fixed-size list of float32).
 
     `facts` is everything that decides the vectors; it goes into the file's metadata under the key
     `permafrost` as JSON. The file appears whole or not at all.
     """
     values = pa.array(vectors.reshape(-1), pa.float32())
     embedding = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
-    table = pa.table({"text": pa.array(texts, pa.string()), "embedding": embedding})
+    columns = {"text": pa.array(texts, pa.string()), "embedding": embedding}
+    table = pa.table(columns if ids is None else {"id": ids, **columns})
     table = table.replace_schema_metadata({b"permafrost": canonical_json(facts)})
     with whole_file(path) as draft:
         pq.write_table(table, draft)

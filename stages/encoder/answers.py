@@ -20,12 +20,10 @@ from permafrost.stages.encoder.vectors import (
     HeadVectors,
     LatentVectors,
     MethodVectors,
-    Name,
+    OnLatents,
     TextVectors,
-    only_prompt,
 )
 from permafrost.stages.fit import LoadedHead, Predictions
-from permafrost.stages.freeze import PairHead, read_latents
 from permafrost.stages.freeze import predict as predict_pairs
 from permafrost.stages.linear import LinearModel
 from permafrost.storage.errors import InputError
@@ -87,17 +85,12 @@ class HeadAnswers(HeadVectors):
         return scores_of(found.values, self.head.facts.label_range)
 
 
-@dataclass(frozen=True)
-class LatentAnswers:
+@dataclass(frozen=True, kw_only=True)
+class LatentAnswers(OnLatents):
     """Of any head on the latents of every layer, which are what is computed of a text."""
 
-    head: PairHead
-    arrays: tuple[str, ...]
-    """The pooled arrays, in the order in which the head was trained on them."""
     d_model: int
-    """Width of each."""
-    label_range: tuple[float, float]
-    """Lowest and highest label."""
+    """Width of each layer's."""
 
     @property
     def task(self) -> TaskKind:
@@ -114,29 +107,9 @@ class LatentAnswers:
         """Width of all latents of a text, side by side."""
         return len(self.arrays) * self.d_model
 
-    @property
-    def module(self) -> torch.nn.Module:
-        """The head."""
-        return self.head
-
-    @property
-    def n_parameters(self) -> int:
-        """Of the head."""
-        return self.head.n_parameters
-
-    def of(self, features: Features, progress: Progress) -> Vectors:
-        """The latents."""
-        progress.start("embed", features.n_texts, "texts")
-        try:
-            latents = read_latents([features.reader(array, "span") for array in self.arrays])
-            return latents.reshape(features.n_texts, -1)
-        finally:
-            progress.advance(features.n_texts)
-            progress.finish()
-
-    def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
-        """Unchanged, as heads are not trained on ensembles."""
-        return only_prompt(prompts, name)
+    def from_latents(self, latents: Float32[np.ndarray, "n l d"]) -> Vectors:
+        """The latents, side by side."""
+        return latents.reshape(len(latents), -1)
 
     def answer(
         self, encoded: Float32[np.ndarray, "u e"], sides: Int64[np.ndarray, "s p"]
@@ -187,7 +160,9 @@ def answers_of(vectors: TextVectors) -> Answers:
         return head_answers(vectors.head)
     if isinstance(vectors, LatentVectors):
         head = vectors.head
-        return LatentAnswers(head, vectors.arrays, head.encoders.d_model, vectors.label_range)
+        return LatentAnswers(
+            head, vectors.arrays, vectors.label_range, d_model=head.encoders.d_model
+        )
     if isinstance(vectors, LinearAnswers):
         return vectors
     raise InputError(

@@ -104,7 +104,7 @@ def find_answers(home: Path, name: str, backbone: str | None) -> FittedAnswers:
         target = _target(home, store, (answers.head.layer,), backbone)
         return FittedAnswers(made.ref, answers, (target,))
     result = load_pair_fit(made.folder)
-    answers = LatentAnswers(result.head(), made.arrays, result.d_model, made.label_range)
+    answers = LatentAnswers(result.head(), made.arrays, made.label_range, d_model=result.d_model)
     return FittedAnswers(made.ref, answers, (_target(home, store, made.arrays, backbone),))
 
 

@@ -1,10 +1,13 @@
 """From features to one vector per text: by a trained head, a head on every layer, or a method."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from jaxtyping import Float32
 
 from permafrost.stages.embed import (
     EmbedConfig,
@@ -20,7 +23,7 @@ from permafrost.stages.embed import (
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit import LoadedHead
-from permafrost.stages.freeze import Unified, read_latents
+from permafrost.stages.freeze import PairHead, Unified, read_latents
 from permafrost.storage.progress import Progress
 
 Name = Callable[[int], str]
@@ -93,20 +96,14 @@ class HeadVectors:
 
 
 @dataclass(frozen=True)
-class LatentVectors:
-    """A head that computes one embedding from the pooled latents of every layer (FREEZE!, 4.3)."""
+class OnLatents(ABC):
+    """A head on the pooled latents of every layer (FREEZE!, section 4)."""
 
-    head: Unified
+    head: PairHead
     arrays: tuple[str, ...]
     """The pooled arrays, in the order in which the head was trained on them."""
     label_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest label that the head was trained on; plays no part in vectors."""
-
-    @property
-    def d_out(self) -> int:
-        """Width of a vector."""
-        encoders = self.head.encoders
-        return self._embed(torch.zeros(1, encoders.n_layers, encoders.d_model)).shape[1]
 
     @property
     def module(self) -> torch.nn.Module:
@@ -119,18 +116,40 @@ class LatentVectors:
         return self.head.n_parameters
 
     def of(self, features: Features, progress: Progress) -> Vectors:
-        """The embedding whose cosine is the head's similarity."""
+        """What is computed of each text."""
         progress.start("embed", features.n_texts, "texts")
         try:
-            latents = read_latents([features.reader(array, "span") for array in self.arrays])
-            return self._embed(torch.from_numpy(latents)).cpu().numpy()
+            return self.from_latents(
+                read_latents([features.reader(a, "span") for a in self.arrays])
+            )
         finally:
             progress.advance(features.n_texts)
             progress.finish()
 
+    @abstractmethod
+    def from_latents(self, latents: Float32[np.ndarray, "n l d"]) -> Vectors:
+        """What is computed of each text, from the latents of its layers."""
+
     def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
         """The vectors unchanged, as heads are not trained on ensembles."""
         return only_prompt(prompts, name)
+
+
+@dataclass(frozen=True)
+class LatentVectors(OnLatents):
+    """A head that computes one embedding from all layers, whose cosine is its similarity (FREEZE!, 4.3)."""
+
+    head: Unified
+
+    @property
+    def d_out(self) -> int:
+        """Width of a vector."""
+        encoders = self.head.encoders
+        return self._embed(torch.zeros(1, encoders.n_layers, encoders.d_model)).shape[1]
+
+    def from_latents(self, latents: Float32[np.ndarray, "n l d"]) -> Vectors:
+        """The embedding."""
+        return self._embed(torch.from_numpy(latents)).cpu().numpy()
 
     @torch.no_grad()
     def _embed(self, latents: torch.Tensor) -> torch.Tensor:

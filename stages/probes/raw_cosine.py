@@ -9,30 +9,21 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
-from pydantic import model_validator
 
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import Features
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.stages.probes.curves import Point, ProbeCurves
-from permafrost.stages.probes.stored import StoredLayers, place, stored_vectors
+from permafrost.stages.probes.stored import PooledLayers, place, stored_vectors
 from permafrost.stages.scoring.similarity import require_graded
 from permafrost.storage.progress import Progress
 
 _CORRELATIONS = {"Pearson": pearson, "Spearman": spearman}
 
 
-class RawCosineConfig(StoredLayers):
+class RawCosineConfig(PooledLayers):
     """Whose vectors are compared."""
-
-    @model_validator(mode="after")
-    def _one_vector_per_text(self) -> "RawCosineConfig":
-        if self.at == "tokens":
-            raise ValueError(
-                "a cosine compares one vector per text; write at: mean, last or readout"
-            )
-        return self
 
 
 def probe_raw_cosine(

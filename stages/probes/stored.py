@@ -51,6 +51,18 @@ class StoredLayers(CaptureItem):
         return in_order(name.text for name in self.names(sizes))
 
 
+class PooledLayers(StoredLayers):
+    """Arrays of one vector per text."""
+
+    @model_validator(mode="after")
+    def _not_of_tokens(self) -> "PooledLayers":
+        if self.at == "tokens":
+            raise ValueError(
+                "this probe reads one vector per text, not one per token; write at: mean, last or readout"
+            )
+        return self
+
+
 def stored_vectors(
     config: StoredLayers, prompt_features: Sequence[Features], progress: Progress
 ) -> Iterator[tuple[Index, Vectors]]:

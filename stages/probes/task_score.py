@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from pydantic import model_validator
-
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import Features
 from permafrost.stages.extraction.capture import Index
@@ -14,20 +12,12 @@ from permafrost.stages.probes.linear_probe import (
     require_scorable,
     score_task,
 )
-from permafrost.stages.probes.stored import StoredLayers, place, stored_vectors
+from permafrost.stages.probes.stored import PooledLayers, place, stored_vectors
 from permafrost.storage.progress import Progress
 
 
-class TaskScoreConfig(StoredLayers, LinearProbe):
+class TaskScoreConfig(PooledLayers, LinearProbe):
     """Which vectors to score layer by layer, and how."""
-
-    @model_validator(mode="after")
-    def _one_vector_per_text(self) -> "TaskScoreConfig":
-        if self.at == "tokens":
-            raise ValueError(
-                "a task is scored on one vector per text; write at: mean, last or readout"
-            )
-        return self
 
 
 def probe_task(

@@ -323,3 +323,25 @@ def test_extract_fills_a_store_per_prompt_of_an_ensemble(
     assert {s.store_id for s in all_stores(tmp_path / "home")} == {
         s["store_id"] for s in done["stores"]
     }
+
+
+def test_a_file_of_another_form_and_an_id_per_row(
+    permafrost: Callable[..., str], tiny_bert: Path, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "texts.csv", tmp_path / "out.parquet"
+    file.write_bytes("key;body\nb7;Schnee fällt\na1;Eis\n".encode("latin-1"))
+    form = ("--delimiter", ";", "--encoding", "latin-1")
+    source = (f"{file}::body", "--backbone", str(tiny_bert))
+    permafrost("embed", *source, "-o", str(out), *form, "--id", "key")
+    table = pq.read_table(out)
+    assert table.column_names == ["id", "text", "embedding"]
+    assert table.select(["id", "text"]).to_pylist() == [
+        {"id": "b7", "text": "Schnee fällt"},
+        {"id": "a1", "text": "Eis"},
+    ]
+    said = permafrost("extract", *source, *form, "--capture", "hidden=last@tokens")
+    assert "2 texts: nothing was missing" in said
+    out.unlink()
+    refused = permafrost("embed", *source, "-o", str(out), *form[:2], code=2)
+    assert "utf-8" in refused.lower()
+    assert not out.exists()

@@ -8,20 +8,20 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from permafrost.stages.bounds import MAX_GENERATED, MAX_SEED
-from permafrost.stages.corpus.columns import PairClassification, Similarity, Task
+from permafrost.stages.corpus.columns import PairClassification, Similarity
+from permafrost.stages.corpus.made_pairs import MadePairs
 from permafrost.stages.corpus.rows import SplitRows
-from permafrost.stages.corpus.source import ColumnsConfig, CorpusSource
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 
-class ConcatenatedCorpus(CorpusSource):
+class ConcatenatedCorpus(MadePairs):
     """Pairs of files or of a dataset, each text padded with other sentences of its split.
 
     ```yaml
@@ -32,8 +32,6 @@ class ConcatenatedCorpus(CorpusSource):
     """
 
     kind: Literal["concatenated"] = "concatenated"
-    source: ColumnsConfig
-    """Source of the pairs; its task is of kind `similarity` or `pair_classification`."""
     n_sentences: int | None = Field(default=None, ge=0, le=MAX_GENERATED)
     """Number of other sentences for every text."""
     n_words: int | None = Field(default=None, ge=1, le=MAX_GENERATED)
@@ -61,20 +59,7 @@ class ConcatenatedCorpus(CorpusSource):
                 f"the source of a concatenation has a task of kind {quoted(self.source.task.kind)}; its "
                 "pairs need labels, so use 'similarity' or 'pair_classification'"
             )
-        if self.source.dev.is_carved or self.source.test.is_carved:
-            raise ValueError(
-                "a dev or test split carved from train would be another one at every length; give it as one "
-                "of the source's own"
-            )
         return self
-
-    def columns(self) -> Task:
-        """The task of the source."""
-        return self.source.columns()
-
-    def facts(self) -> dict[str, Any]:
-        """The facts of the source, and how its texts are padded."""
-        return {**self.model_dump(exclude={"source"}), "source": self.source.facts()}
 
     def rows(self) -> list[SplitRows]:
         """Read the pairs of every split and pad their texts.

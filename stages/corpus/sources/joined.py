@@ -4,7 +4,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from permafrost.stages.bounds import MAX_GENERATED, MAX_SEED
-from permafrost.stages.corpus.columns import Similarity, Task
+from permafrost.stages.corpus.columns import Similarity
+from permafrost.stages.corpus.made_pairs import MadePairs
 from permafrost.stages.corpus.rows import SplitRows
-from permafrost.stages.corpus.source import ColumnsConfig, CorpusSource
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 
-class JoinedCorpus(CorpusSource):
+class JoinedCorpus(MadePairs):
     """Graded pairs, each joined with others of its split that have a similar score (HTP, figure 1).
 
     The first texts of the pairs are joined by spaces to one text, the second ones to another, in the same
@@ -34,8 +34,6 @@ class JoinedCorpus(CorpusSource):
     """
 
     kind: Literal["joined"] = "joined"
-    source: ColumnsConfig
-    """Source of the pairs; its task is of kind `similarity`."""
     n_pairs: int = Field(ge=1, le=MAX_GENERATED)
     """Pairs in each joined one, its own included; 1 leaves them as they are. A larger number adds to those
     of a smaller one."""
@@ -51,20 +49,7 @@ class JoinedCorpus(CorpusSource):
                 f"the source has a task of kind {quoted(self.source.task.kind)}, but pairs are joined by "
                 "their scores; use 'similarity'"
             )
-        if self.source.dev.is_carved or self.source.test.is_carved:
-            raise ValueError(
-                "a dev or test split carved from train would be another one at every length; give it as one "
-                "of the source's own"
-            )
         return self
-
-    def columns(self) -> Task:
-        """The task of the source."""
-        return self.source.columns()
-
-    def facts(self) -> dict[str, Any]:
-        """The facts of the source, and how pairs are joined."""
-        return {**self.model_dump(exclude={"source"}), "source": self.source.facts()}
 
     def rows(self) -> list[SplitRows]:
         """Read the pairs of every split and join them.

@@ -199,7 +199,9 @@ def test_what_cannot_be_scored_is_refused() -> None:
     broken[3, 0] = np.nan
     with pytest.raises(InputError, match="1 non-finite numbers, the first in text 3"):
         probe_task(TaskScoreConfig(layers="2"), [pooled({2: broken})], corpus, QUIET)
-    with pytest.raises(ValidationError, match="scored on one vector per text; write at: mean"):
+    with pytest.raises(
+        ValidationError, match="one vector per text, not one per token; write at: mean"
+    ):
         TaskScoreConfig(at="tokens")
     with pytest.raises(ValidationError, match="weights over tokens"):
         TaskScoreConfig(what="attention_rows", at="tokens")
