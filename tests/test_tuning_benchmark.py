@@ -95,6 +95,13 @@ def test_scores_are_means_over_seeds() -> None:
     assert cells[2:] == [["LoRA", "20.0 ± 14.1 (2)", ""], ["GLOT", "50.0 (1)", "25.0 (1)"]]
 
 
+def test_there_is_a_batch_for_all_sizes_or_one_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        tuning.main(["--sizes", "bert", "--batch", "8", "2"])
+    assert ended.value.code == 2
+    assert "--batch has 2 numbers for 1 sizes; give 1 or as many" in capsys.readouterr().err
+
+
 @pytest.mark.deep
 def test_every_row_is_measured_by_the_projects_own_trainers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -112,7 +119,9 @@ def test_every_row_is_measured_by_the_projects_own_trainers(
         ]
     )
     by_row = json.loads(capsys.readouterr().out)["measured"]["tiny"]
-    assert by_row.keys() == {*ROWS, EXTRACTION, INFERENCE}
+    assert by_row.keys() == {*ROWS, EXTRACTION, INFERENCE, tuning.CACHED_PAPER}
+    (larger,), (smaller,) = (by_row[row].values() for row in (tuning.CACHED_PAPER, tuning.CACHED))
+    assert larger["peak"] > smaller["peak"] > 0
     blocks = {row: {*by} for row, by in by_row.items()}
     assert blocks["LoRA"] == blocks["GLOT and last block, live"] == {"1", "2"}
     assert (
