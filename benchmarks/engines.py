@@ -55,7 +55,8 @@ CONFIGURATIONS: dict[str, list[str]] = {
 STANDS = re.compile(r"after ([0-9.]+) s: [0-9]+ Dask workers")
 """What a run says when its cluster can be used."""
 TOKENS_PER_TEXT = 88
-SAMPLED_EVERY_S = 0.2
+SAMPLED_EVERY_S = 1.0
+"""Looking through all processes takes hundredths of a second, on the processors that are measured."""
 PARTS = {"server_process": "server", "cluster_process": "cluster", "permafrost.flows.cli": "run"}
 """What processes are, by a word in their command; others are workers."""
 

@@ -14,6 +14,7 @@ from distributed.scheduler import KilledWorker
 
 from permafrost.flows.engine.cluster import Cluster, Event
 from permafrost.flows.engine.in_worker import Line, UnlikeWorkerError
+from permafrost.flows.engine.sent import call, sent
 from permafrost.flows.graph import Resources
 from permafrost.storage.errors import PermafrostError
 
@@ -116,7 +117,7 @@ class Tasks:
         self._cluster.roster.asked(task, label)
         try:
             asked.future = client.submit(
-                function, *arguments, line, key=task, pure=False, resources=needs
+                call, sent(function, *arguments, line), key=task, pure=False, resources=needs
             )
             asked.future.add_done_callback(lambda _: told.put((task, ENDED)))
             yield task
