@@ -34,6 +34,7 @@ from rich.table import Table
 
 from benchmarks.measuring import Finding, show
 from benchmarks.tuned_steps import EXTRACTION, HEADS, INFERENCE, ROWS, Spec, measure
+from permafrost.stages.corpus.corpus import Corpus
 from permafrost.storage.artifacts import ArtifactStore
 
 CACHED, LORA = "GLOT, cached", "LoRA"
@@ -302,11 +303,18 @@ def promised(args: argparse.Namespace, name: str, found: Found) -> Iterator[Find
     )
 
 
-def scores(summaries: Iterable[Mapping[str, Any]]) -> Table:
-    """Test scores of an experiment's rows: mean and deviation over seeds, and how many there are."""
+def scores(summaries: Iterable[Mapping[str, Any]], n_train: Mapping[str, int]) -> Table:
+    """Test scores of an experiment's rows: mean and deviation over seeds, and how many there are.
+
+    Args:
+        summaries: of scores.
+        n_train: how many examples each task is trained on.
+    """
     cells = defaultdict[tuple[str, str], list[float]](list)
     for summary in summaries:
-        cells[summary["method"], f"{summary['task']}, {summary['metric']}"].append(summary["test"])
+        task = summary["task"]
+        column = f"{task}, {summary['metric']}, {n_train[task]:,} to train on"
+        cells[summary["method"], column].append(summary["test"])
     tasks = sorted({task for _, task in cells})
     made = Table("test scores x 100", *tasks, box=box.MARKDOWN)
     for method in dict.fromkeys(method for method, _ in cells):
@@ -381,7 +389,12 @@ def main(given: Sequence[str] | None = None) -> None:
         print(json.dumps({"measured": found, "findings": kept}, indent=1))
         return
     if args.scores is not None:
-        print(markdown_of(scores(m.summary for m in ArtifactStore(args.scores).all("score"))))
+        store = ArtifactStore(args.scores)
+        n_train = {
+            m.summary["task"]: Corpus.load(store.open(m.ref)).split("train").num_rows
+            for m in store.all("corpus")
+        }
+        print(markdown_of(scores((m.summary for m in store.all("score")), n_train)))
     texts = ", ".join(f"{name} {one.batch}" for name, one in asked.items())
     how = f"texts of {args.length} tokens a batch: {texts}; {args.device}, rounds: {args.rounds}"
     show(f"tuning: {how}, torch {torch.__version__}", findings, as_json=False)

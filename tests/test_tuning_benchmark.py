@@ -87,11 +87,12 @@ def test_scores_are_means_over_seeds() -> None:
             *(summary("LoRA", "CoLA", test) for test in (0.1, 0.3)),
             summary("GLOT", "CoLA", 0.5),
             summary("GLOT", "RTE", 0.25),
-        ]
+        ],
+        {"CoLA": 600, "RTE": 2241},
     )
     lines = [line.split("|")[1:-1] for line in tuning.markdown_of(made).splitlines()]
     cells = [[cell.strip() for cell in line] for line in lines]
-    assert cells[0][1:] == ["CoLA, mcc", "RTE, mcc"]
+    assert cells[0][1:] == ["CoLA, mcc, 600 to train on", "RTE, mcc, 2,241 to train on"]
     assert cells[2:] == [["LoRA", "20.0 ± 14.1 (2)", ""], ["GLOT", "50.0 (1)", "25.0 (1)"]]
 
 

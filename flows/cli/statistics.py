@@ -17,7 +17,6 @@ from permafrost.flows.cli.common import (
 )
 from permafrost.flows.cli.inspection import find_store
 from permafrost.flows.engine.choice import Dask, parse_engine
-from permafrost.flows.terminal import Terminal
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import public_name
@@ -81,10 +80,8 @@ def statistics(
     runtime = RunRuntime(workers=workers)
     context = RunContext(root, runtime)
     whiten = None if whitening is None else WhiteningConfig(n_components=components)
-    # Progress is no part of what another program reads.
-    shown = Terminal(stderr=True) if json else console
     with (
-        Display(shown) as display,
+        Display(console) as display,
         Cluster(where, runtime.choose_workers(), context, display) as cluster,
     ):
         progress = NodeProgress(display, f"statistics {found.store_id[:12]}")

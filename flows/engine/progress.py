@@ -104,7 +104,8 @@ class Display:
         self._bars.console.print(Text(visible(text), style), highlight=False)
 
     def tell(self, text: str, style: str = "") -> None:
-        """Say something about the run that is no result: without a terminal it goes where errors go."""
+        """Say something about the run that is no result: without a terminal it goes where errors go, as
+        another program may read what we print."""
         if self.console.is_terminal:
             self.say(text, style)
         else:
@@ -177,7 +178,7 @@ class NodeProgress:
         if not self._display.console.is_terminal and now - self._printed > 2 * ARTIFACT_EVERY_S:
             self._printed = now
             said = f"{100 * share:.0f}%{self._speed(now)}" if self._total else note
-            self._display.say(f"  {self._label}: {said}")
+            self._display.tell(f"  {self._label}: {said}")
 
     def _speed(self, now: float) -> str:
         """Rate and time left, for the end of a line; empty before there is a rate.
