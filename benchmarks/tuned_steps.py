@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.backbone_runs import QUIET, WORDS
 from benchmarks.measuring import own_bytes, watched_memory
+from permafrost.flows.engine.late_imports import import_late_libraries
 from permafrost.stages.extraction.backbone import Backbone, BackboneConfig, load_backbone
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import extract
@@ -226,6 +227,8 @@ def _extraction(texts: Texts) -> float:
 
 def _training(texts: Texts, row: Row) -> Taken:
     spec, device = texts.spec, torch.device(texts.spec.device)
+    # 70 MB of libraries are no part of a step, nor of what a GPU would hold.
+    import_late_libraries(["finetune"])
     before = own_bytes()
     trainee, backbone = _trainee(texts, row, device)
     trainer = Trainer(trainee, trainee.plan)

@@ -17,6 +17,7 @@ import argparse
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -168,7 +169,9 @@ def _child(args: argparse.Namespace, folder: Path, row: str, n_blocks: int) -> d
     print(f"{row}, {n_blocks} blocks ...", file=sys.stderr)
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.tuning"]
     command += ["--child", json.dumps(asdict(spec))]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    # The C library otherwise keeps what was freed, which would count as in use.
+    settings = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1048576"}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=settings)
     return json.loads(done.stdout.splitlines()[-1])
 
 
