@@ -89,7 +89,7 @@ def end(
     first, *skipped = schedule.end(node, state, error)
     if state == "failed":
         more = f"; {len(skipped)} more need it and are skipped" if skipped else ""
-        display.tell(f"failed {first.node.label}{more}", "red")
+        display.say(f"failed {first.node.label}{more}", "red")
     display.ended(1 + len(skipped))
     if node.resources.backbone and not schedule.needs_backbone:
         context.backbone.drop()
