@@ -54,9 +54,9 @@ def test_a_run_that_finds_everything_starts_no_server(
     assert after.finished >= before.finished
 
 
-def test_a_server_that_is_named_records_it(
-    finished: Cli, experiment_file: Path, no_server_named: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The experiments that Prefect is asked to run; none of them runs."""
     asked: list[object] = []
 
     def recorded(*arguments: object) -> Any:
@@ -64,21 +64,24 @@ def test_a_server_that_is_named_records_it(
         sys.exit(0)
 
     monkeypatch.setattr(pipeline, "run_checked", recorded)
+    return asked
+
+
+def test_a_server_that_is_named_records_it(
+    finished: Cli,
+    experiment_file: Path,
+    no_server_named: None,
+    asked: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     finished("run", str(experiment_file))
     assert asked == [str(experiment_file)]
 
 
 def test_what_is_missing_is_computed_with_prefect(
-    finished: Cli, experiment_file: Path, no_server_named: None, monkeypatch: pytest.MonkeyPatch
+    finished: Cli, experiment_file: Path, no_server_named: None, asked: list[object]
 ) -> None:
-    asked: list[object] = []
-
-    def recorded(*arguments: object) -> Any:
-        asked.append(arguments[1])
-        sys.exit(0)
-
-    monkeypatch.setattr(pipeline, "run_checked", recorded)
     finished("run", str(experiment_file), "--set", "report.title=Another")
     assert asked == [str(experiment_file)]
 
