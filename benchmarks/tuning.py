@@ -4,13 +4,13 @@
 
 Random backbones of the papers' widths (BERT: 768; Mistral: 4,096, grouped queries) read texts of one length.
 A row is a training step (forward, backward, optimiser) of the project's own trainers in a fresh process, and
-its peak memory: GLOT on stored states and on the fly; GLOT with the last block, from a stored layer or behind
-the whole backbone; LoRA at rank 64 and full fine-tuning with the paper's readout. Beside them stand what
-extraction costs once, after how many epochs over CoLA that is paid back, and inference behind the backbone by
-head. BERT is built whole. Of Mistral one and two blocks are, and a line through both gives 32: such figures
-are marked `~`. Where a model was built whole, the same line through fewer blocks stands beside it. Without a
-GPU times are processor seconds of one thread. `--scores` adds those of a home in which
-experiments/papers/glot/efficiency.yaml has run.
+its peak memory in another, without the libraries that it imports: GLOT on stored states and on the fly; GLOT
+with the last block, from a stored layer or behind the whole backbone; LoRA at rank 64 and full fine-tuning
+with the paper's readout. Beside them stand what extraction costs once, after how many epochs over CoLA that
+is paid back, and inference behind the backbone by head. BERT is built whole. Of Mistral one and two blocks
+are, and a line through both gives 32: such figures are marked `~`. Where a model was built whole, the same
+line through fewer blocks stands beside it. Without a GPU times are processor seconds of one thread.
+`--scores` adds those of a home in which experiments/papers/glot/efficiency.yaml has run.
 """
 
 import argparse
@@ -164,14 +164,24 @@ def of_batch(args: argparse.Namespace, batch: int) -> argparse.Namespace:
 
 
 def _child(args: argparse.Namespace, folder: Path, row: str, n_blocks: int) -> dict[str, float]:
-    """What a fresh process prints."""
+    """What a fresh process prints; of memory what another one does.
+
+    The C library keeps what was freed, which would count as in use; told to give it back, it takes more time.
+    """
     spec = Spec(str(folder / str(n_blocks)), row, args.batch, args.length, args.steps, args.device)
     print(f"{row}, {n_blocks} blocks ...", file=sys.stderr)
+    taken = _printed(spec, {})
+    if row in ROWS and not args.device.startswith("cuda"):
+        taken["peak"] = _printed(spec, {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)})["peak"]
+    return taken
+
+
+def _printed(spec: Spec, settings: Mapping[str, str]) -> dict[str, float]:
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.tuning"]
     command += ["--child", json.dumps(asdict(spec))]
-    # The C library otherwise keeps what was freed, which would count as in use.
-    settings = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1048576"}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=settings)
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **settings}
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 

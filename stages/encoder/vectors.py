@@ -103,7 +103,7 @@ class OnLatents(ABC):
     arrays: tuple[str, ...]
     """The pooled arrays, in the order in which the head was trained on them."""
     label_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest label that the head was trained on; plays no part in vectors."""
+    """Lowest and highest label that the head was trained on, for scores; vectors do not depend on it."""
 
     @property
     def module(self) -> torch.nn.Module:
