@@ -14,7 +14,13 @@ from permafrost.flows.experiment import Experiment, GridCell
 from permafrost.flows.experiment_nodes import CellName, ExperimentNodes
 from permafrost.flows.graph import Graph, Input, Node
 from permafrost.flows.matched_widths import with_widths_matched
-from permafrost.flows.methods.method import BackboneUse, Cell, EvaluationSite, RoleStores
+from permafrost.flows.methods.method import (
+    BackboneUse,
+    Cell,
+    EvaluationSite,
+    Method,
+    RoleStores,
+)
 from permafrost.flows.nodes.adapting import adapt_node, planned_identity, store_node
 from permafrost.flows.nodes.corpora import corpus_node, texts_node
 from permafrost.flows.nodes.extraction import extract_node, source_of
@@ -247,6 +253,10 @@ class _Builder:
         if name not in self._pretrainings:
             self._pretrainings[name] = self.experiment.pretrainings[name].node(name, self)
         return self._pretrainings[name]
+
+    def cell(self, method: str, task: str, seed: int) -> tuple[Method, Cell]:
+        """Another method of the experiment, by its name, and what it is on a task."""
+        return self.experiment.methods[method], self._cell(self.experiment.cell(method, task, seed))
 
     def resolved(self, backbone: BackboneConfig | None) -> ResolvedBackbone:
         """A backbone with its files and sizes; None for the experiment's own."""

@@ -26,6 +26,7 @@ from permafrost.flows.methods import MethodConfig
 from permafrost.flows.methods.layers import Pretraining
 from permafrost.flows.methods.probes import ProbeConfig
 from permafrost.flows.plain_document import plain_document
+from permafrost.flows.read_methods import check_read_methods
 from permafrost.flows.recipes import DEFAULT_RECIPE, RecipeField
 from permafrost.flows.wrong_fields import missing_entry, wrong_fields
 from permafrost.flows.yaml_reader import MAX_FILE_BYTES, MAX_NESTING, read_yaml
@@ -191,6 +192,7 @@ class Experiment(BaseModel):
                     f"methods.{name} starts from the pretraining {quoted(encoders)}; there are "
                     f"{', '.join(self.pretrainings) or 'none'}"
                 )
+        check_read_methods(self.methods, self.tasks_of)
         for number, claim in enumerate(self.report.claims):
             for name in (claim.higher, *claim.lower):
                 if name not in self.methods:

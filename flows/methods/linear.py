@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -45,7 +46,31 @@ def _several(value: Any) -> Any:
     return tuple(map(index_as_text, values))
 
 
-class LinearMethod(Method):
+class ClassifierFields(BaseModel):
+    """What every linear classifier of an experiment has, whatever its vectors are."""
+
+    classifier: Classifier = "logistic"
+    """`logistic` regression, or a linear `svm`."""
+    c: Strengths = (0.01, 0.1, 1.0, 10.0)
+    """Inverse regularisation strengths, of which dev chooses one."""
+    pair_features: PairFeatures = "full"
+    """What the classifier sees of a pair (u, v): [u, v, |u - v|, u * v], or with `concat` [u, v]."""
+    labels: Literal["true", "shuffled"] = "true"
+    """`shuffled` makes this a control, once per seed: it must sit at chance."""
+    metric: ClassMetric | None = None
+    """What is compared on dev and reported; the task's own if not given."""
+    max_iter: int = Field(default=5000, ge=1, le=MAX_STEPS)
+    """Steps of the solver, at most; `converged` in metrics.json says whether it needed fewer."""
+    tasks: tuple[str, ...] | None = None
+    """Only these tasks; every task with classes if not given."""
+
+    def classifier_fields(self, metric: Metric) -> dict[str, Any]:
+        """Those of `ClassifierConfig` but for the seed, on a task whose own metric is given."""
+        shared = ("classifier", "c", "pair_features", "labels", "max_iter")
+        return {n: getattr(self, n) for n in shared} | {"metric": self.metric or metric}
+
+
+class LinearMethod(Method, ClassifierFields):
     """A linear classifier on vectors from cached features, once per task with classes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,20 +90,6 @@ class LinearMethod(Method):
     """How several layers become one vector."""
     normalise: Literal["none", "l2"] = "none"
     """`l2` divides each vector by its length."""
-    classifier: Classifier = "logistic"
-    """`logistic` regression, or a linear `svm`."""
-    c: Strengths = (0.01, 0.1, 1.0, 10.0)
-    """Inverse regularisation strengths, of which dev chooses one."""
-    pair_features: PairFeatures = "full"
-    """What the classifier sees of a pair (u, v): [u, v, |u - v|, u * v], or with `concat` [u, v]."""
-    labels: Literal["true", "shuffled"] = "true"
-    """`shuffled` makes this a control, once per seed: it must sit at chance."""
-    metric: ClassMetric | None = None
-    """What is compared on dev and reported; the task's own if not given."""
-    max_iter: int = Field(default=5000, ge=1, le=MAX_STEPS)
-    """Steps of the solver, at most; `converged` in metrics.json says whether it needed fewer."""
-    tasks: tuple[str, ...] | None = None
-    """Only these tasks; every task with classes if not given."""
     backbone: str | None = None
     """Name of an adapted backbone to read in place of the experiment's; see `adapted`."""
 
@@ -99,9 +110,7 @@ class LinearMethod(Method):
 
     def linear_config(self, metric: Metric, seed: int) -> LinearConfig:
         """The complete config of the stage on a task whose own metric is given."""
-        shared = ("classifier", "c", "pair_features", "labels", "max_iter")
-        fields = {name: getattr(self, name) for name in shared}
-        fields["metric"] = self.metric or metric
+        fields = self.classifier_fields(metric)
         return LinearConfig(**fields, vectors=self.vectors, seed=seed if self.is_random else 0)
 
     @property

@@ -93,6 +93,10 @@ class Upstream(Protocol):
         """What several heads start from."""
         ...
 
+    def cell(self, method: str, task: str, seed: int) -> "tuple[Method, Cell]":
+        """Another method of the experiment, by its name, and what it is on a task."""
+        ...
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -188,6 +192,18 @@ class Method(Kind, ABC):
     def pretraining(self) -> str | None:
         """Name of the pretraining that it starts from."""
         return None
+
+    @property
+    def read_method(self) -> str | None:
+        """Name of the method whose fits it reads, on the same tasks with the same seeds."""
+        return None
+
+    def require_readable(self, other: "Method") -> None:
+        """Check that it can read the fits of the method that it names.
+
+        Raises:
+            ValueError: it cannot; what is wrong, to stand behind the other's name.
+        """
 
     def role_on(self, task: CorpusConfig | None) -> Role:
         """What it is in the report on a task of the experiment, or on one of an evaluation (None)."""

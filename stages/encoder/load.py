@@ -110,6 +110,7 @@ def find_answers(home: Path, name: str, backbone: str | None) -> FittedAnswers:
 
 def _linear(home: Path, made: "_Trained", backbone: str | None) -> FittedAnswers:
     model = load_linear(made.folder)
+    assert model.vectors is not None, "classifiers on heads are of a stage of their own"
     found = [_target(home, store, made.arrays, backbone) for store in made.stores]
     arrays = required_arrays(model.vectors, found[0].sizes)
     targets = tuple(replace(target, arrays=arrays) for target in found)

@@ -1,18 +1,30 @@
-"""Linear: a linear probe or a linear SVM on frozen vectors."""
+"""Linear: a linear probe or a linear SVM on frozen vectors, of the backbone or of a head."""
 
-from permafrost.stages.linear.config import Classifier, ClassMetric, LinearConfig, PairFeatures
+from permafrost.stages.linear.config import (
+    Classifier,
+    ClassifierConfig,
+    ClassMetric,
+    LinearConfig,
+    PairFeatures,
+)
 from permafrost.stages.linear.fitting import LinearResult, linear_examples, run_linear
 from permafrost.stages.linear.model import LinearModel, load_linear, pair_inputs
+from permafrost.stages.linear.on_head import OnHeadConfig, Weights, drawn_head, run_on_head
 
 __all__ = [
     "ClassMetric",
     "Classifier",
+    "ClassifierConfig",
     "LinearConfig",
     "LinearModel",
     "LinearResult",
+    "OnHeadConfig",
     "PairFeatures",
+    "Weights",
+    "drawn_head",
     "linear_examples",
     "load_linear",
     "pair_inputs",
     "run_linear",
+    "run_on_head",
 ]

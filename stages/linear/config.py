@@ -18,17 +18,14 @@ Strengths = Annotated[
 ]
 
 
-class LinearConfig(BaseModel):
-    """A linear classifier on frozen vectors, standardised by those of train.
+class ClassifierConfig(BaseModel):
+    """A linear classifier on the vectors of examples, standardised by those of train.
 
-    Every pair of `vectors` and `c` is fitted on train and the one with the best metric on dev kept; of
-    equal ones the earlier vectors, then the smaller c.
+    Every `c` is fitted on train and the one with the best metric on dev kept; of equal ones the smaller.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    vectors: tuple[EmbedConfig, ...] = Field(min_length=1)
-    """Ways to make the vectors, of which one is chosen."""
     classifier: Classifier = "logistic"
     """`logistic`: a (multinomial) logistic regression, solved by L-BFGS; `svm`: a linear support vector
     machine with squared hinge loss, one against the rest, whose intercept is regularised too, as in
@@ -48,6 +45,17 @@ class LinearConfig(BaseModel):
     """The maximum number of solver steps; `converged` says whether it needed fewer."""
     n_map_texts: int = Field(default=MAP_TEXTS, ge=0, le=MAX_TEXTS)
     """The maximum number of test texts on the map of vectors, spread evenly; for classes of single texts."""
+
+
+class LinearConfig(ClassifierConfig):
+    """A linear classifier on frozen vectors, of which dev chooses too.
+
+    Every pair of `vectors` and `c` is fitted on train and the one with the best metric on dev kept; of
+    equal ones the earlier vectors, then the smaller c.
+    """
+
+    vectors: tuple[EmbedConfig, ...] = Field(min_length=1)
+    """Ways to make the vectors, of which one is chosen."""
 
     @field_validator("vectors")
     @classmethod

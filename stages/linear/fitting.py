@@ -5,8 +5,8 @@ classifier, up to the rounding of sums on another machine.
 Axes: n examples, d width of a vector.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import CorpusVectors, EmbedConfig, Features, embed_corpus
+from permafrost.stages.embed import EmbedConfig, Features, embed_corpus
 from permafrost.stages.fit import Examples, FitData, Predictions, evaluate
 from permafrost.stages.fit.logistic import logistic_regression
 from permafrost.stages.fit.splits import require_metric, splits
-from permafrost.stages.linear.config import LinearConfig
+from permafrost.stages.linear.config import ClassifierConfig, LinearConfig
 from permafrost.stages.linear.model import LinearModel, inputs
 from permafrost.stages.metrics.vector_map import spread_evenly, vector_map
 from permafrost.stages.scoring.answers import SPLITS, answer_metrics, answers_table
@@ -45,9 +45,20 @@ class LinearResult:
 
 
 @dataclass(frozen=True)
+class MadeVectors:
+    """One vector per text of a corpus, and how they were made."""
+
+    rows: Float32[np.ndarray, "n_texts d"]
+    made_as: EmbedConfig | None
+    """None for those of a head."""
+    choice: Mapping[str, str] = field(default_factory=dict)
+    """What was chosen to make them, for tables."""
+
+
+@dataclass(frozen=True)
 class _Fitted:
     model: LinearModel
-    made: CorpusVectors
+    made: MadeVectors
     n_iter: int
     dev: float
     """The metric on dev, with the labels used for the choice."""
@@ -70,11 +81,33 @@ def run_linear(
         InputError: a task without classes, a split that is missing, one class only in train, f1 of more
             than two classes; see also `embed_corpus`.
     """
+
+    def candidates() -> Iterable[MadeVectors]:
+        for vectors in config.vectors:
+            made = embed_corpus(vectors, prompt_features, corpus, progress)
+            yield MadeVectors(made.vectors, vectors, made.choice)
+
+    return fit_classifier(config, candidates(), corpus, progress)
+
+
+def fit_classifier(
+    config: ClassifierConfig, candidates: Iterable[MadeVectors], corpus: Corpus, progress: Progress
+) -> LinearResult:
+    """Fit every c on each of the candidates, keep the best on dev, and score it with true labels.
+
+    Args:
+        config: classifier and strengths.
+        candidates: vectors of the corpus' texts, at least one kind of them, each made when it is needed.
+        corpus: a task with classes.
+        progress: told the candidates.
+
+    Raises:
+        InputError: see `linear_examples`.
+    """
     data, (train, dev), scored = linear_examples(config, corpus)
     best: _Fitted | None = None
-    for vectors in config.vectors:
-        made = embed_corpus(vectors, prompt_features, corpus, progress)
-        for fitted in _candidates(config, vectors, made, (train, dev), data, progress):
+    for made in candidates:
+        for fitted in _candidates(config, made, (train, dev), data, progress):
             if best is None or fitted.dev > best.dev:
                 best = fitted
     assert best is not None, "there is at least one candidate"
@@ -82,7 +115,7 @@ def run_linear(
 
 
 def linear_examples(
-    config: LinearConfig, corpus: Corpus
+    config: ClassifierConfig, corpus: Corpus
 ) -> tuple[FitData, tuple[Examples, Examples], dict[str, Examples]]:
     """What a classifier learns from and is scored on: the corpus, train and dev, and dev and test.
 
@@ -110,9 +143,8 @@ def _data(corpus: Corpus) -> FitData:
 
 
 def _candidates(
-    config: LinearConfig,
-    vectors: EmbedConfig,
-    made: CorpusVectors,
+    config: ClassifierConfig,
+    made: MadeVectors,
     learnt: tuple[Examples, Examples],
     data: FitData,
     progress: Progress,
@@ -123,7 +155,7 @@ def _candidates(
 
     train, dev = learnt
     scaler = StandardScaler(copy=False)
-    rows = scaler.fit_transform(inputs(_sides(made.vectors, train), config.pair_features))
+    rows = scaler.fit_transform(inputs(_sides(made.rows, train), config.pair_features))
     fitted: list[_Fitted] = []
     progress.start("linear", len(config.c), "candidates")
     try:
@@ -132,7 +164,7 @@ def _candidates(
             model = LinearModel(
                 task=data.task,
                 label_names=data.label_names,
-                vectors=vectors,
+                vectors=made.made_as,
                 classifier=config.classifier,
                 c=c,
                 pair_features=config.pair_features,
@@ -142,7 +174,7 @@ def _candidates(
                 mean=np.asarray(scaler.mean_),
                 scale=np.asarray(scaler.scale_),
             )
-            answers = model.predict(*_sides(made.vectors, dev))
+            answers = model.predict(*_sides(made.rows, dev))
             score = evaluate(config.metric, dev.labels, answers)
             fitted.append(_Fitted(model, made, int(np.max(solver.n_iter_)), score))
             progress.advance(1, f"dev {score:.4f}")
@@ -152,7 +184,7 @@ def _candidates(
 
 
 def _solved(
-    config: LinearConfig, c: float, rows: NDArray[np.float64], labels: NDArray[np.int64]
+    config: ClassifierConfig, c: float, rows: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> Any:
     """Warns, as scikit-learn does, where it does not converge."""
     from sklearn.svm import LinearSVC
@@ -165,10 +197,10 @@ def _solved(
 
 
 def _scored(
-    config: LinearConfig, best: _Fitted, scored: dict[str, Examples], data: FitData
+    config: ClassifierConfig, best: _Fitted, scored: dict[str, Examples], data: FitData
 ) -> LinearResult:
     model = best.model
-    answers = {n: (s, _answers(model, best.made.vectors, s)) for n, s in scored.items()}
+    answers = {n: (s, _answers(model, best.made.rows, s)) for n, s in scored.items()}
     metrics = {
         **answer_metrics(config.metric, data, answers),
         "choice": {**best.made.choice, "c": model.c},
@@ -176,7 +208,7 @@ def _scored(
         "converged": best.n_iter < config.max_iter,
         "n_iter": best.n_iter,
     }
-    vectors = _map(config.n_map_texts, best.made.vectors, scored["test"], data)
+    vectors = _map(config.n_map_texts, best.made.rows, scored["test"], data)
     return LinearResult(model, ScoreResult(metrics, answers_table(data, answers), None, vectors))
 
 

@@ -27,11 +27,12 @@ _ARRAYS = ("classes", "coef", "intercept", "mean", "scale")
 
 @dataclass(frozen=True)
 class LinearModel:
-    """Classes from vectors that were made as `vectors` says."""
+    """Classes from vectors."""
 
     task: TaskKind
     label_names: tuple[str, ...]
-    vectors: EmbedConfig
+    vectors: EmbedConfig | None
+    """How they are made; None for those of a head, which is beside the classifier."""
     classifier: Classifier
     c: float
     pair_features: PairFeatures
@@ -65,10 +66,13 @@ class LinearModel:
         if rows.shape[1] != self.coef.shape[1]:
             raise InputError(
                 f"the vectors are {sides[0].shape[1]} wide, which makes {rows.shape[1]} columns, but the "
-                f"classifier was fitted on {self.coef.shape[1]}; make them as its config says: "
-                f"{self.vectors.model_dump_json()}"
+                f"classifier was fitted on {self.coef.shape[1]}; make them as they were made for it: "
+                f"{self._how()}"
             )
         return (rows - self.mean) / self.scale @ self.coef.T + self.intercept
+
+    def _how(self) -> str:
+        return "with its head" if self.vectors is None else self.vectors.model_dump_json()
 
     def predict(self, *sides: Float[np.ndarray, "n d"]) -> Int64[np.ndarray, " n"]:
         """Class indices.
@@ -109,7 +113,7 @@ class LinearModel:
             "format": FORMAT,
             "task": self.task,
             "label_names": list(self.label_names),
-            "vectors": self.vectors.model_dump(mode="json"),
+            "vectors": self.vectors and self.vectors.model_dump(mode="json"),
             "classifier": self.classifier,
             "c": self.c,
             "pair_features": self.pair_features,
@@ -133,7 +137,7 @@ def load_linear(folder: Path) -> LinearModel:
         return LinearModel(
             task=record["task"],
             label_names=tuple(record["label_names"]),
-            vectors=EmbedConfig.model_validate(record["vectors"]),
+            vectors=record["vectors"] and EmbedConfig.model_validate(record["vectors"]),
             classifier=record["classifier"],
             c=record["c"],
             pair_features=record["pair_features"],

@@ -27,7 +27,7 @@ from permafrost.stages.graphs.knowledge_graph import KnowledgeSource
 from permafrost.stages.graphs.relevance import Relevance
 from permafrost.stages.heads import PygConv, PygPoolHead
 from permafrost.stages.kinds import CATEGORIES, Kind, kind_name
-from permafrost.stages.linear import LinearConfig
+from permafrost.stages.linear import LinearConfig, OnHeadConfig
 from permafrost.stages.mteb_evaluation import HubTask
 from permafrost.stages.probes import (
     GeometryConfig,
@@ -46,7 +46,7 @@ UNIONS = (ControlConfig, NextTokenConfig)
 PLAIN = (
     *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig),
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),
-    *(FinetuneConfig, FinetuneOptim, FinetuneScoreConfig),
+    *(FinetuneConfig, FinetuneOptim, FinetuneScoreConfig, OnHeadConfig),
     *(ScoreConfig, SensitivityConfig, SimilarityConfig, TaskScoreConfig, TokenGraphConfig),
 )
 OF_CORPORA = TaskSource | KnowledgeSource | Relevance | Facts
