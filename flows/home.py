@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     # An encoder needs torch, whose import takes seconds; most of a home can be read without it.
     from transformers import PreTrainedTokenizerBase
 
+    from permafrost.flows.sharing import Copied
     from permafrost.stages.encoder import Encoder, GraphTextEncoder, TunedEncoder
 
 FILE = "file://"
@@ -201,6 +202,49 @@ class Home:
             holding, array, digests, budget_bytes=memory_bytes, tokens=tokens, texts=texts
         )
 
+    def pull(
+        self,
+        source: "str | PathLike[str] | Home",
+        store: str | None = None,
+        *,
+        arrays: str | Sequence[str] = "*",
+        corpus: str | None = None,
+        dry_run: bool = False,
+    ) -> "Copied":
+        """Copy what this home lacks of another home's feature store; what is there already stays as it is.
+
+        Args:
+            source: the other home: a folder or a URL.
+            store: beginning of the store's id; not needed where there is only one.
+            arrays: names of arrays, or patterns of them: `hidden/6`, `["hidden/*", "values/3"]`.
+            corpus: a task of the other home, or `corpus/<key>`: only segments that hold its texts, whole.
+            dry_run: only find out what would be copied.
+
+        Returns:
+            What was copied: `as_json()` has counts and bytes.
+
+        Raises:
+            NotFoundError: there is no such home, store, array or corpus.
+            InputError: a name fits several, or both homes are the same.
+            CorruptDataError: something in the source is not what its receipt says.
+            StoreBusyError: another process writes to this home's store.
+        """
+        there = open_existing_home(source, SilentProgress())
+        return _shared(there, self.folder, store, arrays, corpus, dry_run)
+
+    def push(
+        self,
+        target: "str | PathLike[str] | Home",
+        store: str | None = None,
+        *,
+        arrays: str | Sequence[str] = "*",
+        corpus: str | None = None,
+        dry_run: bool = False,
+    ) -> "Copied":
+        """Copy what another home lacks of a feature store of this home to there. Otherwise as `pull`."""
+        there = open_home(target, SilentProgress())
+        return _shared(self.folder, there, store, arrays, corpus, dry_run)
+
     def _holding(
         self, array: str, texts: Sequence[str], digests: Sequence[str], store: str | None
     ) -> FeatureStore:
@@ -222,6 +266,23 @@ class Home:
                 f"{array} of all {len(digests)} texts{nearest}; extract them first"
             )
         return holding[0]
+
+
+def _shared(
+    source: Path,
+    target: Path,
+    store: str | None,
+    arrays: str | Sequence[str],
+    corpus: str | None,
+    dry_run: bool,
+) -> "Copied":
+    from permafrost.flows.sharing import Wanted, copy_between, would_copy
+
+    names = arrays.split(",") if isinstance(arrays, str) else arrays
+    wanted = Wanted(store, tuple(names), corpus)
+    if dry_run:
+        return would_copy(source, target, wanted)
+    return copy_between(source, target, wanted, lambda _: SilentProgress())
 
 
 def _holds(store: FeatureStore, array: str, digests: Sequence[str]) -> bool:

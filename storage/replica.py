@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,17 +204,34 @@ class Replica:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".draft-{path.name}-{os.getpid()}-{time.monotonic_ns()}")
         try:
-            with self._wire("read", key):
-                found = obstore.head(self._store, key)
-                size = found["size"]
-                with draft.open("wb") as file:
-                    for start in range(0, size, PIECE_BYTES):
-                        end = min(start + PIECE_BYTES, size)
-                        file.write(obstore.get_range(self._store, key, start=start, end=end))
+            tag = self.download(path, draft)
             draft.replace(path)
-            self._tags[key] = found["e_tag"] or ""
+            self._tags[key] = tag
         finally:
             draft.unlink(missing_ok=True)
+
+    def download(
+        self, path: Path, target: Path, moved: Callable[[int], None] = lambda _: None
+    ) -> str:
+        """Write the object of a local path to the file `target`; returns its entity tag.
+
+        Args:
+            path: in the replica.
+            target: anywhere; overwritten.
+            moved: told the bytes of every piece.
+
+        Raises:
+            CorruptDataError: the object does not exist.
+        """
+        key = self.key_of(path)
+        with self._wire("read", key), target.open("wb") as file:
+            found = obstore.head(self._store, key)
+            size = found["size"]
+            for start in range(0, size, PIECE_BYTES):
+                end = min(start + PIECE_BYTES, size)
+                file.write(obstore.get_range(self._store, key, start=start, end=end))
+                moved(end - start)
+        return found["e_tag"] or ""
 
     def put(self, source: Path, target: Path) -> str:
         """Upload `source` as the object of `target`, by one PUT or as a multipart upload, which appears only

@@ -17,6 +17,7 @@ from permafrost.flows.cli import (
     listings,
     maintenance,
     prediction,
+    sharing,
     statistics,
     texts,
 )
@@ -58,6 +59,7 @@ for module in (
     listings,
     inspection,
     statistics,
+    sharing,
     maintenance,
 ):
     module.register(app)

@@ -10,8 +10,7 @@ however many texts there are. A batch that does not fit in memory is split, and 
 
 import contextlib
 import shutil
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -27,13 +26,14 @@ from permafrost.stages.extraction.recipes import encode
 from permafrost.stages.extraction.segment_pool import InProcess, SegmentPool, SegmentTask, task_of
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.writing import DiskThread
-from permafrost.storage.errors import DiskFullError, InputError, StoreBusyError
+from permafrost.storage.errors import DiskFullError, InputError
 from permafrost.storage.features.layout import Axes
 from permafrost.storage.features.projections import has_projection, write_projection
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.segment_drafts import SealedSegment
 from permafrost.storage.features.segments import build_table, pack
 from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.waiting import writing_when_free
 from permafrost.storage.features.writing import StoreWriter, writing
 from permafrost.storage.paths import require_writable
 from permafrost.storage.progress import Progress
@@ -41,8 +41,6 @@ from permafrost.storage.replica import replica_of
 
 LoadBackbone = Callable[[], Backbone]
 
-LOOK_S = 1.0
-"""How often to see whether a store is free."""
 DISK_MARGIN = 64 << 20
 """Bytes that stay free beyond what an extraction is predicted to write."""
 
@@ -161,29 +159,11 @@ def recompute_cells(
         progress.finish()
 
 
-@contextlib.contextmanager
 def _writer(
     store: FeatureStore, runtime: ExtractRuntime, progress: Progress
-) -> Generator[StoreWriter]:
-    """As `writing`; waits for another writer if `runtime` says so."""
-    with contextlib.ExitStack() as stack:
-        waited = False
-        while True:
-            try:
-                writer = stack.enter_context(writing(store))
-                break
-            except StoreBusyError as error:
-                if runtime.busy == "end":
-                    raise
-                if not waited:
-                    progress.start("wait", 0, "")
-                waited = True
-                progress.advance(0, f"waiting for {error.writer}, which writes the feature store")
-                time.sleep(LOOK_S)
-        if waited:
-            progress.finish()
-            store.forget()  # what the other one has written is there now
-        yield writer
+) -> contextlib.AbstractContextManager[StoreWriter]:
+    """The store's writer; waits for another one if `runtime` says so."""
+    return writing(store) if runtime.busy == "end" else writing_when_free(store, progress)
 
 
 class _Done:

@@ -296,9 +296,17 @@ class FeatureStore:
     def reopen_shard(self, segment: int, array: str) -> ShardRows:
         """As `open_shard`, but not cached: every chunk will be verified again."""
         receipt = self.checked_receipt(segment, array)
-        spec, axes = self.spec(array), self.record.axes
         path = self.shard_path(segment, array)
         fetch_missing([path])
+        return self.rows_at(path, receipt)
+
+    def rows_at(self, path: Path, receipt: Receipt) -> ShardRows:
+        """The rows of a shard of this store that lies at `path`, be it not in its place yet.
+
+        Raises:
+            CorruptDataError: it is not what the receipt says.
+        """
+        spec, axes = self.spec(receipt.array), self.record.axes
         return ShardRows(
             path,
             seal=receipt.seal,

@@ -65,7 +65,7 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
     progress.start("verify", len(cells), "cells")
     try:
         for number in numbers:
-            problem = _verify_table(store, number)
+            problem = table_problem(store, number)
             if problem:
                 damage.append(Damage(number, None, problem))
         broken = {d.segment for d in damage}
@@ -125,7 +125,8 @@ def _verify_projections(store: FeatureStore) -> list[Damage]:
     return found
 
 
-def _verify_table(store: FeatureStore, number: int) -> str | None:
+def table_problem(store: FeatureStore, number: int) -> str | None:
+    """What is wrong with the table of a segment, its texts and their digests included; None if nothing is."""
     try:
         segment = store.segment(number)
     except CorruptDataError as error:

@@ -1,0 +1,34 @@
+"""Waiting until a store has no other writer."""
+
+import contextlib
+import time
+from collections.abc import Generator
+
+from permafrost.storage.errors import StoreBusyError
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import StoreWriter, writing
+from permafrost.storage.progress import Progress
+
+LOOK_S = 1.0
+"""How often to see whether a store is free."""
+
+
+@contextlib.contextmanager
+def writing_when_free(store: FeatureStore, progress: Progress) -> Generator[StoreWriter]:
+    """As `writing`, but waits for another writer to end, which `progress` is told."""
+    with contextlib.ExitStack() as stack:
+        waited = False
+        while True:
+            try:
+                writer = stack.enter_context(writing(store))
+                break
+            except StoreBusyError as error:
+                if not waited:
+                    progress.start("wait", 0, "")
+                waited = True
+                progress.advance(0, f"waiting for {error.writer}, which writes the feature store")
+                time.sleep(LOOK_S)
+        if waited:
+            progress.finish()
+            store.forget()  # what the other one has written is there now
+        yield writer
