@@ -29,7 +29,7 @@ from permafrost.stages.report.pretraining import Pretraining
 from permafrost.stages.report.probes import Probe
 from permafrost.stages.report.subgraphs import GraphExample
 from permafrost.stages.report.tables import ResultsTable
-from permafrost.stages.report.token_summary import TaskSummary
+from permafrost.stages.report.token_summary import TaskSummary, word_classes_table
 from permafrost.stages.report.tokens import KINDS
 from permafrost.stages.report.weighed_text import Example, pieces_html
 
@@ -122,6 +122,7 @@ def render(page: Page) -> str:
         ],
         "graph_types": TYPE_NAMES,
         "weighed": page.weighed,
+        "word_classes": [t for t in map(word_classes_table, page.weighed) if t.rows],
         "kinds": KINDS,
         "costs": page.costs,
         "extractions": page.extractions,

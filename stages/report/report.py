@@ -75,6 +75,7 @@ from permafrost.stages.report.token_summary import (
     summary_figure,
     summary_table,
     token_weights_table,
+    word_classes_table,
 )
 from permafrost.stages.report.tokens import TextTokens, read_tokens, read_weights
 from permafrost.stages.report.weighed_text import token_picture
@@ -300,6 +301,7 @@ def plain_tables(
         controls_table(control_findings(table)),
         *map(layers_table, layers),
         *map(token_weights_table, weighed),
+        *map(word_classes_table, weighed),
         choices_table(choices),
         settled_table(choices),
         costs_table(costs),

@@ -19,11 +19,12 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from permafrost.stages.report.canvas import drawable
-from permafrost.stages.report.entries import hundredths
+from permafrost.stages.report.entries import DASH, hundredths
 from permafrost.stages.report.frame import DASHES, framed, legend_height, line, marks_of
 from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.palette import INK, KIND_COLOURS, MUTED, Mark
 from permafrost.stages.report.tokens import KINDS, CellWeights, Reading, ReadToken
+from permafrost.stages.report.word_classes import WORD_CLASSES, by_class, relative
 
 N_POSITIONS = 10
 SCHEMA = pa.schema(
@@ -38,10 +39,13 @@ SCHEMA = pa.schema(
         *(pa.field(f"weight_{kind}", pa.float64(), nullable=False) for kind in KINDS),
         *(pa.field(f"tokens_{kind}", pa.float64(), nullable=False) for kind in KINDS),
         *(pa.field(f"position_{i + 1}", pa.float64(), nullable=False) for i in range(N_POSITIONS)),
+        *(pa.field(f"weight_{c}_words", pa.float64(), nullable=False) for c in WORD_CLASSES),
+        *(pa.field(f"tokens_{c}_words", pa.float64(), nullable=False) for c in WORD_CLASSES),
     ]
 )
 """Columns of `token_summary.parquet`, one row per cell: tokens per text, entropy in nats and its exponential,
-shares of the weight and of the tokens by kind, and shares of the weight by tenth of the text."""
+shares of the weight and of the tokens by kind, shares of the weight by tenth of the text, and shares of the
+weight and of the tokens by class of word."""
 _BAR = 19.0
 _LEAST = 1 / 16
 """Smallest ratio to the uniform weight that is drawn; smaller ones are drawn here."""
@@ -64,6 +68,8 @@ class MethodSummary:
     """Share of the weight by kind of token, in the order of `KINDS`."""
     positions: Float64[np.ndarray, " n_positions"]
     """Share of the weight by tenth of the text."""
+    classes: Float64[np.ndarray, " n_classes"]
+    """Share of the weight by class of word, in the order of `WORD_CLASSES`."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,8 @@ class TaskSummary:
     """Mean number of tokens per text."""
     kinds: Float64[np.ndarray, " n_kinds"]
     """Share of the tokens by kind, which is the share of the weight under mean pooling."""
+    classes: Float64[np.ndarray, " n_classes"]
+    """Share of the tokens by class of word."""
     methods: tuple[MethodSummary, ...]
 
 
@@ -100,6 +108,7 @@ def summaries(table: pa.Table) -> tuple[TaskSummary, ...]:
             n_texts=int(_mean(rows, "n_texts")),
             n_tokens=_mean(rows, "n_tokens"),
             kinds=np.array([_mean(rows, f"tokens_{kind}") for kind in KINDS]),
+            classes=np.array([_mean(rows, f"tokens_{c}_words") for c in WORD_CLASSES]),
             methods=tuple(_method(method, rows_of) for method, rows_of in methods.items()),
         )
         for task, methods in tasks.items()
@@ -169,6 +178,10 @@ def _row(
         [by_kind(u, words) for u, (_, words) in zip(uniform, texts, strict=True)], axis=0
     )
     positions = np.mean([by_position(weights) for weights, _ in texts], axis=0)
+    classes = np.mean([by_class(weights, words) for weights, words in texts], axis=0)
+    of_tokens = np.mean(
+        [by_class(u, words) for u, (_, words) in zip(uniform, texts, strict=True)], axis=0
+    )
     return {
         "method": cell.method,
         "task": cell.task,
@@ -180,6 +193,8 @@ def _row(
         **{f"weight_{kind}": float(share) for kind, share in zip(KINDS, kinds, strict=True)},
         **{f"tokens_{kind}": float(share) for kind, share in zip(KINDS, tokens, strict=True)},
         **{f"position_{i + 1}": float(share) for i, share in enumerate(positions)},
+        **{f"weight_{c}_words": float(w) for c, w in zip(WORD_CLASSES, classes, strict=True)},
+        **{f"tokens_{c}_words": float(n) for c, n in zip(WORD_CLASSES, of_tokens, strict=True)},
     }
 
 
@@ -191,6 +206,7 @@ def _method(method: str, rows: Sequence[Mapping[str, Any]]) -> MethodSummary:
         effective_tokens=_mean(rows, "effective_tokens"),
         kinds=np.array([_mean(rows, f"weight_{kind}") for kind in KINDS]),
         positions=np.array([_mean(rows, f"position_{i + 1}") for i in range(N_POSITIONS)]),
+        classes=np.array([_mean(rows, f"weight_{c}_words") for c in WORD_CLASSES]),
     )
 
 
@@ -290,6 +306,32 @@ def _drawn(positions: Float64[np.ndarray, " n_positions"]) -> Float64[np.ndarray
 
 def _title(axes: Axes, text: str) -> None:
     axes.set_title(drawable(text, 40), color=INK, fontsize=9.5)
+
+
+def word_classes_table(summary: TaskSummary) -> PlainTable:
+    """Weight of English function and content words under every method, and of one of their tokens as a
+    multiple of that under a plain mean; no rows where the texts have no such function words."""
+    shares = [(_UNIFORM, summary.classes), *((m.method, m.classes) for m in summary.methods)]
+    rows: list[tuple[str, ...]] = []
+    for name, classes in shares if summary.classes.all() else ():
+        function, content = relative(classes, summary.classes)
+        rows.append(
+            (
+                name,
+                *(hundredths(float(share)) for share in classes),
+                f"{function:.2f}",
+                f"{content:.2f}",
+                f"{function / content:.2f}" if content else DASH,
+            )
+        )
+    header = [f"{c} words" for c in WORD_CLASSES], [f"token of a {c} word" for c in WORD_CLASSES]
+    return PlainTable(
+        f"{summary.task}: share of the weight of English function words, × 100, by a list, and weight of one "
+        f"of their tokens relative to uniform, over {summary.n_texts} texts",
+        ("method", *header[0], *header[1], "function / content"),
+        tuple(rows),
+        n_names=1,
+    )
 
 
 def token_weights_table(summary: TaskSummary) -> PlainTable:

@@ -45,6 +45,11 @@ def test_every_table_is_there_with_a_rule_and_as_many_cells_in_each_row(written_
         "sts: score by layer, × 100",
         "ratio 0.2: share of the weight by kind of token, × 100, over 4 texts",
         "ratio 0.8: share of the weight by kind of token, × 100, over 4 texts",
+        *(
+            f"{task}: share of the weight of English function words, × 100, by a list, and weight of one of "
+            "their tokens relative to uniform, over 4 texts"
+            for task in ("ratio 0.2", "ratio 0.8")
+        ),
         "What was chosen on dev; metrics × 100",
         "Costs beside the test metric × 100; means over seeds",
         "Runs of the backbone",
