@@ -126,17 +126,24 @@ class ByHead:
 
     def _of_unique(self, unique: "Unique", context: "ExtractContext") -> "Made":
         fitted = find_fitted(context.home, self.artifact, self.backbone)
-        target = fitted.target
-        report = extract_unique(target, unique, context, None)
-        features = StoredFeatures(report.store, target.sizes, unique.digests)
-        made = fitted.vectors.of(features, context.progress("embed"))
+        first, *_ = targets = fitted.targets
+        # The prompts of an ensemble share the backbone, which is loaded at most once.
+        load = cache(
+            partial(
+                load_backbone, first.files, first.identity.compute_dtype, context.runtime.device
+            )
+        )
+        reports = [extract_unique(target, unique, context, load) for target in targets]
+        prompt_features = [StoredFeatures(r.store, first.sizes, unique.digests) for r in reports]
+        made = [fitted.vectors.of(f, context.progress("embed")) for f in prompt_features]
+        identities = [to_plain(target.identity) for target in targets]
         facts = {
-            "store": to_plain(target.identity),
-            "arrays": list(target.arrays),
+            **({"store": identities[0]} if len(targets) == 1 else {"stores": identities}),
+            "arrays": list(first.arrays),
             "head": self.artifact,
         }
-        vectors = fitted.vectors.joined([made], features.name)
-        return Made(vectors, [report], facts, report.n_tokens)
+        vectors = fitted.vectors.joined(made, prompt_features[0].name)
+        return Made(vectors, reports, facts, sum(r.n_tokens for r in reports))
 
 
 @dataclass(frozen=True)

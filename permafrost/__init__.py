@@ -176,7 +176,8 @@ def encode(
         method: a method without training by its name (`mean`, `last`, `wva`, ...), or a mapping with the
             fields of `EmbedConfig` (`{"method": "mean", "layers": "4-6"}`).
         head: a trained head of the home instead of a method: `fit/<key>`, or the beginning of a key; one
-            that was trained with its backbone, or a graph-text model, both `finetune/<key>`.
+            that was trained with its backbone, or a graph-text model, both `finetune/<key>`. Of a linear
+            classifier, `linear/<key>`, the vectors that it reads.
         graphs: for a graph-text model, the triples (head, relation, tail) of the graph of each text, None for
             a text without; or how texts are linked (`{"kind": "linked", "knowledge": {...}}`).
         home: see `open`; a head needs one.

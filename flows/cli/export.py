@@ -31,8 +31,8 @@ def export(
     artifact: Annotated[
         str,
         typer.Argument(
-            help="Artifact of a trained head (fit/<key>; choose/<key> of a grid), or of one trained with its "
-            "backbone (finetune/<key>).",
+            help="Artifact of a trained head (fit/<key>; choose/<key> of a grid), of a linear classifier "
+            "(linear/<key>), or of a head trained with its backbone (finetune/<key>).",
             show_default=False,
         ),
     ],

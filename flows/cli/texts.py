@@ -249,7 +249,8 @@ def embed(
         str | None,
         typer.Option(
             help="Artifact of a trained head (fit/<key>; choose/<key> of a grid), of one trained with its "
-            "backbone, or of a graph-text model (both finetune/<key>), instead of --method."
+            "backbone, or of a graph-text model (both finetune/<key>), instead of --method; linear/<key> "
+            "has the vectors that a linear classifier reads."
         ),
     ] = None,
     graphs: Annotated[

@@ -171,6 +171,13 @@ def answers_of(vectors: TextVectors) -> Answers:
     )
 
 
+def classes_known(vectors: HeadVectors | LinearAnswers) -> tuple[TaskKind, tuple[str, ...]]:
+    """The kind of corpus that it was trained on, and the names of its classes, if it has any."""
+    if isinstance(vectors, LinearAnswers):
+        return vectors.task, vectors.class_names
+    return vectors.head.facts.task, vectors.head.label_names
+
+
 def head_answers(head: LoadedHead) -> HeadAnswers:
     """The answers of a head.
 

@@ -3,22 +3,27 @@
 In the plain form the classifier of single texts is the last module of sentence-transformers, so that its
 `encode` gives logits. That of pairs reads two vectors side by side, which no module does: it lies in the
 folder `classifier`, in the files of a `Dense`. Names of classes are where transformers keeps them, in the
-backbone's config. Permafrost reads such a folder by the record and the head beside them. Any other head is
-exported in the module form, which has all of this already.
+backbone's config. Permafrost reads such a folder by the record and the head beside them. Any other head,
+and a linear classifier of pairs, is exported in the module form, which has all of this already.
 """
 
-import shutil
 from pathlib import Path
 
-import torch
-
+from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.encoder.answers import classes_known
 from permafrost.stages.encoder.load import FittedHead
-from permafrost.stages.encoder.module_form import HEAD, HEAD_FILES, RECORD, ModuleRecord
+from permafrost.stages.encoder.module_form import (
+    HEAD,
+    RECORD,
+    ModuleRecord,
+    reads_of,
+    write_head,
+)
 from permafrost.stages.encoder.plain_form import write_dense
-from permafrost.stages.encoder.vectors import HeadVectors
+from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.backbone import BackboneConfig, find_backbone
 from permafrost.stages.extraction.files import CONFIG
-from permafrost.stages.fit.models import PairClasses, SingleClasses
+from permafrost.stages.fit.models import PairClasses
 from permafrost.storage.durable import json_bytes, read_json
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -29,23 +34,15 @@ CLASSIFIER = "classifier"
 
 def require_classifier(fitted: FittedHead) -> None:
     """Raises: InputError: the head has no classes."""
-    if isinstance(fitted.vectors, HeadVectors) and fitted.vectors.head.label_names:
-        return
-    task = "similarity"
-    if isinstance(fitted.vectors, HeadVectors):
-        task = fitted.vectors.head.facts.task
+    task: TaskKind = "similarity"
+    if not isinstance(fitted.vectors, LatentVectors):
+        task, names = classes_known(fitted.vectors)
+        if names:
+            return
     raise InputError(
         f"{fitted.ref} was trained on a corpus of kind {quoted(task)}, so it has no classes; leave --as "
         "classifier out: of a folder of vectors, the cosine of two is what the head says of a pair"
     )
-
-
-def class_layer(fitted: FittedHead) -> torch.nn.Linear:
-    """The layer that reads vectors."""
-    assert isinstance(fitted.vectors, HeadVectors), "`require_classifier` checks this"
-    model = fitted.vectors.head.model
-    assert isinstance(model, SingleClasses | PairClasses), "heads with classes have one of these"
-    return model.classifier.linear
 
 
 def write_classifier(fitted: FittedHead, folder: Path) -> None:
@@ -55,19 +52,17 @@ def write_classifier(fitted: FittedHead, folder: Path) -> None:
         fitted: a head with classes.
         folder: as `write_plain` wrote it for a classifier.
     """
-    assert isinstance(fitted.vectors, HeadVectors), "`require_classifier` checks this"
-    head = fitted.vectors.head
-    names = dict(enumerate(head.label_names))
+    vectors = fitted.vectors
+    assert not isinstance(vectors, LatentVectors), "`require_classifier` checks this"
+    names = dict(enumerate(classes_known(vectors)[1]))
     classes = {
         "id2label": {str(number): name for number, name in names.items()},
         "label2id": {name: number for number, name in names.items()},
     }
     (folder / CONFIG).write_bytes(json_bytes(read_json(folder / CONFIG) | classes))
-    if isinstance(head.model, PairClasses):
-        write_dense(class_layer(fitted), folder / CLASSIFIER)
-    (folder / HEAD).mkdir()
-    for name in HEAD_FILES:
-        shutil.copyfile(fitted.folder / name, folder / HEAD / name)
+    if isinstance(vectors, HeadVectors) and isinstance(vectors.head.model, PairClasses):
+        write_dense(vectors.head.model.classifier.linear, folder / CLASSIFIER)
+    write_head(fitted, folder / HEAD)
     # The backbone is another one: without the blocks that are not read, and with a tokenizer that cuts.
     files = find_backbone(BackboneConfig(source=str(folder)))
     digests = {
@@ -77,7 +72,7 @@ def write_classifier(fitted: FittedHead, folder: Path) -> None:
     record = ModuleRecord(
         form="plain",
         artifact=str(fitted.ref),
-        reads="tokens",
+        reads=reads_of(vectors),
         arrays=fitted.target.arrays,
         identity=fitted.target.identity.model_copy(update=digests),
     )

@@ -68,8 +68,8 @@ def export_head(
 
     Args:
         home: where artifacts and feature stores lie.
-        artifact: `fit/<key>`, `finetune/<key>` of a head that was trained with its backbone, or the beginning
-            of a key.
+        artifact: `fit/<key>`, `choose/<key>`, `linear/<key>`, `finetune/<key>` of a head that was trained
+            with its backbone, or the beginning of a key.
         output: a folder that does not exist, or is empty.
         form: `auto` uses the plain form if it gives the same vectors, else the module form; `peft` writes the
             adapters alone.
@@ -136,7 +136,7 @@ def _export(
     reason, difference, written = None, None, "module"
     with _appearing(output) as draft:
         if form != "module":
-            reason = obstacle(fitted)
+            reason = obstacle(fitted, use)
             if reason is None:
                 write_plain(fitted, draft, use)
                 difference = plain_difference(fitted, draft, device, use)

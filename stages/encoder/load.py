@@ -40,6 +40,7 @@ LINEAR = "linear"
 """Stage of linear classifiers."""
 LAYERS = "layers"
 """`kind` in the config of a fit whose head reads every layer."""
+_STAGES = ("fit", CHOOSE, LINEAR)
 BATCH_TOKENS = ExtractRuntime().batch_tokens
 
 
@@ -50,8 +51,15 @@ class FittedHead:
     ref: ArtifactRef
     folder: Path
     """Folder of the artifact."""
-    vectors: HeadVectors | LatentVectors
-    target: ExtractTarget
+    vectors: HeadVectors | LatentVectors | LinearAnswers
+    """Of a linear classifier those of its method, which it answers from."""
+    targets: tuple[ExtractTarget, ...]
+    """What it reads: one, or one per prompt of an ensemble, in order."""
+
+    @property
+    def target(self) -> ExtractTarget:
+        """The first; all have the same backbone."""
+        return self.targets[0]
 
 
 def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
@@ -59,16 +67,18 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
 
     Args:
         home: where artifacts and feature stores lie.
-        name: `fit/<key>`, or `choose/<key>` of a grid, or the beginning of a key.
+        name: `fit/<key>`, `choose/<key>` of a grid, `linear/<key>`, or the beginning of a key.
         backbone: where the backbone is now; None if it has not moved.
 
     Raises:
         NotFoundError: there is no such artifact, or its feature store is gone.
-        InputError: it is not a fit, it is a head that scores pairs and has no vector for a text, or it uses
-            a plug-in that is not known here or whose code has changed.
+        InputError: it is none of these, it is a head that scores pairs and has no vector for a text, or it
+            uses a plug-in that is not known here or whose code has changed.
         IdentityMismatchError: the backbone is a different one; the message has both digests.
     """
-    made = _find(home, name, ("fit", CHOOSE))
+    made = _find(home, name)
+    if made.ref.stage == LINEAR:
+        return FittedHead(made.ref, made.folder, *_linear(home, made, backbone))
     vectors: HeadVectors | LatentVectors
     if made.is_of_layers:
         vectors = load_latent_head(made.folder, made.arrays, str(made.ref), made.label_range)
@@ -76,7 +86,7 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
         vectors = HeadVectors(load_head(made.folder))
     used = vectors.arrays if isinstance(vectors, LatentVectors) else (vectors.head.layer,)
     (store,) = made.stores
-    return FittedHead(made.ref, made.folder, vectors, _target(home, store, used, backbone))
+    return FittedHead(made.ref, made.folder, vectors, (_target(home, store, used, backbone),))
 
 
 @dataclass(frozen=True)
@@ -90,14 +100,13 @@ class FittedAnswers:
 
 
 def find_answers(home: Path, name: str, backbone: str | None) -> FittedAnswers:
-    """As `find_fitted`, for all that answers: heads, those that have no vector for a text too, and linear
-    classifiers (`linear/<key>`).
+    """As `find_fitted`, for all that answers: heads that have no vector for a text, too.
 
     Raises as `find_fitted`, and InputError: a head that was trained on pairs without labels.
     """
-    made = _find(home, name, ("fit", CHOOSE, LINEAR))
+    made = _find(home, name)
     if made.ref.stage == LINEAR:
-        return _linear(home, made, backbone)
+        return FittedAnswers(made.ref, *_linear(home, made, backbone))
     (store,) = made.stores
     if not made.is_of_layers:
         answers = head_answers(load_head(made.folder))
@@ -108,14 +117,16 @@ def find_answers(home: Path, name: str, backbone: str | None) -> FittedAnswers:
     return FittedAnswers(made.ref, answers, (_target(home, store, made.arrays, backbone),))
 
 
-def _linear(home: Path, made: "_Trained", backbone: str | None) -> FittedAnswers:
+def _linear(
+    home: Path, made: "_Trained", backbone: str | None
+) -> tuple[LinearAnswers, tuple[ExtractTarget, ...]]:
     model = load_linear(made.folder)
     assert model.vectors is not None, "classifiers on heads are of a stage of their own"
     found = [_target(home, store, made.arrays, backbone) for store in made.stores]
     arrays = required_arrays(model.vectors, found[0].sizes)
     targets = tuple(replace(target, arrays=arrays) for target in found)
     answers = LinearAnswers(model.vectors, found[0].sizes, len(targets), model=model)
-    return FittedAnswers(made.ref, answers, targets)
+    return answers, targets
 
 
 @dataclass(frozen=True)
@@ -142,16 +153,16 @@ class _Trained:
         return float(low), float(high)
 
 
-def _find(home: Path, name: str, stages: tuple[str, ...]) -> _Trained:
+def _find(home: Path, name: str) -> _Trained:
     artifacts = ArtifactStore(home)
     ref = artifacts.find(name)
     spec = artifacts.manifest(ref).spec
-    if ref.stage not in stages:
-        others = ", or of stage linear, a linear classifier" if LINEAR in stages else ""
-        behind = [i for i in spec.inputs if i.partition("/")[0] in (*stages, "finetune")]
+    if ref.stage not in _STAGES:
+        behind = [i for i in spec.inputs if i.partition("/")[0] in (*_STAGES, "finetune")]
         raise InputError(
-            f"{name} is a {ref.stage} artifact; give one of stage fit, a trained head, or of stage {CHOOSE}, "
-            f"the best of a grid{others}{''.join(f'; it was made from {i}' for i in behind)}"
+            f"{name} is a {ref.stage} artifact; give one of stage fit, a trained head, of stage {CHOOSE}, "
+            f"the best of a grid, or of stage {LINEAR}, a linear classifier"
+            f"{''.join(f'; it was made from {i}' for i in behind)}"
         )
     folder = artifacts.open(ref)
     if ref.stage == CHOOSE:
@@ -235,16 +246,13 @@ def load_encoder(
 
     Raises:
         NotFoundError: there is no such artifact, or its feature store is gone.
-        InputError: it is not a fit, or a head that has no vector for a single text.
+        InputError: it is none of these, or a head that has no vector for a single text.
         IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
             digests.
     """
     runtime = ExtractRuntime(device=device, batch_tokens=batch_tokens)
-    if ArtifactStore(Path(home)).find(artifact).stage == LINEAR:
-        found = find_answers(Path(home), artifact, backbone)
-        return assemble(found.targets, found.answers, runtime)
     fitted = find_fitted(Path(home), artifact, backbone)
-    return assemble((fitted.target,), fitted.vectors, runtime)
+    return assemble(fitted.targets, fitted.vectors, runtime)
 
 
 def method_encoder(

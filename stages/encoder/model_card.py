@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from permafrost.stages.encoder.answers import LinearAnswers, classes_known
 from permafrost.stages.encoder.graph_text import FINETUNE
-from permafrost.stages.encoder.load import FittedHead
+from permafrost.stages.encoder.load import LINEAR, FittedHead
 from permafrost.stages.encoder.plain_form import Use
-from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
+from permafrost.stages.encoder.vectors import LatentVectors
 from permafrost.stages.extraction.files import BackboneFiles
 
 _LOADING = {
@@ -77,6 +78,7 @@ found.names, found.probabilities
 
 _WHAT = {
     "head": "A small head on a frozen backbone",
+    "linear": "A linear classifier on vectors of a frozen backbone",
     "together": "A small head and its backbone, fine-tuned together",
 }
 
@@ -97,6 +99,8 @@ def model_card(fitted: FittedHead, form: str, folder: Path, use: Use = "vectors"
     """
     target, identity = fitted.target, fitted.target.identity
     trained = "together" if fitted.ref.stage == FINETUNE else "head"
+    if fitted.ref.stage == LINEAR:
+        trained = "linear"
     loading, tag = [_LOADING[form]], "sentence-similarity"
     if use == "classifier":
         loading, tag = _loading_classifier(fitted, form), "text-classification"
@@ -139,8 +143,8 @@ folder and keep their own licence.
 
 
 def _loading_classifier(fitted: FittedHead, form: str) -> list[str]:
-    assert isinstance(fitted.vectors, HeadVectors), "heads with classes are of this kind"
-    task = fitted.vectors.head.facts.task
+    assert not isinstance(fitted.vectors, LatentVectors), "heads with classes are of other kinds"
+    task, _ = classes_known(fitted.vectors)
     plain = [_CLASSIFYING[f"plain {task}"]] if form == "plain" else []
     return [*plain, _CLASSIFYING[task]]
 
@@ -148,6 +152,12 @@ def _loading_classifier(fitted: FittedHead, form: str) -> list[str]:
 def _head(fitted: FittedHead) -> str:
     if isinstance(fitted.vectors, LatentVectors):
         return f"on the latents of every layer, {type(fitted.vectors.head.join).__name__}"
+    if isinstance(fitted.vectors, LinearAnswers):
+        model = fitted.vectors.model
+        return (
+            f"{model.classifier} classifier, c {model.c:g}, trained on a corpus of kind {model.task}; on "
+            f"vectors by the method {model.vectors.method.kind}"
+        )
     head = fitted.vectors.head
     return (
         f"{head.config.head.kind}, trained on a corpus of kind {head.facts.task}; epoch {head.epoch}, "

@@ -7,7 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from permafrost.stages.encoder.answers import LinearAnswers
 from permafrost.stages.encoder.encoder import Encoder
+from permafrost.stages.encoder.linear_form import read_linear, write_linear
 from permafrost.stages.encoder.load import BATCH_TOKENS, FittedHead, assemble, load_latent_head
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.files import CONFIG, tokenizer_files, weight_files
@@ -38,15 +40,17 @@ class ModuleRecord(BaseModel):
     artifact: str
     """The exported fit."""
     reads: str
-    """`tokens` of one array, or `layers`."""
+    """`tokens` of one array, `layers`, or of a linear classifier `vectors` of its method."""
     arrays: tuple[str, ...]
     identity: StoreIdentity
     """Identity of the store that the head was trained on; of a plain folder with its own backbone."""
+    further: tuple[StoreIdentity, ...] | None = None
+    """Those of the other prompts of an ensemble, in order."""
     label_range: tuple[float, float] | None = None
     """Lowest and highest label, of a head on every layer."""
 
     def fields(self) -> dict[str, Any]:
-        """As it is written: without a range where there is none, which earlier versions do not know."""
+        """As it is written: without what there is none of, which earlier versions do not know."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
@@ -54,22 +58,21 @@ def write_module(fitted: FittedHead, folder: Path) -> None:
     """Write a self-contained folder: copies of the backbone's and the head's files, and a record.
 
     Args:
-        fitted: any head that has a vector for a text.
+        fitted: a linear classifier, or any head that has a vector for a text.
         folder: empty.
     """
     files = fitted.target.files
     (folder / BACKBONE).mkdir()
     for name in (CONFIG, *weight_files(files.folder), *tokenizer_files(files.folder)):
         shutil.copyfile(files.folder / name, folder / BACKBONE / name)
-    (folder / HEAD).mkdir()
-    of_layers = isinstance(fitted.vectors, LatentVectors)
-    for name in _LAYERS_FILES if of_layers else HEAD_FILES:
-        shutil.copyfile(fitted.folder / name, folder / HEAD / name)
+    write_head(fitted, folder / HEAD)
+    first, *further = (target.identity for target in fitted.targets)
     record = ModuleRecord(
         artifact=str(fitted.ref),
-        reads="layers" if of_layers else "tokens",
+        reads=reads_of(fitted.vectors),
         arrays=fitted.target.arrays,
-        identity=fitted.target.identity,
+        identity=first,
+        further=tuple(further) or None,
         label_range=fitted.vectors.label_range
         if isinstance(fitted.vectors, LatentVectors)
         else None,
@@ -77,6 +80,23 @@ def write_module(fitted: FittedHead, folder: Path) -> None:
     (folder / RECORD).write_bytes(json_bytes(record.fields()))
     module = {"idx": 0, "name": "0", "path": "", "type": MODULE}
     (folder / MODULES).write_bytes(json_bytes([module]))
+
+
+def write_head(fitted: FittedHead, folder: Path) -> None:
+    """Write what was trained into a new folder."""
+    folder.mkdir()
+    if isinstance(fitted.vectors, LinearAnswers):
+        write_linear(fitted.vectors, folder)
+        return
+    for name in _LAYERS_FILES if isinstance(fitted.vectors, LatentVectors) else _HEAD_FILES:
+        shutil.copyfile(fitted.folder / name, folder / name)
+
+
+def reads_of(vectors: HeadVectors | LatentVectors | LinearAnswers) -> str:
+    """How a record says what is read."""
+    if isinstance(vectors, LinearAnswers):
+        return "vectors"
+    return "layers" if isinstance(vectors, LatentVectors) else "tokens"
 
 
 def load_exported(
@@ -96,24 +116,28 @@ def load_exported(
     folder = Path(folder)
     record = _read_record(folder)
     backbone = folder if record.form == "plain" else folder / BACKBONE
+    identities = (record.identity, *(record.further or ()))
     try:
-        target = target_of_identity(
-            record.identity, record.arrays, str(backbone), "main", "none", str(folder)
+        targets = tuple(
+            target_of_identity(each, record.arrays, str(backbone), "main", "none", str(folder))
+            for each in identities
         )
     except IdentityMismatchError as error:
         raise CorruptDataError(
             f"the backbone in {backbone} is not the one that was exported ({error}); export again"
         ) from error
-    if record.reads == "layers":
+    if record.reads == "vectors":
+        vectors = read_linear(folder / HEAD, targets)
+    elif record.reads == "layers":
         label_range = record.label_range or (0.0, 1.0)
         vectors = load_latent_head(folder / HEAD, record.arrays, record.artifact, label_range)
     else:
         vectors = HeadVectors(load_head(folder / HEAD))
     runtime = ExtractRuntime(device=device, batch_tokens=batch_tokens)
-    return assemble((target,), vectors, runtime)
+    return assemble(targets, vectors, runtime)
 
 
-HEAD_FILES = ("head.json", "head.safetensors")
+_HEAD_FILES = ("head.json", "head.safetensors")
 """What a fit leaves of a head."""
 _LAYERS_FILES = ("pair_head.json", "pair_head.safetensors", HISTORY)
 

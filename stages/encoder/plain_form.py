@@ -1,9 +1,10 @@
 """Heads that sentence-transformers can compute by itself, as one of its model folders.
 
 Such a head is one of the library's poolings (first or last token, mean, maximum) over a backbone's last
-state, with a `Dense` on top if the head was trained on graded pairs. Under `plain` the mean over the span
-includes the special tokens that the tokenizer adds, as in the library; under `plain:specials=exclude` and
-every other recipe it does not, so those cannot be expressed. In an encoder whose blocks end in their norm
+state, with a `Dense` on top if the head was trained on graded pairs. So are the vectors of a linear
+classifier, with a `Normalize` on top if they have unit length. Under `plain` the mean over the span includes
+the special tokens that the tokenizer adds, as in the library; under `plain:specials=exclude` and every other
+recipe it does not, so those cannot be expressed. In an encoder whose blocks end in their norm
 (BERT, RoBERTa, XLM-RoBERTa, DistilBERT) any block can be made the last one by dropping those after it; in
 others the last state is always `hidden/final`. The library keeps features in the compute dtype, so its
 vectors are ours without the rounding to the store's dtype.
@@ -19,15 +20,15 @@ import transformers
 from safetensors.torch import save_file
 
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.encoder.answers import answers_of
+from permafrost.stages.encoder.answers import LinearAnswers, answers_of
+from permafrost.stages.encoder.linear_form import logits, logits_layer, why_not_classes
 from permafrost.stages.encoder.load import FittedHead, assemble
-from permafrost.stages.encoder.vectors import LatentVectors, TextVectors
+from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors, TextVectors
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.stages.extraction.recipes import PlainRecipe, recipe_identity
 from permafrost.stages.extraction.recompute import COMPUTE_NOISE
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
-from permafrost.stages.fit import LoadedHead
 from permafrost.stages.fit.models import GradedPairs, SingleClasses
 from permafrost.stages.heads.head import HEADS
 from permafrost.storage.durable import json_bytes
@@ -40,6 +41,15 @@ Use = Literal["vectors", "classifier"]
 POOLING_MODES = ("cls_token", "lasttoken", "mean_tokens", "max_tokens")
 """Poolings of the library that some of our heads are equal to."""
 
+METHOD_MODES = {
+    "first": "cls_token",
+    "last": "lasttoken",
+    "mean": "mean_tokens",
+    "max": "max_tokens",
+}
+"""Of methods without training that are equal to one of them. Heads say so themselves; what these classes say
+is part of keys."""
+
 ENDS_IN_ITS_NORM = ("bert", "roberta", "xlm-roberta", "distilbert")
 """Architectures whose state after block k is what a model with k blocks returns."""
 
@@ -49,18 +59,23 @@ TOLERANCE = COMPUTE_NOISE["float32"]
 _MOST_PROBE_WORDS = 2048
 
 
-def obstacle(fitted: FittedHead) -> str | None:
-    """Why sentence-transformers alone cannot compute the vectors of a head; None if it can."""
+def obstacle(fitted: FittedHead, use: Use = "vectors") -> str | None:
+    """Why sentence-transformers alone cannot compute the vectors of a head, or the logits of a classifier;
+    None if it can."""
     vectors, target = fitted.vectors, fitted.target
     if isinstance(vectors, LatentVectors):
         return "sentence-transformers has no head on the latents of every layer"
-    head, layer = vectors.head.config.head, vectors.head.layer
-    if head.sentence_transformers_mode is None:
-        alike = (n for n, k in HEADS.kinds().items() if k.sentence_transformers_mode is not None)
-        return (
-            f"sentence-transformers has no pooling like a head of kind {quoted(head.kind)}, only "
-            f"{', '.join(alike)}"
-        )
+    if _mode(vectors) is None:
+        return f"sentence-transformers has no pooling like {_pooling(vectors)}"
+    if (n_prompts := len(fitted.targets)) > 1:
+        return f"sentence-transformers reads a text once, but its vector is made of {n_prompts} prompts"
+    layer, *others = target.arrays
+    if others:
+        return f"sentence-transformers pools one layer, but {', '.join(target.arrays)} are read"
+    if use == "classifier" and isinstance(vectors, LinearAnswers):
+        reason = why_not_classes(vectors.model)
+        if reason is not None:
+            return reason
     recipe = target.recipe
     if recipe != PlainRecipe(readout=recipe.readout):
         settings = ", ".join(f"{k}={v}" for k, v in recipe_identity(recipe).items())
@@ -84,6 +99,21 @@ def obstacle(fitted: FittedHead) -> str | None:
     return None
 
 
+def _pooling(vectors: HeadVectors | LinearAnswers) -> str:
+    """What pools, and what could be in its place, for messages."""
+    if isinstance(vectors, LinearAnswers):
+        return f"the method {quoted(vectors.config.method.kind)}, only {', '.join(METHOD_MODES)}"
+    alike = (n for n, k in HEADS.kinds().items() if k.sentence_transformers_mode is not None)
+    return f"a head of kind {quoted(vectors.head.config.head.kind)}, only {', '.join(alike)}"
+
+
+def _mode(vectors: HeadVectors | LinearAnswers) -> str | None:
+    """The library's name of the pooling, if it has it."""
+    if isinstance(vectors, LinearAnswers):
+        return METHOD_MODES.get(vectors.config.method.kind)
+    return vectors.head.config.head.sentence_transformers_mode
+
+
 def write_plain(fitted: FittedHead, folder: Path, use: Use = "vectors") -> None:
     """Write a folder that `SentenceTransformer(folder)` loads without Permafrost.
 
@@ -94,20 +124,21 @@ def write_plain(fitted: FittedHead, folder: Path, use: Use = "vectors") -> None:
         folder: empty.
         use: what the library's `encode` gives: vectors, or of a classifier of single texts their logits.
     """
-    head = fitted.vectors.module
-    assert isinstance(head, LoadedHead), "a head on every layer has an obstacle"
-    _write_backbone(fitted.target, head.layer, folder)
-    _write_tokenizer(fitted.target, folder)
+    vectors, target = fitted.vectors, fitted.target
+    assert not isinstance(vectors, LatentVectors), "a head on every layer has an obstacle"
+    _write_backbone(target, target.arrays[0], folder)
+    _write_tokenizer(target, folder)
     modules = ["", "1_Pooling"]
-    reads = {"max_seq_length": fitted.target.max_length, "do_lower_case": False}
+    reads = {"max_seq_length": target.max_length, "do_lower_case": False}
     (folder / "sentence_bert_config.json").write_bytes(json_bytes(reads))
-    _write_pooling(head, folder / "1_Pooling")
-    if isinstance(head.model, GradedPairs):
-        modules.append("2_Dense")
-        write_dense(head.model.projection, folder / "2_Dense")
-    if use == "classifier" and isinstance(head.model, SingleClasses):
-        modules.append("2_Dense")
-        write_dense(head.model.classifier.linear, folder / "2_Dense")
+    _write_pooling(_mode(vectors), target.sizes.d_model, folder / "1_Pooling")
+    if isinstance(vectors, LinearAnswers) and vectors.config.normalise == "l2":
+        modules.append(f"{len(modules)}_Normalize")
+        (folder / modules[-1]).mkdir()
+        (folder / modules[-1] / "config.json").write_bytes(json_bytes({}))
+    if (layer := _layer_on_top(vectors, use)) is not None:
+        modules.append(f"{len(modules)}_Dense")
+        write_dense(layer, folder / modules[-1])
     listed = [
         {
             "idx": i,
@@ -118,6 +149,18 @@ def write_plain(fitted: FittedHead, folder: Path, use: Use = "vectors") -> None:
         for i, path in enumerate(modules)
     ]
     (folder / "modules.json").write_bytes(json_bytes(listed))
+
+
+def _layer_on_top(vectors: HeadVectors | LinearAnswers, use: Use) -> torch.nn.Linear | None:
+    """What is computed of a pooled vector: its projection, or the logits of a classifier of single texts."""
+    if isinstance(vectors, LinearAnswers):
+        return logits_layer(vectors.model) if use == "classifier" else None
+    model = vectors.head.model
+    if isinstance(model, GradedPairs):
+        return model.projection
+    if use == "classifier" and isinstance(model, SingleClasses):
+        return model.classifier.linear
+    return None
 
 
 def plain_difference(fitted: FittedHead, folder: Path, device: str, use: Use = "vectors") -> float:
@@ -133,8 +176,13 @@ def plain_difference(fitted: FittedHead, folder: Path, device: str, use: Use = "
     """
     words = min(fitted.target.max_length, _MOST_PROBE_WORDS) + 1
     texts = ["Ice.", "A frozen lake, seen from above; and nothing else?", "snow and ice " * words]
-    vectors = answers_of(fitted.vectors) if use == "classifier" else fitted.vectors
+    vectors = fitted.vectors
+    if use == "classifier":
+        vectors = answers_of(vectors)
     ours = _without_rounding(fitted.target, vectors, texts, device)
+    if use == "classifier" and isinstance(vectors, LinearAnswers):
+        # It answers from vectors, which are what its encoder gives.
+        ours = logits(vectors.model, ours)
     theirs = _by_library(folder, texts, device)
     if theirs.shape != ours.shape:
         return float("inf")
@@ -205,10 +253,9 @@ def _write_tokenizer(target: ExtractTarget, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _write_pooling(head: LoadedHead, folder: Path) -> None:
+def _write_pooling(used: str | None, width: int, folder: Path) -> None:
     folder.mkdir()
-    used = head.config.head.sentence_transformers_mode
-    config = {"word_embedding_dimension": head.d_in} | {
+    config = {"word_embedding_dimension": width} | {
         f"pooling_mode_{mode}": mode == used for mode in POOLING_MODES
     }
     (folder / "config.json").write_bytes(json_bytes(config))

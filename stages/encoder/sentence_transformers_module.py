@@ -33,7 +33,8 @@ class FrozenBackboneHead(InputModule):
         self.folder = Path(folder)
         self.encoder = load_exported(folder, device="cpu")
         self.tokenizer = self.encoder.backbone.tokenizer
-        # Registered as submodules, so that they move with the model to another device.
+        # Registered as submodules, so that they move with the model to another device. Linear classifiers are
+        # no modules: they have vectors of a method.
         self.backbone = self.encoder.backbone.model
         self.head = self.encoder.vectors.module
 
@@ -86,16 +87,19 @@ class FrozenBackboneHead(InputModule):
             InputError: a text is empty.
         """
         texts = [(prompt or "") + text for text in inputs]
-        (target,) = self.encoder.targets
-        encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
+        encoded = [encode(t.recipe, t.tokenizer, texts, t.max_length) for t in self.encoder.targets]
         return {"texts": texts, "encoded": encoded}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add `sentence_embedding`, `[n_texts, d_out]` float32."""
         device = next(self.backbone.parameters()).device
         encoder = replace(self.encoder, backbone=replace(self.encoder.backbone, device=device))
-        (target,) = encoder.targets
-        vectors = encoder.of_batch(target, features["texts"], features["encoded"])
+        texts = features["texts"]
+        prompts = [
+            encoder.of_batch(target, texts, encoded)
+            for target, encoded in zip(encoder.targets, features["encoded"], strict=True)
+        ]
+        vectors = encoder.vectors.joined(prompts, lambda i: f"the text {quoted(texts[i])}")
         features["sentence_embedding"] = torch.from_numpy(vectors).to(device)
         return features
 

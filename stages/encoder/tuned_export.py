@@ -65,7 +65,7 @@ def merged(fitted: FittedTuned, scratch: Path) -> FittedHead:
         tokenizer=load_tokenizer(files),
         identity=base.identity.model_copy(update=digests),
     )
-    return FittedHead(fitted.ref, fitted.folder, HeadVectors(fitted.tuned.head), target)
+    return FittedHead(fitted.ref, fitted.folder, HeadVectors(fitted.tuned.head), (target,))
 
 
 def write_adapters(fitted: FittedTuned, folder: Path) -> None:
