@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from permafrost.flows.cli import (
+    across,
     comparison,
     experiments,
     export,
@@ -55,6 +56,7 @@ for module in (
     prediction,
     export,
     comparison,
+    across,
     history,
     listings,
     inspection,

@@ -1,0 +1,82 @@
+"""`across`: one table over runs with several backbones."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from permafrost.flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, emit, home_folder
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+
+_BETWEEN = ";"
+_AVERAGED = "+"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(across)
+
+
+def across(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Runs with a backbone each, as for compare: mine@2, or an experiment's name."
+        ),
+    ],
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Rows, separated by semicolons; all that the runs share if not given. 'first token / last "
+            "token' is the first for encoders and the second for decoders."
+        ),
+    ] = "",
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A group of tasks over which standard scores are averaged: 'inference=MNLI-m+MNLI-mm;RTE', "
+            "where tasks joined by + are averaged first. May be repeated; one of all tasks if not given."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Folder for across.md, across.json and figures."),
+    ] = None,
+    home: HomeFlag = DEFAULT_HOME,
+    json: JsonFlag = False,
+) -> None:
+    """Put runs with several backbones into one table, with standard scores and figures over sizes."""
+    # Imported here: other commands need none of it.
+    from permafrost.flows.across_files import as_json, tables_of, write_across
+    from permafrost.flows.across_runs import read_across
+    from permafrost.stages.report.across import require_groups
+    from permafrost.stages.report.markup import to_markdown
+
+    found, remarks = read_across(runs, home_folder(home), _listed(methods))
+    groups = dict(map(_group, group or [])) or {"all tasks": [[task] for task in found.tasks]}
+    require_groups(groups, found.tasks)
+    if output is not None:
+        write_across(found, groups, remarks, output)
+    if json:
+        emit(as_json(found, groups))
+        return
+    typer.echo(to_markdown(tables_of(found, groups)), nl=False)
+    for remark in remarks:
+        typer.echo(f"\n{remark}")
+    if output is not None:
+        typer.echo(f"\nwrote {output}")
+
+
+def _listed(names: str) -> list[str]:
+    return [name for part in names.split(_BETWEEN) if (name := part.strip())]
+
+
+def _group(written: str) -> tuple[str, list[list[str]]]:
+    name, equals, tasks = written.partition("=")
+    members = [[t.strip() for t in one.split(_AVERAGED)] for one in _listed(tasks)]
+    if not equals or not name.strip() or not members:
+        raise InputError(
+            f"--group {quoted(written)} is not of the form 'name=TASK;TASK+TASK'; name a group and its tasks"
+        )
+    return name.strip(), members

@@ -1,0 +1,81 @@
+"""`permafrost across`: runs with several backbones in one table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from permafrost.flows.pipeline import run_serially
+from tests.flows.experiments import pairs, write
+from tests.flows.test_cli import Cli
+from tests.stages.extraction.tiny_models import save_model
+
+
+@pytest.fixture
+def cli(tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """A home in which one experiment has run with an encoder and with a decoder."""
+    splits = ("train", "dev", "test")
+    files = {s: str(pairs(tmp_path / f"{s}.parquet", 12, i)) for i, s in enumerate(splits)}
+    content: dict[str, Any] = {
+        "name": "encoder",
+        "backbone": {"source": str(tiny_bert)},
+        "tasks": {
+            name: {
+                "kind": "files",
+                "files": files | {"test": files[test]},
+                "task": {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"},
+            }
+            for name, test in (("one", "test"), ("two", "dev"))
+        },
+        "methods": {
+            "max": {"kind": "embed", "method": "max"},
+            "last token": {"kind": "embed", "method": "last"},
+            "mean": {"kind": "embed", "method": "mean"},
+        },
+    }
+    path, home = write(tmp_path / "experiment.yaml", content), tmp_path / "home"
+    run_serially(path, home)
+    decoder = save_model("llama", tmp_path / "small-llama")
+    run_serially(path, home, ["name=decoder", f"backbone.source={decoder}"])
+    return Cli(home, capsys)
+
+
+def test_runs_are_one_table_with_parameters_groups_and_figures(
+    cli: Cli, tiny_bert: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    rows = ["--methods", "max / last token; mean"]
+    said = cli(
+        *("across", "encoder@1", "decoder@1", *rows, "-o", str(out)),
+        *("--group", "both=one+two", "--group", "second=two"),
+    )
+    assert "| small-llama | max / last token |" in said
+    written = json.loads((out / "across.json").read_text())
+    first, second = written["backbones"]
+    assert [first["backbone"], second["backbone"]] == [tiny_bert.name, "small-llama"]
+    weights = load_file(tiny_bert / "model.safetensors")
+    assert first["n_parameters"] == sum(t.numel() for t in weights.values()) > 0
+    assert set(first["standard_scores"]) == {"both", "second"}
+    compared = cli.json("compare", "encoder@1", "decoder@1")["changes"]
+    scores = {(c["method"], c["task"]): (c["a"], c["b"]) for c in compared}
+    row = "max / last token"
+    assert first["test"][row]["one"] == scores["max", "one"][0], "an encoder"
+    assert second["test"][row]["one"] == scores["last token", "one"][1], "a decoder"
+    assert {p.name for p in (out / "figures").iterdir()} == {"scores.png", "standard_scores.png"}
+    # All that the runs share, and one group, unless said otherwise; a backbone that is gone has no size.
+    (tmp_path / "small-llama").rename(tmp_path / "elsewhere")
+    everything = cli.json("across", "encoder@1", "decoder@1")
+    assert everything["methods"] == ["max", "last token", "mean"]
+    assert everything["backbones"][1]["n_parameters"] is None
+    assert "small-llama is not where its run found it" in cli("across", "encoder@1", "decoder@1")
+    # What it cannot do.
+    assert "needs two or more" in cli("across", "encoder@1", code=2)
+    assert "two of the runs have the backbone" in cli("across", "encoder@1", "encoder@1", code=2)
+    wrong = cli("across", "encoder@1", "decoder@1", "--methods", "first", code=2)
+    assert "has no method 'first'; there are max, last token, mean" in wrong
+    wrong = cli("across", "encoder@1", "decoder@1", "--group", "three", code=2)
+    assert "--group 'three' is not of the form" in wrong
+    wrong = cli("across", "encoder@1", "decoder@1", "--group", "g=three", code=2)
+    assert "names the task 'three'; the runs share one, two" in wrong

@@ -1,0 +1,93 @@
+"""Standard scores over methods, against scipy, and what the tables and figures show of them."""
+
+import numpy as np
+import pytest
+from scipy.stats import zscore
+
+from permafrost.stages.report.across import (
+    Across,
+    BackboneScores,
+    require_groups,
+    scores_figure,
+    scores_table,
+    standard_figure,
+    standard_table,
+)
+from permafrost.stages.report.canvas import drawing
+from permafrost.stages.report.palette import extended
+from permafrost.storage.errors import InputError
+
+METHODS = ("mean", "max", "GLOT")
+TASKS = ("CoLA", "MNLI-m", "MNLI-mm", "RTE", "WNLI")
+GROUPS = {"single": [["CoLA"]], "inference": [["MNLI-m", "MNLI-mm"], ["RTE"]]}
+
+
+def made(sizes: tuple[int | None, ...] = (22_000_000, 7_000_000_000)) -> Across:
+    rng = np.random.default_rng(0)
+    runs = tuple(
+        BackboneScores(f"b{i}", n, {(m, t): float(rng.uniform()) for m in METHODS for t in TASKS})
+        for i, n in enumerate(sizes)
+    )
+    return Across(runs, METHODS, TASKS, dict.fromkeys(TASKS, "accuracy"))
+
+
+def test_standard_scores_are_those_of_the_population():
+    across = made()
+    for run in across.runs:
+        for task in TASKS:
+            values = [run.tests[m, task] for m in METHODS]
+            expected = zscore(values, ddof=0)
+            found = across.standard_scores(run, task)
+            assert list(found) == list(METHODS)
+            assert list(found.values()) == pytest.approx(expected.tolist())
+
+
+def test_two_test_sets_of_one_fit_count_as_one_task():
+    across = made()
+    run = across.runs[1]
+    z = {t: across.standard_scores(run, t)["GLOT"] for t in TASKS}
+    found = across.grouped(run, GROUPS)
+    assert found["single"]["GLOT"] == pytest.approx(z["CoLA"])
+    expected = ((z["MNLI-m"] + z["MNLI-mm"]) / 2 + z["RTE"]) / 2
+    assert found["inference"]["GLOT"] == pytest.approx(expected)
+    rows = {row[:2]: row[2:] for row in standard_table(across, GROUPS).rows}
+    total = (found["single"]["GLOT"] + expected) / 2
+    assert rows["b1", "GLOT"][2] == f"{total:+.2f}".replace("-", "−")
+    assert set(rows) == {(b, m) for b in ("b0", "b1") for m in METHODS}
+
+
+def test_a_task_on_which_all_are_equal_counts_in_no_group():
+    across = made()
+    tests = across.runs[0].tests | {(m, "RTE"): 0.5271 for m in METHODS}
+    run = BackboneScores("b", None, tests)
+    assert across.standard_scores(run, "RTE") == {}
+    only = across.grouped(run, {"inference": [["MNLI-m"], ["RTE"]], "none": [["RTE"]]})
+    assert only == {"inference": across.standard_scores(run, "MNLI-m")}
+
+
+def test_a_table_has_scores_and_parameters():
+    table = scores_table(made((22_000_000, None)))
+    assert table.header[:4] == ("backbone", "method", "parameters", "CoLA (accuracy)")
+    rows = {row[:2]: row[2:] for row in table.rows}
+    expected = 100 * made().runs[0].tests["max", "CoLA"]
+    assert rows["b0", "max"][:2] == ("22.0 M", f"{expected:.1f}")
+    assert rows["b1", "max"][0] == "–"
+
+
+def test_figures_draw_the_runs_whose_sizes_are_known():
+    across = made((7_000_000_000, 22_000_000, None))
+    marks = extended({}, METHODS)
+    with drawing():
+        scores, standard = scores_figure(across, marks), standard_figure(across, GROUPS, marks)
+    assert [a.get_title(loc="left") for a in standard.axes] == ["single", "inference"]
+    assert len(scores.axes) == len(TASKS)
+    drawn = {tuple(line.get_ydata()) for line in scores.axes[0].lines}
+    assert drawn == {
+        tuple(100 * across.runs[i].tests[m, "CoLA"] for i in (1, 0)) for m in METHODS
+    }, "from the small backbone to the large one"
+    assert standard.axes[1].get_xscale() == "log"
+
+
+def test_a_group_of_another_task_is_refused():
+    with pytest.raises(InputError, match="'single' names the task 'SST-2'; the runs share CoLA"):
+        require_groups({"single": [["CoLA"], ["SST-2"]]}, TASKS)
