@@ -281,3 +281,18 @@ def test_every_table_and_figure_is_on_the_papers_page() -> None:
         assert f"\n| T{n} |" in page
     for n in range(1, 6):
         assert f"\n| F{n} |" in page
+
+
+def test_what_a_small_file_claims_its_paper_size_claims_too() -> None:
+    """As far as it has the rows; so that a run of either is judged alike."""
+    found = 0
+    for path in FOLDER.glob("*.yaml"):
+        for large in sorted((FOLDER / "paper").glob(f"{path.stem}*.yaml")):
+            here, there = load_experiment(path), load_experiment(large)
+            if there.name != f"glot-paper-{path.stem}":
+                continue
+            for claim in here.report.claims:
+                if {claim.higher, *claim.lower} <= {*there.methods}:
+                    assert claim in there.report.claims, (large.stem, claim.says)
+                    found += 1
+    assert found >= 18
