@@ -200,6 +200,12 @@ class Experiment(BaseModel):
                         f"report.claims.{number} names the method {quoted(name)}; there are "
                         f"{', '.join(self.methods)}; without claims: --set report.claims=[]"
                     )
+        for number, held in enumerate(self.report.residuals):
+            if held.method not in self.methods:
+                raise ValueError(
+                    f"report.residuals.{number} names the method {quoted(held.method)}; there are "
+                    f"{', '.join(self.methods)}"
+                )
         check_adapted(
             self.adapted, Tunings(self.methods, self.tasks_of, self.seeds_of, self.all_recipes)
         )

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveFloat, model_validator
 
 from permafrost.stages.bounds import MAX_TEXTS
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
@@ -113,6 +113,26 @@ class Claim(_Config):
     and half of its interval is wider than that, the test set is too small to say anything."""
 
 
+class Residuals(_Config):
+    """A method on graded pairs whose predictions are held against the grades on one scale."""
+
+    method: str = Field(min_length=1)
+    """Its name in the experiment."""
+    predictions: tuple[FiniteFloat, FiniteFloat] = (0.0, 1.0)
+    """Lowest and highest prediction there can be; (-1, 1) for cosines."""
+    labels: tuple[FiniteFloat, FiniteFloat] = (0.0, 5.0)
+    """Lowest and highest grade."""
+
+    @model_validator(mode="after")
+    def _ranges_ascend(self) -> "Residuals":
+        for name, (low, high) in (("predictions", self.predictions), ("labels", self.labels)):
+            if not low < high:
+                raise ValueError(
+                    f"{name} goes from {low:g} to {high:g}; give the lowest, then the highest"
+                )
+        return self
+
+
 class ReportConfig(_Config):
     """Settings of a report."""
 
@@ -133,3 +153,6 @@ class ReportConfig(_Config):
     """Confidence intervals, and tests against the best method of each task."""
     claims: tuple[Claim, ...] = ()
     """What papers say of the methods, each tested on the test sets: confirmed, contrary, within noise."""
+    residuals: tuple[Residuals, ...] = ()
+    """Methods on graded pairs whose differences from the grades are shown on one scale (mean, deviation, the
+    worst pairs, a text with itself), and on the clean part of test against random parts of its size."""

@@ -24,6 +24,7 @@ from permafrost.stages.report.errors import TaskErrors
 from permafrost.stages.report.graph_picture import TYPE_NAMES, icon
 from permafrost.stages.report.layers import LayerCurve, layer_tables
 from permafrost.stages.report.maps import TaskMap
+from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.page_files import PARTS, STYLE, TEMPLATE, asset
 from permafrost.stages.report.pretraining import Pretraining
 from permafrost.stages.report.probes import Probe
@@ -64,6 +65,7 @@ class Page:
     graph_examples: Sequence[tuple[GraphExample, Sequence[Markup]]]
     """Each with a drawing of each of its graphs."""
     errors: Sequence[TaskErrors]
+    residuals: Sequence[PlainTable]
     weighed: Sequence[TaskSummary]
     costs: Sequence[CostRow]
     extractions: Sequence[Extraction]
@@ -111,6 +113,7 @@ def render(page: Page) -> str:
         "n_intervals": sum(len(s.entries) for s in page.table.standings),
         "level": f"{page.config.bootstrap.level:.0%}",
         "errors": page.errors,
+        "residuals": page.residuals,
         "examples": page.examples,
         "attended": page.attended,
         "attention_recipe": page.attention_recipe,

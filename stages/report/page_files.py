@@ -13,6 +13,7 @@ PARTS = (
     "attention.html.j2",
     "graphs.html.j2",
     "errors.html.j2",
+    "residuals.html.j2",
 )
 
 

@@ -58,6 +58,7 @@ from permafrost.stages.report.pretraining import (
     read_pretrainings,
 )
 from permafrost.stages.report.probes import probe_description, probe_figure, read_probes
+from permafrost.stages.report.residuals import residual_tables, residuals
 from permafrost.stages.report.results_files import (
     cell_intervals,
     results_arrow,
@@ -213,10 +214,12 @@ def write_report(
         summary["claims"] = claims_summary(claims)
     write_json(folder / "summary.json", summary)
     costs = cost_rows(results, curves)
+    held = residual_tables(residuals(config.residuals, results, texts, config.n_errors))
     others = plain_tables(
         table,
         config.bootstrap.level,
         claims=claims,
+        residuals=held,
         layers=layer_tables(by_layer),
         weighed=weighed,
         choices=choice_rows(results),
@@ -245,6 +248,7 @@ def write_report(
         errors=task_errors(
             results, [(c.task, c.metric) for c in table.columns], texts, config.n_errors
         ),
+        residuals=held,
         weighed=weighed,
         costs=costs,
         extractions=extractions,
@@ -277,6 +281,7 @@ def plain_tables(
     level: float,
     *,
     claims: Sequence[ClaimResult],
+    residuals: Sequence[PlainTable],
     layers: Sequence[LayerTable],
     weighed: Sequence[TaskSummary],
     choices: Sequence[ChoiceRow],
@@ -289,6 +294,7 @@ def plain_tables(
         table: the results, with their intervals.
         level: coverage of the intervals.
         claims: what came of them.
+        residuals: predictions against grades.
         layers: scores by layer, by task.
         weighed: summaries of token weights, by task.
         choices: what was chosen on dev.
@@ -298,6 +304,7 @@ def plain_tables(
     tables = (
         intervals_table(table, level),
         claims_table(claims, level),
+        *residuals,
         controls_table(control_findings(table)),
         *map(layers_table, layers),
         *map(token_weights_table, weighed),

@@ -78,7 +78,10 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
             "pretrained": {"kind": "layers", "head": wide, "encoders": "encoders", **training},
         },
         "seeds": [0, 1],
-        "report": {"title": "Heads on every layer"},
+        "report": {
+            "title": "Heads on every layer",
+            "residuals": [{"method": "pretrained"}],
+        },
     }
 
 
@@ -213,6 +216,27 @@ def test_the_report_shows_how_encoders_and_heads_were_trained(
     assert {"learning_curves.png", "pretraining.png"} <= names
 
 
+def test_the_report_holds_the_named_method_against_the_grades(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    """FREEZE!, appendix 10: of the method that is named, whichever dev prefers."""
+    path, home, result = first_run
+    dag = look(path, home)
+    scores = [
+        dag.artifacts.open(dag.nodes.scores["pretrained", "pairs", s].spec.ref) for s in (0, 1)
+    ]
+    tables = [pq.read_table(folder / "predictions.parquet").to_pandas() for folder in scores]
+    tests = [t[t["split"] == "test"] for t in tables]
+    mean = sum((5 * t["prediction"] - t["label"]).mean() for t in tests) / 2
+    itself = sum(read_json(folder / "metrics.json")["self_similarity"] for folder in scores) / 2
+    rows = [row for row in Page(result.report).rows if row[:2] == ["pairs", "pretrained"]]
+    shown = next(row for row in rows if row[5] == "40")
+    assert shown[2] == f"{mean:.2f}".replace("-", "−")
+    assert shown[4] == f"{5 * itself:.2f}"
+    text = result.report.with_name("tables.md").read_text(encoding="utf-8")
+    assert "pairs, pretrained: pairs by the absolute difference of prediction and grade" in text
+
+
 def test_the_report_says_what_was_recorded_of_costs(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
@@ -254,6 +278,10 @@ def test_a_change_of_one_head_leaves_the_pretraining_alone(
             "starts from the pretraining 'other'; there are encoders",
         ),
         ({"pretrainings.encoders.task": "other"}, "names the task 'other'"),
+        (
+            {"report.residuals": "[{method: other}]"},
+            "report.residuals.0 names the method 'other'; there are cosine MLP",
+        ),
         ({"methods.pretrained.latents": "{layers: '9'}"}, "hidden=9"),
         (
             {"recipes.two": "meta_eol", "methods.pretrained.latents": "{recipe: two}"},

@@ -90,7 +90,15 @@ def test_intervals_are_those_of_the_standing(tmp_path: Path):
     (standing,) = found = standings(results, [("t", "accuracy")], config)
     table = ResultsTable(plain.columns, plain.rows, found)
     (first, *_) = plain_tables(
-        table, 0.95, claims=(), layers=(), weighed=(), choices=(), costs=(), extractions=()
+        table,
+        0.95,
+        residuals=(),
+        claims=(),
+        layers=(),
+        weighed=(),
+        choices=(),
+        costs=(),
+        extractions=(),
     )
     assert first.header[3:] == ("interval", "vs. best", "interval", "p")
     interval = standing.entries["b"]
