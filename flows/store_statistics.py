@@ -241,6 +241,7 @@ def _moments(home: str, store_id: str, array: str, segments: Segments) -> Moment
     for number in segments:
         n_rows = store.segment(number).rows(spec.axis)
         shard = store.reopen_shard(number, array)
+        shard.will_need()
         span = store.reopen_shard(number, SPAN.name) if spec.axis == SPAN.axis else None
         for start in range(0, n_rows, ROWS):
             stop = min(start + ROWS, n_rows)

@@ -28,7 +28,7 @@ _BLOCK_BYTES = 4 << 20
 _SHOWN = 3
 """Texts that a message shows."""
 _MOST_OF_A_SHARD = 4
-"""A shard is read ahead as a whole if at least one in this many of its rows is needed."""
+"""A shard is read ahead as a whole if at least one in this many of its rows is needed, for several texts."""
 
 OpenShard = Callable[[int, str], ShardRows]
 Batch = tuple[NDArray[np.int64], Ragged]
@@ -199,7 +199,7 @@ class WindowedReader:
             if self.span is not None:
                 rows = rows[self.span.take(of_segment).data]
             shard = opening(segment, self.array)
-            if len(rows) * _MOST_OF_A_SHARD >= size:
+            if hi - lo > 1 and len(rows) * _MOST_OF_A_SHARD >= size:
                 shard.will_need()
             shard.take(rows, out[offsets[lo] : offsets[hi]])
         return Ragged(out, offsets)
@@ -236,8 +236,21 @@ class WindowedReader:
         return self.lengths * self._spec.row_bytes
 
     def _will_need(self, segments: Sequence[int]) -> None:
+        size = self._spec.segment_rows(self.store.record.axes)
         for segment in segments:
-            self.store.open_shard(segment, self.array).will_need()
+            n_texts, n_rows = self._by_segment[segment]
+            if n_texts > 1 and n_rows * _MOST_OF_A_SHARD >= size:
+                self.store.open_shard(segment, self.array).will_need()
+
+    @cached_property
+    def _by_segment(self) -> dict[int, tuple[int, int]]:
+        """Texts and rows of each segment."""
+        segments, index, n_texts = np.unique(
+            self.where.segment, return_inverse=True, return_counts=True
+        )
+        n_rows = np.bincount(index, self._stored_lengths).astype(np.int64)
+        pairs = zip(n_texts.tolist(), n_rows.tolist(), strict=True)
+        return dict(zip(segments.tolist(), pairs, strict=True))
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         """Every text once, in order; loads as many batches at a time as the budget allows."""

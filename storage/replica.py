@@ -6,7 +6,8 @@ protocol can open the features there. This program works in a local folder, the 
 - every write goes to the object store first and only then appears in the replica, so whatever is in the
   replica is in the object store;
 - the index (tables, receipts, manifests, Zarr metadata) is pulled when a home is attached and when a
-  write lease is taken; shards and the files of artifacts are fetched when they are first read;
+  write lease is taken; the files of artifacts are fetched when they are first read, and shards when
+  most of them is read: of others the chunks that are read come alone;
 - the replica may be deleted while no program uses it.
 """
 
@@ -232,6 +233,22 @@ class Replica:
                 file.write(obstore.get_range(self._store, key, start=start, end=end))
                 moved(end - start)
         return found["e_tag"] or ""
+
+    def read_range(self, path: Path, start: int, stop: int) -> bytes:
+        """Bytes `[start, stop)` of the object of a local path; none of them stays here.
+
+        Raises:
+            CorruptDataError: the object does not exist, or is shorter.
+        """
+        key = self.key_of(path)
+        with self._wire("read", key):
+            found = bytes(obstore.get_range(self._store, key, start=start, end=stop))
+        if len(found) != stop - start:
+            raise CorruptDataError(
+                f"{self.url}/{key} has {len(found):,} of the {stop - start:,} bytes from {start:,} on; run "
+                "'permafrost verify' with this --home"
+            )
+        return found
 
     def put(self, source: Path, target: Path) -> str:
         """Upload `source` as the object of `target`, by one PUT or as a multipart upload, which appears only

@@ -7,12 +7,11 @@ out the raw bytes; a chunk's checksum is verified the first time the chunk is to
 
 import contextlib
 import math
-import mmap
 import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from crc32c import crc32c
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from permafrost.storage.durable import disk_errors_named
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.features.layout import Codec
+from permafrost.storage.features.shard_bytes import damaged, shard_bytes
 
 CRC_BYTES = 4
 _ABSENT = np.uint64(2**64 - 1)
@@ -175,7 +175,8 @@ class ShardRows:
     """Rows of one committed shard, in storage order, from decoded chunks of `chunk_rows` rows.
 
     Through a memory map, and a chunk is verified when it is first touched. Where the file system has no
-    maps (some network and FUSE ones), a chunk is read and verified when it is asked for, and one is held.
+    maps (some network and FUSE ones), a chunk is read and verified when it is asked for, and one is held. Of
+    a shard in an object store that is not here the chunks that are asked for are fetched and verified.
 
     Raises:
         CorruptDataError: from any call; what is on disk differs from what the receipt recorded.
@@ -194,18 +195,7 @@ class ShardRows:
     ) -> None:
         self._path, self._seal, self._codec = path, seal, codec
         self._row_shape, self._dtype, self._chunk_rows = row_shape, dtype, chunk_rows
-        try:
-            with path.open("rb") as file:
-                self._map = mapping_of(file)
-        except (FileNotFoundError, ValueError) as error:
-            raise CorruptDataError(f"{damaged(path)}: the file is missing or empty") from error
-        except OSError as error:
-            raise CorruptDataError(f"{damaged(path)}: {error.strerror}") from error
-        self._bytes = _FileBytes(path) if self._map is None else np.frombuffer(self._map, np.uint8)
-        if len(self._bytes) != seal.n_bytes:
-            raise CorruptDataError(
-                f"{damaged(path)}: it has {len(self._bytes):,} bytes, its receipt says {seal.n_bytes:,}"
-            )
+        self._bytes = shard_bytes(path, seal.n_bytes)
         tail = self._bytes[-index_bytes(shard_rows // chunk_rows) :].tobytes()
         self._index = chunk_index(path, tail)
         self._verified = np.zeros(len(seal.chunk_crc32c), dtype=bool)
@@ -243,9 +233,8 @@ class ShardRows:
         return out
 
     def will_need(self) -> None:
-        """Have the kernel read a mapped file ahead, in pieces larger than a page fault brings."""
-        if self._map is not None and hasattr(mmap, "MADV_WILLNEED"):
-            self._map.madvise(mmap.MADV_WILLNEED)
+        """Most rows will be read soon: a mapped file is read ahead, a shard in an object store is fetched."""
+        self._bytes.will_need()
 
     def verify(self) -> None:
         """Read every byte: the file's checksum and each chunk's.
@@ -253,6 +242,7 @@ class ShardRows:
         Raises:
             CorruptDataError: names the file and, where it is known, the first chunk that differs.
         """
+        self.will_need()
         for i in range(len(self._seal.chunk_crc32c)):
             self._chunk(i)
         crc = 0
@@ -266,10 +256,13 @@ class ShardRows:
     def _chunk(self, i: int) -> NDArray[Any]:
         """Decoded rows of chunk `i`, `[chunk_rows, *row_shape]`, checked against the receipt."""
         offset, size = self._index[i].tolist()
+        stays = (
+            self._bytes.stays
+        )  # asked first: bytes that were taken before they stay would not be these
         raw = self._bytes[offset : offset + size - CRC_BYTES]
-        if self._map is None or not self._verified[i]:
+        if not (stays and self._verified[i]):
             check_chunk(self._path, self._seal, i, raw.data)
-            self._verified[i] = True
+            self._verified[i] = stays
         if self._codec == "zstd":
             raw = np.frombuffer(Zstd().decode(raw), np.uint8)
         shape = (self._chunk_rows, *self._row_shape)
@@ -279,37 +272,6 @@ class ShardRows:
                 f"others; or the store's own sizes are wrong"
             )
         return raw.view(self._dtype).reshape(shape)
-
-
-class _FileBytes:
-    """Bytes of a file that cannot be mapped.
-
-    The last slice is kept, as rows of one chunk are often asked for in turn.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._n_bytes = path, path.stat().st_size
-        self._held = (slice(0, 0), np.empty(0, np.uint8))
-
-    def __len__(self) -> int:
-        return self._n_bytes
-
-    def __getitem__(self, which: slice) -> NDArray[np.uint8]:
-        """The bytes of a slice; fewer where the file has been cut off since.
-
-        Raises:
-            CorruptDataError: the file has gone, or cannot be read.
-        """
-        start, stop, _ = which.indices(self._n_bytes)
-        held = self._held  # another thread may replace it
-        if held[0] != slice(start, stop):
-            try:
-                found = np.fromfile(self._path, np.uint8, count=stop - start, offset=start)
-            except OSError as error:
-                raise CorruptDataError(f"{damaged(self._path)}: {error.strerror}") from error
-            found.flags.writeable = False
-            held = self._held = (slice(start, stop), found)
-        return held[1]
 
 
 def unlike(path: Path, seal: ShardSeal, n_chunks: int) -> str | None:
@@ -367,20 +329,3 @@ def check_chunk(path: Path, seal: ShardSeal, i: int, encoded: memoryview) -> Non
     """
     if crc32c(encoded) != seal.chunk_crc32c[i]:
         raise CorruptDataError(f"{damaged(path)}: the checksum of chunk {i} does not match")
-
-
-def mapping_of(file: BinaryIO) -> mmap.mmap | None:
-    """A read-only map of an open file; None where its file system has no maps.
-
-    Raises:
-        ValueError: the file is empty.
-    """
-    try:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError:
-        return None
-
-
-def damaged(path: Path) -> str:
-    """Beginning of every message about a shard that is not what its receipt says."""
-    return f"the shard {path} is damaged (run 'permafrost verify', then 'permafrost repair')"

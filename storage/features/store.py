@@ -36,7 +36,6 @@ from permafrost.storage.features.record import (
 )
 from permafrost.storage.features.segments import Segment, read_segment
 from permafrost.storage.features.shard import ShardRows
-from permafrost.storage.replica import fetch_missing
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
 """Arrays that every segment has, whatever is captured."""
@@ -296,9 +295,7 @@ class FeatureStore:
     def reopen_shard(self, segment: int, array: str) -> ShardRows:
         """As `open_shard`, but not cached: every chunk will be verified again."""
         receipt = self.checked_receipt(segment, array)
-        path = self.shard_path(segment, array)
-        fetch_missing([path])
-        return self.rows_at(path, receipt)
+        return self.rows_at(self.shard_path(segment, array), receipt)
 
     def rows_at(self, path: Path, receipt: Receipt) -> ShardRows:
         """The rows of a shard of this store that lies at `path`, be it not in its place yet.

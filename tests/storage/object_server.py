@@ -32,6 +32,8 @@ class ObjectServer:
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict[str, dict[int, bytes]])
     requests: Counter[str] = field(default_factory=Counter[str])
     """By method, plus `PUT <key>` and `GET <key>`."""
+    sent: Counter[str] = field(default_factory=Counter[str])
+    """Bytes of content that were sent, by key."""
     log: list[str] = field(default_factory=list[str])
     """Keys in the order in which their objects appeared or went."""
     refuse: Callable[[str, str], bool] = lambda method, key: False
@@ -135,10 +137,13 @@ def _handler(state: ObjectServer) -> type[BaseHTTPRequestHandler]:
                 "Last_Modified": formatdate(state.times[key], usegmt=True),
             }
             asked = self.headers.get("Range")
+            if not asked and self.command == "GET":
+                state.sent[key] += len(content)
             if asked:
                 low, high = asked.removeprefix("bytes=").split("-")
                 first = int(low) if low else len(content) - int(high)
                 part = content[first : int(high) + 1 if low and high else None]
+                state.sent[key] += len(part)
                 headers["Content_Range"] = f"bytes {first}-{first + len(part) - 1}/{len(content)}"
                 self._answer(206, part, **headers)
             else:
