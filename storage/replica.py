@@ -301,6 +301,11 @@ class Replica:
         """Total bytes of the objects under a local folder's prefix."""
         return sum(size for _, _, size in self._list(under))
 
+    def objects(self, under: Path) -> Iterator[tuple[str, int, float]]:
+        """Key, bytes and time (seconds since the epoch) of every object under a local folder's prefix."""
+        for found in self._listed(under):
+            yield found["path"], found["size"], found["last_modified"].timestamp()
+
     def drop_fetched(self, under: Path) -> None:
         """Drop the local copies of everything except the index, so that it is fetched again when read."""
         for path in under.rglob("*"):
@@ -338,14 +343,17 @@ class Replica:
                     shard.unlink()
 
     def _list(self, under: Path) -> Iterator[tuple[str, str, int]]:
+        for found in self._listed(under):
+            yield found["path"], found["e_tag"] or "", found["size"]
+
+    def _listed(self, under: Path) -> Iterator["ObjectMeta"]:
         key = "" if under == self.folder else self.key_of(under)
         with self._wire("list", key):
             pages: Iterable[Sequence[ObjectMeta]] = obstore.list(  # pyright: ignore[reportUnknownMemberType]
                 self._store, prefix=key or None
             )
             for page in pages:
-                for found in page:
-                    yield found["path"], found["e_tag"] or "", found["size"]
+                yield from page
 
     @contextlib.contextmanager
     def _wire(self, verb: str, key: str) -> Generator[None]:

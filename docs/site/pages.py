@@ -15,7 +15,8 @@ NAVIGATION = {
     "Using it": (
         "docs/how-it-works docs/experiment docs/data docs/heads docs/embedding docs/finetuning docs/graphs "
         "docs/probes docs/evaluation docs/report docs/commands docs/plan docs/python docs/encoder "
-        "docs/predict docs/store docs/store-tables docs/sharing docs/artifacts docs/history"
+        "docs/predict docs/store docs/store-tables docs/sharing docs/artifacts docs/history "
+        "docs/retention"
     ),
     "Running it": "docs/nightly docs/deploy docs/workers docs/sizes docs/limits",
     "Reference": "reference/fields/index reference/names/index docs/glossary",

@@ -11,6 +11,7 @@ from rich.text import Text
 from permafrost.flows.cli import (
     across,
     comparison,
+    disk,
     experiments,
     export,
     history,
@@ -62,6 +63,7 @@ for module in (
     inspection,
     statistics,
     sharing,
+    disk,
     maintenance,
 ):
     module.register(app)

@@ -1,4 +1,4 @@
-"""`why`, `du`: why something is there, and what it takes; and finding a store by its id."""
+"""`why`: why something is there; and finding a store by its id."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,25 +13,20 @@ from permafrost.flows.cli.common import (
     console,
     emit,
     existing_home,
-    size,
-    table,
 )
 from permafrost.flows.explanation import Explanation
 from permafrost.storage.artifacts import ArtifactStore, Manifest, parse_ref
-from permafrost.storage.durable import bytes_under
 from permafrost.storage.errors import InputError
-from permafrost.storage.features.store import DERIVED, FeatureStore, all_stores, store_folders
+from permafrost.storage.features.store import FeatureStore, store_folders
 from permafrost.storage.keys import to_plain
 from permafrost.storage.quoting import quoted
-from permafrost.storage.replica import public_name
 
 IdArgument = Annotated[str, typer.Argument(help="Store id, artifact key, or the beginning of one.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the command."""
     app.command()(why)
-    app.command()(du)
 
 
 def find_store(home: Path, name: str) -> FeatureStore | None:
@@ -105,28 +100,3 @@ def _why_published(root: Path, name: str) -> tuple[str, Explanation]:
 def _manifest_or_latest(artifacts: ArtifactStore, name: str) -> Manifest:
     of_stage = list(artifacts.all(name)) if "/" not in name else []
     return of_stage[-1] if of_stage else artifacts.manifest(artifacts.find(name))
-
-
-def du(home: HomeFlag = DEFAULT_HOME, json: JsonFlag = False) -> None:
-    """Disk use by store, array and stage (blocks really allocated)."""
-    root = existing_home(home)
-    rows: list[tuple[str, str, int]] = []
-    for store in all_stores(root):
-        where = f"features/{store.store_id[:12]}"
-        arrays = (*store.arrays(), *DERIVED)
-        rows += [(where, array, bytes_under(store.zarr_path / array)) for array in arrays]
-        rows += [
-            (where, name, bytes_under(store.root / name))
-            for name in ("segments", "receipts", "copies")
-        ]
-    stages = sorted(p for p in (root / "artifacts").glob("*") if p.is_dir())
-    rows += [("artifacts", p.name, bytes_under(p)) for p in stages]
-    total = bytes_under(root) if root.exists() else 0
-    if json:
-        emit({"rows": [{"where": w, "what": n, "bytes": b} for w, n, b in rows], "total": total})
-        return
-    listing = table("", "where", "what", "size")
-    for where, what, n_bytes in rows:
-        listing.add_row(where, what, size(n_bytes))
-    console.print(listing)
-    console.print(f"total {size(total)} in {public_name(root)}")

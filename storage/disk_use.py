@@ -1,0 +1,48 @@
+"""What files take: the blocks that are allocated on the disk, or the bytes of objects."""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from permafrost.storage.replica import replica_of
+
+_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class FileUse:
+    """One file."""
+
+    path: str
+    """Below the folder that was asked for, with slashes."""
+    bytes: int
+    changed: float
+    """When its content was written, in seconds since the epoch."""
+
+
+def files_under(folder: Path) -> Iterator[FileUse]:
+    """Every file under a folder, links as themselves; in a home that mirrors an object store the objects,
+    also those that were not fetched. What goes meanwhile is left out."""
+    if (replica := replica_of(folder)) is not None:
+        prefix = "" if folder.absolute() == replica.folder else f"{replica.key_of(folder)}/"
+        for key, n_bytes, changed in replica.objects(folder):
+            if key.startswith(prefix):
+                yield FileUse(key.removeprefix(prefix), n_bytes, changed)
+        return
+    for path in _files(folder):
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISDIR(found.st_mode):
+            name = path.relative_to(folder).as_posix()
+            yield FileUse(name, found.st_blocks * _BLOCK, found.st_mtime)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        # A link to a folder is listed as a folder, and not followed.
+        links = [name for name in folders if (Path(parent) / name).is_symlink()]
+        yield from (Path(parent) / name for name in (*names, *links))
