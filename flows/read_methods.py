@@ -19,18 +19,22 @@ def check_read_methods(
         ValueError: the first problem.
     """
     for name, method in methods.items():
-        if (read := method.read_method) is None:
-            continue
-        where = f"methods.{name} reads the method {quoted(read)}"
-        if (other := methods.get(read)) is None:
-            raise ValueError(f"{where}; there are {', '.join(methods)}")
-        try:
-            method.require_readable(other)
-        except ValueError as error:
-            raise ValueError(f"{where}, {error}") from error
-        for task in tasks_of(name):
-            if task not in tasks_of(read):
+        for read in method.read_methods:
+            if read not in methods:
                 raise ValueError(
-                    f"{where} on the task {quoted(task)}, on which that is not trained; give methods.{name} "
-                    f"'tasks' of {', '.join(tasks_of(read)) or 'its own'}"
+                    f"methods.{name} reads the method {quoted(read)}; there are {', '.join(methods)}"
                 )
+        if not method.read_methods:
+            continue
+        try:
+            method.require_readable({read: methods[read] for read in method.read_methods})
+        except ValueError as error:
+            raise ValueError(f"methods.{name} reads other methods: {error}") from error
+        for read in method.read_methods:
+            for task in tasks_of(name):
+                if task not in tasks_of(read):
+                    raise ValueError(
+                        f"methods.{name} reads the method {quoted(read)} on the task {quoted(task)}, on "
+                        f"which that is not trained; give methods.{name} 'tasks' of "
+                        f"{', '.join(tasks_of(read)) or 'its own'}"
+                    )

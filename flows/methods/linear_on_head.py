@@ -56,21 +56,23 @@ class LinearOnHeadMethod(Method, ClassifierFields):
         return True
 
     @property
-    def read_method(self) -> str | None:
+    def read_methods(self) -> tuple[str, ...]:
         """That of the head."""
-        return self.head
+        return (self.head,)
 
-    def require_readable(self, other: Method) -> None:
+    def require_readable(self, others: dict[str, Method]) -> None:
         """Check that it is a head with one setting, or a trained one.
 
         Raises:
             ValueError: it is not.
         """
+        ((name, other),) = others.items()
         if not isinstance(other, HeadMethod):
-            raise ValueError(f"which is of kind {other.kind}; name a method of kind head")
+            raise ValueError(f"{name!r} is of kind {other.kind}; name a method of kind head")
         if self.weights == "untrained" and other.grid:
             raise ValueError(
-                "which chooses among settings after training; name a head without a grid, or read it trained"
+                f"{name!r} chooses among settings after training; name a head without a grid, or read "
+                "it trained"
             )
 
     def role_on(self, task: CorpusConfig | None) -> Role:

@@ -194,15 +194,15 @@ class Method(Kind, ABC):
         return None
 
     @property
-    def read_method(self) -> str | None:
-        """Name of the method whose fits it reads, on the same tasks with the same seeds."""
-        return None
+    def read_methods(self) -> tuple[str, ...]:
+        """Names of the methods whose fits it reads, on the same tasks with the same seeds."""
+        return ()
 
-    def require_readable(self, other: "Method") -> None:
-        """Check that it can read the fits of the method that it names.
+    def require_readable(self, others: "dict[str, Method]") -> None:
+        """Check that it can read the fits of the methods that it names.
 
         Raises:
-            ValueError: it cannot; what is wrong, to stand behind the other's name.
+            ValueError: it cannot; which of them, and what is wrong.
         """
 
     def role_on(self, task: CorpusConfig | None) -> Role:

@@ -37,6 +37,7 @@ from permafrost.stages.freeze.pretrain import pretrain, require_texts
 from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch, load_autoencoders
 from permafrost.stages.freeze.scaling import Scale
 from permafrost.stages.freeze.siamese import SiameseHead
+from permafrost.stages.freeze.single_codes import single_codes
 from permafrost.stages.freeze.unified import UnifiedHead
 from permafrost.stages.freeze.unified_projection import UnifiedProjectionHead
 
@@ -83,4 +84,5 @@ __all__ = [
     "require_pairs",
     "require_texts",
     "score_corpus",
+    "single_codes",
 ]

@@ -36,6 +36,7 @@ ROWS = {
         *(f"block {k} alone" for k in range(1, 7)),
         *(f"without block {k}" for k in range(1, 7)),
         *("all blocks", "last block", "deep half", "cosine MLP on plain cosines"),
+        "MLP on the scores of single blocks",
     },
     "unified": {
         *("sum of maps up", "sum of maps up, MSE", "weights of blocks", "attention over blocks"),
@@ -55,6 +56,7 @@ ROWS = {
         *(f"unified, {how}" for how in ("sum of maps up", "weights of blocks")),
         *("unified, attention over blocks", "standardised by feature", "standardised by vector"),
         "mean of tokens",
+        "MLP on the scores of single blocks",
     },
     "paper/qwen2": {*RUNGS, "widened late, log-variance"},
 }

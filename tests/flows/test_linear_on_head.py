@@ -86,11 +86,11 @@ def test_classifiers_read_heads_as_trained_and_as_drawn(tiny_bert: Path, tmp_pat
         ),
         (
             {"head": "untrained"},
-            "'untrained', which is of kind linear_on_head; name a method of kind",
+            "'untrained' is of kind linear_on_head; name a method of kind",
         ),
         (
             {"head": "scorer, width chosen", "weights": "untrained"},
-            "'scorer, width chosen', which chooses among settings after training",
+            "'scorer, width chosen' chooses among settings after training",
         ),
         ({"tasks": ["graded"]}, "scored on tasks of kind classification or pair_classification"),
     ],
