@@ -108,10 +108,10 @@ class _Builder:
             for i in range(len(stores.targets))
         }
         cells = {(c.method, c.task, c.seed): self._cell(c) for c in e.cells}
-        fitted = {name: e.methods[cell.method].fit_nodes(cell) for name, cell in cells.items()}
+        fitted = {name: self._fit_nodes(*name) for name in cells}
         for name, task in e.fitted_elsewhere:
             cell = self._cell(e.cell(name, task, e.seeds[0]))
-            fitted[name, task, cell.seed] = e.methods[name].fit_nodes(cell)
+            fitted[name, task, cell.seed] = self._fit_nodes(name, task, cell.seed)
         further = {
             node.id: node
             for cell in cells.values()
@@ -246,7 +246,9 @@ class _Builder:
 
     def _cell(self, cell: GridCell) -> Cell:
         on = self.experiment.methods[cell.method].adapted_backbone
-        return Cell(**vars(cell), upstream=self, backbone=on)
+        trained = self.experiment.fitted_on(cell.method, cell.task)
+        fitted_on = None if trained == cell.task else trained
+        return Cell(**vars(cell), upstream=self, backbone=on, fitted_on=fitted_on)
 
     def pretraining(self, name: str) -> Node:
         """The node of a pretraining, from which several heads may start."""
@@ -257,6 +259,14 @@ class _Builder:
     def cell(self, method: str, task: str, seed: int) -> tuple[Method, Cell]:
         """Another method of the experiment, by its name, and what it is on a task."""
         return self.experiment.methods[method], self._cell(self.experiment.cell(method, task, seed))
+
+    def fitted(self, method: str, task: str, seed: int) -> Node:
+        """What another method of the experiment has fitted, to be used on a task."""
+        return self._fit_nodes(method, task, seed)[-1]
+
+    def _fit_nodes(self, method: str, task: str, seed: int) -> tuple[Node, ...]:
+        on = self.experiment.fitted_on(method, task)
+        return self.experiment.methods[method].fit_nodes(self.cell(method, on, seed)[1])
 
     def resolved(self, backbone: BackboneConfig | None) -> ResolvedBackbone:
         """A backbone with its files and sizes; None for the experiment's own."""

@@ -101,6 +101,9 @@ class Experiment(BaseModel):
     metrics: dict[str, Metric] = {}
     """The metric that heads and linear methods use on a task, if not the default (accuracy, or the mean of
     both correlations)."""
+    test_sets: dict[str, str] = {}
+    """Tasks that are further test sets of another task, as `MNLI-mm: MNLI-m`: heads are trained on the latter
+    and scored on both. Both have the same train and dev; other methods fit on each, to the same end."""
     methods: dict[str, MethodConfig] = Field(min_length=1)
     """What is compared, by the name that reports give it."""
     seeds: tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...] = Field(
@@ -164,6 +167,7 @@ class Experiment(BaseModel):
                 f"{quoted(DEFAULT_RECIPE)} is the name of 'recipe'; rename that in 'recipes'"
             )
         tasks = [(f"metrics.{task}", (task,)) for task in self.metrics]
+        tasks += [(f"test_sets.{one}", (one, other)) for one, other in self.test_sets.items()]
         tasks += [(f"probes.{n}", p.tasks) for n, p in self.probes.items()]
         tasks += [(f"pretrainings.{n}", (p.task,)) for n, p in self.pretrainings.items()]
         tasks += [(f"methods.{n}", m.named_tasks or ()) for n, m in self.methods.items()]
@@ -191,6 +195,24 @@ class Experiment(BaseModel):
                 raise ValueError(
                     f"methods.{name} starts from the pretraining {quoted(encoders)}; there are "
                     f"{', '.join(self.pretrainings) or 'none'}"
+                )
+        for task, other in self.test_sets.items():
+            if other in self.test_sets:
+                raise ValueError(
+                    f"test_sets.{task} is {quoted(other)}, which is itself a further test set; name the task "
+                    "that is trained on"
+                )
+            for name in self.methods:
+                if task in self.tasks_of(name) and other not in self.tasks_of(name):
+                    raise ValueError(
+                        f"methods.{name} is scored on {quoted(task)}, a further test set of {quoted(other)}, "
+                        "and not on that; name both in its 'tasks', or neither"
+                    )
+            if self.metrics.get(task) != self.metrics.get(other):
+                raise ValueError(
+                    f"metrics has {self.metrics.get(task)} for {quoted(task)} and "
+                    f"{self.metrics.get(other)} for {quoted(other)}, one fit of which is scored on "
+                    "both; give both the same"
                 )
         check_read_methods(self.methods, self.tasks_of)
         for number, claim in enumerate(self.report.claims):
@@ -235,6 +257,11 @@ class Experiment(BaseModel):
         named = self.methods[method].named_tasks
         fitting = (task for task, config in self.tasks.items() if self.methods[method].fits(config))
         return tuple(task for task in fitting if named is None or task in named)
+
+    def fitted_on(self, method: str, task: str) -> str:
+        """The task on which a method is fitted that is scored on a task."""
+        shares = self.methods[method].fits_other_test_sets
+        return self.test_sets.get(task, task) if shares else task
 
     def seeds_of(self, method: str) -> tuple[int, ...]:
         """Every seed for a method that is trained or permuted, one for a deterministic method."""

@@ -15,6 +15,7 @@ from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.same_training import require_same_training
 from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.stages.extraction.sizes import BackboneSizes
@@ -96,6 +97,11 @@ class HeadMethod(EvaluatedMethod):
         """Weights and batches are drawn."""
         return True
 
+    @property
+    def fits_other_test_sets(self) -> bool:
+        """A head reads any texts."""
+        return True
+
     def captured(self) -> tuple[str, ...]:
         """What any candidate reads, if that is under the experiment's own recipe."""
         return self._arrays() if self.recipe == DEFAULT_RECIPE else ()
@@ -162,10 +168,14 @@ class HeadMethod(EvaluatedMethod):
         read = cell.reading(self.recipe, arrays(found))
         # The report has the tokens of the experiment's own recipe alone.
         is_own = self.recipe == DEFAULT_RECIPE
+        trained = [] if cell.fitted_on is None else [cell.upstream.corpus(cell.fitted_on)]
         return ScoreHead.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
             ScoreConfig() if is_own else ScoreConfig(n_weight_texts=0),
-            (_input("head", fitted, load_head), cell.corpus, *read.inputs),
+            (
+                *(_input("head", fitted, load_head), cell.corpus, *read.inputs),
+                *(corpus.model_copy(update={"name": "trained_on"}) for corpus in trained),
+            ),
             run_facts={**read.run_facts, **cell.names},
             after=read.after,
         )
@@ -250,6 +260,11 @@ class ScoreHead(Stage):
         result = score(ScoreConfig.model_validate(node.config), head, data, context.device)
         result.save(draft.folder)
         draft.summary = score_summary(result.metrics, node)
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        for source in node.inputs_named("trained_on"):
+            require_same_training(context.corpus(source), context.corpus(node.input("corpus")))
 
 
 class EvaluateHead(Evaluate):

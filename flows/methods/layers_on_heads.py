@@ -109,10 +109,10 @@ class LayersOnHeadsMethod(Method):
         methods = [cell.upstream.cell(name, cell.task, cell.seed) for name in self.heads]
         arrays: dict[str, list[str]] = {}
         fitted: list[Input] = []
-        for name, (method, other) in zip(self.heads, methods, strict=True):
+        for name, (method, _) in zip(self.heads, methods, strict=True):
             assert isinstance(method, LayersMethod), "the experiment was checked for it"
             arrays[name] = list(method.latents.arrays(cell.upstream.sizes))
-            node = method.fit_nodes(other)[-1]
+            node = cell.upstream.fitted(name, cell.task, cell.seed)
             fitted.append(Input(name="single", ref=node.id, loader=import_path(load_pair_fit)))
         first, of_first = methods[0]
         assert isinstance(first, LayersMethod), "as above"

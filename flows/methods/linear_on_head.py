@@ -87,7 +87,7 @@ class LinearOnHeadMethod(Method, ClassifierFields):
         read = of_head.reading(method.recipe, arrays(found))
         untrained, inputs = None, [cell.corpus, *read.inputs]
         if self.weights == "trained":
-            fitted = method.fit_nodes(of_head)[-1]
+            fitted = cell.upstream.fitted(self.head, cell.task, cell.seed)
             inputs.append(Input(name="head", ref=fitted.id, loader=import_path(load_head)))
         else:
             fit = method.fit_config(of_head.task_kind, of_head.metric, cell.seed)

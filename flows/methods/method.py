@@ -97,6 +97,10 @@ class Upstream(Protocol):
         """Another method of the experiment, by its name, and what it is on a task."""
         ...
 
+    def fitted(self, method: str, task: str, seed: int) -> Node:
+        """What another method of the experiment has fitted, to be used on a task."""
+        ...
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -111,6 +115,8 @@ class Cell:
     upstream: Upstream
     backbone: str | None = None
     """The adapted backbone that the method reads, by its name; None for the experiment's."""
+    fitted_on: str | None = None
+    """The task on which the method was fitted, where that is another one."""
 
     @property
     def task_kind(self) -> TaskKind:
@@ -192,6 +198,11 @@ class Method(Kind, ABC):
     def pretraining(self) -> str | None:
         """Name of the pretraining that it starts from."""
         return None
+
+    @property
+    def fits_other_test_sets(self) -> bool:
+        """Whether what it fitted on one task can be scored on another with the same train and dev."""
+        return False
 
     @property
     def read_methods(self) -> tuple[str, ...]:

@@ -296,3 +296,13 @@ def test_what_a_small_file_claims_its_paper_size_claims_too() -> None:
                     assert claim in there.report.claims, (large.stem, claim.says)
                     found += 1
     assert found >= 18
+
+
+@pytest.mark.deep
+def test_a_head_has_one_fit_for_both_test_sets_of_mnli(stand_ins: Path) -> None:
+    nodes = built("paper/table1", stand_ins)
+    for row in ("GLOT", "mean"):
+        one, two = (nodes.fits[row, f"MNLI-{end}", 0].id for end in ("m", "mm"))
+        assert one == two
+        scores = {nodes.scores[row, f"MNLI-{end}", 0].id for end in ("m", "mm")}
+        assert len(scores) == 2
