@@ -74,4 +74,5 @@ def read_linear(folder: Path, targets: tuple[ExtractTarget, ...]) -> LinearAnswe
         CorruptDataError: its files do not describe one.
     """
     model = load_linear(folder)
+    assert model.vectors is not None, "classifiers on heads are of a stage that is not exported"
     return LinearAnswers(model.vectors, targets[0].sizes, len(targets), model=model)

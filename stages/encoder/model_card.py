@@ -156,7 +156,7 @@ def _head(fitted: FittedHead) -> str:
         model = fitted.vectors.model
         return (
             f"{model.classifier} classifier, c {model.c:g}, trained on a corpus of kind {model.task}; on "
-            f"vectors by the method {model.vectors.method.kind}"
+            f"vectors by the method {fitted.vectors.config.method.kind}"
         )
     head = fitted.vectors.head
     return (
