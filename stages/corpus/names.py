@@ -119,14 +119,14 @@ def _one_side(
     return find_column(field, given, (default, *others), available, where)
 
 
-_CHOSEN_BY_FIELDS = (
+CHOSEN_BY_FIELDS = (
     "Name one of these in the task's text, text_pair, negative or label (on the command line: "
     "FILE::COLUMN)"
 )
 
 
 def require_columns(
-    available: Sequence[str], wanted: Sequence[str], where: str, advice: str = _CHOSEN_BY_FIELDS
+    available: Sequence[str], wanted: Sequence[str], where: str, advice: str = CHOSEN_BY_FIELDS
 ) -> None:
     """Check that each wanted column is there exactly once.
 

@@ -1,5 +1,6 @@
 """Tables in files: parquet, csv, tsv, jsonl, json, or txt with one text per line; text may be packed."""
 
+import codecs
 import hashlib
 import zlib
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -13,12 +14,14 @@ import pyarrow.parquet
 
 from permafrost.stages.corpus.data_files import FORMATS, data_files, extension_of
 from permafrost.stages.corpus.json_files import BLOCK_BYTES, JsonFile
-from permafrost.stages.corpus.names import require_columns
+from permafrost.stages.corpus.names import CHOSEN_BY_FIELDS, require_columns
 from permafrost.stages.corpus.text_format import (
     PACKED,
     USUAL,
     UTF_8,
     TextFormat,
+    name_the_delimiter,
+    name_the_encoding,
     opened_bytes,
     opened_text,
 )
@@ -29,6 +32,9 @@ from permafrost.storage.quoting import quoted
 _SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
 _BROKEN = (pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error, OSError)
 """What readers raise for a file that is not what its extension says."""
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+"""Those that are usual."""
+_MOST_OF_HEADER = 1 << 16
 
 
 def file_format(path: Path) -> str:
@@ -76,7 +82,8 @@ def format_with(path: Path, delimiter: str | None, encoding: str) -> TextFormat:
     """How a file is read, given what its extension does not say.
 
     Raises:
-        InputError: a delimiter or an encoding for a file that has none; see also `file_format`.
+        InputError: a delimiter or an encoding for a file that has none, or text in UTF-16 without its name;
+            see also `file_format`.
     """
     kind = file_format(path)
     if delimiter is not None and kind not in ("csv", "tsv"):
@@ -87,6 +94,8 @@ def format_with(path: Path, delimiter: str | None, encoding: str) -> TextFormat:
         raise InputError(
             f"encoding is {quoted(encoding)}, but {path} is parquet, whose text is UTF-8; leave it out"
         )
+    if encoding == UTF_8 and kind != "parquet" and _is_utf_16(path):
+        raise InputError(f"{path} begins like text in UTF-16; {name_the_encoding('utf-16')}")
     return TextFormat(encoding, delimiter)
 
 
@@ -164,7 +173,7 @@ def _opened(path: Path, how: TextFormat) -> Generator[tuple[list[str], Iterator[
             case _:
                 yield ["text"], iter(())
     except _BROKEN as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, error, how) from error
 
 
 def _first_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -224,9 +233,7 @@ def _read_one(
             case "parquet":
                 return _parquet(path, [*texts, *labels, *negatives, *ids, *lists])
             case "csv" | "tsv":
-                return _csv(
-                    path, csv_options(kind, how), [*texts, *negatives, *ids, *lists], labels
-                )
+                return _csv(path, kind, how, [*texts, *negatives, *ids, *lists], labels)
             case "jsonl" | "json":
                 file = JsonFile(path, kind, how)
                 return file.read(texts, labels, negatives, ids, optional, lists)
@@ -235,14 +242,44 @@ def _read_one(
     except InputError:
         raise
     except _BROKEN as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, error, how) from error
 
 
-def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(
-        f"{path} cannot be read as {extension_of(path)}: {error}; repair the file, or rename it if it has "
-        "another format"
-    )
+def _unreadable(path: Path, error: Exception, how: TextFormat = USUAL) -> InputError:
+    advice = "repair the file, or rename it if it has another format"
+    if isinstance(error, UnicodeDecodeError):
+        advice = name_the_encoding("latin-1" if how.encoding == UTF_8 else UTF_8)
+    elif how.delimiter is None and isinstance(error, pa.ArrowInvalid):
+        # A semicolon in the place of commas, and commas inside the texts.
+        other = likely_delimiter(path, how.encoding)
+        advice += "" if other is None else f". {name_the_delimiter(other)}"
+    return InputError(f"{path} cannot be read as {extension_of(path)}: {error}; {advice}")
+
+
+def _is_utf_16(path: Path) -> bool:
+    """Whether text begins with the mark that Windows writes before it."""
+    try:
+        with opened_bytes(data_files(path)[0]) as content:
+            return content.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    except _BROKEN:
+        return False
+
+
+def likely_delimiter(path: Path, encoding: str = UTF_8) -> str | None:
+    """What seems to separate the fields of csv or tsv; None if it is what is usual there.
+
+    Args:
+        path: that was read with the usual delimiter.
+        encoding: of the file.
+    """
+    if (usual := _DELIMITERS.get(file_format(path))) is None:
+        return None
+    try:
+        with opened_text(data_files(path)[0], TextFormat(encoding)) as lines:
+            header = lines.readline(_MOST_OF_HEADER)
+    except _BROKEN:
+        return None
+    return None if usual in header else next((c for c in ";\t|," if c in header), None)
 
 
 def _parquet(path: Path, wanted: Sequence[str]) -> pa.Table:
@@ -258,18 +295,24 @@ Reading = tuple[pa.csv.ReadOptions, pa.csv.ParseOptions]
 def csv_options(kind: str, how: TextFormat = USUAL) -> Reading:
     """How files of the format `csv` or `tsv` are read."""
     reading = pa.csv.ReadOptions(block_size=BLOCK_BYTES, encoding=how.encoding)
+    delimiter = how.delimiter or _DELIMITERS[kind]
     if kind == "tsv":
         # Quotation marks in tsv files (GLUE's, BEIR's) are part of the text.
-        return reading, pa.csv.ParseOptions(delimiter=how.delimiter or "\t", quote_char=False)
-    return reading, pa.csv.ParseOptions(delimiter=how.delimiter or ",", newlines_in_values=True)
+        return reading, pa.csv.ParseOptions(delimiter=delimiter, quote_char=False)
+    return reading, pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
 
 
-def _csv(path: Path, options: Reading, texts: Sequence[str], labels: Sequence[str]) -> pa.Table:
-    wanted = [*texts, *labels]
+def _csv(
+    path: Path, kind: str, how: TextFormat, texts: Sequence[str], labels: Sequence[str]
+) -> pa.Table:
+    wanted, options = [*texts, *labels], csv_options(kind, how)
     as_bytes = {name: pa.large_binary() for name in texts}
     converting = pa.csv.ConvertOptions(column_types=as_bytes)
     with pa.csv.open_csv(path, *options, converting) as head:
-        require_columns(head.schema.names, wanted, str(path))
+        names = head.schema.names
+        other = likely_delimiter(path, how.encoding) if how.delimiter is None else None
+        hint = "" if other is None else f". {name_the_delimiter(other)}"
+        require_columns(names, wanted, str(path), CHOSEN_BY_FIELDS + hint)
     # Bytes, not strings, so that the later check for UTF-8 can name the row.
     converting = pa.csv.ConvertOptions(
         column_types=as_bytes, include_columns=list(dict.fromkeys(wanted))

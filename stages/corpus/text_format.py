@@ -29,6 +29,23 @@ class TextFormat:
 USUAL = TextFormat()
 
 
+def name_the_delimiter(character: str) -> str:
+    """What to do about fields that seem to be separated by it, as a sentence without its full stop."""
+    shown = "\\t" if character == "\t" else character
+    return (
+        f"If its fields are separated by {quoted(character)}, write 'delimiter: \"{shown}\"' beside its "
+        f"files (on the command line: --delimiter '{shown}')"
+    )
+
+
+def name_the_encoding(example: str) -> str:
+    """What to do about text that is not UTF-8."""
+    return (
+        f"save it as UTF-8, or name its encoding, such as 'encoding: {example}' beside its files (on the "
+        f"command line: --encoding {example})"
+    )
+
+
 def encoding_name(given: str) -> str:
     """Python's own name of an encoding, so that two spellings of one are the same.
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.table_files import first_row, read_columns
+from permafrost.stages.corpus.text_format import name_the_encoding
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -73,7 +74,7 @@ def decoded(
         at, raw = _first_undecodable(column)
         raise InputError(
             f"row {_row(at, rows)} of {where}, column {quoted(name)}, is not valid UTF-8: "
-            f"{quoted(raw[:60])}; save the data as UTF-8, or name its 'encoding' in a corpus of kind 'files'"
+            f"{quoted(raw[:60])}; {name_the_encoding('latin-1')}"
         ) from error
     return texts
 

@@ -15,11 +15,16 @@ from permafrost.stages.corpus.table_files import (
     content_sha256,
     file_format,
     format_with,
+    likely_delimiter,
     read_columns,
 )
-from permafrost.stages.corpus.text_format import UTF_8, checked_delimiter, encoding_name
+from permafrost.stages.corpus.text_format import (
+    UTF_8,
+    checked_delimiter,
+    encoding_name,
+    name_the_delimiter,
+)
 from permafrost.storage.errors import InputError
-from permafrost.storage.quoting import quoted
 
 
 class FilesCorpus(ColumnsSource):
@@ -93,14 +98,7 @@ class FilesCorpus(ColumnsSource):
         try:
             return self.task.named(names, where)
         except InputError as error:
-            if self.delimiter is None and (other := _separator_in(names)) is not None:
-                raise InputError(
-                    f"{error}. If its fields are separated by {quoted(other)}, write 'delimiter: "
-                    f'"{other}"\' beside its files'
-                ) from error
-            raise
-
-
-def _separator_in(names: Sequence[str]) -> str | None:
-    """What seems to separate fields that were read as one."""
-    return next((c for c in ";\t|," if len(names) == 1 and c in names[0]), None)
+            other = None if self.delimiter else likely_delimiter(Path(path), self.encoding)
+            if other is None:
+                raise
+            raise InputError(f"{error}. {name_the_delimiter(other)}") from error

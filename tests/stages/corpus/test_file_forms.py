@@ -152,7 +152,16 @@ def test_spellings_of_an_encoding_are_one(tmp_path: Path) -> None:
     [
         ("x.xlsx", b"PK", {}, "x.xlsx is a spreadsheet, .* save the sheet as CSV"),
         ("x.csv", b"text;label\na;b\n", {}, r"no column 'text' .*separated by ';', write 'delimiter: \";\"'"),
-        ("x.csv", "text,label\né,b\n".encode("latin-1"), {}, "row 1 of .*not valid UTF-8.*'encoding'"),
+        ("x.csv", b"text\tlabel\na\tb\n", {},
+         r"separated by '\\t', write 'delimiter: \"\\t\"' .*--delimiter '\\t'"),
+        ("x.tsv", b"text,label\na,b\n", {}, r"no column 'text' .*write 'delimiter: \",\"'"),
+        # Commas in the texts.
+        ("x.csv", b"text;label\na, c;b\n", {}, r"Expected 1 columns, got 2.* separated by ';'"),
+        ("x.csv", "text,label\né,b\n".encode("latin-1"), {},
+         "row 1 of .*not valid UTF-8.*'encoding: latin-1' .*--encoding latin-1"),
+        ("x.csv", "é,text\na,b\n".encode("latin-1"), {}, "cannot be read as .csv.*'encoding: latin-1'"),
+        ("x.csv", "text,label\na,b\n".encode("utf-16"), {}, "name its encoding, such as 'encoding: utf-16'"),
+        ("x.jsonl", '{"text": "a"}'.encode("utf-16"), {}, "'encoding: utf-16'"),
         ("x.json", b'{"text": "a"}\n{"text": "b"}\n', {},
          "is not JSON .*one object per line is called .jsonl"),
         ("x.json", b'{"data": []}', {}, "holds a JSON dict; .* one list of objects"),
@@ -161,7 +170,8 @@ def test_spellings_of_an_encoding_are_one(tmp_path: Path) -> None:
         ("x.csv.gz", b"text,label\na,b\n", {}, r"cannot be read as \.csv\.gz"),
         ("x.jsonl.gz", CUT, {}, r"cannot be read as \.jsonl\.gz"),
         ("x.jsonl", b'{"text": "a", "label": 1}\n', {"delimiter": ";"}, "is jsonl, which has none"),
-        ("x.csv", b"text,label\n\xff,b\n", {"encoding": "ascii"}, r"cannot be read as \.csv"),
+        ("x.csv", b"text,label\n\xff,b\n", {"encoding": "ascii"},
+         r"cannot be read as \.csv.*'encoding: utf-8'"),
     ],
 )  # fmt: skip
 def test_what_is_not_what_it_says_is_refused(

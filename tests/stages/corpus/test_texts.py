@@ -49,6 +49,15 @@ def test_pairs_and_ids_of_rows(tmp_path: Path) -> None:
     table.write_bytes("text|other|key\ncafé|b|007\n".encode("latin-1"))
     rows = read_rows(str(table), "other", "key", delimiter="|", encoding="latin-1")
     assert (rows.texts, rows.pairs, rows.ids.to_pylist()) == (["café"], ["b"], ["007"])
+    for raw, says in (
+        (b"text;other\na, b;c\n", "--delimiter ';'"),
+        (b"word\ttext\na\tb\n", r"no column 'text'.*--delimiter '\\t'"),
+        ("text\ncafé\n".encode("latin-1"), "row 1 .*--encoding latin-1"),
+        ("text\na\n".encode("utf-16"), "--encoding utf-16"),
+    ):
+        table.write_bytes(raw)
+        with pytest.raises(InputError, match=says):
+            read_rows(str(table))
     with pytest.raises(InputError, match="a dataset, which has no delimiter"):
         read_rows("hf:org/name:test", delimiter="|")
 
