@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import uuid
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +27,7 @@ class Lease:
     def __init__(self, store: ObjectStore, key: str, url: str) -> None:
         self._store, self._key, self._url = store, key, url
         self._tag: str | None = None
+        self._id, self._written = uuid.uuid4().hex, b""
         self._ended = threading.Event()
         self._lost: str | None = None
         self._thread = threading.Thread(target=self._renew, name="permafrost-lease", daemon=True)
@@ -45,10 +47,16 @@ class Lease:
     def __enter__(self) -> "Lease":
         try:
             self._tag = self._put("create")
-        except AlreadyExistsError:
-            self._tag = self._take_over()
         except BaseError as error:
-            raise ObjectStoreError(f"cannot write {self._url}: {_line(error)}") from error
+            try:
+                # An answer may be lost on the way: then the client has tried again, or does not know.
+                self._tag = self._tag_if_ours()
+                if self._tag is None and isinstance(error, AlreadyExistsError):
+                    self._tag = self._take_over()
+            except BaseError as later:
+                raise ObjectStoreError(f"cannot write {self._url}: {_line(later)}") from later
+            if self._tag is None:
+                raise ObjectStoreError(f"cannot write {self._url}: {_line(error)}") from error
         self._thread.start()
         return self
 
@@ -67,10 +75,18 @@ class Lease:
 
     def _put(self, mode: Any) -> str | None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "renewed": now}
-        content = json.dumps(holder).encode()
-        result = obstore.put(self._store, self._key, content, mode=mode, use_multipart=False)
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "renewed": now, "id": self._id}
+        self._written = json.dumps(holder).encode()
+        result = obstore.put(self._store, self._key, self._written, mode=mode, use_multipart=False)
         return result["e_tag"]
+
+    def _tag_if_ours(self) -> str | None:
+        """The entity tag of the lease if it is what was written last; None if it is not."""
+        try:
+            found = obstore.get(self._store, self._key)
+            return found.meta["e_tag"] if bytes(found.bytes()) == self._written else None
+        except FileNotFoundError:
+            return None
 
     def _take_over(self) -> str | None:
         try:
@@ -104,13 +120,23 @@ class Lease:
                 self._tag = self._put({"e_tag": self._tag})
                 failing_s = 0.0
             except (PreconditionError, FileNotFoundError):
-                self._lost = "another process took it"
-                return
+                # Or the answer to a renewal was lost, and the client has tried again.
+                if (tag := self._read_back()) is None:
+                    self._lost = "another process took it"
+                    return
+                self._tag, failing_s = tag, 0.0
             except BaseError as error:
+                self._tag = self._read_back() or self._tag
                 failing_s += RENEWAL_S
                 if failing_s > TTL_S / 2:
                     self._lost = f"not renewed for {failing_s:.0f} s: {_line(error)}"
                     return
+
+    def _read_back(self) -> str | None:
+        """As `_tag_if_ours`; None as well if it cannot be read."""
+        with contextlib.suppress(BaseError):
+            return self._tag_if_ours()
+        return None
 
 
 def _holder(content: bytes) -> dict[str, Any]:

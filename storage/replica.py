@@ -56,6 +56,8 @@ _INDEX = (
 """Small files that list what exists (`*` also matches slashes)."""
 
 _TAGS = ".entity-tags.json"
+_TORN = "response body"
+"""In the client's message where a connection ended in the middle of an answer."""
 
 _replicas: dict[Path, "Replica"] = {}
 
@@ -258,18 +260,26 @@ class Replica:
             return obstore.put(self._store, key, source)["e_tag"] or ""
 
     def put_new(self, source: Path, target: Path) -> bool:
-        """Upload a small file by one PUT unless the object exists; returns whether it was written."""
-        key = self.key_of(target)
+        """Upload a small file by one PUT unless the object exists; returns whether it has this content now
+        and no other."""
+        key, content = self.key_of(target), source.read_bytes()
         try:
             with self._wire("write", key):
-                obstore.put(
-                    self._store, key, source.read_bytes(), mode="create", use_multipart=False
-                )
+                obstore.put(self._store, key, content, mode="create", use_multipart=False)
         except ObjectStoreError as error:
+            # An answer may be lost on the way: then the client has tried again, or does not know.
+            if self._content(key) == content:
+                return True
             if isinstance(error.__cause__, AlreadyExistsError):
                 return False
             raise
         return True
+
+    def _content(self, key: str) -> bytes | None:
+        """What an object holds; None if there is none."""
+        with contextlib.suppress(FileNotFoundError, BaseError):
+            return bytes(obstore.get(self._store, key).bytes())
+        return None
 
     def exists(self, path: Path) -> bool:
         """Whether the object of a local path exists now."""
@@ -346,14 +356,22 @@ class Replica:
         for found in self._listed(under):
             yield found["path"], found["e_tag"] or "", found["size"]
 
-    def _listed(self, under: Path) -> Iterator["ObjectMeta"]:
+    def _listed(self, under: Path) -> "list[ObjectMeta]":
         key = "" if under == self.folder else self.key_of(under)
         with self._wire("list", key):
-            pages: Iterable[Sequence[ObjectMeta]] = obstore.list(  # pyright: ignore[reportUnknownMemberType]
-                self._store, prefix=key or None
-            )
-            for page in pages:
-                yield from page
+            try:
+                return self._all_listed(key)
+            except BaseError as error:
+                # The client itself tries again whatever else fails.
+                if _TORN not in str(error):
+                    raise
+                return self._all_listed(key)
+
+    def _all_listed(self, key: str) -> "list[ObjectMeta]":
+        pages: Iterable[Sequence[ObjectMeta]] = obstore.list(  # pyright: ignore[reportUnknownMemberType]
+            self._store, prefix=key or None
+        )
+        return [one for page in pages for one in page]
 
     @contextlib.contextmanager
     def _wire(self, verb: str, key: str) -> Generator[None]:

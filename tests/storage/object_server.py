@@ -11,15 +11,22 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 PAGE = 50
 """Keys per page of a listing: small, so that paging is exercised."""
+
+
+Fault = Literal["500", "503", "stalled", "torn", "answer lost"]
+"""A status; no answer for STALL_S; half of the content, then the connection is closed; or the request is
+carried out and the connection closed without an answer."""
+STALL_S = 3.0
 
 
 @dataclass
@@ -38,6 +45,8 @@ class ObjectServer:
     """Keys in the order in which their objects appeared or went."""
     refuse: Callable[[str, str], bool] = lambda method, key: False
     """Answers 503 where it says so."""
+    fault: Callable[[str, str], Fault | None] = lambda method, key: None
+    """What goes wrong with a request."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -83,18 +92,27 @@ def object_server() -> Generator[ObjectServer]:
 def _handler(state: ObjectServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        _fault: Fault | None = None
 
         def log_message(self, format: str, *args: object) -> None:
             """Stay quiet."""
 
         def _answer(self, code: int, body: bytes = b"", **headers: str) -> None:
+            if self._fault == "answer lost":
+                self.close_connection = True
+                return
             self.send_response(code)
             for name, value in headers.items():
                 self.send_header(name.replace("_", "-"), value)
             self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
+            with suppress(ConnectionError):
+                self.end_headers()
+            if self._fault == "torn":
+                body = body[: len(body) // 2]
+                self.close_connection = True
             if self.command != "HEAD":
-                self.wfile.write(body)
+                with suppress(ConnectionError):  # a client that has stopped waiting
+                    self.wfile.write(body)
 
         def _error(self, code: int, name: str) -> None:
             self._answer(
@@ -109,10 +127,15 @@ def _handler(state: ObjectServer) -> type[BaseHTTPRequestHandler]:
 
         def _handle(self) -> None:
             key, query, body = self._parse()
+            self._fault = state.fault(self.command, key)
+            if self._fault == "stalled":
+                time.sleep(STALL_S)
             with state.lock:
                 state.requests[self.command] += 1
                 state.requests[f"{self.command} {key}"] += 1
-                if state.refuse(self.command, key):
+                if self._fault == "500":
+                    self._error(500, "InternalError")
+                elif self._fault == "503" or state.refuse(self.command, key):
                     self._error(503, "ServiceUnavailable")
                 elif self.command == "GET" and "list-type" in query:
                     self._list(key.rstrip("/"), query)

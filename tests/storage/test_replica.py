@@ -137,16 +137,6 @@ def test_the_writer_itself_fetches_nothing_back(server: ObjectServer, tmp_path: 
     assert not again
 
 
-def test_what_another_machine_adds_is_seen(server: ObjectServer, tmp_path: Path) -> None:
-    small = filled(tmp_path)
-    home = machine(tmp_path, "second")
-    (other,) = all_stores(home)
-    added = SmallStore(other, list(small.texts), {a: dict(r) for a, r in small.rows.items()})
-    added.add(["from elsewhere"], [9], seed=3)
-    (store,) = all_stores(machine(tmp_path, "first"))
-    assert_reads(store, added)
-
-
 def test_two_writers_on_two_machines_are_refused(server: ObjectServer, tmp_path: Path) -> None:
     small = filled(tmp_path)
     (other,) = all_stores(machine(tmp_path, "second"))
@@ -323,24 +313,6 @@ def test_artifacts_are_published_manifest_last_and_opened_elsewhere(
     second.remove(spec(1).ref)
     assert not server.objects
     assert server.log[2] == f"DELETE {folder}/artifact.json"
-
-
-def test_the_first_machine_to_publish_a_key_wins(server: ObjectServer, tmp_path: Path) -> None:
-    first, second = (ArtifactStore(machine(tmp_path, n)) for n in ("first", "second"))
-    publish(first, 1, "first")
-    publish(second, 1, "second")
-    for store in (first, second):
-        assert (store.open(spec(1).ref) / "deep" / "result.txt").read_text() == "first"
-
-
-def test_a_damaged_artifact_in_the_object_store_is_told(
-    server: ObjectServer, tmp_path: Path
-) -> None:
-    store = ArtifactStore(machine(tmp_path, "first"))
-    publish(store, 1, "hello")
-    server.store(f"bucket/lab/artifacts/fit/{spec(1).ref.key}/deep/result.txt", b"hallo")
-    (problem,) = store.problems(spec(1).ref)
-    assert "checksum" in problem
 
 
 def test_what_was_removed_elsewhere_goes_here_too(
