@@ -24,6 +24,7 @@ from permafrost.flows.methods.method import (
 from permafrost.flows.nodes.adapting import adapt_node, planned_identity, store_node
 from permafrost.flows.nodes.corpora import corpus_node, texts_node
 from permafrost.flows.nodes.extraction import extract_node, source_of
+from permafrost.flows.nodes.layer_choice import chosen_input
 from permafrost.flows.nodes.reading import Reading, corpus_input, reading
 from permafrost.flows.origins import origins
 from permafrost.flows.recipes import recipe_on
@@ -55,7 +56,14 @@ class ExperimentGraph(ExperimentNodes):
     @cached_property
     def graph(self) -> Graph:
         """All nodes, in reading order."""
-        before = (self.corpora, self.adapted, self.extractions, self.further, self.pretrainings)
+        before = (
+            self.corpora,
+            self.adapted,
+            self.extractions,
+            self.choices,
+            self.further,
+            self.pretrainings,
+        )
         fits = [n for name, fit in self.fits.items() for n in (*self.candidates[name], fit)]
         after = (self.probes, self.scores, self.evaluations)
         nodes = [*_all(before), *fits, *_all(after), self.report]
@@ -89,6 +97,7 @@ class _Builder:
     _corpora: dict[str, Node] = field(default_factory=dict)
     _extractions: dict[tuple[str, str, int], Node] = field(default_factory=dict)
     _pretrainings: dict[str, Node] = field(default_factory=dict)
+    _choices: dict[str, Node] = field(default_factory=dict)
     _adapted: dict[str, Node] = field(default_factory=dict)
     _named: dict[str, tuple[Node, ...]] = field(default_factory=dict)
     _others: dict[BackboneConfig, ResolvedBackbone] = field(default_factory=dict)
@@ -129,6 +138,7 @@ class _Builder:
             for curve in probe.methods
             for task in probe.tasks
         }
+        choices = {c.name: self._choice_node(c.name) for c in e.choice_cells}
         evaluations = {
             (c.name, c.task, c.seed): self._evaluation(c, fits) for c in e.evaluation_cells
         }
@@ -138,6 +148,7 @@ class _Builder:
             corpora=corpora,
             adapted=self._adapted_nodes(),
             extractions=extractions,
+            choices=choices,
             further=further,
             pretrainings={name: self.pretraining(name) for name in e.pretrainings},
             candidates={name: nodes[:-1] for name, nodes in fitted.items()},
@@ -164,7 +175,7 @@ class _Builder:
 
     @cached_property
     def _facts(self) -> dict[MtebTask, TaskFacts]:
-        return {c.config: task_facts(c.config) for c in self.experiment.evaluation_cells}
+        return {c.config: task_facts(c.config) for c in self.experiment.vector_cells}
 
     def corpus_node(self, task: str) -> Node:
         """The node of a task's corpus, or of the texts of an evaluation task in a role."""
@@ -306,9 +317,43 @@ class _Builder:
         where = {"identity": to_plain(identity), "backbone": source_of(target)}
         return BackboneUse(key, where, target.recipe)
 
+    def choice(self, method: str) -> Input | None:
+        """The layers of a method that an evaluation chooses; None where none does."""
+        chosen = any(cell.name == method for cell in self.experiment.choice_cells)
+        return chosen_input(self._choice_node(method)) if chosen else None
+
+    def _choice_node(self, method: str) -> Node:
+        if method not in self._choices:
+            cells = [c for c in self.experiment.choice_cells if c.name == method]
+            self._require_other_data(method, cells)
+            choosing = cells[0].method.choosing()
+            assert choosing is not None, "such are the choice cells"
+            self._choices[method] = choosing.node(method, [self._site(c, None) for c in cells])
+        return self._choices[method]
+
+    def _require_other_data(self, method: str, cells: Sequence[EvaluationCell]) -> None:
+        """Raises: InputError: a method would be scored on what its layers are chosen on."""
+        for cell in (c for c in self.experiment.evaluation_cells if c.name == method):
+            for other in cells:
+                if _data(self._facts[cell.config]) == _data(self._facts[other.config]):
+                    raise InputError(
+                        f"the layers of {quoted(method)} are chosen on {quoted(other.task)}, which holds the "
+                        f"same data as {quoted(cell.task)}, on which it is scored; choose on other data, or "
+                        "leave the method out of that evaluation"
+                    )
+
     def _evaluation(self, cell: EvaluationCell, fits: dict[CellName, Node]) -> Node:
-        e, method = self.experiment, cell.method
-        arrays = method.vector_arrays(self.sizes)
+        fitted, made = None, None
+        if cell.needs_fit:
+            assert cell.fitted_on is not None, "the experiment was checked for it"
+            fitted = self._cell(self.experiment.cell(cell.name, cell.fitted_on, cell.seed))
+            made = fits[cell.name, cell.fitted_on, cell.seed]
+        site = replace(self._site(cell, fitted), chosen=self.choice(cell.name))
+        return cell.method.evaluation_node(cell.name, cell.seed, site, made)
+
+    def _site(self, cell: EvaluationCell, fitted: Cell | None) -> EvaluationSite:
+        e = self.experiment
+        arrays = cell.method.vector_arrays(self.sizes)
         readings: dict[str, Reading] = {}
         roles: dict[Role, RoleStores] = {}
         on: dict[Role, str] = {
@@ -325,12 +370,7 @@ class _Builder:
                 names=stores.names,
                 reading=readings[recipe],
             )
-        fitted, made = None, None
-        if cell.needs_fit:
-            assert cell.fitted_on is not None, "the experiment was checked for it"
-            fitted = self._cell(e.cell(cell.name, cell.fitted_on, cell.seed))
-            made = fits[cell.name, cell.fitted_on, cell.seed]
-        site = EvaluationSite(
+        return EvaluationSite(
             task=cell.task,
             config=cell.config,
             facts=self._facts[cell.config],
@@ -338,4 +378,8 @@ class _Builder:
             instructed=cell.instructed,
             fitted=fitted,
         )
-        return method.evaluation_node(cell.name, cell.seed, site, made)
+
+
+def _data(facts: TaskFacts) -> Mapping[str, Any]:
+    """The files of a local task, the dataset and splits of one of the hub."""
+    return facts.key.get("files", facts.key)

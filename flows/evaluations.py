@@ -33,7 +33,7 @@ class Evaluation(BaseModel):
     """Named sets of tasks from the hub."""
     methods: tuple[str, ...] | None = None
     """Methods of kind `embed` or `head`, or of kind `layers` with a unified embedding; if not given, all of
-    kind `embed`."""
+    kind `embed`. None (`[]`) in an evaluation that is there to choose layers by, see `layers_by`."""
     fitted_on: str | None = None
     """The task of the experiment on which heads are trained, `auto` layers chosen and whitening fitted (on
     the texts of train; a task of any kind)."""
@@ -49,16 +49,26 @@ class Evaluation(BaseModel):
             tasks.update(suite(name))
         return tasks | self.tasks
 
-    def method_names(self, methods: Mapping[str, Method]) -> tuple[str, ...]:
-        """Its methods: those given, or all training-free ones."""
+    def method_names(self, methods: Mapping[str, Method], name: str) -> tuple[str, ...]:
+        """Its methods: those given, or all training-free ones whose layers it does not choose.
+
+        Args:
+            methods: of the experiment.
+            name: of this evaluation.
+        """
         if self.methods is not None:
             return self.methods
-        return tuple(n for n, m in methods.items() if m.evaluated() is not None and not m.is_random)
+        return tuple(n for n, m in methods.items() if not m.is_random and _scored_by(m, name))
 
-    def instructed_methods(self, methods: Mapping[str, Method]) -> tuple[str, ...]:
-        """Those of its methods that use the instructions of tasks."""
+    def instructed_methods(self, methods: Mapping[str, Method], name: str) -> tuple[str, ...]:
+        """Those of its methods that use the instructions of tasks; see `method_names`."""
         named = self.instructions.methods
-        return self.method_names(methods) if named is None else named
+        return self.method_names(methods, name) if named is None else named
+
+    def reads_instructions(self, chosen: str) -> bool:
+        """Whether a method whose layers are chosen by this evaluation reads the instructions of tasks."""
+        named = self.instructions.methods
+        return named is None or chosen in named
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,14 @@ class EvaluationCell:
     def needs_fit(self) -> bool:
         """Whether something has to be fitted first."""
         return self.method.fitted_because() is not None
+
+
+def _scored_by(method: Method, evaluation: str) -> bool:
+    evaluated = method.evaluated()
+    if evaluated is None:
+        return False
+    by = evaluated.choosing()
+    return by is None or by.evaluation != evaluation
 
 
 def texts_name(task: str, role: Role) -> str:
@@ -167,7 +185,7 @@ def check_evaluations(evaluations: Mapping[str, Evaluation], named: Named) -> No
     Raises:
         ValueError: the first problem.
     """
-    seen = dict[str, str]()
+    seen, choosing = dict[str, str](), _choosing(evaluations, named)
     for name, evaluation in evaluations.items():
         where, fitted_on = f"evaluations.{name}", evaluation.fitted_on
         if not evaluation.all_tasks:
@@ -177,14 +195,20 @@ def check_evaluations(evaluations: Mapping[str, Evaluation], named: Named) -> No
                 f"{where}.fitted_on is {quoted(fitted_on)}; there are "
                 f"{', '.join(named.task_names) or 'no tasks'}"
             )
-        methods = evaluation.method_names(named.methods)
+        methods = evaluation.method_names(named.methods, name)
         for method in methods:
             _check_method(where, method, fitted_on, named)
-        if not methods:
+        if not methods and name not in choosing:
             raise ValueError(
                 f"{where} names no methods, and there is none of kind 'embed'; name heads in 'methods'"
             )
-        _check_instructions(where, evaluation, named)
+        for method in choosing.get(name, ()):
+            if method in methods:
+                raise ValueError(
+                    f"{where} scores {quoted(method)}, whose layers are chosen by it; name the methods that "
+                    f"it scores, without this one: evaluations.{name}.methods=[...]"
+                )
+        _check_instructions(name, evaluation, named, choosing.get(name, ()))
         for task in evaluation.all_tasks:
             if task in named.task_names:
                 raise ValueError(
@@ -197,9 +221,28 @@ def check_evaluations(evaluations: Mapping[str, Evaluation], named: Named) -> No
                 )
 
 
-def _check_instructions(where: str, evaluation: Evaluation, named: Named) -> None:
-    instructions = evaluation.instructions
-    evaluated, tasks = evaluation.method_names(named.methods), evaluation.all_tasks
+def _choosing(evaluations: Mapping[str, Evaluation], named: Named) -> dict[str, list[str]]:
+    """Methods by the evaluation that chooses their layers. Raises: ValueError: there is no such."""
+    found: dict[str, list[str]] = {}
+    for name, method in named.methods.items():
+        evaluated = method.evaluated()
+        if evaluated is None or (by := evaluated.choosing()) is None:
+            continue
+        if by.evaluation not in evaluations:
+            raise ValueError(
+                f"methods.{name}.layers_by.evaluation is {quoted(by.evaluation)}; there are "
+                f"{', '.join(evaluations) or 'no evaluations'}"
+            )
+        found.setdefault(by.evaluation, []).append(name)
+    return found
+
+
+def _check_instructions(
+    name: str, evaluation: Evaluation, named: Named, choosing: Sequence[str]
+) -> None:
+    where, instructions = f"evaluations.{name}", evaluation.instructions
+    scored, tasks = evaluation.method_names(named.methods, name), evaluation.all_tasks
+    evaluated = (*scored, *choosing)
     for field, names, known in (
         ("methods", instructions.methods or (), evaluated),
         ("tasks", instructions.tasks, tasks),
@@ -209,20 +252,21 @@ def _check_instructions(where: str, evaluation: Evaluation, named: Named) -> Non
                 f"{where}.instructions.{field} names {quoted(unknown[0])}; the evaluation has "
                 f"{', '.join(known)}"
             )
-    for name in evaluation.instructed_methods(named.methods):
-        method = named.methods[name].evaluated()
+    reading = evaluation.instructed_methods(named.methods, name)
+    for read in dict.fromkeys((*reading, *filter(evaluation.reads_instructions, choosing))):
+        method = named.methods[read].evaluated()
         assert method is not None, "checked before"
         if method.learns_from_texts:
             why = "is trained" if method.is_random else "fits its whitening"
             raise ValueError(
-                f"{where} has instructions for {quoted(name)}, which {why} on texts without them; "
+                f"{where} has instructions for {quoted(read)}, which {why} on texts without them; "
                 f"name the methods that read them in 'instructions.methods'"
             )
         for recipe in method.recipes().values():
             own = named.recipes[recipe].instruction
             if own != TEXT:
                 raise ValueError(
-                    f"{where} has instructions for {quoted(name)}, whose recipe {quoted(recipe)} has "
+                    f"{where} has instructions for {quoted(read)}, whose recipe {quoted(recipe)} has "
                     f"one of its own, {quoted(own)}; remove one of them"
                 )
 

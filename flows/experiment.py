@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -24,6 +24,7 @@ from permafrost.flows.context import RunRuntime
 from permafrost.flows.evaluations import Evaluation, EvaluationCell, Named, check_evaluations
 from permafrost.flows.methods import MethodConfig
 from permafrost.flows.methods.layers import Pretraining
+from permafrost.flows.methods.method import EvaluatedMethod
 from permafrost.flows.methods.probes import ProbeConfig
 from permafrost.flows.plain_document import plain_document
 from permafrost.flows.read_methods import check_read_methods
@@ -235,7 +236,9 @@ class Experiment(BaseModel):
         check_evaluations(
             self.evaluations, Named(self.methods, self.all_recipes, scored_on, tuple(self.tasks))
         )
-        evaluated = {n for e in self.evaluations.values() for n in e.method_names(self.methods)}
+        evaluated = {
+            m for n, e in self.evaluations.items() for m in e.method_names(self.methods, n)
+        }
         for name, method in self.methods.items():
             # A training-free method need not be scored on a task to be evaluated.
             if not scored_on[name] and not (name in evaluated and not method.is_random):
@@ -286,10 +289,10 @@ class Experiment(BaseModel):
     def evaluation_cells(self) -> tuple[EvaluationCell, ...]:
         """Every method on every evaluation task; a method without randomness has one seed."""
         cells: list[EvaluationCell] = []
-        for evaluation in self.evaluations.values():
-            reading = evaluation.instructed_methods(self.methods)
+        for place, evaluation in self.evaluations.items():
+            reading = evaluation.instructed_methods(self.methods, place)
             for task, config in evaluation.all_tasks.items():
-                for name in evaluation.method_names(self.methods):
+                for name in evaluation.method_names(self.methods, place):
                     method = self.methods[name].evaluated()
                     assert method is not None, "the experiment was checked for it"
                     instructions = evaluation.instructions if name in reading else NoInstructions()
@@ -300,6 +303,30 @@ class Experiment(BaseModel):
                         for seed in self.seeds_of(name)
                     ]
         return tuple(cells)
+
+    @cached_property
+    def choice_cells(self) -> tuple[EvaluationCell, ...]:
+        """Every method whose layers an evaluation chooses, on each of its tasks."""
+        cells: list[EvaluationCell] = []
+        for name, evaluation, method in self._chosen():
+            reads = evaluation.reads_instructions(name)
+            instructions = evaluation.instructions if reads else NoInstructions()
+            cells += [
+                EvaluationCell(name, method, task, self.seeds[0], config, None, instructions)
+                for task, config in evaluation.all_tasks.items()
+            ]
+        return tuple(cells)
+
+    def _chosen(self) -> Iterator[tuple[str, Evaluation, EvaluatedMethod]]:
+        for name, method in self.methods.items():
+            evaluated = method.evaluated()
+            if evaluated is not None and (by := evaluated.choosing()) is not None:
+                yield name, self.evaluations[by.evaluation], evaluated
+
+    @property
+    def vector_cells(self) -> tuple[EvaluationCell, ...]:
+        """All methods on evaluation tasks for whose texts they need vectors, to be scored or to choose."""
+        return (*self.choice_cells, *self.evaluation_cells)
 
     @cached_property
     def all_adapted(self) -> dict[str, AdaptedBackbone]:

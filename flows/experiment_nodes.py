@@ -24,6 +24,8 @@ class ExperimentNodes:
     """Adapted backbones, and what finds out which stores theirs are, by id."""
     extractions: dict[tuple[str, str, int], Node]
     """One per recipe, task and prompt of an ensemble."""
+    choices: dict[str, Node]
+    """What chooses layers of methods by their scores on an evaluation, by method."""
     further: dict[str, Node]
     """Corpora and extractions that methods need beside those, by id."""
     pretrainings: dict[str, Node]

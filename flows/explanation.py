@@ -11,6 +11,7 @@ from permafrost.storage.artifacts import Manifest
 _NOUNS = {
     "extract": "extraction",
     "choose": "choice",
+    "layers": "choice of layers",
     "finetune": "fine-tuning",
     "evaluate": "evaluation",
     "pretrain": "pretraining",

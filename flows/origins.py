@@ -43,7 +43,7 @@ class _Sections:
         return Origin(experiment=self._e.name, written=written, **names)
 
     def shared(self) -> Placed:
-        """Corpora, extractions, pretrainings and probes."""
+        """Corpora, extractions, choices of layers, pretrainings and probes."""
         e, nodes = self._e, self._nodes
         for task, node in nodes.corpora.items():
             config = e.tasks.get(task)
@@ -54,6 +54,9 @@ class _Sections:
             name = "" if recipe == DEFAULT_RECIPE else recipe
             name += f" [{i + 1}]" if several else ""
             yield node, self.origin(self.section(e.backbone), name=name, task=task)
+        for name, node in nodes.choices.items():
+            chosen_on = node.run_facts["task"]
+            yield node, self.origin(self.section(e.methods[name]), name=name, task=chosen_on)
         for name, node in nodes.pretrainings.items():
             section = self.section(e.pretrainings[name])
             yield node, self.origin(section, name=name, task=e.pretrainings[name].task)

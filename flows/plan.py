@@ -200,7 +200,7 @@ def _untrained(nodes: ExperimentGraph) -> dict[str, str]:
 def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:
     waiting = (
         cell.task
-        for cell in nodes.experiment.evaluation_cells
+        for cell in nodes.experiment.vector_cells
         for role in cell.config.roles
         if not context.is_known(corpus_input(nodes.corpora[texts_name(cell.task, role)]))
     )

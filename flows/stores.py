@@ -50,7 +50,7 @@ def _short(name: str) -> str:
 def all_recipes(experiment: Experiment) -> dict[str, Recipe]:
     """The experiment's recipes, and those with the instruction of an evaluation task."""
     own = experiment.all_recipes
-    return own | instructed_recipes(experiment.evaluation_cells, own)
+    return own | instructed_recipes(experiment.vector_cells, own)
 
 
 def resolve_stores(experiment: Experiment, base: ResolvedBackbone) -> dict[str, RecipeStores]:
@@ -120,7 +120,7 @@ def _needs(experiment: Experiment, base: ResolvedBackbone) -> Mapping[str, _Need
         if read := probe.reads(sizes):
             need(probe.recipe).arrays.update(read)
             need(probe.recipe).tasks.update(probe.tasks)
-    for cell in experiment.evaluation_cells:
+    for cell in experiment.vector_cells:
         for role, recipe in cell.recipes.items():
             on = recipe_on(recipe, experiment.backbone_of(cell))
             need(on).arrays.update(cell.method.vector_arrays(sizes))

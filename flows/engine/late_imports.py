@@ -24,6 +24,7 @@ _MODELS = (
 OF_STAGE = {
     "evaluate": ("mteb.abstasks",),
     "extract": _MODELS,
+    "layers": ("mteb.abstasks",),
     "finetune": (*_MODELS, "peft", "peft.utils"),
 }
 """Of nodes of some stages alone, as they take seconds."""

@@ -1,13 +1,21 @@
 """Vectors without training: `kind: embed`."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.method import Cell, EvaluatedMethod
+from permafrost.flows.methods.method import Cell, Choosing, EvaluatedMethod
 from permafrost.flows.nodes.evaluating import Evaluate, n_members
+from permafrost.flows.nodes.layer_choice import (
+    CHOSEN,
+    LayersBy,
+    choice_node,
+    chosen_layers,
+)
 from permafrost.flows.nodes.reading import features, sizes_of
 from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
@@ -28,6 +36,7 @@ from permafrost.stages.mteb_evaluation import Role
 from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_vectors
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
 
 
 class EmbedMethod(EvaluatedMethod, EmbedConfig):
@@ -42,8 +51,19 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
     """Name of an adapted backbone to read in place of the experiment's; see `adapted`."""
     metric: Literal["spearman", "pearson"] = "spearman"
     """Which correlation of the cosines with the grades is reported."""
+    layers_by: LayersBy | None = None
+    """By which evaluation `layers: auto` is chosen; by graded dev pairs of a task if not given."""
     prompts: dict[Literal["query", "document"], str] = Field(default_factory=dict)
     """Recipes, by name, for queries and documents of evaluations that search; `recipe` for other texts."""
+
+    @model_validator(mode="after")
+    def _auto_layers_are_chosen(self) -> "EmbedMethod":
+        if self.layers_by is not None and self.layers != AUTO:
+            raise ValueError(
+                f"layers_by chooses what 'layers: auto' stands for, but layers is {quoted(self.layers)}; "
+                "leave one of them out"
+            )
+        return self
 
     @property
     def config(self) -> EmbedConfig:
@@ -76,11 +96,11 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """Vectors of a task's texts."""
         arrays = required_arrays(self.config, cell.upstream.sizes)
-        read = cell.reading(self.recipe, arrays)
+        read, choice = cell.reading(self.recipe, arrays), cell.upstream.choice(cell.method)
         node = EmbedCorpus.node(
             f"embed {cell.method} · {cell.task}",
             self.config,
-            (cell.corpus, *read.inputs),
+            (cell.corpus, *read.inputs, *(() if choice is None else (choice,))),
             run_facts={**read.run_facts, "method": cell.method, "task": cell.task},
             after=read.after,
         )
@@ -102,19 +122,26 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
 
     def fitted_because(self) -> str | None:
         """Layers may be chosen on a task, and whitening is fitted on one."""
-        if self.layers == AUTO:
+        if self.layers == AUTO and self.layers_by is None:
             return "chooses its layers"
         return None if self.whitening is None else "fits its whitening"
 
     @property
     def fitted_on_any_task(self) -> bool:
         """Whitening needs texts only."""
-        return self.layers != AUTO
+        return self.layers != AUTO or self.layers_by is not None
 
     @property
     def learns_from_texts(self) -> bool:
         """Whitening does."""
         return self.whitening is not None
+
+    def choosing(self) -> Choosing | None:
+        """Layers may be chosen by an evaluation."""
+        by = self.layers_by
+        return (
+            None if by is None else Choosing(by.evaluation, partial(choice_node, by, self.config))
+        )
 
     def recipe_for(self, role: Role) -> str:
         """Queries and documents may have one of their own."""
@@ -142,6 +169,8 @@ class EmbedCorpus(Stage):
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         corpus = context.corpus(node.input("corpus"))
         config = EmbedConfig.model_validate(node.config)
+        if (chosen := chosen_layers(node, context)) is not None:
+            config = with_layers(config, chosen)
         made = embed_corpus(config, features(node, context), corpus, progress)
         made.save(draft.folder)
         names = {n: node.run_facts[n] for n in ("method", "task")}
@@ -150,6 +179,10 @@ class EmbedCorpus(Stage):
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
         config = EmbedConfig.model_validate(node.config)
+        if node.inputs_named(CHOSEN):
+            config = config.model_copy(
+                update={"layers": "all"}
+            )  # Whichever: they need no dev pairs.
         require_embeddable(config, sizes_of(node), context.corpus(node.input("corpus")))
 
 
@@ -178,9 +211,21 @@ class EvaluateEmbed(Evaluate):
     def vectors(cls, node: Node, context: RunContext) -> MethodVectors:
         config = EmbedConfig.model_validate(node.config["embedding"]["method"])
         sizes, n = sizes_of(node), n_members(node)
-        fitted = [context.load(source) for source in node.inputs_named("fitted")]
-        if not fitted:
-            return MethodVectors(config, sizes, n)
         if config.layers == AUTO:
-            config = with_layers(config, tuple(k for k in fitted[0].layers if k != "final"))
-        return MethodVectors(config, sizes, n, fitted[0].whitening)
+            config = with_layers(config, cls._layers(node, context))
+        fitted = [context.load(source) for source in node.inputs_named("fitted")]
+        return MethodVectors(config, sizes, n, fitted[0].whitening if fitted else None)
+
+    @classmethod
+    def choice(cls, node: Node, context: RunContext) -> Mapping[str, str]:
+        if node.config["embedding"]["method"]["layers"] != AUTO:
+            return {}
+        return {"layers": ",".join(map(str, cls._layers(node, context)))}
+
+    @classmethod
+    def _layers(cls, node: Node, context: RunContext) -> tuple[int, ...]:
+        """As chosen by an evaluation, or with what was fitted."""
+        if (chosen := chosen_layers(node, context)) is not None:
+            return chosen
+        fitted: CorpusVectors = context.load(node.input("fitted"))
+        return tuple(k for k in fitted.layers if k != "final")

@@ -1,7 +1,7 @@
 """What every method of an experiment is asked: what it reads, what it is scored on, and its nodes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
@@ -99,6 +99,10 @@ class Upstream(Protocol):
 
     def fitted(self, method: str, task: str, seed: int) -> Node:
         """What another method of the experiment has fitted, to be used on a task."""
+        ...
+
+    def choice(self, method: str) -> Input | None:
+        """What is chosen of a method by its scores on an evaluation; None where nothing is."""
         ...
 
 
@@ -278,6 +282,18 @@ class EvaluationSite:
     instructed: Mapping[TextRole, str]
     fitted: Cell | None
     """Where the method was fitted; None for one that is not."""
+    chosen: Input | None = None
+    """What was chosen of the method by its scores on other tasks; None where nothing is."""
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """Something of a method that is chosen by its scores on an evaluation."""
+
+    evaluation: str
+    """Its name."""
+    node: Callable[[str, Sequence[EvaluationSite]], Node]
+    """What chooses: of a method by its name, by these tasks."""
 
 
 class EvaluatedMethod(Method):
@@ -298,6 +314,10 @@ class EvaluatedMethod(Method):
     @abstractmethod
     def fitted_because(self) -> str | None:
         """What of it needs a task to be fitted on, as in "it is trained"; None if nothing does."""
+
+    def choosing(self) -> Choosing | None:
+        """By which evaluation something of it is chosen; None where nothing is."""
+        return None
 
     @property
     def fitted_on_any_task(self) -> bool:
@@ -343,14 +363,18 @@ class EvaluatedMethod(Method):
         """
         stores = {r: [to_plain(i) for i in s.identities] for r, s in site.roles.items()}
         readings = {id(s.reading): s.reading for s in site.roles.values()}.values()
-        inputs = [i for r in readings for i in r.inputs]
+        inputs, source = [i for r in readings for i in r.inputs], None
         if made is not None:
+            source = made.id
             assert site.fitted is not None
             inputs += [
                 Input(name="fitted", ref=made.id, loader=import_path(self.fitted_loader())),
                 site.fitted.corpus.model_copy(update={"name": "trained_on"}),
                 *(c.model_copy(update={"name": "seen"}) for c in self.fitted_corpora(site.fitted)),
             ]
+        elif site.chosen is not None:
+            inputs.append(site.chosen)
+            source = site.chosen.ref
         label = f"evaluate {name} · {site.task}" + (f" · seed {seed}" if self.is_random else "")
         return self.evaluated_by().node(
             label,
@@ -359,7 +383,7 @@ class EvaluatedMethod(Method):
                 "embedding": {
                     "stores": stores,
                     "method": to_plain(self.vector_identity()),
-                    "made_from": None if made is None else made.id,
+                    "made_from": source,
                 },
             },
             inputs,

@@ -12,6 +12,7 @@ from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import train_texts
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.encoder.vectors import TextVectors
+from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.mteb_evaluation import (
     EVALUATION_TASKS,
     Embedding,
@@ -34,15 +35,21 @@ class Evaluate(Stage):
         """From the rows of texts to their vectors."""
 
     @classmethod
+    def choice(cls, node: Node, context: RunContext) -> Mapping[str, str]:
+        """What of the method was chosen on dev, for tables."""
+        return {}
+
+    @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         facts = node.run_facts
         embedding = Embedding(
             facts["method"],
             cls.vectors(node, context),
-            partial(_features, node, context),
+            partial(features_of, sizes_of(node), context, facts["stores"]),
             node.config["embedding"],
             progress,
             trained_on=_trained_on(node, context),
+            choice=cls.choice(node, context),
         )
         config = EVALUATION_TASKS.validate(facts["config"])
         result = evaluate_task(config, facts["task"], embedding)
@@ -56,7 +63,12 @@ class Evaluate(Stage):
 
 def n_members(node: Node) -> int:
     """Prompts of the ensemble whose vectors are joined."""
-    return len(next(iter(node.config["embedding"]["stores"].values())))
+    return n_prompts(node.config["embedding"]["stores"])
+
+
+def n_prompts(stores: Mapping[Role, Sequence[object]]) -> int:
+    """Prompts of an ensemble: the stores of any one role."""
+    return len(next(iter(stores.values())))
 
 
 def _trained_on(node: Node, context: RunContext) -> frozenset[str] | None:
@@ -71,9 +83,21 @@ def _trained_on(node: Node, context: RunContext) -> frozenset[str] | None:
     return known
 
 
-def _features(
-    node: Node, context: RunContext, role: Role, texts: Mapping[str, str]
+def features_of(
+    sizes: BackboneSizes,
+    context: RunContext,
+    stores: Mapping[Role, Sequence[str]],
+    role: Role,
+    texts: Mapping[str, str],
 ) -> Sequence[StoredFeatures]:
-    """Stored features of texts, one per prompt of an ensemble."""
-    stores = [open_store(context.home, name) for name in node.run_facts["stores"][role]]
-    return [StoredFeatures(store, sizes_of(node), list(texts)) for store in stores]
+    """Stored features of texts in a role, one per prompt of an ensemble.
+
+    Args:
+        sizes: of the backbone.
+        context: of the run.
+        stores: by role, their ids or names.
+        role: of the texts.
+        texts: by digest.
+    """
+    opened = [open_store(context.home, name) for name in stores[role]]
+    return [StoredFeatures(store, sizes, list(texts)) for store in opened]

@@ -1,7 +1,7 @@
 """Embed: sentence vectors from stored features, by a method without parameters or a trained head."""
 
 from permafrost.stages.embed.aggregations import AGGREGATIONS, Aggregation, Method
-from permafrost.stages.embed.choice import choose_layers
+from permafrost.stages.embed.choice import best_together, choose_layers
 from permafrost.stages.embed.config import (
     EmbedConfig,
     WhiteningConfig,
@@ -32,6 +32,7 @@ __all__ = [
     "StoredFeatures",
     "Whitening",
     "WhiteningConfig",
+    "best_together",
     "choose_layers",
     "combined_layers",
     "embed",

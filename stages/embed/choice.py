@@ -1,6 +1,6 @@
-"""Choosing layers on development pairs."""
+"""Choosing layers by their scores, such as those of development pairs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -12,6 +12,29 @@ from permafrost.stages.metrics.correlations import spearman
 from permafrost.storage.errors import InputError
 
 
+def best_together(
+    layers: Sequence[int], score: Callable[[tuple[int, ...]], float], most: int | None = None
+) -> tuple[int, ...]:
+    """The layers that score best together, ascending.
+
+    Every layer is scored alone, the layers are ranked by that, and of the prefixes of the ranking the one is
+    taken that scores best. Ties go to fewer layers, and in the ranking to the lower layer.
+
+    Args:
+        layers: to choose from.
+        score: of layers together, which are given in ascending order.
+        most: the longest prefix that is tried; 1 for the best single layer, None for all of them.
+    """
+    alone = {k: score((k,)) for k in layers}
+    ranking = sorted(layers, key=lambda k: (-alone[k], k))
+    best, best_score = (ranking[0],), alone[ranking[0]]
+    for n in range(2, len(ranking[:most]) + 1):
+        chosen = tuple(sorted(ranking[:n]))
+        if (value := score(chosen)) > best_score:
+            best, best_score = chosen, value
+    return best
+
+
 def choose_layers(
     vectors: Mapping[int, Vectors],
     pairs: Int64[np.ndarray, "m 2"],
@@ -20,15 +43,13 @@ def choose_layers(
 ) -> tuple[int, ...]:
     """The layers whose combined vectors agree best with graded development pairs, ascending.
 
-    Every layer is scored alone (Spearman correlation of cosines and gold scores), the layers are ranked by
-    that, and of the prefixes of the ranking the one is taken whose combined vectors score best. Ties go to
-    fewer layers, and in the ranking to the lower layer.
+    Scores are Spearman correlations of cosines and gold scores; see `best_together`.
 
     Value Aggregation (section 4.2) names its data, which none of its 14 tasks is scored on, draws the scores
     of single layers on it by kind of task (figure 3), and chooses in words: layers that do consistently well
     in retrieval, without those that repeatedly hurt other kinds. It prints no threshold and no number of
-    layers. This rule, on the pairs of one task, is ours; figure 3's scores are those of a method for each
-    layer.
+    layers. This rule, on the pairs of one task, is ours; `choose_by_tasks` applies it to the scores of any
+    tasks.
 
     Args:
         vectors: per layer, one vector per development text.
@@ -41,23 +62,25 @@ def choose_layers(
             are all equal in every layer.
     """
     require_scores(gold)
-    alone = {k: _score(v, pairs, gold, f"layer {k}") for k, v in vectors.items()}
-    if all(score is None for score in alone.values()):
+    alone: dict[int, float | None] = {}
+
+    def score(chosen: tuple[int, ...]) -> float:
+        if len(chosen) == 1:
+            (k,) = chosen
+            alone[k] = _score(vectors[k], pairs, gold, f"layer {k}")
+            return _rank_value(alone[k])
+        # In the order in which they will be combined.
+        together = combine_vectors((vectors[k] for k in chosen), combine)
+        return _rank_value(_score(together, pairs, gold, f"the layers {[*chosen]} together"))
+
+    best = best_together([*vectors], score)
+    if all(value is None for value in alone.values()):
         raise InputError(
             f"no layer of {', '.join(map(str, alone))} tells the {len(gold)} development pairs apart: all "
             f"their cosines are equal (a first token that is the same in every text, for example); choose "
             f"another method"
         )
-    ranking = sorted(vectors, key=lambda k: (-_rank_value(alone[k]), k))
-    best, best_score = 1, -np.inf
-    for n in range(1, len(ranking) + 1):
-        # In the order in which they will be combined.
-        chosen = sorted(ranking[:n])
-        together = combine_vectors((vectors[k] for k in chosen), combine)
-        score = _rank_value(_score(together, pairs, gold, f"the layers {chosen} together"))
-        if score > best_score:
-            best, best_score = n, score
-    return tuple(sorted(ranking[:best]))
+    return best
 
 
 def require_scores(gold: Float64[np.ndarray, " m"]) -> None:

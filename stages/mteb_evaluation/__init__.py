@@ -14,6 +14,11 @@ from permafrost.stages.mteb_evaluation.instructions import (
     NoInstructions,
     task_instructions,
 )
+from permafrost.stages.mteb_evaluation.layer_choice import (
+    ChoiceTask,
+    LayerChoice,
+    choose_by_tasks,
+)
 from permafrost.stages.mteb_evaluation.recording import hub_corpus
 from permafrost.stages.mteb_evaluation.suites import SUITE_NAMES, SuiteName, suite
 from permafrost.stages.mteb_evaluation.task import (
@@ -31,18 +36,21 @@ __all__ = [
     "EVALUATION_TASKS",
     "LOCAL_TASKS",
     "SUITE_NAMES",
+    "ChoiceTask",
     "Embedding",
     "EvaluationResult",
     "EvaluationTask",
     "FeaturesOf",
     "HubTask",
     "Instructions",
+    "LayerChoice",
     "LocalTask",
     "MtebTask",
     "NoInstructions",
     "Role",
     "SuiteName",
     "TaskFacts",
+    "choose_by_tasks",
     "evaluate_task",
     "hub_corpus",
     "suite",

@@ -42,7 +42,7 @@ class EvaluationResult:
     """The result of one method on one task."""
 
     metrics: dict[str, Any]
-    """metric, test, n_test, category, n_parameters, and what a report expects of any method;
+    """metric, test, n_test, category, n_parameters, choice, and what a report expects of any method;
     texts_in_train: for each role n_texts, the number of distinct texts of the task, and n_in_train, how many
     of them the method was trained on; None for a training-free method."""
     scores: dict[str, Any]
@@ -70,6 +70,21 @@ def task_facts(config: MtebTask) -> TaskFacts:
         InputError: mteb has no such task, or a file is missing.
     """
     return TaskFacts(config.category, {**config.facts(), "mteb": version("mteb")})
+
+
+def main_score(config: MtebTask, name: str, embedding: Embedding) -> float | None:
+    """mteb's main score alone, as `evaluate_task` has it; None where it is not a number.
+
+    Raises:
+        InputError: as there.
+    """
+    from permafrost.stages.mteb_evaluation.running import run_task
+
+    loaded = config.load(name)
+    with TemporaryDirectory() as kept:
+        scores = run_task(loaded.task, embedding, embedding.method, embedding.digest, Path(kept))
+    value = _mean(scores, loaded.score, name)
+    return value if math.isfinite(value) else None
 
 
 def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> EvaluationResult:
@@ -117,7 +132,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         "n_dev": 0,
         "n_test": _n_examples(task) if loaded.n_examples is None else loaded.n_examples,
         "majority": None,
-        "choice": {},
+        "choice": dict(embedding.choice),
         "n_parameters": embedding.vectors.n_parameters,
         "category": task.metadata.type,
         "embedding": embedding.digest,

@@ -1,7 +1,7 @@
 """Vectors for the texts of an evaluation, from the feature store."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class Embedding:
     progress: Progress
     trained_on: frozenset[str] | None = None
     """Digests of the texts on which it was trained or its whitening fitted; None if there are none."""
+    choice: Mapping[str, str] = field(default_factory=dict)
+    """What was chosen on dev, for tables."""
 
     @property
     def digest(self) -> str:

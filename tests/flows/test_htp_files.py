@@ -29,6 +29,7 @@ READOUTS = {
 }
 SIZES = {"TP mean", *(f"HTP, K {k}" for k in (1, 2, 4, 8, 12, 20, 32, 64))}
 EXITS = (3, 7, 11, 16, 21, 26, 31)
+CHOSEN = "exit chosen on dev"
 NOT = "not rewired (control)"
 ROWS = {
     "table1": {*RETRIEVAL, SAME, NEVER},
@@ -41,7 +42,7 @@ ROWS = {
         *(f"read at {n}" for n in (1, 2, 3, 4, 6, "last")),
     }
     - {"read at last"}
-    | {"read last"},
+    | {"read last", CHOSEN},
     "table7": {f"rewired {a} to {b}" for a, b in ((1, 2), (2, 3), (4, 5), (1, 5))} | {NOT},
     "table16": {*SIZES, SAME},
     "figure1": {"mean", "last", "PromptEOL"},
@@ -52,7 +53,7 @@ ROWS = {
     "paper/table4": PARTS,
     "paper/table5": READOUTS,
     "paper/table6": {f"{how} {n}" for how in ("rewired to", "read at") for n in EXITS}
-    | {"read last"},
+    | {"read last", CHOSEN},
     "paper/table7": {f"rewired {a} to {b}" for a, b in ((1, 7), (11, 17), (25, 31))} | {NOT},
     "paper/table16": SIZES,
     "paper/figure1": {"mean", "last", "PromptEOL"},
@@ -77,7 +78,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     roomy("llama", folder / "mixed6m-gqa", 6)
     roomy("mistral", folder / "mistral", 32)
     for kind, names in {
-        "retrieval": ("cranfield", "scifact"),
+        "retrieval": ("cranfield", "scifact", "nfcorpus"),
         "sts": ("sts12", "sts13"),
         "classification": ("banking77", "emotion"),
     }.items():
@@ -88,6 +89,10 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rows = pq.read_table(file)
             # So that two tasks differ.
             pq.write_table(rows.slice(0, rows.num_rows - n), file)
+            if kind == "retrieval":
+                judged = pq.read_table(folder / name / "qrels_test.parquet")
+                for split in ("train", "dev"):
+                    pq.write_table(judged.slice(2), folder / name / f"qrels_{split}.parquet")
     pairs = [
         {"sentence1": f"{WORDS[i % 20]} {i}", "sentence2": f"the {i}", "score": float(i % 6)}
         for i in range(120)
@@ -148,6 +153,7 @@ def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_pa
     assert {*experiment.methods} == ROWS[name]
     cells = nodes.evaluations or nodes.scores
     tasks = {task for _, task, _ in cells}
+    assert {*nodes.choices} == ({CHOSEN} if name.endswith("table6") else set())
     assert {(m, t) for m, t, _ in cells} == {(m, t) for m in ROWS[name] for t in tasks}
     # No row is another by another name.
     assert len({str(node.ref) for node in cells.values()}) == len(cells)

@@ -3,7 +3,7 @@
 import json
 from functools import cache
 from pathlib import Path
-from shutil import copy
+from shutil import copy, copytree
 
 import pyarrow.parquet as pq
 import pytest
@@ -45,6 +45,12 @@ UNTUNED = {
     "paper/figure3_qwen3": {f"VA {k}" for k in range(1, 37)},
 }
 """The paper's rows by file, of methods without training."""
+CHOSEN = {
+    "table1": {"VA selected", "HS selected"},
+    "table3": {"VA selected", "HS selected"},
+    "paper/figure3": {"VA selected by our rule"},
+}
+"""Rows whose layers an evaluation chooses, by file."""
 SKIPPED = {f"{v}, first token skipped" for v in ("hidden states", "values")}
 READ = {
     "last hidden state",
@@ -96,13 +102,18 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_rows(folder / "wikiqa" / f"{split}.parquet", rows)
     for name, kind in FOLDERS.items():
         write_task(folder, kind).rename(folder / name)
+        if kind == "retrieval":
+            copytree(folder / name, folder / "scifact")
+            judged = pq.read_table(folder / "scifact" / "qrels_test.parquet")
+            pq.write_table(judged.slice(1), folder / "scifact" / "qrels_train.parquet")
         if kind == "clustering":
             table = pq.read_table(folder / name / "test.parquet")
             pq.write_table(
                 table.rename_columns(["title", "label_name"]), folder / name / "all.parquet"
             )
         elif kind != "retrieval":
-            copy(folder / name / "test.parquet", folder / name / "dev.parquet")
+            rows = pq.read_table(folder / name / "test.parquet")
+            pq.write_table(rows.slice(1), folder / name / "dev.parquet")
     write_task(folder, "sts")
     long = [{"text": " ".join(WORDS[i % 7 :] * 8)} for i in range(24)]
     for name in ("imdb/train", "imdb/test", "qmsum/meetings"):
@@ -157,6 +168,11 @@ def untuned(name: str, stand_ins: Path) -> ExperimentGraph:
             max_position_embeddings=512,
             layer_types=["full_attention"] * n_layers,
         )
+        if "figure3" in name:
+            path = stand_ins / "cranfield"
+            search = f"{{kind: local, type: retrieval, path: {path}}}"
+            chosen = "methods: [VA selected by our rule]"
+            small.append(f"evaluations.va14={{tasks: {{search: {search}}}, {chosen}}}")
         evaluation = "choosing layers" if "figure3" in name else "va14"
         sts = f"{{tasks: {{STS: {{kind: local, type: sts, path: {stand_ins / 'sts'}}}}}}}"
         small += [f"backbone.source={source}", f"evaluations.{evaluation}={sts}"]
@@ -189,9 +205,18 @@ def test_a_file_without_training_plans_and_has_the_papers_rows(
     nodes = untuned(name, stand_ins)
     experiment = nodes.experiment
     assert UNTUNED[name] <= {*experiment.methods}
-    (evaluation,) = experiment.evaluations.values()
     cells = {(method, task) for method, task, _ in nodes.evaluations}
-    assert cells == {(m, t) for m in experiment.methods for t in evaluation.all_tasks}
+    choosing = experiment.evaluations.get("choosing layers")
+    reported = [e for e in experiment.evaluations.values() if e != choosing]
+    chosen = {*nodes.choices}
+    assert chosen == CHOSEN.get(name.partition("_")[0], set())
+    # Rows that are chosen are not scored on what they are chosen on.
+    expected = {
+        (m, t) for e in reported for m in e.methods or experiment.methods for t in e.all_tasks
+    }
+    if choosing is not None and choosing.methods is None:
+        expected |= {(m, t) for m in {*experiment.methods} - chosen for t in choosing.all_tasks}
+    assert cells == expected
     assert not nodes.fits or {method for method, _, _ in nodes.fits} <= {*experiment.methods}
     plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", experiment.runtime))
     assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
@@ -202,7 +227,8 @@ def test_a_file_without_training_plans_and_has_the_papers_rows(
 @pytest.mark.parametrize("name", [name for name in UNTUNED if name.startswith("paper/")])
 def test_a_file_at_the_papers_size_has_the_papers_tasks(name: str) -> None:
     experiment = load_experiment(FOLDER / f"{name}.yaml")
-    (evaluation,) = experiment.evaluations.values()
+    evaluation, *others = reversed(experiment.evaluations.values())
+    assert all(e.suites == ("va14",) for e in others)
     assert experiment.tasks == {}
     if "figure3" not in name:
         assert evaluation.suites == ("va14",)

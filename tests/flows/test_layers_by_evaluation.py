@@ -1,0 +1,177 @@
+"""Layers that are chosen by the scores of an evaluation's tasks."""
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from permafrost.flows.build import build_graph
+from permafrost.flows.experiment import load_experiment
+from permafrost.flows.pipeline import PipelineResult
+from permafrost.stages.embed import best_together
+from permafrost.stages.mteb_evaluation import LayerChoice
+from permafrost.stages.mteb_evaluation.layer_choice import mean_of_kinds
+from permafrost.storage.errors import CorruptDataError, InputError
+from tests.flows.experiments import pairs, rows_of, run_in, write
+from tests.flows.looked import look
+from tests.stages.mteb_evaluation.small_tasks import write_task
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+LAYERS: tuple[int, ...] = (1, 2, 3)
+SETS: dict[str, tuple[int, ...]] = {
+    ",".join(map(str, some)): some for n in LAYERS for some in combinations(LAYERS, n)
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("data")
+    for kind in ("sts", "retrieval", "classification"):
+        write_task(found, kind)
+    return found
+
+
+def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
+    def local(kind: str) -> dict[str, str]:
+        return {"kind": "local", "type": kind, "path": str(folder / kind)}
+
+    va = {"kind": "embed", "method": "va"}
+    fixed = {f"VA {words}": {**va, "layers": words} for words in SETS}
+    return {
+        "name": "layers-by",
+        "backbone": {"source": str(backbone)},
+        "methods": {
+            "chosen": {**va, "layers": "auto", "layers_by": {"evaluation": "dev"}},
+            "exit": {**va, "layers": "auto", "layers_by": {"evaluation": "dev", "most": 1}},
+            **fixed,
+        },
+        "evaluations": {
+            "dev": {
+                "tasks": {k: local(k) for k in ("sts", "retrieval")},
+                "methods": [*fixed],
+            },
+            "test": {"tasks": {"classification": local("classification")}},
+        },
+        "report": {"title": "Layers", "averages": "mteb"},
+        "runtime": {"workers": 1, "extract": {"device": "cpu"}},
+    }
+
+
+@pytest.fixture(scope="module")
+def run(
+    folder: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, PipelineResult]:
+    return run_in(tmp_path_factory.mktemp("run"), experiment(folder, tiny_bert))
+
+
+def test_layers_are_those_that_score_best_on_the_named_tasks(
+    run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, result = run
+    rows = {(r["method"], r["task"]): r for r in rows_of(result)}
+    kinds = {"sts": "STS", "retrieval": "Retrieval"}
+    scores = {
+        layers: {task: rows[f"VA {words}", task]["test"] for task in kinds}
+        for words, layers in SETS.items()
+    }
+    expected = best_together(LAYERS, lambda layers: mean_of_kinds(scores[layers], kinds))
+    alone = max(((k,) for k in LAYERS), key=lambda layers: mean_of_kinds(scores[layers], kinds))
+    nodes = look(path, home).nodes
+    for name, layers in (("chosen", expected), ("exit", alone)):
+        found = LayerChoice.load(home / "artifacts" / nodes.choices[name].id)
+        assert found.layers == layers
+        # What was tried has the scores of the rows with these layers.
+        for row in found.scores.to_pylist():
+            assert row["score"] == scores[SETS[row["layers"]]][row["task"]]
+            assert row["category"] == kinds[row["task"]]
+        words = ",".join(map(str, layers))
+        chosen = rows[name, "classification"]
+        assert chosen["test"] == rows[f"VA {words}", "classification"]["test"]
+    assert (home / "artifacts" / nodes.choices["exit"].id / "scores.parquet").exists()
+    assert result.computed["layers"] == 2
+
+
+def test_what_is_reported_has_no_part_in_the_choice(
+    run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = run
+    nodes = look(path, home).nodes
+    choice = nodes.choices["chosen"]
+    scored = nodes.evaluations["chosen", "classification", 0]
+    assert scored.input("chosen").ref == choice.id
+    assert nodes.corpora["classification · text of evaluation"].id not in choice.upstream
+    assert {*choice.config["tasks"]} == {"sts", "retrieval"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "methods.chosen.layers=all",
+            "layers_by chooses what 'layers: auto' stands for, but layers is 'all'",
+        ),
+        (
+            "methods.chosen.layers_by.evaluation=tset",
+            "layers_by.evaluation is 'tset'; there are dev, test",
+        ),
+        ("evaluations.dev.methods=[chosen]", "scores 'chosen', whose layers are chosen by it"),
+        ("evaluations.dev.instructions={kind: mteb, methods: [who]}", "names 'who'"),
+        ("methods.chosen.layers_by.most=0", "most"),
+    ],
+)
+def test_wrong_choices_are_refused(
+    folder: Path, tiny_bert: Path, tmp_path: Path, change: str, message: str
+) -> None:
+    path = write(tmp_path / "e.yaml", experiment(folder, tiny_bert))
+    with pytest.raises(InputError, match=message):
+        load_experiment(path, [change])
+
+
+def test_data_that_is_reported_cannot_be_chosen_on(
+    folder: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = experiment(folder, tiny_bert)
+    content["evaluations"]["test"]["tasks"]["pairs"] = {
+        **content["evaluations"]["dev"]["tasks"]["sts"],
+        "main_score": "cosine_pearson",
+    }
+    with pytest.raises(InputError, match=r"'chosen' are chosen on 'sts', .* same data as 'pairs'"):
+        build_graph(load_experiment(write(tmp_path / "e.yaml", content)))
+
+
+def test_whitening_goes_with_the_chosen_layers_and_tasks_may_be_there_to_choose_alone(
+    folder: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = experiment(folder, tiny_bert)
+    files = {
+        split: str(pairs(tmp_path / f"{split}.parquet", 24, seed))
+        for seed, split in enumerate(("train", "test"))
+    }
+    columns = {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"}
+    content["tasks"] = {"pairs": {"kind": "files", "files": files, "task": columns}}
+    whitened = {**content["methods"]["exit"], "whitening": {"n_components": 4}}
+    content["methods"] = {"exit": whitened}
+    content["evaluations"]["dev"]["methods"] = []
+    content["evaluations"]["test"] |= {"fitted_on": "pairs"}
+    path, home, result = run_in(tmp_path, content)
+    nodes = look(path, home).nodes
+    fit = nodes.fits["exit", "pairs", 0]
+    assert fit.input("chosen").ref == nodes.choices["exit"].id
+    assert {r["task"] for r in rows_of(result)} == {"pairs", "classification"}
+    (layer,) = LayerChoice.load(home / "artifacts" / nodes.choices["exit"].id).layers
+    manifest = look(path, home).artifacts.open(fit.ref)
+    assert f'"layers": [{layer}]' in (manifest / "vectors.json").read_text()
+
+
+def test_five_tasks_of_a_kind_do_not_outvote_one_of_another() -> None:
+    kinds = {"a": "Retrieval", "b": "Retrieval", "c": "STS"}
+    assert mean_of_kinds({"a": 1.0, "b": 0.5, "c": 0.25}, kinds) == 0.5
+    assert mean_of_kinds({"a": 1.0, "b": None, "c": 0.0}, kinds) == 0.25
+
+
+def test_a_broken_choice_is_named(tmp_path: Path) -> None:
+    (tmp_path / "layers.json").write_text("{}")
+    with pytest.raises(CorruptDataError, match="holds no choice of layers"):
+        LayerChoice.load(tmp_path)
