@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.method import Cell, EvaluatedMethod
+from permafrost.flows.methods.method import Cell, EvaluatedMethod, TokenHead
 from permafrost.flows.nodes.evaluating import Evaluate
 from permafrost.flows.nodes.reading import readers, width_of
 from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file
@@ -96,6 +96,10 @@ class HeadMethod(EvaluatedMethod):
     def is_random(self) -> bool:
         """Weights and batches are drawn."""
         return True
+
+    def token_head(self) -> TokenHead:
+        """Its own."""
+        return TokenHead(self.recipe, bool(self.grid), self.fit_config, self.candidates)
 
     @property
     def fits_other_test_sets(self) -> bool:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.method import Cell, EvaluatedMethod, Upstream
+from permafrost.flows.methods.method import Cell, EvaluatedMethod, LayersHead, Upstream
 from permafrost.flows.nodes.evaluating import Evaluate
 from permafrost.flows.nodes.reading import arrays_of, readers
 from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file
@@ -177,6 +177,11 @@ class LayersMethod(EvaluatedMethod):
     def single_store_recipes(self) -> tuple[str, ...]:
         """It reads the latents of one store."""
         return (self.latents.recipe,)
+
+    def layers_head(self) -> LayersHead:
+        """Its own."""
+        head, latents = self.head, self.latents
+        return LayersHead(head.kind, head.has_vector, latents.recipe, latents.arrays)
 
     def pretraining(self) -> str | None:
         """Whose encoders it starts from."""

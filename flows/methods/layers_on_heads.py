@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.layers import LayersMethod, latents
+from permafrost.flows.methods.layers import latents
 from permafrost.flows.methods.method import Cell, Method
 from permafrost.flows.nodes.reading import arrays_of
 from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file
@@ -21,7 +21,6 @@ from permafrost.stages.freeze import (
     CosineMlpHead,
     PairFitConfig,
     PairLossConfig,
-    Unified,
     fit_corpus,
     heads_with_vectors,
     load_pair_fit,
@@ -89,14 +88,14 @@ class LayersOnHeadsMethod(Method):
         """
         read: set[tuple[str, str | None]] = set()
         for name, other in others.items():
-            if not isinstance(other, LayersMethod):
+            if (head := other.layers_head()) is None:
                 raise ValueError(f"{name!r} is of kind {other.kind}; name methods of kind layers")
-            if not other.head.has_vector:
+            if not head.has_vector:
                 raise ValueError(
-                    f"{name!r} has a head of kind {other.head.kind}, which has no code of one text; only "
+                    f"{name!r} has a head of kind {head.kind}, which has no code of one text; only "
                     f"{heads_with_vectors()} have"
                 )
-            read.add((other.latents.recipe, other.backbone))
+            read.add((head.recipe, other.adapted_backbone))
         if len(read) > 1:
             raise ValueError("they read several recipes or backbones; name heads of one")
 
@@ -106,18 +105,19 @@ class LayersOnHeadsMethod(Method):
 
     def _built_on(self, cell: Cell) -> tuple[tuple[Input, ...], dict[str, Any], tuple[str, ...]]:
         """Corpus, features and heads; what running needs of them; and what has to be done first."""
-        methods = [cell.upstream.cell(name, cell.task, cell.seed) for name in self.heads]
         arrays: dict[str, list[str]] = {}
         fitted: list[Input] = []
-        for name, (method, _) in zip(self.heads, methods, strict=True):
-            assert isinstance(method, LayersMethod), "the experiment was checked for it"
-            arrays[name] = list(method.latents.arrays(cell.upstream.sizes))
+        of: dict[str, Cell] = {}
+        for name in self.heads:
+            method, own = cell.upstream.cell(name, cell.task, cell.seed)
+            head = method.layers_head()
+            assert head is not None, "the experiment was checked for it"
+            arrays[name], of[head.recipe] = list(head.arrays(cell.upstream.sizes)), own
             node = cell.upstream.fitted(name, cell.task, cell.seed)
             fitted.append(Input(name="single", ref=node.id, loader=import_path(load_pair_fit)))
-        first, of_first = methods[0]
-        assert isinstance(first, LayersMethod), "as above"
+        ((recipe, of_one),) = of.items()
         union = list(dict.fromkeys(a for own in arrays.values() for a in own))
-        read = of_first.reading(first.latents.recipe, union)
+        read = of_one.reading(recipe, union)
         inputs = (cell.corpus, *read.inputs, *fitted)
         return inputs, {**read.run_facts, "read": list(arrays.values())}, read.after
 
@@ -206,11 +206,8 @@ def _checkpoint(node: Node, context: RunContext, path: Path) -> Checkpoint:
 
 def _codes(node: Node, context: RunContext) -> np.ndarray:
     """Codes of the texts of a node's corpus `[n_texts, n_heads, width]`."""
-    heads: list[Unified] = []
-    for source in node.inputs_named("single"):
-        head = load_pair_fit(context.open(source)).head()
-        assert isinstance(head, Unified), "what heads with a vector build"
-        heads.append(head)
+    singles = node.inputs_named("single")
+    heads = [load_pair_fit(context.open(source)).coder() for source in singles]
     arrays = arrays_of(node)
     places = [[arrays.index(array) for array in own] for own in node.config["read"]]
     return single_codes(heads, latents(node, context), places, context.device)

@@ -6,7 +6,6 @@ from pydantic import ConfigDict
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.head import HeadMethod
 from permafrost.flows.methods.linear import ClassifierFields
 from permafrost.flows.methods.method import CLASSES, Cell, Method
 from permafrost.flows.nodes.reading import readers, width_of
@@ -67,9 +66,9 @@ class LinearOnHeadMethod(Method, ClassifierFields):
             ValueError: it is not.
         """
         ((name, other),) = others.items()
-        if not isinstance(other, HeadMethod):
+        if (head := other.token_head()) is None:
             raise ValueError(f"{name!r} is of kind {other.kind}; name a method of kind head")
-        if self.weights == "untrained" and other.grid:
+        if self.weights == "untrained" and head.has_grid:
             raise ValueError(
                 f"{name!r} chooses among settings after training; name a head without a grid, or read "
                 "it trained"
@@ -82,15 +81,16 @@ class LinearOnHeadMethod(Method, ClassifierFields):
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """The classifier, fitted and scored on a task."""
         method, of_head = cell.upstream.cell(self.head, cell.task, cell.seed)
-        assert isinstance(method, HeadMethod), "the experiment was checked for it"
-        found = method.candidates(of_head.task_kind, of_head.metric, cell.seed)
-        read = of_head.reading(method.recipe, arrays(found))
+        head = method.token_head()
+        assert head is not None, "the experiment was checked for it"
+        found = head.candidates(of_head.task_kind, of_head.metric, cell.seed)
+        read = of_head.reading(head.recipe, arrays(found))
         untrained, inputs = None, [cell.corpus, *read.inputs]
         if self.weights == "trained":
             fitted = cell.upstream.fitted(self.head, cell.task, cell.seed)
             inputs.append(Input(name="head", ref=fitted.id, loader=import_path(load_head)))
         else:
-            fit = method.fit_config(of_head.task_kind, of_head.metric, cell.seed)
+            fit = head.fit(of_head.task_kind, of_head.metric, cell.seed)
             # Without its training, which decides nothing here.
             untrained = FitConfig(head=fit.head, layer=fit.layer, loss=fit.loss, seed=fit.seed)
         fields = self.classifier_fields(cell.metric)

@@ -15,7 +15,7 @@ from permafrost.stages.extraction.recipes import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget, ResolvedBackbone
 from permafrost.stages.finetune.tuning import Tuning
-from permafrost.stages.fit import Metric
+from permafrost.stages.fit import FitConfig, Metric
 from permafrost.stages.fit.metrics import DEFAULT_METRIC
 from permafrost.stages.kinds import Category, Kind
 from permafrost.stages.metrics.records import Role
@@ -147,6 +147,34 @@ class Cell:
         return {"method": self.method, "task": self.task, "seed": self.seed}
 
 
+@dataclass(frozen=True)
+class TokenHead:
+    """A head on the tokens of single texts, as methods know it that read its fits."""
+
+    recipe: str
+    """Under which it reads."""
+    has_grid: bool
+    """Whether its setting is chosen after training."""
+    fit: Callable[[TaskKind, Metric, int], FitConfig]
+    """Its fit without the grid: on a kind of task, by its metric, with a seed."""
+    candidates: Callable[[TaskKind, Metric, int], Mapping[str, FitConfig]]
+    """All fits among which it chooses."""
+
+
+@dataclass(frozen=True)
+class LayersHead:
+    """A head on the latents of layers, as methods know it that read its fits."""
+
+    kind: str
+    """Of the head."""
+    has_vector: bool
+    """Whether it gives one text a code."""
+    recipe: str
+    """Under which it reads."""
+    arrays: Callable[[BackboneSizes], tuple[str, ...]]
+    """What it reads of a backbone with these sizes."""
+
+
 class Method(Kind, ABC):
     """One entry of `methods`."""
 
@@ -201,6 +229,14 @@ class Method(Kind, ABC):
 
     def pretraining(self) -> str | None:
         """Name of the pretraining that it starts from."""
+        return None
+
+    def token_head(self) -> TokenHead | None:
+        """The head that its fits hold, if it is one on the tokens of single texts."""
+        return None
+
+    def layers_head(self) -> LayersHead | None:
+        """The head that its fits hold, if it is one on the latents of layers."""
         return None
 
     @property

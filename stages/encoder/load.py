@@ -26,7 +26,7 @@ from permafrost.stages.extraction.target import (
 from permafrost.stages.fit import load_head
 from permafrost.stages.fit.choice import STAGE as CHOOSE
 from permafrost.stages.fit.trained import read_record
-from permafrost.stages.freeze import Unified, heads_with_vectors, load_pair_fit
+from permafrost.stages.freeze import heads_with_vectors, load_pair_fit
 from permafrost.stages.linear import load_linear
 from permafrost.stages.plugins import classes, origin_of, packages
 from permafrost.storage.adapted_stores import backbone_of_store, open_store
@@ -221,9 +221,7 @@ def load_latent_head(
             "and has no vector for a single one; among the heads on every layer only "
             f"{heads_with_vectors()} have. Score pairs with 'permafrost predict'"
         )
-    head = result.head()
-    assert isinstance(head, Unified), "what heads with a vector build"
-    return LatentVectors(head, arrays, label_range)
+    return LatentVectors(result.coder(), arrays, label_range)
 
 
 def load_encoder(

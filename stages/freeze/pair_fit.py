@@ -18,7 +18,7 @@ from torch import Tensor
 from permafrost.stages.fit.history import step_csv
 from permafrost.stages.fit.trainer import Step
 from permafrost.stages.freeze.config import PairFitConfig
-from permafrost.stages.freeze.layers_head import PairHead
+from permafrost.stages.freeze.layers_head import PairHead, Unified
 from permafrost.stages.freeze.scaling import scaling
 from permafrost.stages.kinds import require_known
 from permafrost.stages.metrics.records import EPOCHS, HISTORY
@@ -107,6 +107,12 @@ class PairFitResult:
         head = new_head(self.config, self.n_layers, self.d_model)
         head.load_state_dict(dict(self.state))
         return head.requires_grad_(False).eval()
+
+    def coder(self) -> Unified:
+        """The same, of a kind that has a vector for a text."""
+        head = self.head()
+        assert isinstance(head, Unified), "what heads with a vector build"
+        return head
 
     def save(self, folder: Path) -> None:
         """Write pair_head.safetensors, pair_head.json, history.parquet and log.csv."""
