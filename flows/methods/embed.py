@@ -8,14 +8,14 @@ from pydantic import Field, model_validator
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.method import Cell, Choosing, EvaluatedMethod
-from permafrost.flows.nodes.evaluating import Evaluate, n_members
-from permafrost.flows.nodes.layer_choice import (
+from permafrost.flows.methods.layer_choice import (
     CHOSEN,
     LayersBy,
     choice_node,
     chosen_layers,
 )
+from permafrost.flows.methods.method import Cell, Choosing, EvaluatedMethod
+from permafrost.flows.nodes.evaluating import Evaluate, n_members
 from permafrost.flows.nodes.reading import features, sizes_of
 from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
