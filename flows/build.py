@@ -14,7 +14,6 @@ from permafrost.flows.experiment import Experiment, GridCell
 from permafrost.flows.experiment_nodes import CellName, ExperimentNodes
 from permafrost.flows.graph import Graph, Input, Node
 from permafrost.flows.matched_widths import with_widths_matched
-from permafrost.flows.methods.layer_choice import chosen_input
 from permafrost.flows.methods.method import (
     BackboneUse,
     Cell,
@@ -25,6 +24,7 @@ from permafrost.flows.methods.method import (
 from permafrost.flows.nodes.adapting import adapt_node, planned_identity, store_node
 from permafrost.flows.nodes.corpora import corpus_node, texts_node
 from permafrost.flows.nodes.extraction import extract_node, source_of
+from permafrost.flows.nodes.layer_choice import chosen_input
 from permafrost.flows.nodes.reading import Reading, corpus_input, reading
 from permafrost.flows.origins import origins
 from permafrost.flows.recipes import recipe_on

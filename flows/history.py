@@ -9,6 +9,7 @@ import datetime
 import fcntl
 import os
 import re
+import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ class RunBegun(_Part):
     threads: tuple[int, ...] = ()
     process: str | None = None
     """Who ran it, see `storage.drafts.owner`."""
+    id: str | None = None
+    """Drawn, so that no two machines can have written the same record; None of earlier versions."""
 
 
 class RunEnded(_Part):
@@ -198,15 +201,15 @@ def begin(home: Path, experiment: str, record: Callable[[int], RunBegun]) -> Run
 
     The only record that an earlier version left becomes that of run 1.
     """
-    folder = history_folder(home, experiment)
+    folder, drawn = history_folder(home, experiment), {"id": uuid.uuid4().hex}
     with _numbering(folder):
         if not (numbers := _numbers(folder)):
             _adopt_earlier(home, experiment)
             numbers = _numbers(folder)
-        begun = record(max(numbers, default=0) + 1)
+        begun = record(max(numbers, default=0) + 1).model_copy(update=drawn)
         # On an object store another machine may count as well.
         while not create_durably(half_path(home, experiment, begun.number, "begun"), _bytes(begun)):
-            begun = record(begun.number + 1)
+            begun = record(begun.number + 1).model_copy(update=drawn)
     return begun
 
 

@@ -1,6 +1,6 @@
 """Vectors without training: `kind: embed`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -8,14 +8,14 @@ from pydantic import Field, model_validator
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.layer_choice import (
+from permafrost.flows.methods.method import Cell, Choosing, EvaluatedMethod, EvaluationSite
+from permafrost.flows.nodes.evaluating import Evaluate, n_members
+from permafrost.flows.nodes.layer_choice import (
     CHOSEN,
+    ChooseLayers,
     LayersBy,
-    choice_node,
     chosen_layers,
 )
-from permafrost.flows.methods.method import Cell, Choosing, EvaluatedMethod
-from permafrost.flows.nodes.evaluating import Evaluate, n_members
 from permafrost.flows.nodes.reading import features, sizes_of
 from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
@@ -35,6 +35,7 @@ from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.mteb_evaluation import Role
 from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_vectors
 from permafrost.storage.artifacts import Draft
+from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
 
@@ -158,6 +159,52 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
     def fitted_loader(self) -> object:
         """Reads the layers that were chosen and the whitening that was fitted."""
         return CorpusVectors.load
+
+
+def choice_node(
+    by: LayersBy, config: EmbedConfig, name: str, sites: Sequence[EvaluationSite]
+) -> Node:
+    """What chooses the layers of a method.
+
+    Args:
+        by: which scores.
+        config: of the method; its whitening plays no part.
+        name: of the method.
+        sites: the tasks.
+    """
+    readings = {id(s.reading): s.reading for site in sites for s in site.roles.values()}.values()
+    tasks = {
+        site.task: {
+            "key": site.facts.key,
+            "category": site.facts.category,
+            "stores": {r: [to_plain(i) for i in s.identities] for r, s in site.roles.items()},
+        }
+        for site in sites
+    }
+    where = {
+        site.task: {
+            "config": site.config.model_dump(mode="json"),
+            "stores": {role: s.names for role, s in site.roles.items()},
+        }
+        for site in sites
+    }
+    return ChooseLayers.node(
+        f"choose layers of {name} · {by.evaluation}",
+        {"method": to_plain(config), "tasks": tasks, "most": by.most},
+        list(dict.fromkeys(i for r in readings for i in r.inputs)),
+        kinds=[
+            config,
+            *(site.config for site in sites),
+            *(recipe for site in sites for s in site.roles.values() for recipe in s.recipes),
+        ],
+        run_facts={
+            **next(iter(readings)).run_facts,
+            "tasks": where,
+            "method": name,
+            "task": by.evaluation,
+        },
+        after=[a for r in readings for a in r.after],
+    )
 
 
 class EmbedCorpus(Stage):

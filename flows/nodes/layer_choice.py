@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.method import EvaluationSite
 from permafrost.flows.nodes.evaluating import features_of, n_prompts
 from permafrost.flows.nodes.reading import sizes_of
 from permafrost.flows.stage import Stage
@@ -19,7 +18,6 @@ from permafrost.stages.mteb_evaluation import (
     choose_by_tasks,
 )
 from permafrost.storage.artifacts import Draft
-from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
 
 CHOSEN = "chosen"
@@ -65,52 +63,6 @@ class ChooseLayers(Stage):
 def chosen_input(node: Node) -> Input:
     """The choice of a node, as another node's input."""
     return Input(name=CHOSEN, ref=node.id, loader=import_path(LayerChoice.load))
-
-
-def choice_node(
-    by: LayersBy, config: EmbedConfig, name: str, sites: Sequence[EvaluationSite]
-) -> Node:
-    """What chooses the layers of a method.
-
-    Args:
-        by: which scores.
-        config: of the method; its whitening plays no part.
-        name: of the method.
-        sites: the tasks.
-    """
-    readings = {id(s.reading): s.reading for site in sites for s in site.roles.values()}.values()
-    tasks = {
-        site.task: {
-            "key": site.facts.key,
-            "category": site.facts.category,
-            "stores": {r: [to_plain(i) for i in s.identities] for r, s in site.roles.items()},
-        }
-        for site in sites
-    }
-    where = {
-        site.task: {
-            "config": site.config.model_dump(mode="json"),
-            "stores": {role: s.names for role, s in site.roles.items()},
-        }
-        for site in sites
-    }
-    return ChooseLayers.node(
-        f"choose layers of {name} · {by.evaluation}",
-        {"method": to_plain(config), "tasks": tasks, "most": by.most},
-        list(dict.fromkeys(i for r in readings for i in r.inputs)),
-        kinds=[
-            config,
-            *(site.config for site in sites),
-            *(recipe for site in sites for s in site.roles.values() for recipe in s.recipes),
-        ],
-        run_facts={
-            **next(iter(readings)).run_facts,
-            "tasks": where,
-            "method": name,
-            "task": by.evaluation,
-        },
-        after=[a for r in readings for a in r.after],
-    )
 
 
 def chosen_layers(node: Node, context: RunContext) -> tuple[int, ...] | None:
