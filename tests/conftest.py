@@ -60,3 +60,18 @@ def _no_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: os.fstat(fd))
         yield
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """An `ObjectServer` on loopback, which the environment names; homes that are attached to it are left."""
+    # Not above: what is imported before pytest is configured has its signatures unchecked.
+    from permafrost.storage import replica
+    from tests.storage.object_server import object_server
+
+    with object_server() as state:
+        for name, value in state.environment.items():
+            monkeypatch.setenv(name, value)
+        yield state
+        for folder in list(replica._replicas):
+            replica.detach(folder)

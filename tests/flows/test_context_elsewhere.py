@@ -3,7 +3,6 @@
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,10 @@ from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.engine.engine import make
 from permafrost.flows.graph import Graph
 from permafrost.flows.preview import Preview
-from permafrost.storage import replica
 from permafrost.storage.durable import read_json
 from permafrost.storage.progress import SilentProgress
 from tests.flows.engine.sums import total
-from tests.storage.object_server import ObjectServer, object_server
+from tests.storage.object_server import ObjectServer
 
 HOME = "s3://bucket/team/home"
 ROOT = Path(__file__).parents[2]
@@ -28,16 +26,6 @@ from permafrost.storage.progress import SilentProgress
 node, context = pickle.load(sys.stdin.buffer)
 make(node, context, SilentProgress())
 """
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with object_server() as state:
-        for name, value in state.environment.items():
-            monkeypatch.setenv(name, value)
-        yield state
-        for folder in list(replica._replicas):
-            replica.detach(folder)
 
 
 @pytest.mark.deep

@@ -1,6 +1,5 @@
 """What a home takes: every grouping counts every file once, locally and on an object store."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from permafrost.storage import replica
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.progress import SilentProgress
 from tests.flows.test_cli import Cli
-from tests.storage.object_server import ObjectServer, object_server
+from tests.storage.object_server import ObjectServer
 from tests.storage.small_store import ARRAYS, IDENTITY, SmallStore, new_store
 
 LENGTHS = {"a": 3, "b": 5, "c": 7, "d": 2, "e": 4}
@@ -121,16 +120,6 @@ def test_a_store_that_cannot_be_read_is_overhead_and_still_counted(tmp_path: Pat
     (first.store.root / "store.json").write_bytes(b"{")
     assert "stores whose store.json is damaged" in use(tmp_path, "backbone")
     assert sum(row.bytes for row in use(tmp_path, "corpus").values()) == on_disk(tmp_path)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with object_server() as state:
-        for name, value in state.environment.items():
-            monkeypatch.setenv(name, value)
-        yield state
-        for folder in list(replica._replicas):
-            replica.detach(folder)
 
 
 def test_on_an_object_store_objects_are_counted_wherever_they_are(

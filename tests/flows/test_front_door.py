@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,13 @@ from permafrost.flows.home import Home
 from permafrost.flows.stopping import STOP
 from permafrost.stages import plugins
 from permafrost.stages.heads import HEADS, GlotHead
-from permafrost.storage import errors, replica
+from permafrost.storage import errors
 from tests.documents import snippet
 from tests.flows.conftest import tiny_experiment
 from tests.flows.frozen_home import unpack
 from tests.stages.encoder import fitted_homes
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
-from tests.storage.object_server import ObjectServer, object_server
+from tests.storage.object_server import ObjectServer
 
 HEAVY = ("torch", "transformers", "prefect", "pyarrow", "numpy", "pydantic", "distributed")
 NEW = ["a river under the night sun", *TEXTS, "snow melts"]
@@ -155,16 +154,6 @@ def test_encoding_by_a_method_is_the_same_with_a_home_and_without(
     assert store.arrays() == ["hidden/3", "span", "token_ids"], "kept for the next time"
     echoed = permafrost.encode(NEW, method="mean", recipe="echo", **how)
     assert not np.allclose(echoed, alone)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with object_server() as state:
-        for name, value in state.environment.items():
-            monkeypatch.setenv(name, value)
-        yield state
-        for folder in list(replica._replicas):
-            replica.detach(folder)
 
 
 def test_a_home_on_an_object_store_is_used_by_its_url(

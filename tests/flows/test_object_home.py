@@ -1,6 +1,5 @@
 """A home on an object store, from the command line, seen from several machines."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,18 +14,9 @@ from permafrost.storage import replica
 from permafrost.storage.progress import SilentProgress
 from tests.flows.run_records import finished
 from tests.flows.test_cli import TEXTS, Cli
-from tests.storage.object_server import ObjectServer, object_server
+from tests.storage.object_server import ObjectServer
 
 HOME = "s3://bucket/team/home"
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with object_server() as state:
-        for name, value in state.environment.items():
-            monkeypatch.setenv(name, value)
-        yield state
-        _leave()
 
 
 def _leave() -> None:

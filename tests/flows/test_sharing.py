@@ -4,14 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 import permafrost
-from permafrost.storage import replica
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.features.verification import verify
@@ -19,18 +17,13 @@ from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import SilentProgress
 from tests.documents import snippet
 from tests.flows.test_cli import Cli
-from tests.storage.object_server import ObjectServer, object_server
+from tests.storage.object_server import ObjectServer
 from tests.storage.small_store import IDENTITY, filled_store, flip, new_store
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectServer]:
-    with object_server() as state:
-        for name, value in {**state.environment, "PERMAFROST_CACHE": str(tmp_path / "c")}.items():
-            monkeypatch.setenv(name, value)
-        yield state
-        for folder in list(replica._replicas):
-            replica.detach(folder)
+@pytest.fixture(autouse=True)
+def _own_replicas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "c"))
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 import contextlib
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from permafrost.storage import lease, replica
+from permafrost.storage import lease
 from permafrost.storage.errors import ObjectStoreError, PermafrostError
 from permafrost.storage.features.parts import part_of
 from permafrost.storage.features.store import all_stores
@@ -16,10 +16,10 @@ from permafrost.storage.features.transfer import transfer
 from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import SilentProgress
-from permafrost.storage.replica import attach, detach
+from permafrost.storage.replica import attach
 from tests.storage import object_server as server_module
 from tests.storage.home_contract import HomeContract, Place, assert_reads
-from tests.storage.object_server import Fault, ObjectServer, object_server
+from tests.storage.object_server import Fault, ObjectServer
 from tests.storage.small_store import SmallStore, filled_store
 
 URL = "s3://bucket/lab"
@@ -51,16 +51,6 @@ class Bucket(Place):
 
     def write(self, key: str, content: bytes) -> None:
         self._server.store(f"bucket/lab/{key}", content)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with object_server() as state:
-        for name, value in state.environment.items():
-            monkeypatch.setenv(name, value)
-        yield state
-        for folder in list(replica._replicas):
-            detach(folder)
 
 
 class TestFolder(HomeContract):

@@ -1,12 +1,10 @@
 """Reading little of a store in an object store fetches little: what was sent is counted at the server."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from permafrost.storage import replica
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.features.layout import Axes, Codec
 from permafrost.storage.features.shard import CRC_BYTES, index_bytes
@@ -14,8 +12,8 @@ from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import WindowedReader, open_reader
-from permafrost.storage.replica import attach, detach
-from tests.storage.object_server import ObjectServer, object_server
+from permafrost.storage.replica import attach
+from tests.storage.object_server import ObjectServer
 from tests.storage.small_store import IDENTITY, SmallStore, new_store
 
 ARRAY = "hidden/1"
@@ -23,16 +21,6 @@ AXES = Axes(segment_tokens=1024, segment_texts=128, chunk_bytes=512)
 """Chunks of 32 rows of 16 bytes, 32 in a shard."""
 LENGTHS = [30, 20, 25, 32, 12] * 8
 TEXTS = [f"text {i}" for i in range(len(LENGTHS))]
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with object_server() as state:
-        for name, value in state.environment.items():
-            monkeypatch.setenv(name, value)
-        yield state
-        for folder in list(replica._replicas):
-            detach(folder)
 
 
 def opened(tmp_path: Path, name: str) -> FeatureStore:

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import open_reader
 from permafrost.storage.replica import attach, detach
-from tests.storage.object_server import ObjectServer, object_server
+from tests.storage.object_server import ObjectServer
 from tests.storage.small_store import (
     ARRAYS,
     IDENTITY,
@@ -37,16 +36,6 @@ from tests.storage.small_store import (
 )
 
 URL = "s3://bucket/lab"
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with object_server() as state:
-        for name, value in state.environment.items():
-            monkeypatch.setenv(name, value)
-        yield state
-        for folder in list(replica._replicas):
-            detach(folder)
 
 
 def machine(tmp_path: Path, name: str) -> Path:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-from permafrost.storage import replica
 from permafrost.storage.errors import (
     CorruptDataError,
     DiskFullError,
@@ -34,23 +32,13 @@ from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import open_reader
-from permafrost.storage.replica import attach, detach
+from permafrost.storage.replica import attach
 from permafrost.storage.sealed import read_sealed, sealed_bytes
-from tests.storage.object_server import ObjectServer, object_server
+from tests.storage.object_server import ObjectServer
 from tests.storage.small_store import ARRAYS, SmallStore, filled_store, flip, new_store, snapshot
 
 FEW = 5
 """Texts, in three segments."""
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with object_server() as state:
-        for name, value in state.environment.items():
-            monkeypatch.setenv(name, value)
-        yield state
-        for folder in list(replica._replicas):
-            detach(folder)
 
 
 def remote(tmp_path: Path, name: str) -> Path:
