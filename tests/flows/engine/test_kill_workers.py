@@ -12,6 +12,7 @@ from permafrost.flows.runs import read_run, run_path
 from tests.flows.engine.counted import attempts_file
 from tests.flows.engine.runs_in_workers import (
     COUNTED,
+    DEADLINE_S,
     N_FITS,
     Run,
     content,
@@ -84,7 +85,10 @@ def kill_one(run: Run, rng: random.Random, pattern: str, total: int, spread_s: f
     known = {p for _, p, _ in attempts(run)}
     computing = run.until(lambda: [w for w in run.workers() if w.pid in known])
     with run.held_still():
-        rng.choice(computing).kill()
+        killed = rng.choice(computing)
+        killed.kill()
+        # On a loaded machine it lives on for a moment, and could be chosen a second time.
+        killed.wait(DEADLINE_S)
         assert n_done() < total, "the machine was quicker than this test"
 
 
