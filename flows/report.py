@@ -15,6 +15,7 @@ from permafrost.flows.nodes.reporting import (
     TokenSource,
 )
 from permafrost.flows.recipes import DEFAULT_RECIPE
+from permafrost.flows.swept import swept_curves
 from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.mteb_evaluation import task_facts
 from permafrost.stages.report.cells import read_results
@@ -89,6 +90,7 @@ def report_node(nodes: ExperimentNodes) -> Node:
             "probes": probes,
             "pretrainings": pretrainings,
             "stores": stores,
+            "curves": swept_curves(e, first.sizes),
         },
         inputs,
         run_facts={

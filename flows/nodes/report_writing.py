@@ -14,6 +14,7 @@ from permafrost.flows.graph import Input, Node, import_path
 from permafrost.flows.nodes.reporting import (
     AttentionSource,
     CellEntry,
+    CurveEntry,
     ExtractionEntry,
     PretrainingEntry,
     ProbeEntry,
@@ -33,6 +34,7 @@ from permafrost.stages.report.layers import LAYER_CURVES
 from permafrost.stages.report.pretraining import PretrainingRun
 from permafrost.stages.report.probes import PROBE_CURVES
 from permafrost.stages.report.report import write_report
+from permafrost.stages.report.sweep import SweptCurve
 from permafrost.stages.report.tokens import Token
 from permafrost.storage.adapted_stores import adapted_store, known_ids
 from permafrost.storage.artifacts import parse_ref
@@ -84,6 +86,7 @@ def write(node: Node, context: RunContext, folder: Path, gaps: Sequence[str] = (
         pretrainings=[_pretraining(p, context) for p in pretrainings if there(p.ref)],
         extractions=extractions(node, context),
         attention=attention_rows(node, context),
+        swept=[_swept(CurveEntry.model_validate(c)) for c in config["curves"]],
         gaps=gaps,
     )
 
@@ -97,6 +100,11 @@ def pretraining_runs(node: Node, context: RunContext) -> list[PretrainingRun]:
     """Every pretraining, and where its history lies."""
     entries = map(PretrainingEntry.model_validate, node.config["pretrainings"])
     return [_pretraining(entry, context) for entry in entries]
+
+
+def _swept(entry: CurveEntry) -> SweptCurve:
+    # As artifacts have it, names are in order, not numbers.
+    return SweptCurve(entry.name, dict(sorted(entry.values.items(), key=lambda pair: pair[1])))
 
 
 def _pretraining(entry: PretrainingEntry, context: RunContext) -> PretrainingRun:

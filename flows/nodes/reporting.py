@@ -58,6 +58,14 @@ class PretrainingEntry(_Entry):
     ref: str
 
 
+class CurveEntry(_Entry):
+    """Methods that differ in one setting alone."""
+
+    name: str
+    values: dict[str, float]
+    """The setting by method."""
+
+
 class StoreEntry(_Entry):
     """The stores of a recipe, one per prompt of an ensemble."""
 

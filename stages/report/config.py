@@ -92,7 +92,47 @@ class TasksAxis(_Config):
         return self
 
 
-XAxis = Annotated[CurveAxis | TasksAxis, Field(discriminator="kind")]
+class SweepAxis(_Config):
+    """The methods are one method at several values of a setting: a curve for each, a panel for each task."""
+
+    kind: Literal["sweep"] = "sweep"
+    label: str = Field(min_length=1)
+    """Name of the setting, as written under the axis."""
+    fields: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+    """The setting, as a path from a method (`layers`, `head.tau`, `recipe.size`): what a method names, a
+    recipe or another method, stands in the place of its name, and `auto` and its like are numbers. Methods
+    that differ in this field alone are a curve. Of several fields each has curves of its own, and a method
+    may lie on more than one. Other methods are level lines."""
+    scale: Literal["linear", "log"] = "linear"
+    """Of the axis."""
+
+    link: ClassVar[str] = "Curves"
+    marks: ClassVar[str] = (
+        "lines join methods that differ in this setting alone, level lines are methods without it"
+    )
+    has_averages: ClassVar[bool] = True
+    positions: ClassVar[None] = None
+
+    @property
+    def how(self) -> str:
+        """How the figure shows the metric."""
+        return f"against {self.label}"
+
+    @property
+    def heading(self) -> str:
+        """The figure's heading."""
+        return f"Against {self.label}"
+
+    def require(self, tasks: Collection[str]) -> None:
+        """Nothing to check, as no task is named."""
+        return
+
+    def among(self, tasks: Collection[str]) -> "SweepAxis":
+        """The axis itself, as it shows whatever tasks there are."""
+        return self
+
+
+XAxis = Annotated[CurveAxis | TasksAxis | SweepAxis, Field(discriminator="kind")]
 
 
 class Claim(_Config):
@@ -141,7 +181,8 @@ class ReportConfig(_Config):
     description: str = ""
     """Paragraphs, separated by blank lines. `code`, **bold** and lists of `- ` lines are understood."""
     x_axis: XAxis = TasksAxis()
-    """Whether tasks stand side by side, or are one task at several values of a parameter."""
+    """Whether tasks stand side by side, or are one task at several values of a parameter, or methods are one
+    method at several values of a setting."""
     n_examples: int = Field(default=4, ge=0, le=MAX_TEXTS)
     """Number of test texts whose token weights are shown, and of those whose stored attention rows are shown,
     taken from the tasks in turn."""

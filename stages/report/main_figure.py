@@ -1,9 +1,9 @@
-"""The main figure: test metric against a parameter, or by task.
+"""The main figure: test metric against a parameter of tasks or of methods, or by task.
 
 A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points; numbers are shown times 100.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from permafrost.stages.report.canvas import drawable
-from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.config import ReportConfig, SweepAxis
 from permafrost.stages.report.entries import Entry
 from permafrost.stages.report.frame import DASHES, framed, line
 from permafrost.stages.report.palette import INK, Mark
+from permafrost.stages.report.sweep import SweptCurve, sweep_description, sweep_figure
 from permafrost.stages.report.tables import ResultsTable, Row
 
 _MAJORITY = "majority class"
@@ -22,15 +23,27 @@ MOST = 100.0
 """No metric is higher: neither bars nor axes go on."""
 
 
-def main_figure(config: ReportConfig, table: ResultsTable, row_marks: dict[str, Mark]) -> Figure:
+def main_figure(
+    config: ReportConfig,
+    table: ResultsTable,
+    row_marks: dict[str, Mark],
+    swept: Sequence[SweptCurve] = (),
+) -> Figure:
+    """The figure that the report's x axis asks for; `swept` lies on the axis of a setting of methods."""
     axis = config.x_axis
+    if isinstance(axis, SweepAxis):
+        return sweep_figure(axis, swept, table, row_marks)
     if axis.positions is None:
         return tasks_figure(table, row_marks)
     return metric_figure(table, axis.positions, axis.label, row_marks)
 
 
-def main_description(config: ReportConfig, table: ResultsTable) -> str:
+def main_description(
+    config: ReportConfig, table: ResultsTable, swept: Sequence[SweptCurve] = ()
+) -> str:
     """Alternative text of the figure, with its numbers, which are in the results table as well."""
+    if isinstance(config.x_axis, SweepAxis):
+        return f"Test metric {config.x_axis.how}. {sweep_description(swept, table)}."
     lines = [
         f"{row.method}: "
         + ", ".join(

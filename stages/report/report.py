@@ -67,6 +67,7 @@ from permafrost.stages.report.results_files import (
     results_summary,
 )
 from permafrost.stages.report.subgraphs import graph_examples
+from permafrost.stages.report.sweep import SweptCurve
 from permafrost.stages.report.tables import ResultsTable, intervals_table, tabulate
 from permafrost.stages.report.token_examples import token_examples
 from permafrost.stages.report.token_summary import (
@@ -98,6 +99,7 @@ def write_report(
     pretrainings: Sequence[PretrainingRun] = (),
     extractions: Sequence[Extraction] = (),
     attention: AttentionRows | None = None,
+    swept: Sequence[SweptCurve] = (),
     gaps: Sequence[str] = (),
 ) -> None:
     """Write report.html, results.parquet, results.md, results.tex, summary.json and figures/*.png; of graphs
@@ -123,6 +125,7 @@ def write_report(
         pretrainings: pretraining runs, whose curves are drawn.
         extractions: runs of the backbone, whose costs are tabulated.
         attention: stored attention rows, shown for a few texts.
+        swept: methods that differ in one setting, for an axis of kind `sweep`.
         gaps: what is missing, one sentence each; printed before the other notes.
 
     Raises:
@@ -158,7 +161,7 @@ def write_report(
     weighed = summaries(token_table)
     row_marks = marks(table)
     with canvas.drawing():
-        pictures = {"metric": main_figure(config, table, row_marks)}
+        pictures = {"metric": main_figure(config, table, row_marks, swept)}
         if curves:
             pictures["learning_curves"] = learning_figure(curves, row_marks)
         if by_layer:
@@ -182,7 +185,7 @@ def write_report(
         for name, figure in pictures.items():
             write_durably(folder / "figures" / f"{name}.png", canvas.png(figure))
         descriptions = {
-            "metric": main_description(config, table),
+            "metric": main_description(config, table, swept),
             "learning_curves": learning_description(curves),
             "pretraining": pretraining_description(pretrained),
             "layer_curves": layer_description(by_layer),

@@ -43,7 +43,9 @@ ROWS = {
     }
     - {"read at last"}
     | {"read last", CHOSEN},
-    "table7": {f"rewired {a} to {b}" for a, b in ((1, 2), (2, 3), (4, 5), (1, 5))} | {NOT},
+    "table7": {f"rewired {a} to {b}" for a, b in ((1, 2), (2, 3), (4, 5))}
+    | {f"rewired {a} to 5" for a in (1, 2, 3)}
+    | {NOT},
     "table16": {*SIZES, SAME},
     "figure1": {"mean", "last", "PromptEOL"},
     "figure8": {"a sentence", "N tokens", "8 tokens"},
@@ -54,7 +56,8 @@ ROWS = {
     "paper/table5": READOUTS,
     "paper/table6": {f"{how} {n}" for how in ("rewired to", "read at") for n in EXITS}
     | {"read last", CHOSEN},
-    "paper/table7": {f"rewired {a} to {b}" for a, b in ((1, 7), (11, 17), (25, 31))} | {NOT},
+    "paper/table7": {f"rewired {a} to {b}" for a, b in ((1, 7), (11, 17), (25, 31))}
+    | {"rewired 1 to 31", "rewired 11 to 31", NOT},
     "paper/table16": SIZES,
     "paper/figure1": {"mean", "last", "PromptEOL"},
     "paper/figure8": {"a sentence", "N tokens"},
@@ -193,6 +196,19 @@ def test_settings_of_table_9_are_those_of_the_backbone(stand_ins: Path) -> None:
         InputError, match="'htp' stands for the settings that table 9 of HTP prints"
     ):
         build_graph(load_experiment(FOLDER / "paper" / "table1.yaml", small))
+
+
+def test_sweeps_are_curves(stand_ins: Path) -> None:
+    def curves(name: str) -> dict[str, list[float]]:
+        return {
+            c["name"]: [*c["values"].values()]
+            for c in built(name, stand_ins).report.config["curves"]
+        }
+
+    assert curves("table16") == {"HTP, K": [1, 2, 4, 8, 12, 20, 32, 64]}
+    assert curves("table6") == {"rewired to": [2, 3, 4, 5], "read at": [1, 2, 3, 4, 5, 6]}
+    assert curves("table7") == {"rewired": [1, 2, 3, 4]}
+    assert curves("table1") == {}
 
 
 def test_every_file_is_here_and_on_the_papers_page() -> None:
