@@ -114,27 +114,33 @@ class ResolvedBackbone:
         """The target of an extraction under `recipe`.
 
         Raises:
-            InputError: the backbone cannot do what the recipe asks for, or there are no arrays.
+            InputError: the backbone cannot do what the recipe asks for or read as much, or there are no
+                arrays.
         """
         if not arrays:
             raise InputError(
                 "the capture is empty; ask for at least one array, e.g. 'hidden=all@tokens'"
             )
-        resolved = resolve_recipe(recipe, self.sizes)
+        max_length = self.max_length
+        if recipe.max_length is not None:
+            asked = self.backbone.model_copy(update={"max_length": recipe.max_length})
+            max_length = resolve_max_length(asked, self.sizes, self.tokenizer)
+        # The length is the store's, whichever of the two names it.
+        resolved = resolve_recipe(recipe, self.sizes).model_copy(update={"max_length": None})
         identity = StoreIdentity(
             weights_digest=self.files.weights_digest,
             tokenizer_digest=self.files.tokenizer_digest,
             recipe=recipe_identity(resolved),
             compute_dtype=self.backbone.dtype,
             storage_dtype=self.store_dtype,
-            max_length=self.max_length,
+            max_length=max_length,
         )
         return ExtractTarget(
             self.files,
             self.sizes,
             self.tokenizer,
             resolved,
-            self.max_length,
+            max_length,
             identity,
             arrays,
             self.codec,

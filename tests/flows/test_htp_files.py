@@ -27,6 +27,7 @@ READOUTS = {
     *("HTP", "HTP without early readout", "HTP last", "HTP last without early readout"),
     *("mean", "mean with early readout", "last", "last with early readout"),
 }
+LENGTHS = ("mean", "Echo", "PromptEOL", "TP + PromptEOL", "TP mean", "HTP")
 SIZES = {"TP mean", *(f"HTP, K {k}" for k in (1, 2, 4, 8, 12, 20, 32, 64))}
 EXITS = (3, 7, 11, 16, 21, 26, 31)
 CHOSEN = "exit chosen on dev"
@@ -48,6 +49,7 @@ ROWS = {
     | {NOT},
     "table16": {*SIZES, SAME},
     "figure1": {"mean", "last", "PromptEOL"},
+    "figure5": {f"{n}, {k}" for n in (*LENGTHS, SAME) for k in (64, 128, 256, 512)},
     "figure8": {"a sentence", "N tokens", "8 tokens"},
     "paper/table1": RETRIEVAL,
     "paper/table2": LONG,
@@ -59,6 +61,7 @@ ROWS = {
     "paper/table7": {f"rewired {a} to {b}" for a, b in ((1, 7), (11, 17), (25, 31))}
     | {"rewired 1 to 31", "rewired 11 to 31", NOT},
     "paper/table16": SIZES,
+    "paper/figure5": {f"{n}, {512 << k}" for n in LENGTHS for k in range(6)},
     "paper/figure1": {"mean", "last", "PromptEOL"},
     "paper/figure8": {"a sentence", "N tokens"},
 }
@@ -68,10 +71,10 @@ QUICK = {"paper/figure1", *(name for name in ROWS if "/" not in name)}
 
 
 def roomy(family: str, folder: Path, n_layers: int) -> None:
-    """A small model with 512 positions."""
+    """A small model with the positions of the real one."""
     save_model(family, folder, num_hidden_layers=n_layers)
-    config = read_json(folder / "config.json")
-    write_json(folder / "config.json", config | {"max_position_embeddings": 512})
+    config, n = read_json(folder / "config.json"), 32_768 if family == "mistral" else 512
+    write_json(folder / "config.json", config | {"max_position_embeddings": n})
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +175,8 @@ def test_rows_that_files_share_are_computed_once(stand_ins: Path) -> None:
         ("table4", "HTP", "SciFact"): [("table5", "HTP"), ("figure8", "a sentence")],
         ("table4", "HTP", "Cranfield"): [("table6", "rewired to 2"), ("table7", "rewired 1 to 2")],
         ("table2", "HTP, K 2", "QMSum by answer"): [("table16", "HTP, K 2")],
+        # A recipe's own length is a store's, as the backbone's is.
+        ("table2", "Echo", "QMSum by answer"): [("figure5", "Echo, 512")],
     }
     for (file, method, task), others in same.items():
         ref = built(file, stand_ins).evaluations[method, task, 0].ref
@@ -207,6 +212,7 @@ def test_sweeps_are_curves(stand_ins: Path) -> None:
 
     assert curves("table16") == {"HTP, K": [1, 2, 4, 8, 12, 20, 32, 64]}
     assert curves("table6") == {"rewired to": [2, 3, 4, 5], "read at": [1, 2, 3, 4, 5, 6]}
+    assert curves("figure5") == {n: [64, 128, 256, 512] for n in (*LENGTHS, SAME)}
     assert curves("table7") == {"rewired": [1, 2, 3, 4]}
     assert curves("table1") == {}
 

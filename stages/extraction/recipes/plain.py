@@ -27,9 +27,9 @@ from permafrost.storage.quoting import quoted
 class PlainRecipe(Recipe):
     """The text as it is, with the special tokens that the tokenizer adds by itself."""
 
-    later_fields: ClassVar[frozenset[str]] = frozenset(
-        {"normalise", "instruction", "bos", "instruction_words", "end"}
-    )
+    later_fields: ClassVar[frozenset[str]] = Recipe.later_fields | {
+        *("bos", "instruction_words", "end"),
+    }
 
     kind: Literal["plain"] = "plain"
     specials: Literal["include", "exclude"] = "include"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import transformers
-from pydantic import field_validator, model_serializer
+from pydantic import Field, field_validator, model_serializer
 
+from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.extraction.recipes.inputs import (
     FIRST,
     PLACEHOLDER_SLOT,
@@ -66,10 +67,13 @@ class Recipe(Kind):
     instruction: str = TEXT
     """A task's instruction around the input; {text}, exactly once, stands for the recipe's whole input (for
     Echo both copies). Its words are not in the span, and are never cut."""
+    max_length: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
+    """Maximum tokens per input under this recipe, in the place of the backbone's; a store has one length, so
+    that this one is the store of the same recipe under a backbone with that `max_length`."""
 
     # Fields added after stores had been made with the class: left out of the identity at their default, so
     # that those stores keep their ids.
-    later_fields: ClassVar[frozenset[str]] = frozenset({"normalise", "instruction"})
+    later_fields: ClassVar[frozenset[str]] = frozenset({"normalise", "instruction", "max_length"})
     is_ensemble: ClassVar[bool] = False
     """Whether it may have several members, each a recipe with a store of its own."""
     says_text_twice: ClassVar[bool] = False

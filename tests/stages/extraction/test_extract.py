@@ -37,6 +37,7 @@ from permafrost.stages.extraction.target import (
 from permafrost.storage.errors import (
     DiskFullError,
     IdentityMismatchError,
+    InputError,
     NotFoundError,
     OverflowRangeError,
     PermafrostError,
@@ -383,6 +384,21 @@ def test_truncated_texts_are_counted(extraction: Callable[[str], Extraction]) ->
     report = run(list(TEXTS), run.target("hidden=1", backbone=backbone))
     assert report.n_truncated == 2
     assert rows(report.store, "hidden/1", TEXTS[2]).shape[0] == 6
+
+
+def test_a_recipe_may_have_a_length_of_its_own(extraction: Callable[[str], Extraction]) -> None:
+    run = extraction("bert")
+    folder = str(run.files.folder)
+    short = BackboneConfig(source=folder, max_length=6)
+    theirs = run.target("hidden=1", backbone=short)
+    for length in (None, 5, 30):
+        backbone = BackboneConfig(source=folder, max_length=length)
+        own = run.target("hidden=1", backbone=backbone, recipe={"kind": "plain", "max_length": 6})
+        assert own.identity.store_id == theirs.identity.store_id
+        assert (own.max_length, own.recipe) == (theirs.max_length, theirs.recipe)
+    too_long = {"kind": "plain", "max_length": 100_000}
+    with pytest.raises(InputError, match="max_length is 100000, but the backbone"):
+        run.target("hidden=1", backbone=short, recipe=too_long)
 
 
 def test_digests_alone_tell_that_nothing_is_missing(

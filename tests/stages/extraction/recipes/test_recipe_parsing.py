@@ -87,6 +87,7 @@ def test_fields_that_came_later_are_in_the_identity_once_they_are_set() -> None:
         recipe = parse_recipe(kind + OPTIONS.get(kind, ""))
         normalised = recipe.model_copy(update={"normalise": "sentence"})
         assert recipe_identity(normalised) == {**recipe_identity(recipe), "normalise": "sentence"}
+        assert "max_length" not in recipe_identity(recipe)
 
 
 @pytest.mark.parametrize("kind", KINDS)
