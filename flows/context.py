@@ -16,6 +16,7 @@ from permafrost.flows.threads import n_cores, n_free_cores
 from permafrost.stages.bounds import MAX_BYTES, MAX_LAYERS
 from permafrost.stages.corpus.corpus import Corpus, stored_digests
 from permafrost.stages.extraction.backbone import Backbone, choose_device, load_backbone
+from permafrost.stages.extraction.lengths import KnownLengths
 from permafrost.stages.extraction.segment_pool import SegmentPool
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_identity
 from permafrost.storage.adapted_stores import backbone_place
@@ -119,6 +120,8 @@ class RunContext:
         """Who computes segments of features; None: this process. An engine sets it."""
         self.built: dict[str, Corpus] = {}
         """Corpora that were built but not yet published, by node."""
+        self.lengths = KnownLengths()
+        """Of texts that were tokenised for plans."""
         self._corpora: dict[tuple[str, str], Corpus] = {}
         self._targets: dict[str, ExtractTarget] = {}
         self._lock = threading.Lock()

@@ -177,7 +177,8 @@ def _by_store(
         if others:
             corpora = [context.corpus(node.input("corpus")) for node in (first, *others)]
             texts, digests = each_once([c.texts for c in corpora], [c.digests for c in corpora])
-            plan = plan_extraction(target_of(first, context), context.home, texts, digests)
+            target = target_of(first, context)
+            plan = plan_extraction(target, context.home, texts, digests, context.lengths)
         assert plan is not None
         plans.append(plan)
     return tuple(plans)

@@ -134,4 +134,4 @@ def planned(node: Node, context: RunContext) -> ExtractionPlan | None:
         if finished is not None:
             return finished
     corpus = context.corpus(source)
-    return plan_extraction(target, context.home, corpus.texts, corpus.digests)
+    return plan_extraction(target, context.home, corpus.texts, corpus.digests, context.lengths)

@@ -12,10 +12,14 @@ from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.keys import canonical_json
 from permafrost.storage.quoting import quoted
 
 _AT_A_TIME = 256
 """Texts that are tokenised together."""
+_CHARS_PER_TOKEN = 8
+"""Of a text with more characters for each token that is read, the beginning is estimated from: English has
+four to five, and where so many do not fill the input, the whole text is tokenised."""
 _NO_LIMIT = 1 << 40
 
 
@@ -52,6 +56,65 @@ def measure(target: ExtractTarget, texts: Sequence[str]) -> Measured:
         )
     columns = zip(*((p.lengths, p.span_start, p.span_end, p.truncated) for p in parts), strict=True)
     return Measured(*(np.concatenate(column) for column in columns))
+
+
+class KnownLengths:
+    """Lengths of texts under recipes, each estimated once: plans ask for texts alone and among others."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, dict[str, tuple[int, bool]]] = {}
+
+    def total(
+        self, target: ExtractTarget, texts: Sequence[str], digests: Sequence[str]
+    ) -> tuple[int, bool]:
+        """Tokens of the inputs of texts, and whether they were counted exactly.
+
+        Raises:
+            InputError: a text cannot be used; the message gives its index among those not known.
+        """
+        identity = target.identity
+        name = canonical_json([identity.tokenizer_digest, identity.recipe, target.max_length])
+        known = self._known.setdefault(name, {})
+        new = [i for i, digest in enumerate(digests) if digest not in known]
+        if new:
+            lengths, counted = estimated(target, [texts[i] for i in new])
+            found = zip(new, lengths.tolist(), strict=True)
+            known.update({digests[i]: (length, counted) for i, length in found})
+        of_texts = [known[digest] for digest in digests]
+        return sum(n for n, _ in of_texts), all(exact for _, exact in of_texts)
+
+
+def estimated(target: ExtractTarget, texts: Sequence[str]) -> tuple[Int64[np.ndarray, " n"], bool]:
+    """Tokens of the inputs of texts, at least one, and whether they were counted exactly.
+
+    Of a text that is much longer than the input its beginning alone is tokenised, if that is cut as well:
+    tokens before a cut hardly depend on what comes long after it.
+
+    Raises:
+        InputError: a text cannot be used; the message gives its index in `texts`.
+    """
+    limit = _CHARS_PER_TOKEN * target.max_length
+    long = [i for i, text in enumerate(texts) if len(text) > limit]
+    if not long:
+        return measure(target, texts).lengths, True
+    begun = list(texts)
+    for i in long:
+        begun[i] = _beginning(texts[i], limit)
+    try:
+        measured = measure(target, begun)
+    except InputError:
+        # A beginning may be blank.
+        return measure(target, texts).lengths, True
+    lengths = measured.lengths
+    if whole := [i for i in long if not measured.truncated[i]]:
+        lengths[whole] = measure(target, [texts[i] for i in whole]).lengths
+    return lengths, len(whole) == len(long)
+
+
+def _beginning(text: str, n_chars: int) -> str:
+    """At most so many characters, to the end of a word if there is one."""
+    end = max(text.rfind(" ", 0, n_chars), text.rfind("\n", 0, n_chars))
+    return text[: end if end > 0 else n_chars]
 
 
 def refuse_too_long(

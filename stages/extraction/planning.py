@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from permafrost.stages.extraction.lengths import measure
+from permafrost.stages.extraction.lengths import KnownLengths
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
 from permafrost.storage.features.record import has_record
@@ -16,7 +16,8 @@ _AT_A_TIME = 1 << 16
 """Texts looked up together."""
 
 SAMPLE_TEXTS = 2_000
-"""Texts tokenised to estimate the tokens of a corpus; smaller corpora are counted exactly."""
+"""Texts tokenised to estimate the tokens of a corpus; smaller corpora are counted exactly, but for texts much
+longer than the input."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,16 @@ def finished_plan(
 
 
 def plan_extraction(
-    target: ExtractTarget, home: Path, texts: Sequence[str], digests: Sequence[str]
+    target: ExtractTarget,
+    home: Path,
+    texts: Sequence[str],
+    digests: Sequence[str],
+    known: KnownLengths | None = None,
 ) -> ExtractionPlan:
     """Predict an extraction of `texts` (unique, with their digests) into the store under `home`.
 
-    Reads the store's index and tokenises at most SAMPLE_TEXTS texts; writes nothing.
+    Reads the store's index and tokenises at most SAMPLE_TEXTS texts, of long ones the beginning; writes
+    nothing. `known` has the lengths of texts of other plans.
     """
     root = store_folder(home, target.identity.store_id)
     is_new, cells, old_rows = np.ones(len(texts), np.bool_), {}, {}
@@ -94,13 +100,17 @@ def plan_extraction(
     n_new = int(is_new.sum())
     exact = n_new <= SAMPLE_TEXTS
     sample = np.flatnonzero(is_new)
-    if not exact:
+    if n_new > SAMPLE_TEXTS:
         sample = np.random.default_rng(0).choice(sample, SAMPLE_TEXTS, replace=False)
     sampled = 0
     if n_new:
-        # `measure` keeps the lengths only: the tokens of all texts together would set the peak memory of a
-        # short extraction.
-        sampled = int(measure(target, [texts[i] for i in sample.tolist()]).lengths.sum())
+        # Lengths only: the tokens of all texts together would set the peak memory of a short extraction.
+        rows = sample.tolist()
+        lengths = KnownLengths() if known is None else known
+        sampled, counted = lengths.total(
+            target, [texts[i] for i in rows], [digests[i] for i in rows]
+        )
+        exact = exact and counted
     new_tokens = round(sampled * n_new / max(len(sample), 1))
     specs = {a: _row_bytes(target, a) for a in (TOKEN_IDS.name, SPAN.name, *target.arrays)}
     bytes_per_array = dict.fromkeys(specs, 0)

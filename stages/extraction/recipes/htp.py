@@ -1,6 +1,7 @@
 """Hierarchical token prepending: placeholders for every block of a text, before the block and the text."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import blingfire
@@ -25,6 +26,9 @@ from permafrost.stages.extraction.recipes.inputs import (
     words_around,
 )
 from permafrost.stages.extraction.recipes.prepending import RewiredRecipe
+
+_RECENT = 512
+"""Texts whose sentences are remembered: an input needs them twice, and texts are tokenised 256 together."""
 
 
 class HtpRecipe(RewiredRecipe):
@@ -146,11 +150,14 @@ def _sentences(filled: Filled) -> NDArray[np.int64]:
     return np.cumsum(np.diff(sentences, prepend=sentences[0]) > 0, dtype=np.int64)
 
 
+@lru_cache(maxsize=_RECENT)
 def sentence_starts(text: str) -> Int64[np.ndarray, " n_sentences"]:
     """Indices of the characters at which the sentences of a text begin, by blingfire's rules.
 
     HTP's released code uses spaCy's parser, and appends a full stop to a sentence without one; here the
-    text stays as it is.
+    text stays as it is. The result is shared, and read-only.
     """
     _, offsets = blingfire.text_to_sentences_and_offsets(text)
-    return np.asarray([start for start, _ in offsets], dtype=np.int64)
+    starts = np.asarray([start for start, _ in offsets], dtype=np.int64)
+    starts.flags.writeable = False
+    return starts

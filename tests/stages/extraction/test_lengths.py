@@ -1,11 +1,13 @@
 """Texts longer than max_length: cut by default, refused before anything is written if so set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from permafrost.stages.extraction import lengths
 from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
@@ -14,6 +16,7 @@ from permafrost.stages.extraction.backbone import (
 )
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import ExtractReport, extract
+from permafrost.stages.extraction.lengths import Measured, estimated, measure
 from permafrost.stages.extraction.recipes import parse_recipe
 from permafrost.stages.extraction.target import (
     ExtractConfig,
@@ -121,6 +124,47 @@ def test_a_text_of_exactly_the_limit_fits(run: Extraction) -> None:
     assert run([exact], too_long="refuse").n_tokens == LIMIT
     with pytest.raises(InputError, match=r"1 of the 1 texts .* with 13 tokens"):
         run([exact + "x"], too_long="refuse")
+
+
+RECIPES = (
+    "plain",
+    "template:template=so {text} it is",
+    "echo",
+    "htp",
+    "htp:block=tokens,size=2",
+    "token_prepending:spelling=text",
+)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_of_long_texts_the_beginning_tells_the_length(
+    run: Extraction, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = replace(run.target(recipe), max_length=60)
+    sentence = "The deep lake freezes slowly. A warm wind is never cold! "
+    # Read from its beginning, short, blank for long, and long without being cut.
+    texts = [
+        20 * sentence,
+        SHORT[0],
+        600 * " " + SHORT[1],
+        20 * SHORT[2],
+        "snow" + 30 * " ice " * 9,
+    ]
+    exact = measure(target, texts).lengths
+    longest = 0
+
+    def tokenised(target: ExtractTarget, some: Sequence[str]) -> Measured:
+        nonlocal longest
+        longest = max(longest, *map(len, some))
+        return measure(target, some)
+
+    monkeypatch.setattr(lengths, "measure", tokenised)
+    found, counted = estimated(target, texts[:2])
+    assert (found.tolist(), counted) == (exact[:2].tolist(), False)
+    assert longest <= 8 * 60 < len(texts[0])
+    found, counted = estimated(target, texts[1:2])
+    assert (found.tolist(), counted) == (exact[1:2].tolist(), True)
+    assert estimated(target, texts)[0].tolist() == exact.tolist()
 
 
 @pytest.mark.parametrize(
