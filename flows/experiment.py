@@ -217,7 +217,7 @@ class Experiment(BaseModel):
                 )
         check_read_methods(self.methods, self.tasks_of)
         for number, claim in enumerate(self.report.claims):
-            for name in (claim.higher, *claim.lower):
+            for name in claim.methods:
                 if name not in self.methods:
                     raise ValueError(
                         f"report.claims.{number} names the method {quoted(name)}; there are "

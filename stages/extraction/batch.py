@@ -55,6 +55,8 @@ class Batch:
     """None if the recipe has none."""
     copies: Copies | None
     """None if the recipe rewires nothing."""
+    attends: Bool[Tensor, "b 1 t t"] | None = None
+    """Which keys a query attends to, of a decoder; None for all before it."""
 
     def pack(self, rows: Num[Tensor, "b t d"]) -> Num[Tensor, "n d"]:
         """Rows of all tokens, text after text, without padding."""
@@ -108,7 +110,22 @@ def pad(
         readout=first if readout == "first" else last,
         placeholders=placeholders,
         copies=None if encoded.copies is None else _copies(encoded.copies, lengths, device),
+        attends=None if encoded.unseen is None else _attends(encoded.unseen, lengths, device),
     )
+
+
+def _attends(
+    unseen: Ragged, lengths: Int64[np.ndarray, " b"], device: torch.device
+) -> Bool[Tensor, "b 1 t t"]:
+    """Causal attention less what is not seen; no query loses itself, so that each attends to something."""
+    longest = int(lengths.max())
+    seen_BTT = np.tile(np.tri(longest, dtype=np.bool_), (len(unseen), 1, 1))
+    for text in range(len(unseen)):
+        for query, first, end in unseen[text].tolist():
+            assert 0 <= first < end <= lengths[text], "keys that the text does not have"
+            assert not first <= query < end, "a query that does not see itself"
+            seen_BTT[text, query, first:end] = False
+    return torch.from_numpy(seen_BTT)[:, None].to(device)
 
 
 def _placeholders(ids_BT: Int64[np.ndarray, "b t"], device: torch.device) -> Placeholders | None:

@@ -12,7 +12,7 @@ from permafrost.stages.extraction.contrast import Auxiliary, Contrast, contrasti
 from permafrost.stages.extraction.recipes import Encoded, Recipe, definite_readout
 from permafrost.stages.extraction.recording import Keep, Recorder, recording
 from permafrost.stages.extraction.rewiring import Rewired, rewiring
-from permafrost.storage.errors import PermafrostError
+from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.quoting import quoted
 
 
@@ -95,9 +95,31 @@ def _contrast(
     return Contrast(intervention, batch, auxiliary.heads)
 
 
+def _require_within_window(backbone: Backbone, batch: Batch) -> None:
+    """Raises: InputError: blocks with a sliding window would see more than they do."""
+    window, longest = getattr(backbone.model.config, "sliding_window", None), batch.span.shape[1]
+    if window is not None and longest > window:
+        raise InputError(
+            f"an input has {longest} tokens and a recipe that hides some of them, but blocks of this "
+            f"{backbone.sizes.model_type} backbone see {window} at a time; set max_length to at most {window}"
+        )
+
+
 def run_batch(backbone: Backbone, batch: Batch) -> None:
     """One forward pass without gradients; what is recorded or altered is up to the surrounding contexts."""
     # In a causal model no token sees the padding to its right, and without a mask the kernel is faster.
     mask = None if backbone.family.is_decoder else batch.is_token
+    if batch.attends is not None:
+        _run_masked(backbone, batch, batch.attends)
+        return
     with torch.no_grad():
         backbone.model(input_ids=batch.token_ids, attention_mask=mask)
+
+
+def _run_masked(backbone: Backbone, batch: Batch, attends: Tensor) -> None:
+    _require_within_window(backbone, batch)
+    # OPT would count positions over the mask.
+    positions = torch.arange(batch.span.shape[1], device=backbone.device)[None]
+    with torch.no_grad():
+        # A mask of four axes is used by every block as it is.
+        backbone.model(input_ids=batch.token_ids, attention_mask=attends, position_ids=positions)

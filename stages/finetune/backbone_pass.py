@@ -45,7 +45,7 @@ def require_fits(recipe: Recipe, sizes: BackboneSizes, place: TokenPlace | None)
 
     Raises: InputError: the recipe changes the pass, or the backbone is no causal decoder and the token is to
     stand last."""
-    if recipe.rewiring is not None or recipe.intervention is not None:
+    if recipe.rewiring is not None or recipe.intervention is not None or recipe.masks_attention:
         raise InputError(
             f"the recipe {quoted(recipe.kind)} changes the forward pass itself, which training through the "
             "backbone has no place for; use a recipe that only writes the text, such as plain"

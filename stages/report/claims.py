@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference
-from permafrost.stages.report.config import Claim
+from permafrost.stages.report.config import Claim, SameBest
 from permafrost.stages.report.entries import DASH, hundredths, p_text, signed
 from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.paired import paired_difference
@@ -24,6 +24,7 @@ class Comparison:
 
     on: str
     """The task, or `mean of 3 tasks`."""
+    higher: str
     lower: str
     value: float | None
     """Of the method that is said to score higher, less the other; None if one was not run."""
@@ -35,7 +36,7 @@ class Comparison:
 class ClaimResult:
     """What came of a claim."""
 
-    claim: Claim
+    claim: Claim | SameBest
     comparisons: tuple[Comparison, ...]
 
     @property
@@ -54,7 +55,7 @@ class ClaimResult:
 
 
 def claim_results(
-    claims: Sequence[Claim], table: ResultsTable, config: BootstrapConfig
+    claims: Sequence[Claim | SameBest], table: ResultsTable, config: BootstrapConfig
 ) -> tuple[ClaimResult, ...]:
     """Test every claim. p-values are two-sided, and not corrected for the number of comparisons.
 
@@ -64,7 +65,46 @@ def claim_results(
         config: how they were resampled.
     """
     rows = {row.method: row for row in table.rows}
-    return tuple(ClaimResult(c, tuple(_comparisons(c, table, rows, config))) for c in claims)
+    return tuple(
+        ClaimResult(
+            c,
+            tuple(
+                _same_best(c, table, rows, config)
+                if isinstance(c, SameBest)
+                else _comparisons(c, table, rows, config)
+            ),
+        )
+        for c in claims
+    )
+
+
+def _same_best(
+    claim: SameBest, table: ResultsTable, rows: dict[str, Row], config: BootstrapConfig
+) -> Iterator[Comparison]:
+    """The method at the setting that is best for the first ones, against the best of the rest. That one is
+    picked by the very scores that are compared, which favours the contrary."""
+    means = {i: _mean(rows.get(name)) for i, name in enumerate(claim.by)}
+    found = {i: mean for i, mean in means.items() if mean is not None}
+    chosen = claim.of[max(found, key=lambda i: found[i])] if found else claim.of[0]
+    others = [name for name in claim.of if name != chosen]
+    tasks = claim.tasks or tuple(dict.fromkeys(column.task for column in table.columns))
+    for place, column in enumerate(table.columns):
+        run = {name: e.mean for name in others if name in rows and (e := rows[name].entries[place])}
+        is_run = chosen in rows and rows[chosen].entries[place] is not None
+        if column.task not in tasks or not (claim.tasks or run or is_run):
+            continue
+        rival = max(run, key=lambda name: run[name]) if run else others[0]
+        pair, places = (
+            (rows.get(chosen), rows.get(rival)),
+            [place] if found and run and is_run else [],
+        )
+        yield _compared(claim, column.heading, chosen, rival, table, pair, places, config)
+
+
+def _mean(row: Row | None) -> float | None:
+    """Over the tasks on which a method was run."""
+    means = [e.mean for e in row.entries if e is not None] if row is not None else []
+    return sum(means) / len(means) if means else None
 
 
 def _comparisons(
@@ -77,14 +117,14 @@ def _comparisons(
         if claim.over == "mean":
             run = [i for of_task in places.values() for i in of_task if _both(pair, i)]
             n = "1 task" if len(run) == 1 else f"{len(run)} tasks"
-            yield _compared(claim, f"mean of {n}", other, table, pair, run, config)
+            yield _compared(claim, f"mean of {n}", claim.higher, other, table, pair, run, config)
             continue
         for task, of_task in places.items():
             for i in of_task:
                 on, run = table.columns[i].heading, [i] if _both(pair, i) else []
-                yield _compared(claim, on, other, table, pair, run, config)
+                yield _compared(claim, on, claim.higher, other, table, pair, run, config)
             if not of_task:
-                yield Comparison(task, other, None, None, "not run")
+                yield Comparison(task, claim.higher, other, None, None, "not run")
 
 
 def _both(pair: tuple[Row | None, Row | None], place: int) -> bool:
@@ -92,8 +132,9 @@ def _both(pair: tuple[Row | None, Row | None], place: int) -> bool:
 
 
 def _compared(
-    claim: Claim,
+    claim: Claim | SameBest,
     on: str,
+    higher: str,
     other: str,
     table: ResultsTable,
     pair: tuple[Row | None, Row | None],
@@ -102,14 +143,14 @@ def _compared(
 ) -> Comparison:
     one, two = pair
     if not places or one is None or two is None:
-        return Comparison(on, other, None, None, "not run")
+        return Comparison(on, higher, other, None, None, "not run")
     gaps = [a.mean - b.mean for i in places if (a := one.entries[i]) and (b := two.entries[i])]
     value = sum(gaps) / len(gaps)
     tested = paired_difference(table, places, one, two, config)
-    return Comparison(on, other, value, tested, _outcome(claim, tested, table.alpha))
+    return Comparison(on, higher, other, value, tested, _outcome(claim, tested, table.alpha))
 
 
-def _outcome(claim: Claim, tested: Difference | None, alpha: float) -> Outcome:
+def _outcome(claim: Claim | SameBest, tested: Difference | None, alpha: float) -> Outcome:
     if tested is None:
         return "not tested"
     if tested.p < alpha:
@@ -127,7 +168,7 @@ def claims_table(results: Sequence[ClaimResult], level: float) -> PlainTable:
             (
                 result.claim.says,
                 c.on,
-                result.claim.higher,
+                c.higher,
                 c.lower,
                 c.outcome,
                 DASH if c.value is None else signed(c.value),
@@ -157,7 +198,7 @@ def claims_summary(results: Sequence[ClaimResult]) -> list[dict[str, Any]]:
             "comparisons": [
                 {
                     "on": c.on,
-                    "higher": result.claim.higher,
+                    "higher": c.higher,
                     "lower": c.lower,
                     "outcome": c.outcome,
                     "difference": c.value,

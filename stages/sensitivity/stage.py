@@ -75,8 +75,13 @@ def require_differentiable(recipe: Recipe) -> None:
     """Check that the bound holds under a recipe.
 
     Raises:
-        InputError: it takes heads of another prompt away.
+        InputError: it takes heads of another prompt away, or hides tokens.
     """
+    if recipe.masks_attention:
+        raise InputError(
+            f"the recipe {recipe.name()} hides tokens from others, which gradients are not taken through; "
+            "use another recipe"
+        )
     if recipe.intervention is not None:
         raise InputError(
             f"the recipe {recipe.name()} replaces the heads of one block, which the attention-product bound "

@@ -28,6 +28,10 @@ READOUTS = {
     *("mean", "mean with early readout", "last", "last with early readout"),
 }
 LENGTHS = ("mean", "Echo", "PromptEOL", "TP + PromptEOL", "TP mean", "HTP")
+CUT = {
+    *("mean", "Echo", "first copy unseen", "later tokens unseen", "earlier tokens unseen"),
+    "second copy unseen (control)",
+}
 SIZES = {"TP mean", *(f"HTP, K {k}" for k in (1, 2, 4, 8, 12, 20, 32, 64))}
 EXITS = (3, 7, 11, 16, 21, 26, 31)
 CHOSEN = "exit chosen on dev"
@@ -49,6 +53,7 @@ ROWS = {
     | {NOT},
     "table16": {*SIZES, SAME},
     "figure1": {"mean", "last", "PromptEOL"},
+    "figure2": CUT,
     "figure5": {f"{n}, {k}" for n in (*LENGTHS, SAME) for k in (64, 128, 256, 512)},
     "figure8": {"a sentence", "N tokens", "8 tokens"},
     "paper/table1": RETRIEVAL,
@@ -61,6 +66,7 @@ ROWS = {
     "paper/table7": {f"rewired {a} to {b}" for a, b in ((1, 7), (11, 17), (25, 31))}
     | {"rewired 1 to 31", "rewired 11 to 31", NOT},
     "paper/table16": SIZES,
+    "paper/figure2": CUT,
     "paper/figure5": {f"{n}, {512 << k}" for n in LENGTHS for k in range(6)},
     "paper/figure1": {"mean", "last", "PromptEOL"},
     "paper/figure8": {"a sentence", "N tokens"},

@@ -1,27 +1,41 @@
-"""Echo embeddings: the text is repeated, so that tokens of the second copy have seen all of it."""
+"""Echo embeddings: the text is repeated, so that tokens of the second copy have seen all of it.
+
+Axes: N tokens of a copy.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import transformers
+from jaxtyping import Int64
 from pydantic import field_validator, model_validator
 
 from permafrost.stages.extraction.recipes.inputs import (
     FIRST,
     TEXT,
     Encoded,
+    Filled,
+    TextInput,
     fill,
+    overlapping,
     pack,
     require_slots,
     with_spelled_template,
     words_around,
 )
 from permafrost.stages.extraction.recipes.recipe import Recipe
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
 
 SPELLINGS = {
     "asked": "Say the same again. A sentence: {first} The same sentence: {text}",
     "htp": "{first} {text}",
 }
+
+
+Unseen = Literal["nothing", "first copy", "later tokens", "earlier tokens", "second copy"]
 
 
 class EchoRecipe(Recipe):
@@ -32,13 +46,17 @@ class EchoRecipe(Recipe):
     """
 
     kind: Literal["echo"] = "echo"
-    later_fields: ClassVar[frozenset[str]] = Recipe.later_fields | {"spelling"}
+    later_fields: ClassVar[frozenset[str]] = Recipe.later_fields | {"spelling", "unseen"}
     says_text_twice: ClassVar[bool] = True
     spelling: Literal["asked", "htp"] = "asked"
     """Which template to use if none is given: ours, which asks for the repetition, or HTP's (section 5.3),
     the text twice and nothing else, with the instruction once before it."""
     template: str = SPELLINGS["asked"]
     """Contains {first} and after it {text}, once each; both are filled with the text."""
+    unseen: Unseen = "nothing"
+    """What tokens of the second copy do not attend to in the first (HTP, figure 2), for decoders: all of it
+    (`first copy`), what comes later in the text than themselves, or what comes earlier, each by characters.
+    `second copy` is the control, the first not seeing the second, which causal attention hides anyway."""
 
     @model_validator(mode="before")
     @classmethod
@@ -58,4 +76,45 @@ class EchoRecipe(Recipe):
     ) -> Encoded:
         """Cuts both copies at the same character."""
         words = words_around(self.instructed(self.template), FIRST, TEXT)
-        return pack([x.as_input() for x in fill(words, tokenizer, texts, max_length)])
+        filled = fill(words, tokenizer, texts, max_length)
+        if not self.masks_attention:
+            return pack([x.as_input() for x in filled])
+        return pack([self._masked(x, len(words[0])) for x in filled])
+
+    @property
+    def masks_attention(self) -> bool:
+        """If something is unseen."""
+        return self.unseen != "nothing"
+
+    def definite(self, sizes: BackboneSizes) -> dict[str, object]:
+        """As for every recipe."""
+        if self.masks_attention and not sizes.is_decoder:
+            raise InputError(
+                f"the recipe {self.name()} hides {self.unseen!r} from the other copy, which is made for "
+                f"causal decoders, but {sizes.model_type} is an encoder; use a decoder, or unseen: nothing"
+            )
+        return super().definite(sizes)
+
+    def _masked(self, filled: Filled, first_char: int) -> TextInput:
+        start, end = overlapping(filled.encoding, first_char, len(filled.text))
+        first = np.asarray(filled.encoding.offsets[start:end], dtype=np.int64) - first_char
+        own = np.asarray(filled.encoding.offsets[filled.start : filled.end], dtype=np.int64)
+        ranges = start + self._ranges(own - filled.first_char, first)
+        queries = np.arange(filled.start, filled.end)
+        if self.unseen == "second copy":
+            queries = np.arange(start, end)
+            ranges = np.tile([filled.start, filled.end], (len(queries), 1))
+        rows = np.column_stack([queries, ranges])
+        return replace(filled.as_input(), unseen=rows[rows[:, 1] < rows[:, 2]])
+
+    def _ranges(
+        self, own: Int64[np.ndarray, "n 2"], first: Int64[np.ndarray, "m 2"]
+    ) -> Int64[np.ndarray, "n 2"]:
+        """For each token of the second copy the tokens of the first that it does not see, from their
+        characters [first, one past the last] in the text."""
+        none, every = np.zeros(len(own), np.int64), np.full(len(own), len(first), np.int64)
+        if self.unseen == "later tokens":
+            return np.column_stack([np.searchsorted(first[:, 0], own[:, 1], side="left"), every])
+        if self.unseen == "earlier tokens":
+            return np.column_stack([none, np.searchsorted(first[:, 1], own[:, 0], side="right")])
+        return np.column_stack([none, every])

@@ -39,6 +39,10 @@ class Encoded:
     copies: Ragged | None = None
     """int64, for each text `[n_copies, 2]` rows of [source, target], counted from the input's first token:
     before a rewired block the source's state is written over the target's. None: nothing is rewired."""
+    unseen: Ragged | None = None
+    """int64, for each text `[n_ranges, 3]` rows of [query, first key, one past the last], counted from the
+    input's first token: keys that a query does not attend to in any block. None: every query attends to
+    all before it."""
     auxiliary: "Encoded | None" = None
     """Contrastive prompting: the same texts under the auxiliary prompt. None: nothing is contrasted."""
 
@@ -54,6 +58,7 @@ class Encoded:
             span_end=self.span_end[indices],
             truncated=self.truncated[indices],
             copies=None if self.copies is None else self.copies.take(indices),
+            unseen=None if self.unseen is None else self.unseen.take(indices),
             auxiliary=None if self.auxiliary is None else self.auxiliary.take(indices),
         )
 
@@ -68,10 +73,13 @@ class TextInput:
     end: int
     truncated: bool
     copies: NDArray[np.int64] | None = None
+    unseen: NDArray[np.int64] | None = None
 
 
 def pack(inputs: Sequence[TextInput]) -> Encoded:
-    """Pack the inputs of several texts under one recipe; copies are in all of them or in none."""
+    """Pack the inputs of several texts under one recipe; copies are in all of them or in none, and so are
+    unseen keys."""
+    unseen = [x.unseen for x in inputs if x.unseen is not None]
     copies = [x.copies for x in inputs if x.copies is not None]
     return Encoded(
         token_ids=Ragged.from_arrays([np.asarray(x.ids, dtype=np.int32) for x in inputs]),
@@ -80,6 +88,7 @@ def pack(inputs: Sequence[TextInput]) -> Encoded:
         span_end=np.asarray([x.end for x in inputs], dtype=np.int64),
         truncated=np.asarray([x.truncated for x in inputs], dtype=np.bool_),
         copies=Ragged.from_arrays(copies) if copies else None,
+        unseen=Ragged.from_arrays(unseen) if unseen else None,
     )
 
 

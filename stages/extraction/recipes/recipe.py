@@ -122,6 +122,11 @@ class Recipe(Kind):
         """The change of the last token's attention output, of a resolved recipe; None if there is none."""
         return None
 
+    @property
+    def masks_attention(self) -> bool:
+        """Whether some tokens do not attend to others that they would see."""
+        return False
+
     def members(self) -> "tuple[Recipe, ...]":
         """The recipe itself; for an ensemble its members, in order."""
         return (self,)

@@ -13,7 +13,7 @@ from permafrost.stages.report.claims import (
     claims_summary,
     claims_table,
 )
-from permafrost.stages.report.config import Claim, ReportConfig
+from permafrost.stages.report.config import Claim, ReportConfig, SameBest
 from permafrost.stages.report.notes import annotated
 from permafrost.stages.report.tables import tabulate
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
@@ -111,3 +111,52 @@ def test_without_the_answers_a_difference_is_shown_and_not_tested(tmp_path: Path
     (one,) = came_of(cells).comparisons
     assert (one.outcome, one.tested) == ("not tested", None)
     assert one.value == pytest.approx(0.2)
+
+
+def at_settings(folder: Path, **scores: tuple[float, float, float]) -> list[Cell]:
+    """Cells of a method at three settings by task: `probe=(0.7, 0.9, 0.8)`."""
+    return [
+        cell(folder, f"{'probe' if task == 'probe' else 'head'} {i}", right, task=task, draw=i)
+        for task, by_setting in scores.items()
+        for i, right in enumerate(by_setting)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("others", "outcome", "lower"),
+    [
+        ((0.7, 0.9, 0.8), "confirmed", "head 2"),
+        ((0.9, 0.7, 0.8), "contrary", "head 0"),
+        ((0.8, 0.8, 0.6), "within noise", "head 0"),
+    ],
+)
+def test_the_best_setting_of_one_is_held_against_the_best_other_of_another(
+    tmp_path: Path, others: tuple[float, float, float], outcome: str, lower: str
+) -> None:
+    results = read_results(
+        at_settings(tmp_path, probe=(0.6, 0.9, 0.7), a=others, b=(0.6, 0.9, 0.7))
+    )
+    table = annotated(tabulate(results), results, REPORT)
+    names = [f"{kind} {i}" for kind in ("probe", "head") for i in range(3)]
+    claim = {"kind": "same_best", "says": "c", "by": names[:3], "of": names[3:]}
+    said = ReportConfig.model_validate({"title": "t", "claims": [claim]}).claims
+    (result,) = claim_results(said, table, REPORT.bootstrap)
+    on_a, on_b = result.comparisons
+    assert (on_a.on, on_a.higher, on_a.lower, on_a.outcome) == ("a", "head 1", lower, outcome)
+    assert (on_b.on, on_b.lower, on_b.outcome) == ("b", "head 2", "confirmed")
+    assert [c["higher"] for c in claims_summary([result])[0]["comparisons"]] == ["head 1"] * 2
+
+
+def test_a_best_setting_of_what_was_not_run_is_not_known(tmp_path: Path) -> None:
+    results = read_results(at_settings(tmp_path, a=(0.6, 0.9, 0.7)))
+    table = annotated(tabulate(results), results, REPORT)
+    said = SameBest(
+        kind="same_best", says="c", by=("x", "y", "z"), of=("head 0", "head 1", "head 2")
+    )
+    (result,) = claim_results([said], table, REPORT.bootstrap)
+    assert result.outcome == "not run"
+
+
+def test_a_best_setting_needs_the_same_settings() -> None:
+    with pytest.raises(ValueError, match="by names 2 methods and of 3; give one of each"):
+        SameBest(kind="same_best", says="c", by=("a", "b"), of=("c", "d", "e"))

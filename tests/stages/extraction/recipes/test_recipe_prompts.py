@@ -137,7 +137,8 @@ def test_either_prompt_of_a_contrast_can_be_too_long() -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe", [parse_recipe("htp"), parse_recipe("contrastive"), parse_recipe("plain")]
+    "recipe",
+    [parse_recipe(r) for r in ("htp", "contrastive", "plain", "echo:unseen=later tokens")],
 )
 def test_chosen_texts_are_encoded_as_they_are_alone(recipe: Recipe) -> None:
     tokenizer = byte_tokenizer(adds_bos=True)
@@ -147,12 +148,15 @@ def test_chosen_texts_are_encoded_as_they_are_alone(recipe: Recipe) -> None:
     taken = together.take(np.asarray([2, 0, 2]))
     alone = encode(recipe, tokenizer, [texts[2], texts[0], texts[2]], 200)
     require_equal(taken, alone)
-    for name in ("copies", "auxiliary"):
+    for name in ("copies", "auxiliary", "unseen"):
         assert (getattr(taken, name) is None) == (getattr(alone, name) is None)
     if taken.copies is not None and alone.copies is not None:
         assert [c.tolist() for c in taken.copies] == [c.tolist() for c in alone.copies]
+    if taken.unseen is not None and alone.unseen is not None:
+        assert [u.tolist() for u in taken.unseen] == [u.tolist() for u in alone.unseen]
     if taken.auxiliary is not None and alone.auxiliary is not None:
         require_equal(taken.auxiliary, alone.auxiliary)
     assert {f.name for f in fields(Encoded)} == {
-        *("token_ids", "span", "span_start", "span_end", "truncated", "copies", "auxiliary")
+        *("token_ids", "span", "span_start", "span_end", "truncated", "copies", "auxiliary"),
+        "unseen",
     }
