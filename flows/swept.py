@@ -9,7 +9,6 @@ from permafrost.flows.experiment import Experiment
 from permafrost.flows.nodes.reporting import CurveEntry
 from permafrost.stages.extraction.recipes import Recipe, resolve_recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.report.config import SweepAxis
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import canonical_json
 from permafrost.storage.quoting import quoted
@@ -31,7 +30,7 @@ def swept_curves(experiment: Experiment, sizes: BackboneSizes) -> tuple[CurveEnt
         InputError: no two methods differ in a field alone, or a value has no place on the axis.
     """
     axis = experiment.report.x_axis
-    if not isinstance(axis, SweepAxis):
+    if not axis.fields:
         return ()
     named = _Named(experiment, sizes)
     settings = {name: named.settings(name) for name in experiment.methods}
@@ -48,11 +47,8 @@ def swept_curves(experiment: Experiment, sizes: BackboneSizes) -> tuple[CurveEnt
         for values in groups:
             curves.append(CurveEntry(name=_name(field, tuple(values), taken), values=values))
             taken.add(curves[-1].name)
-    lowest, where = min((x, m) for c in curves for m, x in c.values.items())
-    if axis.scale == "log" and lowest <= 0:
-        raise InputError(
-            f"report.x_axis.scale is 'log', but {quoted(where)} lies at {lowest:g}; write scale: linear"
-        )
+    for method, value in ((m, x) for c in curves for m, x in c.values.items()):
+        axis.require_place(value, method)
     return tuple(curves)
 
 

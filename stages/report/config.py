@@ -43,6 +43,8 @@ class CurveAxis(_Config):
     """What the figure's marks are, for its caption."""
     has_averages: ClassVar[bool] = False
     """Whether a mean over the tasks says anything."""
+    fields: ClassVar[tuple[str, ...]] = ()
+    """Settings of methods that lie on the axis."""
 
     @property
     def how(self) -> str:
@@ -58,6 +60,10 @@ class CurveAxis(_Config):
     def positions(self) -> Mapping[str, float]:
         """Where tasks lie on the axis."""
         return self.values
+
+    def require_place(self, value: float, method: str) -> None:
+        """Nothing to check, as no method lies on the axis."""
+        return
 
     def require(self, tasks: Collection[str]) -> None:
         """Check that every task with a value exists.
@@ -88,8 +94,13 @@ class TasksAxis(_Config):
     marks: ClassVar[str] = "marks are means"
     label: ClassVar[str] = "task"
     has_averages: ClassVar[bool] = True
+    fields: ClassVar[tuple[str, ...]] = ()
     positions: ClassVar[None] = None
     """Tasks have no values."""
+
+    def require_place(self, value: float, method: str) -> None:
+        """Nothing to check, as no method lies on the axis."""
+        return
 
     def require(self, tasks: Collection[str]) -> None:
         """Nothing to check, as no task is named."""
@@ -130,6 +141,17 @@ class SweepAxis(_Config):
     def heading(self) -> str:
         """The figure's heading."""
         return f"Against {self.label}"
+
+    def require_place(self, value: float, method: str) -> None:
+        """Check that a value has a place on the axis.
+
+        Raises:
+            InputError: it is not positive, and the scale is logarithmic.
+        """
+        if self.scale == "log" and value <= 0:
+            raise InputError(
+                f"report.x_axis.scale is 'log', but {quoted(method)} lies at {value:g}; write scale: linear"
+            )
 
     def require(self, tasks: Collection[str]) -> None:
         """Nothing to check, as no task is named."""
