@@ -43,15 +43,9 @@ from permafrost.stages.extraction.target import (
     resolve_target,
 )
 from permafrost.stages.fit import to_tensors
-from permafrost.stages.heads import (
-    Classifier,
-    GlotHead,
-    HeadConfig,
-    MeanHead,
-    MlpHead,
-    ScorerHead,
-)
+from permafrost.stages.heads import GlotHead, HeadConfig, MeanHead, MlpHead, ScorerHead
 from permafrost.stages.heads.graph.token_graph import build_graph
+from permafrost.stages.heads.pooling import Classifier
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.keys import text_digest
 from permafrost.storage.ragged import Ragged, offsets_of

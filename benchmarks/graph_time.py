@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
-from permafrost.stages.heads import GlotHead, Pooling
+from permafrost.stages.heads import GlotHead
 from permafrost.stages.heads.graph.token_graph import build_graph, edges
+from permafrost.stages.heads.pooling import Pooling
 from permafrost.storage.errors import InputError, NotFoundError, PermafrostError
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.readers import open_reader

@@ -39,10 +39,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
-from permafrost.stages.heads import Classifier, GlotHead, PygConv
-from permafrost.stages.heads.glot import GlotPooling
-from permafrost.stages.heads.graph.pyg_conv import PygConvolution
+from permafrost.stages.heads import GlotHead
+from permafrost.stages.heads.glot_pooling import GlotPooling
+from permafrost.stages.heads.graph.pyg_conv import PygConv, PygConvolution
 from permafrost.stages.heads.graph.token_graph import edges
+from permafrost.stages.heads.pooling import Classifier
 from tests.stages.heads.pyg_reference import convolve, edge_index, gat_conv, pool_sentence
 
 with warnings.catch_warnings():

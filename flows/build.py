@@ -30,16 +30,17 @@ from permafrost.flows.origins import origins
 from permafrost.flows.recipes import recipe_on
 from permafrost.flows.report import report_node
 from permafrost.flows.stores import RecipeStores, resolve_stores
-from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.extraction.files import BackboneConfig
 from permafrost.stages.extraction.last_layer import with_last_named
-from permafrost.stages.extraction.recipes import recipe_identity
+from permafrost.stages.extraction.recipes.recipe import recipe_identity
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import (
     ExtractTarget,
     ResolvedBackbone,
     resolve_backbone,
 )
-from permafrost.stages.mteb_evaluation import MtebTask, Role, TaskFacts, task_facts
+from permafrost.stages.mteb_evaluation.evaluate import TaskFacts, task_facts
+from permafrost.stages.mteb_evaluation.task import MtebTask, Role
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.layout import TOKEN_IDS
 from permafrost.storage.keys import to_plain

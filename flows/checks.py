@@ -8,7 +8,7 @@ from pathlib import Path
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
-from permafrost.stages.extraction.backbone import choose_device
+from permafrost.stages.extraction.device import device_name
 from permafrost.storage import paths
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.progress import Progress, SilentProgress
@@ -44,7 +44,7 @@ def check(
             except (InputError, NotFoundError) as error:
                 error.add_note(f"while checking '{node.label}'")
                 raise
-    choose_device(nodes.experiment.runtime.device)
+    device_name(nodes.experiment.runtime.device)
     return context
 
 

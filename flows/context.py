@@ -4,9 +4,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from permafrost.flows.engine.choice import parse_engine
@@ -15,9 +14,8 @@ from permafrost.flows.home import home_url, open_home
 from permafrost.flows.threads import n_cores, n_free_cores
 from permafrost.stages.bounds import MAX_BYTES, MAX_LAYERS
 from permafrost.stages.corpus.corpus import Corpus, stored_digests
-from permafrost.stages.extraction.backbone import Backbone, choose_device, load_backbone
+from permafrost.stages.extraction.device import device_name
 from permafrost.stages.extraction.lengths import KnownLengths
-from permafrost.stages.extraction.segment_pool import SegmentPool
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_identity
 from permafrost.storage.adapted_stores import backbone_place
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
@@ -25,6 +23,10 @@ from permafrost.storage.features.identity import FloatName, StoreIdentity
 from permafrost.storage.features.layout import Codec
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.replica import replica_of
+
+if TYPE_CHECKING:
+    from permafrost.stages.extraction.backbone import Backbone
+    from permafrost.stages.extraction.segment_pool import SegmentPool
 
 
 class RunRuntime(BaseModel):
@@ -68,8 +70,12 @@ class SharedBackbone:
         self._loaded: tuple[tuple[str, str, str], Backbone] | None = None
         self._lock = threading.Lock()
 
-    def load(self, target: ExtractTarget, device: str, dtype: FloatName | None = None) -> Backbone:
+    def load(
+        self, target: ExtractTarget, device: str, dtype: FloatName | None = None
+    ) -> "Backbone":
         """The backbone of `target`, in its own precision unless another is given; the last one is cached."""
+        from permafrost.stages.extraction.backbone import load_backbone
+
         dtype = dtype or target.identity.compute_dtype
         wanted = (target.files.weights_digest, dtype, device)
         with self._lock:
@@ -78,8 +84,10 @@ class SharedBackbone:
                 self._loaded = wanted, load_backbone(target.files, dtype, device)
             return self._loaded[1]
 
-    def own(self, target: ExtractTarget, device: str) -> Backbone:
+    def own(self, target: ExtractTarget, device: str) -> "Backbone":
         """A backbone that no other node reads, so that the caller may change it; frees the shared one."""
+        from permafrost.stages.extraction.backbone import load_backbone
+
         self.drop()
         return load_backbone(target.files, target.identity.compute_dtype, device)
 
@@ -143,18 +151,17 @@ class RunContext:
     @property
     def device(self) -> str:
         """Where heads are trained and scored."""
-        return str(choose_device(self.runtime.device))
+        return device_name(self.runtime.device)
 
     def device_of(self, node: Node) -> str:
         """The kind of device that a node computes on: cpu, cuda, ..."""
         runtime = self.runtime
-        return choose_device(
-            runtime.extract.device if node.resources.backbone else runtime.device
-        ).type
+        name = runtime.extract.device if node.resources.backbone else runtime.device
+        return device_name(name).partition(":")[0]
 
     def wants_the_machine(self, node: Node) -> bool:
         """Whether a node uses all cores by itself, as it runs the backbone without a GPU."""
-        return node.resources.backbone and choose_device(self.runtime.extract.device).type == "cpu"
+        return node.resources.backbone and device_name(self.runtime.extract.device) == "cpu"
 
     def in_the_way(self, one: Node, other: Node) -> bool:
         """Whether two nodes cannot run side by side in one process."""
@@ -170,6 +177,8 @@ class RunContext:
     @property
     def all_threads(self) -> int:
         """One per core, unless torch is limited to fewer (`OMP_NUM_THREADS`)."""
+        import torch
+
         return min(n_cores(), torch.get_num_threads())
 
     def open(self, source: Input) -> Path:

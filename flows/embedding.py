@@ -14,23 +14,15 @@ from permafrost.stages.corpus.columns import Similarity
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.corpus.table_files import column_names
-from permafrost.stages.embed import (
-    AGGREGATIONS,
-    EmbedConfig,
-    StoredFeatures,
-    choose_layers,
-    combined_layers,
-    embed_ensemble,
-    embed_layers,
-    finish,
-    layers_of,
-    require_place,
-    required_arrays,
-    with_layers,
-    write_embeddings,
-)
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.encoder import find_fitted
+from permafrost.stages.embed.aggregations import AGGREGATIONS
+from permafrost.stages.embed.choice import choose_layers
+from permafrost.stages.embed.config import EmbedConfig, layers_of, required_arrays, with_layers
+from permafrost.stages.embed.features import StoredFeatures
+from permafrost.stages.embed.finish import finish
+from permafrost.stages.embed.layers import combined_layers, embed_ensemble, embed_layers
+from permafrost.stages.embed.write import require_place, write_embeddings
+from permafrost.stages.encoder.load import find_fitted
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.extract import ExtractReport, extract
 from permafrost.stages.extraction.target import (

@@ -7,17 +7,15 @@ from pydantic import BaseModel, ConfigDict
 
 from permafrost.flows.adapted import AdaptedBackbone
 from permafrost.flows.methods.method import EvaluatedMethod, Method
-from permafrost.stages.extraction.recipes import Recipe
-from permafrost.stages.mteb_evaluation import (
+from permafrost.stages.extraction.recipes.recipe import Recipe
+from permafrost.stages.mteb_evaluation.instructions import (
+    TEXT,
     Instructions,
-    MtebTask,
     NoInstructions,
-    Role,
-    SuiteName,
-    suite,
     task_instructions,
 )
-from permafrost.stages.mteb_evaluation.instructions import TEXT
+from permafrost.stages.mteb_evaluation.suites import SuiteName, suite
+from permafrost.stages.mteb_evaluation.task import MtebTask, Role
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

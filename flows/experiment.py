@@ -33,13 +33,13 @@ from permafrost.flows.wrong_fields import missing_entry, wrong_fields
 from permafrost.flows.yaml_reader import MAX_FILE_BYTES, MAX_NESTING, read_yaml
 from permafrost.stages.bounds import MAX_SEED
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import Capture
-from permafrost.stages.extraction.recipes import PlainRecipe, Recipe
-from permafrost.stages.fit import Metric
-from permafrost.stages.fit.metrics import METRICS
+from permafrost.stages.extraction.files import BackboneConfig
+from permafrost.stages.extraction.recipes.plain import PlainRecipe
+from permafrost.stages.extraction.recipes.recipe import Recipe
+from permafrost.stages.fit.metrics import METRICS, Metric
 from permafrost.stages.kinds import use_plugins
-from permafrost.stages.mteb_evaluation import NoInstructions
+from permafrost.stages.mteb_evaluation.instructions import NoInstructions
 from permafrost.stages.report.config import ReportConfig
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName

@@ -32,17 +32,14 @@ from permafrost.flows.stopping import STOP
 from permafrost.flows.terminal import Terminal
 from permafrost.flows.trained import trained_model
 from permafrost.flows.wrong_fields import wrong_fields
-from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.encoder import (
-    GraphsOfTexts,
-    Predicted,
-    method_encoder,
-    require_nothing_fitted,
-)
-from permafrost.stages.extraction.backbone import BackboneConfig
+from permafrost.stages.embed.config import EmbedConfig
+from permafrost.stages.encoder.graph_text import GraphsOfTexts
+from permafrost.stages.encoder.load import method_encoder, require_nothing_fitted
+from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.extraction.capture import parse_capture
-from permafrost.stages.extraction.recipes import parse_recipe
+from permafrost.stages.extraction.files import BackboneConfig
+from permafrost.stages.extraction.recipes.parse import parse_recipe
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime
 from permafrost.storage.artifacts import ArtifactRef
 from permafrost.storage.errors import InputError

@@ -170,8 +170,8 @@ def _with(node: Node, **fields: Any) -> Node:
 
 
 def import_path(entry: Any) -> str:
-    """The import path of a class or function, `module:name`."""
-    return f"{entry.__module__}:{entry.__qualname__}"
+    """The import path of a class or function, `module:name`; of one that is a path already, itself."""
+    return entry if isinstance(entry, str) else f"{entry.__module__}:{entry.__qualname__}"
 
 
 def resolve(path: str) -> Any:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from permafrost.flows.embedding import ExtractContext, Made, Unique, extract_unique
-from permafrost.stages.encoder import GraphsOfTexts, find_graph_text, graphs_record
-from permafrost.stages.extraction.backbone import choose_device, load_backbone
+from permafrost.stages.encoder.graph_text import GraphsOfTexts, find_graph_text, graphs_record
+from permafrost.stages.extraction.backbone import load_backbone
+from permafrost.stages.extraction.device import device_name
 from permafrost.stages.extraction.extract import ExtractReport
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.finetune.graph_batches import ItemFeatures, RandomRows, Rows, StoredRows
@@ -97,7 +98,7 @@ class ByGraphText:
             # One that was trained changes it, which is fine: all features were read before.
             fitted.tuned.module(backbone),
             backbone,
-            str(choose_device(context.runtime.device)),
+            device_name(context.runtime.device),
             context.progress("embed"),
         )
         arrays = [a for t in (target, fitted.labels) if t is not None for a in t.arrays]

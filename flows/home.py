@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from permafrost.flows.sharing import Copied
-    from permafrost.stages.encoder import Encoder, GraphTextEncoder, TunedEncoder
+    from permafrost.stages.encoder.encoder import Encoder
+    from permafrost.stages.encoder.graph_text_encoder import GraphTextEncoder
+    from permafrost.stages.encoder.tuned import TunedEncoder
 
 FILE = "file://"
 
@@ -158,13 +160,10 @@ class Home:
             IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
                 digests.
         """
-        from permafrost.stages.encoder import (
-            FINETUNE,
-            is_tuned_head,
-            load_encoder,
-            load_graph_text,
-            load_tuned,
-        )
+        from permafrost.stages.encoder.graph_text import FINETUNE
+        from permafrost.stages.encoder.graph_text_encoder import load_graph_text
+        from permafrost.stages.encoder.load import load_encoder
+        from permafrost.stages.encoder.tuned import is_tuned_head, load_tuned
 
         if is_tuned_head(self.folder, str(head)):
             return load_tuned(self.folder, str(head), backbone, device=device)

@@ -24,8 +24,7 @@ from permafrost.flows.times import (
     stage_time,
     work_of,
 )
-from permafrost.stages.extraction.extract import DISK_MARGIN
-from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
+from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan, plan_extraction
 from permafrost.storage.errors import NotFoundError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.texts import each_once

@@ -11,20 +11,19 @@ import pyarrow as pa
 
 from permafrost.flows.embedding import ExtractContext, Unique, extract_unique
 from permafrost.stages.corpus.texts import TextsOfRows
-from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.encoder import (
-    FINETUNE,
-    Predicted,
-    find_answers,
-    is_tuned_head,
-    load_tuned,
+from permafrost.stages.embed.features import StoredFeatures
+from permafrost.stages.encoder.answers import require_sides
+from permafrost.stages.encoder.graph_text import FINETUNE
+from permafrost.stages.encoder.load import find_answers
+from permafrost.stages.encoder.model_card import source_name
+from permafrost.stages.encoder.predicted import Predicted
+from permafrost.stages.encoder.predictions_file import (
     predictions_of,
     require_predictions_place,
-    require_sides,
     write_predictions,
 )
-from permafrost.stages.encoder.model_card import source_name
+from permafrost.stages.encoder.tuned import is_tuned_head, load_tuned
 from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.extract import ExtractReport
 from permafrost.stages.extraction.lengths import measure, refuse_too_long

@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from permafrost.stages.extraction.recipes import RecipeConfig, parse_recipe
+from permafrost.stages.extraction.recipes.parse import parse_recipe
+from permafrost.stages.extraction.recipes.recipe import RecipeConfig
 
 DEFAULT_RECIPE = "default"
 """Name of the experiment's own `recipe` beside those in `recipes`."""

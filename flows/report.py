@@ -16,8 +16,8 @@ from permafrost.flows.nodes.reporting import (
 )
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.swept import swept_curves
-from permafrost.stages.extraction.recipes import recipe_identity
-from permafrost.stages.mteb_evaluation import task_facts
+from permafrost.stages.extraction.recipes.recipe import recipe_identity
+from permafrost.stages.mteb_evaluation.evaluate import task_facts
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.page_files import page_digest
 from permafrost.storage.features.layout import TOKEN_IDS

@@ -48,7 +48,8 @@ class Stage(ABC):
 
     @classmethod
     def code(cls, entries: Sequence[Any]) -> dict[str, str]:
-        """Project functions reached from these classes and functions, `module:name` to digest."""
+        """Project functions reached from these classes, functions and import paths of such, `module:name` to
+        digest."""
         return code_of(*entries)
 
     @classmethod
@@ -75,7 +76,7 @@ class Stage(ABC):
             resources: what it needs exclusively.
         """
         # Its stage, the loaders of its inputs, and the kinds in its config.
-        loaders = (resolve(i.loader) for i in inputs)
+        loaders = (i.loader for i in inputs)
         entries = (cls, *loaders, *kinds_in(config), *kinds_in(tuple(kinds)))
         return Node(
             kind=import_path(cls),
@@ -100,8 +101,9 @@ def stage_of(node: Node) -> type[Stage]:
     return stage
 
 
-def code_of(*entries: Callable[..., Any]) -> dict[str, str]:
-    """The project functions that these reach, `module:name` to digest."""
+def code_of(*entries: Callable[..., Any] | str) -> dict[str, str]:
+    """The project functions that these reach, `module:name` to digest; functions, or import paths of some
+    that are not imported for it."""
     definitions: dict[str, str] = {}
     for entry in entries:
         definitions |= fingerprint(entry, (*PACKAGES, *packages())).definitions

@@ -8,7 +8,7 @@ from permafrost.flows.evaluations import evaluation_texts, instructed_recipes, t
 from permafrost.flows.experiment import DEFAULT_RECIPE, Experiment
 from permafrost.flows.recipes import recipe_on
 from permafrost.stages.extraction.capture import ArrayName, in_order
-from permafrost.stages.extraction.recipes import Recipe
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.target import ExtractTarget, ResolvedBackbone
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted

@@ -5,7 +5,8 @@ from pathlib import Path
 from permafrost.flows.embedding import ByHead
 from permafrost.flows.graph_embedding import ByGraphText
 from permafrost.flows.tuned_embedding import ByTunedHead
-from permafrost.stages.encoder import FINETUNE, GraphsOfTexts, is_tuned_head
+from permafrost.stages.encoder.graph_text import FINETUNE, GraphsOfTexts
+from permafrost.stages.encoder.tuned import is_tuned_head
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.errors import InputError
 

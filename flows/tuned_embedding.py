@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from permafrost.flows.embedding import ExtractContext, Made
-from permafrost.stages.encoder import load_tuned
+from permafrost.stages.encoder.tuned import load_tuned
 from permafrost.stages.extraction.lengths import measure, refuse_too_long
 from permafrost.storage.keys import text_digest, to_plain
 from permafrost.storage.texts import Texts

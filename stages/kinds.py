@@ -3,10 +3,15 @@
 A kind is one file with one class: its fields are those of the experiment file, its methods are what it does.
 Whatever works with it knows its base class only, so that adding a kind changes nothing else, and editing one
 changes the keys of its own nodes.
+
+The names of our own kinds are read off the text of their modules, and only what is named is imported: some
+take seconds.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ClassVar, ForwardRef, Generic, Literal, TypeVar, get_args, get_origin
@@ -44,7 +49,7 @@ NAME_IT = (
 )
 """How a plug-in is named, for messages. Nothing in a home is ever run: whoever uses it names the file."""
 CATEGORIES: list["Category[Any]"] = []
-"""Every category whose module was imported."""
+"""Every category whose module was imported; see `all_categories`."""
 
 
 class Category(Generic[K]):
@@ -70,6 +75,7 @@ class Category(Generic[K]):
         self.noun, self.base, self.packages = noun, base, packages
         self.families, self.other_names = families or {}, other_names or {}
         self.tag: str = getattr(base, "tag", "kind")
+        self._modules: dict[str, list[str]] | None = None
         self._ours: dict[str, type[K]] | None = None
         self._all: tuple[object, dict[str, type[K]]] | None = None
         CATEGORIES.append(self)
@@ -96,14 +102,39 @@ class Category(Generic[K]):
         self._all = generation(), found
         return found
 
+    def find(self, name: str) -> type[K] | None:
+        """The kind of a name; None if there is none. Without plug-ins, no other of our own is imported.
+
+        Raises:
+            InputError: as `kinds`.
+        """
+        if self._ours is None and not classes():
+            for named, cls in self._in_modules(self._own_modules().get(name, ())):
+                if named == name:
+                    return cls
+        return self.kinds().get(name)
+
     def _own(self) -> dict[str, type[K]]:
         if self._ours is None:
-            paths = {name: import_module(name).__path__ for name in self.packages}
-            names = sorted(m.name for n, path in paths.items() for m in iter_modules(path, f"{n}."))
-            ours = [pair for n in names for pair in self._named(defined_in(import_module(n)))]
+            modules = {m for found in self._own_modules().values() for m in found}
+            ours = list(self._in_modules(sorted(modules)))
             self._ours = dict(ours)
             assert len(self._ours) == len(ours), f"two kinds of {self.noun} share a name"
         return self._ours
+
+    def _own_modules(self) -> Mapping[str, list[str]]:
+        """Our modules that define something of a name; it may be of another category."""
+        if self._modules is None:
+            self._modules = {}
+            written = re.compile(rf"^    {self.tag}: Literal\[[\"'](.+?)[\"']\] = ", re.MULTILINE)
+            for module, path in sorted(p for name in self.packages for p in _sources(name)):
+                for name in written.findall(path.read_text(encoding="utf-8")):
+                    self._modules.setdefault(name, []).append(module)
+        return self._modules
+
+    def _in_modules(self, modules: Iterable[str]) -> Iterator[tuple[str, type[K]]]:
+        for module in modules:
+            yield from self._named(defined_in(import_module(module)))
 
     def _named(self, found: Iterable[type]) -> Iterator[tuple[str, type[K]]]:
         for cls in found:
@@ -129,9 +160,8 @@ class Category(Generic[K]):
             raise PydanticKnownError("union_tag_not_found", {"discriminator": f"'{self.tag}'"})
         if isinstance(name, str) and name in self.families:
             return self.families[name].validate(value)
-        kinds = self.kinds()
-        if not isinstance(name, str) or name not in kinds:
-            expected = ", ".join(f"'{known}'" for known in (*kinds, *self.families))
+        if not isinstance(name, str) or (kind := self.find(name)) is None:
+            expected = ", ".join(f"'{known}'" for known in (*self.kinds(), *self.families))
             raise PydanticKnownError(
                 "union_tag_invalid",
                 {
@@ -140,7 +170,7 @@ class Category(Generic[K]):
                     "expected_tags": expected,
                 },
             )
-        return kinds[name].model_validate({**value, self.tag: name})
+        return kind.model_validate({**value, self.tag: name})
 
     def chosen(self, value: object) -> type[BaseModel] | None:
         """The kind that is chosen by fields, or by a name alone; None if they choose none."""
@@ -148,7 +178,7 @@ class Category(Generic[K]):
         if not isinstance(name, str):
             return None
         family = self.families.get(name)
-        return self.kinds().get(name) if family is None else family.chosen(value)
+        return self.find(name) if family is None else family.chosen(value)
 
     def narrowed(self, value: object) -> "Category[Any]":
         """The category that tells apart what these fields choose: itself, or a family."""
@@ -167,6 +197,28 @@ class Category(Generic[K]):
         """A field that also takes a kind's name for the kind with its defaults, and dumps such a one as its
         name if the kind has no fields."""
         return _FieldOrName(self)
+
+
+def all_categories() -> list[Category[Any]]:
+    """Every category of which our kinds have fields, with all kinds imported. Whoever calls this has imported
+    what an experiment is made of.
+
+    Raises:
+        InputError: see `Category.kinds`.
+    """
+    for category in CATEGORIES:  # importing kinds adds the categories of their fields
+        category.kinds()
+    return CATEGORIES
+
+
+def _sources(package: str) -> Iterator[tuple[str, Path]]:
+    """The modules of a package and their files, without importing any."""
+    spec = find_spec(package)
+    assert spec is not None, f"{package} is not installed"
+    for folder in spec.submodule_search_locations or ():
+        for module in iter_modules([folder], f"{package}."):
+            if not module.ispkg:
+                yield module.name, Path(folder, f"{module.name.rpartition('.')[2]}.py")
 
 
 class _Field:
@@ -255,7 +307,7 @@ def _misnamed(cls: type[BaseModel]) -> InputError:
 def use_plugins(paths: Sequence[str | Path]) -> None:
     """Load plug-in files, in place of those loaded before; if one is wrong, none is in use.
 
-    Whoever calls this has imported every category.
+    Whoever calls this has imported what an experiment is made of.
 
     Raises:
         InputError: see `use_files`; or a file defines no kind, or one that cannot be used.
@@ -264,8 +316,8 @@ def use_plugins(paths: Sequence[str | Path]) -> None:
         use_files(paths)
         for plugin in in_use():
             _require_kinds(plugin)
-        for category in CATEGORIES if paths else ():
-            category.kinds()
+        if paths:
+            all_categories()
     except InputError:
         use_files([])
         raise

@@ -224,8 +224,10 @@ def packages() -> tuple[str, ...]:
 
 
 def sources_of(entries: Iterable[Any]) -> Mapping[str, str]:
-    """The sources of those plug-in modules that classes or functions are defined in, by module."""
-    names = {entry.__module__ for entry in entries} & _PLUGINS.loaded.keys()
+    """The sources of those plug-in modules that classes or functions, or import paths of such, are defined
+    in, by module."""
+    modules = {e.partition(":")[0] if isinstance(e, str) else e.__module__ for e in entries}
+    names = modules & _PLUGINS.loaded.keys()
     return {name: _PLUGINS.loaded[name].source for name in sorted(names)}
 
 

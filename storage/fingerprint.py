@@ -54,8 +54,12 @@ class CodeFingerprint:
         return digest(self.definitions)
 
 
-def fingerprint(entry: Callable[..., object], packages: Sequence[str]) -> CodeFingerprint:
+def fingerprint(entry: Callable[..., object] | str, packages: Sequence[str]) -> CodeFingerprint:
     """Fingerprint the code that `entry` reaches inside `packages` (dotted names, including submodules).
+
+    Args:
+        entry: a class or function, or the import path of one (`module:name`), which is not imported for it.
+        packages: whose code counts.
 
     Raises:
         InputError: a file was changed after it had been imported.
@@ -64,7 +68,11 @@ def fingerprint(entry: Callable[..., object], packages: Sequence[str]) -> CodeFi
     if len(sys.modules) != len(_LOADED):
         for name in set(sys.modules) - _LOADED.keys():
             _LOADED[name] = time.time()
-    found = _fingerprint(entry.__module__, entry.__qualname__.split(".")[0], tuple(packages))
+    if isinstance(entry, str):
+        module, _, name = entry.partition(":")
+    else:
+        module, name = entry.__module__, entry.__qualname__
+    found = _fingerprint(module, name.split(".")[0], tuple(packages))
     assert found.definitions, f"{entry!r} is not defined at the top level of a module of {packages}"
     return found
 

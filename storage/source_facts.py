@@ -125,6 +125,9 @@ def _collect(statements: Sequence[ast.stmt], found: _Found) -> None:
                 found.definitions.setdefault(name, []).append(statement)
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
                 _bind(statement, found)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                # Its body never runs; where its names stand in annotations, they are followed.
+                _collect(_nested(statement), found)
             case _ if not _is_string(statement):
                 # A top-level if, try, for or with is an effect, and what it binds is a definition too.
                 found.effects.append(statement)

@@ -1,5 +1,5 @@
-"""What is imported late: Prefect, Dask, what draws, models of transformers, peft; told by the text of our
-modules, as importing them takes seconds."""
+"""What is imported late: torch, Prefect, Dask, what draws, models of transformers, peft; told by the text of
+our modules, as importing them takes seconds."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -46,7 +46,6 @@ def reached(*names: str) -> dict[str, str]:
 def test_neither_the_front_door_nor_the_command_line_imports_dask() -> None:
     found = reached("permafrost.flows.front", "permafrost.flows.cli.app")
     assert "permafrost.flows.running" in found
-    assert "torch" in found
     assert {"distributed", "dask"} & found.keys() == set(), found.get("distributed")
 
 
@@ -68,6 +67,37 @@ def test_whoever_plans_draws_nothing_and_loads_no_model_of_transformers() -> Non
     # The package itself imports its parts when they are asked for.
     parts = [name for name in found if name.startswith("transformers.")]
     assert not parts, found[parts[0]]
+
+
+def test_whoever_plans_imports_nothing_that_computes() -> None:
+    # With the kinds that an experiment of heads, linear classifiers and plain vectors names.
+    kinds = [
+        *(f"permafrost.flows.methods.{n}" for n in ("head", "linear", "linear_on_head", "embed")),
+        *(f"permafrost.flows.methods.{n}" for n in ("surface", "constant", "layers")),
+        *(f"permafrost.stages.heads.{n}" for n in ("glot", "mlp", "adapool", "scorer", "poolings")),
+        *(
+            f"permafrost.stages.fit.losses.{n}"
+            for n in ("cross_entropy", "cosine_mse", "contrastive")
+        ),
+        *(f"permafrost.stages.extraction.recipes.{n}" for n in ("plain", "prompts", "htp", "echo")),
+    ]
+    found = reached(
+        "permafrost.flows.build",
+        "permafrost.flows.checks",
+        "permafrost.flows.plan",
+        "permafrost.flows.running",
+        *kinds,
+    )
+    assert "permafrost.flows.experiment" in found
+    for library in (
+        "torch",
+        "transformers",
+        "tokenizers",
+        "safetensors",
+        "scipy",
+        "huggingface_hub",
+    ):
+        assert library not in found, found[library]
 
 
 def test_listings_import_neither_torch_nor_what_computes() -> None:

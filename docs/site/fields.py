@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 
 from permafrost.flows.experiment import Experiment
 from permafrost.stages.graphs.given import GRAPHS_FOR_TEXTS
-from permafrost.stages.kinds import CATEGORIES, Category, kind_choice
+from permafrost.stages.kinds import Category, all_categories, kind_choice
 
 FOLDER = "reference/fields"
 USED_ELSEWHERE = {
@@ -123,7 +123,7 @@ class _Walk:
 
     def unreached(self) -> list[Category[Any]]:
         """Categories that no field has led to."""
-        return [category for category in CATEGORIES if category not in self._begun]
+        return [category for category in all_categories() if category not in self._begun]
 
     def category_page(self, category: Category[Any]) -> Page:
         """The page of a category, whose kinds may name more."""

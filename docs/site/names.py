@@ -2,7 +2,7 @@
 
 import permafrost
 from permafrost.flows.experiment import Experiment
-from permafrost.stages.kinds import CATEGORIES
+from permafrost.stages.kinds import all_categories
 
 FOLDER = "reference/names"
 RETURNED = {
@@ -42,7 +42,7 @@ def sections() -> dict[str, tuple[str, dict[str, list[str]]]]:
     errors = [p for p, o in objects.items() if isinstance(o, type) and issubclass(o, BaseException)]
     classes = [p for p, o in objects.items() if isinstance(o, type) and p not in errors]
     functions = [p for p in public if p not in (*errors, *classes)]
-    bases = {f"{c.base.__module__}.{c.base.__qualname__}": None for c in CATEGORIES}
+    bases = {f"{c.base.__module__}.{c.base.__qualname__}": None for c in all_categories()}
     returned = {heading: list(paths) for heading, paths in RETURNED.items()}
     assert Experiment, "importing it has imported every category"
     return {

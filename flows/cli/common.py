@@ -12,8 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from permafrost.flows.cli import STARTED_S
-from permafrost.flows.engine.progress import Display, NodeProgress
-from permafrost.flows.home import open_existing_home, open_home
 from permafrost.flows.terminal import Terminal
 from permafrost.storage.quoting import visible
 
@@ -60,6 +58,9 @@ def home_folder(home: str) -> Path:
     Raises:
         InputError: the home is a file, or a URL that cannot be used.
     """
+    from permafrost.flows.engine.progress import Display, NodeProgress
+    from permafrost.flows.home import open_home
+
     with Display(console) as display:
         return open_home(home, NodeProgress(display, f"pull {home}"))
 
@@ -71,6 +72,9 @@ def existing_home(home: str) -> Path:
         NotFoundError: there is no home.
         InputError: as `home_folder`.
     """
+    from permafrost.flows.engine.progress import Display, NodeProgress
+    from permafrost.flows.home import open_existing_home
+
     with Display(console) as display:
         return open_existing_home(home, NodeProgress(display, f"pull {home}"))
 

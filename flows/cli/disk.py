@@ -1,6 +1,8 @@
 """`du`: what a home takes on disk."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,12 +17,12 @@ from permafrost.flows.cli.common import (
     say,
     size,
 )
-from permafrost.flows.disk_parts import Use
-from permafrost.flows.disk_use import GROUPINGS, By, disk_use
-from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
-from permafrost.storage.replica import public_name
+
+if TYPE_CHECKING:
+    from permafrost.flows.disk_parts import Use
+    from permafrost.flows.disk_use import By
 
 _SUMS: dict[By, str] = {
     "backbone": "Each feature store counts for the backbone that filled it.",
@@ -47,6 +49,10 @@ def du(
     json: JsonFlag = False,
 ) -> None:
     """What a home takes: blocks really allocated on disk, or bytes of objects; the largest first."""
+    from permafrost.flows.disk_use import GROUPINGS, disk_use
+    from permafrost.flows.engine.progress import Display, NodeProgress
+    from permafrost.storage.replica import public_name
+
     grouping: By | None = next((g for g in GROUPINGS if g == by), None)
     if grouping is None:
         raise InputError(f"--by is {quoted(by)}; give one of {', '.join(GROUPINGS)}")

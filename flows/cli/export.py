@@ -66,7 +66,7 @@ def export(
     """Write a trained head and its backbone as a folder that sentence-transformers loads."""
     # Imported here: torch takes seconds, and a wrong flag needs none of it.
     with kept_imports():
-        from permafrost.stages.encoder import export_head
+        from permafrost.stages.encoder.export import export_head
 
     load_plugins(plugins)
     done = export_head(home_folder(home), artifact, output, form, backbone, device, use)
@@ -100,7 +100,7 @@ def upgrade(
     json: JsonFlag = False,
 ) -> None:
     """Have an exported folder name its module as this version and later ones find it; vectors stay."""
-    from permafrost.stages.encoder import upgrade_exported
+    from permafrost.stages.encoder.upgrade import upgrade_exported
 
     done = upgrade_exported(folder)
     if json:

@@ -1,8 +1,10 @@
 """`runs`, `pin`, `unpin`: every run that there was, and which of them are kept whole."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,20 +17,14 @@ from permafrost.flows.cli.common import (
     existing_home,
     say,
 )
-from permafrost.flows.history import (
-    Run,
-    RunScore,
-    find_run,
-    histories,
-    history_problems,
-)
-from permafrost.flows.pins import pin as pin_run
-from permafrost.flows.pins import pinned
-from permafrost.flows.pins import unpin as unpin_run
-from permafrost.stages.report.entries import hundredths
 from permafrost.storage.errors import NotFoundError
 from permafrost.storage.quoting import quoted
-from permafrost.storage.replica import public_name
+
+if TYPE_CHECKING:
+    from permafrost.flows.history import (
+        Run,
+        RunScore,
+    )
 
 RunArgument = Annotated[str, typer.Argument(help="A run: mine@2.", show_default=False)]
 
@@ -48,6 +44,10 @@ def runs(
     json: JsonFlag = False,
 ) -> None:
     """List every run, oldest first: overrides, time, what it computed, how it ended, scores."""
+    from permafrost.flows.history import histories, history_problems
+    from permafrost.flows.pins import pinned
+    from permafrost.storage.replica import public_name
+
     root = existing_home(home)
     found = histories(root)
     if experiment is not None:
@@ -99,6 +99,8 @@ def _counts(ended: dict[str, Any]) -> str:
 
 def score_lines(results: Sequence[RunScore]) -> list[str]:
     """A line for each method on a task: test and dev by seed, times 100."""
+    from permafrost.stages.report.entries import hundredths
+
     groups: dict[tuple[str, str, str], list[RunScore]] = {}
     for score in results:
         groups.setdefault((score.task, score.method, score.metric), []).append(score)
@@ -127,6 +129,9 @@ def run_json(run: Run, is_pinned: bool) -> dict[str, Any]:
 
 def show_run(root: Path, name: str, json: bool) -> None:
     """All that is recorded of one run: a summary, then the whole experiment."""
+    from permafrost.flows.history import find_run
+    from permafrost.flows.pins import pinned
+
     run = find_run(root, name)
     is_pinned = run.name in pinned(root)
     if json:
@@ -145,6 +150,8 @@ def show_run(root: Path, name: str, json: bool) -> None:
 
 def pin(run: RunArgument, home: HomeFlag = DEFAULT_HOME) -> None:
     """Keep what a run used: gc takes none of it until the run is unpinned."""
+    from permafrost.flows.pins import pin as pin_run
+
     kept = pin_run(existing_home(home), run)
     what = f"{len(kept.refs)} artifacts and {len(kept.stores)} feature stores"
     say(f"{kept.name} is pinned: gc keeps its {what}")
@@ -152,5 +159,7 @@ def pin(run: RunArgument, home: HomeFlag = DEFAULT_HOME) -> None:
 
 def unpin(run: RunArgument, home: HomeFlag = DEFAULT_HOME) -> None:
     """Let a pinned run go: gc may take what only it used."""
+    from permafrost.flows.pins import unpin as unpin_run
+
     unpin_run(existing_home(home), run)
     say(f"{run} is no longer pinned")

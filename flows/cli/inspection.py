@@ -1,7 +1,9 @@
 """`why`: why something is there; and finding a store by its id."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,12 +16,13 @@ from permafrost.flows.cli.common import (
     emit,
     existing_home,
 )
-from permafrost.flows.explanation import Explanation
-from permafrost.storage.artifacts import ArtifactStore, Manifest, parse_ref
 from permafrost.storage.errors import InputError
-from permafrost.storage.features.store import FeatureStore, store_folders
-from permafrost.storage.keys import to_plain
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    from permafrost.flows.explanation import Explanation
+    from permafrost.storage.artifacts import ArtifactStore, Manifest
+    from permafrost.storage.features.store import FeatureStore
 
 IdArgument = Annotated[str, typer.Argument(help="Store id, artifact key, or the beginning of one.")]
 
@@ -36,6 +39,8 @@ def find_store(home: Path, name: str) -> FeatureStore | None:
         InputError: several do.
         CorruptDataError: it cannot be opened.
     """
+    from permafrost.storage.features.store import FeatureStore
+
     root = find_store_folder(home, name)
     return None if root is None else FeatureStore.open(root)
 
@@ -46,6 +51,8 @@ def find_store_folder(home: Path, name: str) -> Path | None:
     Raises:
         InputError: several do.
     """
+    from permafrost.storage.features.store import store_folders
+
     matches = [p for p in store_folders(home) if p.name.startswith(name.removeprefix("features/"))]
     if len(matches) > 1:
         ids = ", ".join(p.name[:12] for p in matches)
@@ -65,6 +72,8 @@ def why(
 ) -> None:
     """Why something ran or will run: what differs from the nearest earlier artifact of the same method, task
     and seed."""
+    from permafrost.storage.keys import to_plain
+
     root = existing_home(home)
     if experiment is not None:
         # Imported here: an experiment needs torch, a plain look at manifests does not.
@@ -88,6 +97,7 @@ def _why_published(root: Path, name: str) -> tuple[str, Explanation]:
     from permafrost.flows.changed_texts import CorpusParts
     from permafrost.flows.earlier import Earlier
     from permafrost.flows.explaining import Explainer
+    from permafrost.storage.artifacts import ArtifactStore, parse_ref
 
     artifacts = ArtifactStore(root)
     manifest = _manifest_or_latest(artifacts, name)

@@ -1,8 +1,9 @@
 """`ls`, `show`: what there is, and what one thing is."""
 
-from typing import Annotated, Any
+from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
 from permafrost.flows.cli.common import (
@@ -18,15 +19,14 @@ from permafrost.flows.cli.common import (
 )
 from permafrost.flows.cli.history import show_run
 from permafrost.flows.cli.inspection import IdArgument, find_store
-from permafrost.flows.history import History, Run, histories, names_run
-from permafrost.flows.listing import Row, chosen_rows, list_artifacts
-from permafrost.stages.report.entries import hundredths
-from permafrost.storage.artifacts import ArtifactStore, Manifest
-from permafrost.storage.durable import bytes_under
 from permafrost.storage.errors import NotFoundError
-from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.quoting import quoted
-from permafrost.storage.replica import public_name
+
+if TYPE_CHECKING:
+    from permafrost.flows.history import History, Run
+    from permafrost.flows.listing import Row
+    from permafrost.storage.artifacts import Manifest
+    from permafrost.storage.features.store import FeatureStore
 
 COLUMNS = ("stage", "method", "task", "seed", "dev", "test", "candidate", "id")
 _STORE_COLUMNS = ("store", "backbone", "recipe", "dtype", "n texts", "n tokens", "size", "arrays")
@@ -55,6 +55,10 @@ def list_everything(
     json: JsonFlag = False,
 ) -> None:
     """List feature stores and artifacts: what each is of, its scores on dev and test, what was chosen."""
+    from permafrost.flows.history import histories
+    from permafrost.flows.listing import chosen_rows, list_artifacts
+    from permafrost.storage.features.store import all_stores
+
     root = existing_home(home)
     found = histories(root)
     runs = _runs(found, experiment, latest)
@@ -108,6 +112,8 @@ def _runs(found: dict[str, History], experiment: str | None, latest: bool) -> li
 
 def artifact_row(row: Row) -> tuple[str, ...]:
     """In the columns of `COLUMNS`; empty where there is nothing to say."""
+    from permafrost.stages.report.entries import hundredths
+
     scores = ("" if value is None else hundredths(value) for value in (row.dev, row.test))
     return (
         row.ref.stage,
@@ -143,6 +149,11 @@ def show(
     json: JsonFlag = False,
 ) -> None:
     """What one store, artifact or run (mine@2) is: a summary, then its settings."""
+    from permafrost.flows.history import histories, names_run
+    from permafrost.flows.listing import list_artifacts
+    from permafrost.storage.artifacts import ArtifactStore
+    from permafrost.storage.replica import public_name
+
     root = existing_home(home)
     if names_run(name):
         show_run(root, name, json)
@@ -192,6 +203,8 @@ def _was_under_way(run: Run, time: str) -> bool:
 def _summary(
     row: Row, manifest: Manifest, maker: str | None, runs: list[str], tasks: dict[str, str]
 ) -> list[str]:
+    from permafrost.stages.report.entries import hundredths
+
     made, files = manifest.provenance, manifest.files
     of = [
         f"{word:<11}{value}"
@@ -242,6 +255,8 @@ def _first(names: list[str]) -> str:
 
 
 def _show_store(store: FeatureStore, runs: list[Run], json: bool) -> None:
+    from permafrost.storage.replica import public_name
+
     info, record = store_json(store), store.record
     using = [run.name for run in runs if store.store_id in run.stores]
     if json:
@@ -274,6 +289,10 @@ def _show_store(store: FeatureStore, runs: list[Run], json: bool) -> None:
 
 def store_json(store: FeatureStore) -> dict[str, Any]:
     """What a store holds."""
+    import numpy as np
+
+    from permafrost.storage.durable import bytes_under
+
     numbers = store.segments()
     lengths = [store.segment(s).table.column("n_tokens").chunks for s in numbers]
     return {

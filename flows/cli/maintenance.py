@@ -1,9 +1,11 @@
 """`verify`, `repair`, `gc`: keeping what is there right and small."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,19 +23,13 @@ from permafrost.flows.cli.common import (
     table,
 )
 from permafrost.flows.cli.inspection import find_store_folder
-from permafrost.flows.damage import store_problems
-from permafrost.flows.dropping import NO_RUN, Dropped, dropped
-from permafrost.flows.engine.progress import Display, NodeProgress
-from permafrost.flows.garbage import collect
-from permafrost.flows.history import histories, history_problems
-from permafrost.flows.pins import pin_problems
-from permafrost.flows.runs import run_files, run_problems
-from permafrost.storage.adapted_stores import backbone_of_store
-from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
-from permafrost.storage.features.repairing import mend
-from permafrost.storage.features.store import FeatureStore, store_folders
-from permafrost.storage.replica import public_name
+
+if TYPE_CHECKING:
+    from permafrost.flows.dropping import Dropped
+    from permafrost.flows.engine.progress import NodeProgress
+    from permafrost.storage.artifacts import ArtifactRef
+    from permafrost.storage.features.store import FeatureStore
 
 BackboneFlag = Annotated[
     str | None, typer.Option(help="Where the backbone is now, if it moved since the extraction.")
@@ -49,6 +45,9 @@ def register(app: typer.Typer) -> None:
 
 def _chosen(root: Path, name: str | None) -> tuple[list[Path], list[ArtifactRef]]:
     """Folders of stores, and artifacts."""
+    from permafrost.storage.artifacts import ArtifactStore
+    from permafrost.storage.features.store import store_folders
+
     artifacts = ArtifactStore(root)
     if name is None:
         return store_folders(root), artifacts.refs()
@@ -72,6 +71,15 @@ def verify(
     json: JsonFlag = False,
 ) -> None:
     """Read every checksum and receipt; exit code 1 if anything is damaged or differs."""
+    from permafrost.flows.damage import store_problems
+    from permafrost.flows.engine.progress import Display, NodeProgress
+    from permafrost.flows.history import histories, history_problems
+    from permafrost.flows.pins import pin_problems
+    from permafrost.flows.runs import run_files, run_problems
+    from permafrost.storage.artifacts import ArtifactStore
+    from permafrost.storage.features.store import FeatureStore
+    from permafrost.storage.replica import public_name
+
     load_plugins(plugins)
     root = existing_home(home)
     folders, refs = _chosen(root, name)
@@ -121,6 +129,7 @@ def _recompute(
     from permafrost.stages.extraction.backbone import load_backbone
     from permafrost.stages.extraction.recompute import recompute
     from permafrost.stages.extraction.target import target_of_store
+    from permafrost.storage.adapted_stores import backbone_of_store
 
     where = backbone_of_store(store, source)
     target = target_of_store(store.record, tuple(store.arrays()), where)
@@ -165,6 +174,8 @@ def repair(
     home: HomeFlag = DEFAULT_HOME,
 ) -> None:
     """Compute damaged cells of a store again, and only those; drop a damaged artifact."""
+    from permafrost.storage.artifacts import ArtifactStore
+
     load_plugins(plugins)
     root = existing_home(home)
     folders, refs = _chosen(root, name)
@@ -182,8 +193,11 @@ def repair(
 
 
 def _repair_store(folder: Path, source: str | None) -> None:
-    from permafrost.stages.extraction.recipes import recipe_of
+    from permafrost.flows.engine.progress import Display, NodeProgress
+    from permafrost.stages.extraction.recipes.recipe import recipe_of
     from permafrost.stages.extraction.recompute import compute_again
+    from permafrost.storage.features.repairing import mend
+    from permafrost.storage.features.store import FeatureStore
 
     try:
         recipe = FeatureStore.open(folder).record.identity.recipe
@@ -228,6 +242,10 @@ def gc(
 ) -> None:
     """Say what neither the latest run of an experiment nor a pinned one used, and remove it: artifacts,
     drafts, and feature stores."""
+    from permafrost.flows.dropping import dropped
+    from permafrost.flows.garbage import collect
+    from permafrost.flows.history import histories
+
     root = existing_home(home)
     garbage = collect(root, keep or [], "remove" if older else "keep")
     drops = dropped(root, garbage, histories(root))
@@ -260,6 +278,8 @@ def gc(
 
 def _say_drops(drops: Sequence[Dropped]) -> None:
     """By run, the earliest first; what no record names last."""
+    from permafrost.flows.dropping import NO_RUN
+
     for run, of_run in groupby(drops, key=lambda drop: drop.run):
         listed = list(of_run)
         say(f"{run or NO_RUN}: {len(listed)} ({size(sum(drop.bytes for drop in listed))})")

@@ -29,7 +29,6 @@ from permafrost.flows.cli.texts import (
     extract_runtime,
     text_format,
 )
-from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.imports import kept_imports
 
 
@@ -76,11 +75,13 @@ def predict(
     json: JsonFlag = False,
 ) -> None:
     """Write the classes and probabilities, or the scores, that a trained head gives texts or pairs."""
+    from permafrost.flows.engine.progress import Display, NodeProgress
+
     with kept_imports():
         from permafrost.flows.embedding import ExtractContext
         from permafrost.flows.predicting import predict_rows
         from permafrost.stages.corpus.texts import read_rows
-        from permafrost.stages.encoder import require_predictions_place
+        from permafrost.stages.encoder.predictions_file import require_predictions_place
 
     load_plugins(plugins)
     require_predictions_place(output)

@@ -1,7 +1,9 @@
 """`push` and `pull`: feature stores, and parts of them, from one home to another."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,8 +20,9 @@ from permafrost.flows.cli.common import (
     say,
     size,
 )
-from permafrost.flows.engine.progress import Display, NodeProgress
-from permafrost.flows.sharing import Copied, Wanted, copy_between, would_copy
+
+if TYPE_CHECKING:
+    from permafrost.flows.sharing import Copied, Wanted
 
 NameArgument = Annotated[
     str | None,
@@ -81,12 +84,17 @@ def pull(
 
 
 def _wanted(name: str | None, arrays: str, corpus: str | None) -> Wanted:
+    from permafrost.flows.sharing import Wanted
+
     return Wanted(name, tuple(a.strip() for a in arrays.split(",")), corpus)
 
 
 def _copy(
     source: Path, target: Path, wanted: Wanted, dry_run: bool, wait: bool, json: bool
 ) -> None:
+    from permafrost.flows.engine.progress import Display, NodeProgress
+    from permafrost.flows.sharing import copy_between, would_copy
+
     if dry_run:
         done = would_copy(source, target, wanted)
     else:

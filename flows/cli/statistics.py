@@ -19,7 +19,6 @@ from permafrost.flows.cli.inspection import find_store
 from permafrost.flows.engine.choice import Dask, parse_engine
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.quoting import quoted
-from permafrost.storage.replica import public_name
 
 
 def register(app: typer.Typer) -> None:
@@ -52,6 +51,8 @@ def statistics(
     json: JsonFlag = False,
 ) -> None:
     """Norms, cosines and variances of a feature store's rows, added up by Dask workers."""
+    from permafrost.storage.replica import public_name
+
     if components is not None and whitening is None:
         raise InputError("--components is for --whitening FOLDER, which is not given")
     if whitening is not None and whitening.exists() and not whitening.is_dir():

@@ -19,11 +19,9 @@ from permafrost.flows.cli.common import (
     say_path,
     seconds_since_start,
 )
-from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.imports import kept_imports
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
-from permafrost.storage.replica import public_name
 
 TextsArgument = Annotated[
     str,
@@ -88,6 +86,9 @@ def extract(
     json: JsonFlag = False,
 ) -> None:
     """Fill the feature store with what is missing for these texts; an ensemble fills one per prompt."""
+    from permafrost.flows.engine.progress import Display, NodeProgress
+    from permafrost.storage.replica import public_name
+
     with kept_imports():
         from permafrost.flows.extraction import extract_texts
         from permafrost.stages.corpus.texts import read_rows
@@ -148,7 +149,7 @@ def _graphs(spec: str | None, texts: str):
         return None, None
     from permafrost.flows.yaml_reader import read_yaml
     from permafrost.stages.corpus.texts import table_of
-    from permafrost.stages.encoder import graphs_config
+    from permafrost.stages.encoder.graph_text import graphs_config
 
     is_file = not spec.lstrip().startswith("{")
     if is_file and not Path(spec).is_file():
@@ -204,7 +205,7 @@ def _config(
     from pydantic import ValidationError
 
     from permafrost.stages.extraction.capture import parse_capture
-    from permafrost.stages.extraction.recipes import parse_recipe
+    from permafrost.stages.extraction.recipes.parse import parse_recipe
     from permafrost.stages.extraction.target import ExtractConfig
 
     parsed = {"recipe": parse_recipe(recipe), "capture": parse_capture(capture)}
@@ -298,6 +299,8 @@ def embed(
     json: JsonFlag = False,
 ) -> None:
     """Write one embedding per text, in input order, from cached features (extracted if missing)."""
+    from permafrost.flows.engine.progress import Display, NodeProgress
+
     with kept_imports():
         from permafrost.flows.embedding import (
             ByMethod,

@@ -6,8 +6,6 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import torch
-
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine.schedule import Outcome, Schedule, State
@@ -59,6 +57,8 @@ def make(
 
 def make_with(threads: int, node: Node, context: RunContext, progress: Progress) -> None:
     """As `make`, with so many threads."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -97,6 +97,8 @@ def end(
 
 def provenance() -> dict[str, Any]:
     """Library versions, host, process, and torch's threads in this thread of it."""
+    import torch
+
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from importlib import import_module
 
 EVERY_STAGE = (
+    "torch",
     "sklearn.feature_extraction.text",
     "sklearn.linear_model",
     "sklearn.preprocessing",
     "sklearn.svm",
     "scipy.sparse.csgraph",
+    "scipy.special",
     "scipy.stats",
 )
 _MODELS = (

@@ -10,7 +10,7 @@ from permafrost.flows.methods.method import Cell, Method
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.fit import Metric
+from permafrost.stages.fit.metrics import Metric
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.constant import (
     ANSWERED,

@@ -20,7 +20,7 @@ from permafrost.stages.extraction.capture import LayersText
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.finetune.tuned_head import TunedOptim
 from permafrost.stages.finetune.tuning import TUNINGS, Tuning, TuningConfig
-from permafrost.stages.fit import LOSSES, Loss, LossConfig
+from permafrost.stages.fit.losses.loss import LOSSES, Loss, LossConfig
 from permafrost.stages.metrics.records import Role
 
 

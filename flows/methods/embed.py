@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.graph import Input, Node
 from permafrost.flows.methods.method import Cell, Choosing, EvaluatedMethod, EvaluationSite
 from permafrost.flows.nodes.evaluating import Evaluate, n_members
 from permafrost.flows.nodes.layer_choice import (
@@ -21,23 +22,18 @@ from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.embed import (
-    CorpusVectors,
-    EmbedConfig,
-    embed_corpus,
-    require_embeddable,
-    required_arrays,
-    with_layers,
-)
-from permafrost.stages.embed.config import AUTO
-from permafrost.stages.encoder.vectors import MethodVectors
+from permafrost.stages.embed.config import AUTO, EmbedConfig, required_arrays, with_layers
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.mteb_evaluation import Role
-from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_vectors
+from permafrost.stages.mteb_evaluation.task import Role
+from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    from permafrost.stages.embed.corpus import CorpusVectors
+    from permafrost.stages.encoder.vectors import MethodVectors
 
 
 class EmbedMethod(EvaluatedMethod, EmbedConfig):
@@ -109,7 +105,7 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
 
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """Vectors against the grades of dev and test."""
-        vectors = Input(name="vectors", ref=fitted.id, loader=import_path(CorpusVectors.load))
+        vectors = Input(name="vectors", ref=fitted.id, loader=loaders.CORPUS_VECTORS)
         return ScoreVectors.node(
             f"score {cell.method} · {cell.task}",
             SimilarityConfig(metric=self.metric),
@@ -158,7 +154,7 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
 
     def fitted_loader(self) -> object:
         """Reads the layers that were chosen and the whitening that was fitted."""
-        return CorpusVectors.load
+        return loaders.CORPUS_VECTORS
 
 
 def choice_node(
@@ -214,6 +210,8 @@ class EmbedCorpus(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.embed.corpus import embed_corpus
+
         corpus = context.corpus(node.input("corpus"))
         config = EmbedConfig.model_validate(node.config)
         if (chosen := chosen_layers(node, context)) is not None:
@@ -225,6 +223,8 @@ class EmbedCorpus(Stage):
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
+        from permafrost.stages.embed.corpus import require_embeddable
+
         config = EmbedConfig.model_validate(node.config)
         if node.inputs_named(CHOSEN):
             config = config.model_copy(
@@ -240,6 +240,8 @@ class ScoreVectors(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.scoring.similarity import score_vectors
+
         config = SimilarityConfig.model_validate(node.config)
         corpus = context.corpus(node.input("corpus"))
         result = score_vectors(config, context.open(node.input("vectors")), corpus)
@@ -255,7 +257,9 @@ class EvaluateEmbed(Evaluate):
     """Scores vectors without training on an evaluation task."""
 
     @classmethod
-    def vectors(cls, node: Node, context: RunContext) -> MethodVectors:
+    def vectors(cls, node: Node, context: RunContext) -> "MethodVectors":
+        from permafrost.stages.encoder.vectors import MethodVectors
+
         config = EmbedConfig.model_validate(node.config["embedding"]["method"])
         sizes, n = sizes_of(node), n_members(node)
         if config.layers == AUTO:

@@ -21,9 +21,10 @@ from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.encoder.tuned import TunedVectors
-from permafrost.stages.extraction.backbone import Backbone, choose_device
+from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.capture import ArrayName
-from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.device import device_name
+from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.finetune.backbone_pass import require_fits
@@ -43,8 +44,9 @@ from permafrost.stages.finetune.tuned_head import (
 )
 from permafrost.stages.finetune.tuned_head_files import load_tuned_head, save_tuned_head
 from permafrost.stages.finetune.tuning import Tuning, TuningConfig
-from permafrost.stages.fit import FitConfig, LossConfig, Metric
-from permafrost.stages.fit.losses.loss import default_loss
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.losses.loss import LossConfig, default_loss
+from permafrost.stages.fit.metrics import Metric
 from permafrost.stages.heads import HeadConfig
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.score import ScoreConfig, score, scored_examples
@@ -245,7 +247,7 @@ class FinetuneHead(Stage):
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
         config = TunedHeadConfig.model_validate(node.config["finetune"])
-        choose_device(context.runtime.extract.device)
+        device_name(context.runtime.extract.device)
         target = context.bare_target(node)
         require_fits(target.recipe, target.sizes, None)
         config.train.require(target.sizes)

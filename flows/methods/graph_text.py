@@ -25,8 +25,11 @@ from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.extraction.backbone import BackboneConfig, choose_device
-from permafrost.stages.extraction.recipes import Encoded, PlainRecipe, RecipeConfig, encode
+from permafrost.stages.extraction.device import device_name
+from permafrost.stages.extraction.files import BackboneConfig
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.plain import PlainRecipe
+from permafrost.stages.extraction.recipes.recipe import RecipeConfig, encode
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.finetune.backbone_pass import (
@@ -282,7 +285,7 @@ class Finetune(Stage):
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
         config = FinetuneConfig.model_validate(node.config["finetune"])
-        choose_device(context.runtime.extract.device)
+        device_name(context.runtime.extract.device)
         if config.runs_backbone:
             target = context.bare_target(node)
             require_fits(target.recipe, target.sizes, config.model.token_place)

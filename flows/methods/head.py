@@ -1,9 +1,10 @@
 """Heads trained on cached features: `kind: head`."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
+from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
 from permafrost.flows.methods.method import Cell, EvaluatedMethod, TokenHead
@@ -17,29 +18,24 @@ from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.same_training import require_same_training
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.fit import (
-    FitConfig,
-    FitData,
-    LossConfig,
-    Metric,
-    OptimConfig,
-    bar_after,
-    candidates,
-    choose,
-    fit,
-    load_head,
-    require_trainable,
-)
-from permafrost.stages.fit.candidates import arrays
+from permafrost.stages.fit.candidates import arrays, candidates
 from permafrost.stages.fit.choice import STAGE as CHOOSE
-from permafrost.stages.fit.losses.loss import default_loss
-from permafrost.stages.heads import HeadConfig
+from permafrost.stages.fit.choice import bar_after, choose
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.data import FitData
+from permafrost.stages.fit.losses.loss import LossConfig, default_loss
+from permafrost.stages.fit.metrics import Metric
+from permafrost.stages.fit.optim import OptimConfig
+from permafrost.stages.fit.splits import require_trainable
+from permafrost.stages.heads.head import HeadConfig
 from permafrost.stages.metrics.records import Role
-from permafrost.stages.scoring.score import ScoreConfig, score, scored_examples
+from permafrost.stages.scoring.score import ScoreConfig, scored_examples
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
+
+if TYPE_CHECKING:
+    from permafrost.stages.encoder.vectors import HeadVectors
 
 
 class HeadMethod(EvaluatedMethod):
@@ -163,7 +159,7 @@ class HeadMethod(EvaluatedMethod):
             )
         if len(fits) == 1:
             return tuple(fits)
-        chosen = [_input("candidate", fit, load_head) for fit in fits]
+        chosen = [_input("candidate", fit, loaders.HEAD) for fit in fits]
         return *fits, ChooseHead.node(f"choose {label}", {}, chosen)
 
     def score_node(self, cell: Cell, fitted: Node) -> Node:
@@ -177,7 +173,7 @@ class HeadMethod(EvaluatedMethod):
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
             ScoreConfig() if is_own else ScoreConfig(n_weight_texts=0),
             (
-                *(_input("head", fitted, load_head), cell.corpus, *read.inputs),
+                *(_input("head", fitted, loaders.HEAD), cell.corpus, *read.inputs),
                 *(corpus.model_copy(update={"name": "trained_on"}) for corpus in trained),
             ),
             run_facts={**read.run_facts, **cell.names},
@@ -206,7 +202,7 @@ class HeadMethod(EvaluatedMethod):
 
     def fitted_loader(self) -> object:
         """Reads a trained head."""
-        return load_head
+        return loaders.HEAD
 
 
 def _input(name: str, fit: Node, loader: object) -> Input:
@@ -220,6 +216,8 @@ class FitHead(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.fit.training import fit
+
         config = FitConfig.model_validate(node.config)
         data = fit_data(node, context, readers(node, context))
         before = [context.load(source) for source in node.inputs_named("before")]
@@ -259,6 +257,8 @@ class ScoreHead(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.scoring.score import score
+
         head = context.load(node.input("head"))
         data = fit_data(node, context, readers(node, context, [head.layer]))
         result = score(ScoreConfig.model_validate(node.config), head, data, context.device)
@@ -275,7 +275,9 @@ class EvaluateHead(Evaluate):
     """Scores a trained head on an evaluation task."""
 
     @classmethod
-    def vectors(cls, node: Node, context: RunContext) -> HeadVectors:
+    def vectors(cls, node: Node, context: RunContext) -> "HeadVectors":
+        from permafrost.stages.encoder.vectors import HeadVectors
+
         vectors = HeadVectors(context.load(node.input("fitted")))
         vectors.module.to(context.device)
         return vectors

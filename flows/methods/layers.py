@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.graph import Input, Node
 from permafrost.flows.methods.method import Cell, EvaluatedMethod, LayersHead, Upstream
 from permafrost.flows.nodes.evaluating import Evaluate
 from permafrost.flows.nodes.reading import arrays_of, readers
@@ -18,8 +19,6 @@ from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.encoder.load import load_latent_head
-from permafrost.stages.encoder.vectors import LatentVectors
 from permafrost.stages.extraction.capture import (
     ArrayName,
     CaptureItem,
@@ -28,30 +27,19 @@ from permafrost.stages.extraction.capture import (
     in_order,
 )
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.fit.checkpoint import Checkpoint
-from permafrost.stages.freeze import (
-    AutoencoderConfig,
-    LayerAutoencoders,
-    PairFitConfig,
-    PairHeadConfig,
-    PairLossConfig,
-    Scale,
-    fit_corpus,
-    heads_with_vectors,
-    load_autoencoders,
-    places_of,
-    pretrain,
-    read_latents,
-    require_encoders,
-    require_pairs,
-    require_texts,
-    score_corpus,
-)
+from permafrost.stages.freeze.config import AutoencoderConfig, PairFitConfig, Scale
+from permafrost.stages.freeze.layers_head import PairHeadConfig, heads_with_vectors
+from permafrost.stages.freeze.losses import PairLossConfig
 from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    from permafrost.stages.encoder.vectors import LatentVectors
+    from permafrost.stages.fit.checkpoint import Checkpoint
+    from permafrost.stages.freeze.encoders import LayerAutoencoders
 
 
 class Latents(BaseModel):
@@ -208,9 +196,7 @@ class LayersMethod(EvaluatedMethod):
         inputs, run_facts = [cell.corpus, *read.inputs], dict(read.run_facts)
         if self.encoders is not None:
             node = upstream.pretraining(self.encoders)
-            inputs.append(
-                Input(name="encoders", ref=node.id, loader=import_path(load_autoencoders))
-            )
+            inputs.append(Input(name="encoders", ref=node.id, loader=loaders.AUTOENCODERS))
             run_facts["encoders"] = {"config": node.config, "arrays": arrays_of(node)}
         config = to_plain(self.fit_config(cell.seed))
         node = FitLayers.node(
@@ -226,7 +212,7 @@ class LayersMethod(EvaluatedMethod):
         """A trained pair head on dev and test."""
         arrays = self.latents.arrays(cell.upstream.sizes)
         read = cell.reading(self.latents.recipe, arrays)
-        head = Input(name="head", ref=fitted.id, loader=import_path(score_corpus))
+        head = Input(name="head", ref=fitted.id, loader=loaders.LAYERS_SCORE)
         return ScoreLayers.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
             SimilarityConfig(metric=self.metric),
@@ -262,7 +248,7 @@ class LayersMethod(EvaluatedMethod):
 
     def fitted_loader(self) -> object:
         """Reads a trained head that has a vector for a text."""
-        return load_latent_head
+        return loaders.LATENT_HEAD
 
     def fitted_corpora(self, fitted: Cell) -> tuple[Input, ...]:
         """Its autoencoders saw every text of theirs."""
@@ -278,6 +264,8 @@ class Pretrain(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.freeze.pretrain import pretrain
+
         config = AutoencoderConfig.model_validate(node.config)
         with checkpoint_file(node, context) as path:
             file = _checkpoint(node, context, path)
@@ -287,6 +275,8 @@ class Pretrain(Stage):
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
+        from permafrost.stages.freeze.pretrain import require_texts
+
         require_texts(len(context.corpus(node.input("corpus")).texts))
         config = AutoencoderConfig.model_validate(node.config)
         config.encoders.by_layer(len(arrays_of(node)))
@@ -299,6 +289,8 @@ class FitLayers(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.freeze.corpus import fit_corpus
+
         config, label_range = _fit_config(node)
         encoders = [
             _for_layers(context.load(source), node) for source in node.inputs_named("encoders")
@@ -318,6 +310,8 @@ class FitLayers(Stage):
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
+        from permafrost.stages.freeze.corpus import require_encoders, require_pairs
+
         config, label_range = _fit_config(node)
         require_pairs(context.corpus(node.input("corpus")), label_range)
         if (given := node.run_facts.get("encoders")) is not None:
@@ -331,15 +325,19 @@ def _layers(arrays: Sequence[str]) -> list[Index]:
     return [ArrayName.parse(array).index for array in arrays]
 
 
-def _for_layers(pretrained: LayerAutoencoders, node: Node) -> LayerAutoencoders:
+def _for_layers(pretrained: "LayerAutoencoders", node: Node) -> "LayerAutoencoders":
     """Those of the layers that a fit reads."""
+    from permafrost.stages.freeze.corpus import places_of
+
     theirs = _layers(node.run_facts["encoders"]["arrays"])
     places = places_of(_layers(arrays_of(node)), theirs)
     return pretrained if len(places) == len(theirs) else pretrained.of_layers(places)
 
 
-def _checkpoint(node: Node, context: RunContext, path: Path) -> Checkpoint:
+def _checkpoint(node: Node, context: RunContext, path: Path) -> "Checkpoint":
     """The key covers config, data and code; dropout draws otherwise on another kind of device."""
+    from permafrost.stages.fit.checkpoint import Checkpoint
+
     return Checkpoint(path, f"{node.id} {context.device.partition(':')[0]}", CHECKPOINT_EVERY_S)
 
 
@@ -356,6 +354,8 @@ class ScoreLayers(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.freeze.corpus import score_corpus
+
         config = SimilarityConfig.model_validate(node.config)
         folder, corpus = context.open(node.input("head")), context.corpus(node.input("corpus"))
         result = score_corpus(config, folder, latents(node, context), corpus)
@@ -367,7 +367,9 @@ class EvaluateLayers(Evaluate):
     """Scores a unified head on an evaluation task."""
 
     @classmethod
-    def vectors(cls, node: Node, context: RunContext) -> LatentVectors:
+    def vectors(cls, node: Node, context: RunContext) -> "LatentVectors":
+        from permafrost.stages.encoder.load import load_latent_head
+
         source = node.input("fitted")
         vectors = load_latent_head(context.open(source), arrays_of(node), source.ref)
         vectors.module.to(context.device)
@@ -376,5 +378,7 @@ class EvaluateLayers(Evaluate):
 
 def latents(node: Node, context: RunContext) -> np.ndarray:
     """Latents of the texts of a node's corpus `[n_texts, n_layers, d_model]`."""
+    from permafrost.stages.freeze.latents import read_latents
+
     opened = readers(node, context)
     return read_latents([opened[array] for array in arrays_of(node)])

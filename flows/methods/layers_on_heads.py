@@ -1,7 +1,9 @@
 """An MLP on the scores of heads that were trained alone (FREEZE!): `kind: layers_on_heads`."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -16,22 +18,17 @@ from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS, MAX_WIDTH
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.fit.checkpoint import Checkpoint
-from permafrost.stages.freeze import (
-    CosineMlpHead,
-    PairFitConfig,
-    PairLossConfig,
-    fit_corpus,
-    heads_with_vectors,
-    load_pair_fit,
-    require_pairs,
-    score_corpus,
-    single_codes,
-)
+from permafrost.stages.freeze.config import PairFitConfig
+from permafrost.stages.freeze.corpus import fit_corpus, require_pairs, score_corpus
+from permafrost.stages.freeze.layers_head import heads_with_vectors
+from permafrost.stages.freeze.losses import PairLossConfig
 from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
+
+if TYPE_CHECKING:
+    from permafrost.stages.fit.checkpoint import Checkpoint
 
 
 class LayersOnHeadsMethod(Method):
@@ -105,6 +102,8 @@ class LayersOnHeadsMethod(Method):
 
     def _built_on(self, cell: Cell) -> tuple[tuple[Input, ...], dict[str, Any], tuple[str, ...]]:
         """Corpus, features and heads; what running needs of them; and what has to be done first."""
+        from permafrost.stages.freeze.pair_fit import load_pair_fit
+
         arrays: dict[str, list[str]] = {}
         fitted: list[Input] = []
         of: dict[str, Cell] = {}
@@ -123,6 +122,8 @@ class LayersOnHeadsMethod(Method):
 
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """The MLP, trained on the train pairs of a task."""
+        from permafrost.stages.freeze.cosine_mlp import CosineMlpHead
+
         inputs, run_facts, after = self._built_on(cell)
         config = PairFitConfig(
             head=CosineMlpHead(hidden=self.hidden),
@@ -201,11 +202,16 @@ def _label_range(node: Node) -> tuple[float, float]:
 
 
 def _checkpoint(node: Node, context: RunContext, path: Path) -> Checkpoint:
+    from permafrost.stages.fit.checkpoint import Checkpoint
+
     return Checkpoint(path, f"{node.id} {context.device.partition(':')[0]}", CHECKPOINT_EVERY_S)
 
 
 def _codes(node: Node, context: RunContext) -> np.ndarray:
     """Codes of the texts of a node's corpus `[n_texts, n_heads, width]`."""
+    from permafrost.stages.freeze.pair_fit import load_pair_fit
+    from permafrost.stages.freeze.single_codes import single_codes
+
     singles = node.inputs_named("single")
     heads = [load_pair_fit(context.open(source)).coder() for source in singles]
     arrays = arrays_of(node)

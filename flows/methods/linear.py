@@ -20,21 +20,20 @@ from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.embed import AGGREGATIONS, EmbedConfig, required_arrays
-from permafrost.stages.embed import Method as EmbedName
-from permafrost.stages.embed.config import Combine
+from permafrost.stages.embed.aggregations import AGGREGATIONS
+from permafrost.stages.embed.aggregations import Method as EmbedName
+from permafrost.stages.embed.config import Combine, EmbedConfig, required_arrays
 from permafrost.stages.extraction.capture import index_as_text
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.fit import Metric
-from permafrost.stages.linear import (
+from permafrost.stages.fit.metrics import Metric
+from permafrost.stages.linear.config import (
     Classifier,
     ClassMetric,
     LinearConfig,
     PairFeatures,
-    linear_examples,
-    run_linear,
+    Strengths,
 )
-from permafrost.stages.linear.config import Strengths
+from permafrost.stages.linear.fitting import linear_examples, run_linear
 from permafrost.stages.metrics.records import Role
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress

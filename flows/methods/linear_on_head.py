@@ -4,8 +4,9 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
+from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.graph import Input, Node
 from permafrost.flows.methods.linear import ClassifierFields
 from permafrost.flows.methods.method import CLASSES, Cell, Method
 from permafrost.flows.nodes.reading import readers, width_of
@@ -13,15 +14,10 @@ from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.fit import FitConfig, load_head
 from permafrost.stages.fit.candidates import arrays
-from permafrost.stages.linear import (
-    OnHeadConfig,
-    Weights,
-    drawn_head,
-    linear_examples,
-    run_on_head,
-)
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.linear.fitting import linear_examples
+from permafrost.stages.linear.on_head import OnHeadConfig, Weights, drawn_head, run_on_head
 from permafrost.stages.metrics.records import Role
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
@@ -88,7 +84,7 @@ class LinearOnHeadMethod(Method, ClassifierFields):
         untrained, inputs = None, [cell.corpus, *read.inputs]
         if self.weights == "trained":
             fitted = cell.upstream.fitted(self.head, cell.task, cell.seed)
-            inputs.append(Input(name="head", ref=fitted.id, loader=import_path(load_head)))
+            inputs.append(Input(name="head", ref=fitted.id, loader=loaders.HEAD))
         else:
             fit = head.fit(of_head.task_kind, of_head.metric, cell.seed)
             # Without its training, which decides nothing here.

@@ -1,29 +1,34 @@
 """What every method of an experiment is asked: what it reads, what it is scored on, and its nodes."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from permafrost.flows.graph import Input, Node, import_path
 from permafrost.flows.nodes.reading import Reading
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.extraction.backbone import BackboneConfig
-from permafrost.stages.extraction.recipes import Recipe
+from permafrost.stages.extraction.files import BackboneConfig
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget, ResolvedBackbone
-from permafrost.stages.finetune.tuning import Tuning
-from permafrost.stages.fit import FitConfig, Metric
-from permafrost.stages.fit.metrics import DEFAULT_METRIC
+from permafrost.stages.fit.config import FitConfig
+from permafrost.stages.fit.metrics import DEFAULT_METRIC, Metric
 from permafrost.stages.kinds import Category, Kind
 from permafrost.stages.metrics.records import Role
-from permafrost.stages.mteb_evaluation import MtebTask, TaskFacts
-from permafrost.stages.mteb_evaluation import Role as TextRole
+from permafrost.stages.mteb_evaluation.evaluate import TaskFacts
+from permafrost.stages.mteb_evaluation.task import MtebTask
+from permafrost.stages.mteb_evaluation.task import Role as TextRole
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.keys import to_plain
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    from permafrost.stages.finetune.tuning import Tuning
 
 CLASSES: tuple[TaskKind, ...] = ("classification", "pair_classification")
 
@@ -93,7 +98,7 @@ class Upstream(Protocol):
         """What several heads start from."""
         ...
 
-    def cell(self, method: str, task: str, seed: int) -> "tuple[Method, Cell]":
+    def cell(self, method: str, task: str, seed: int) -> tuple[Method, Cell]:
         """Another method of the experiment, by its name, and what it is on a task."""
         ...
 
@@ -249,7 +254,7 @@ class Method(Kind, ABC):
         """Names of the methods whose fits it reads, on the same tasks with the same seeds."""
         return ()
 
-    def require_readable(self, others: "dict[str, Method]") -> None:
+    def require_readable(self, others: dict[str, Method]) -> None:
         """Check that it can read the fits of the methods that it names.
 
         Raises:
@@ -277,7 +282,7 @@ class Method(Kind, ABC):
         """What holds its metrics; None where the last of `fit_nodes` does."""
         return None
 
-    def evaluated(self) -> "EvaluatedMethod | None":
+    def evaluated(self) -> EvaluatedMethod | None:
         """Itself, if it has a vector for a text, whatever corpus that belongs to."""
         return None
 
@@ -335,7 +340,7 @@ class Choosing:
 class EvaluatedMethod(Method):
     """A method that has a vector for a text, whatever corpus that belongs to."""
 
-    def evaluated(self) -> "EvaluatedMethod":
+    def evaluated(self) -> EvaluatedMethod:
         """Itself."""
         return self
 

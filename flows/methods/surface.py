@@ -57,9 +57,13 @@ class _SurfaceMethod(Method):
 class LengthMethod(LengthControl, _SurfaceMethod):
     """Sees the number of words and of characters only."""
 
+    kind: Literal["length"] = "length"
+
 
 class BagOfWordsMethod(BagOfWordsControl, _SurfaceMethod):
     """Sees how often each word of the training texts occurs, but not where."""
+
+    kind: Literal["bag_of_words"] = "bag_of_words"
 
 
 class RunControl(Stage):

@@ -6,16 +6,12 @@ of the fine-tuning, and its store a name, which the stage `store` turns into an 
 
 from typing import Any
 
+from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Input, Node, Resources, import_path
+from permafrost.flows.graph import Input, Node, Resources
 from permafrost.flows.nodes.extraction import source_of
 from permafrost.flows.stage import Stage
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.stages.finetune.adapted_backbone import (
-    adapted_files,
-    load_tuned_weights,
-    write_adapted,
-)
 from permafrost.storage.adapted_stores import ADAPT, RECORD, STORE, AdaptedStore
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.durable import write_json
@@ -41,7 +37,7 @@ def adapt_node(name: str, fitted: Node, base: ExtractTarget, names: dict[str, An
             "tokenizer_digest": identity.tokenizer_digest,
             "compute_dtype": identity.compute_dtype,
         },
-        (Input(name="tuned", ref=fitted.id, loader=import_path(load_tuned_weights)),),
+        (Input(name="tuned", ref=fitted.id, loader=loaders.TUNED_WEIGHTS),),
         run_facts={**names, "identity": to_plain(identity), "backbone": source_of(base)},
         resources=Resources(backbone=True),
     )
@@ -58,7 +54,7 @@ def store_node(name: str, adapted: Node, base: ExtractTarget) -> Node:
     # What is known of the weights before they exist, and tells them from all others.
     digest = f"{base.identity.weights_digest} {adapted.input('tuned').ref}"
     identity = base.identity.model_copy(update={"weights_digest": digest})
-    backbone = Input(name="backbone", ref=adapted.id, loader=import_path(adapted_files))
+    backbone = Input(name="backbone", ref=adapted.id, loader=loaders.ADAPTED_BACKBONE)
     return NameStore.node(f"store {name}", {"store": to_plain(identity)}, (backbone,))
 
 
@@ -75,6 +71,8 @@ class Adapt(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.finetune.adapted_backbone import adapted_files, write_adapted
+
         target, tuned = context.bare_target(node), context.load(node.input("tuned"))
         # The one that nodes share would only take memory meanwhile.
         context.backbone.drop()

@@ -8,13 +8,8 @@ from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.source import CORPUS_SOURCES, CorpusConfig, TaskSource
-from permafrost.stages.mteb_evaluation import (
-    EVALUATION_TASKS,
-    MtebTask,
-    Role,
-    TaskFacts,
-    task_facts,
-)
+from permafrost.stages.mteb_evaluation.evaluate import TaskFacts, task_facts
+from permafrost.stages.mteb_evaluation.task import EVALUATION_TASKS, MtebTask, Role
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import to_plain

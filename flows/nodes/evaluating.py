@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
@@ -10,18 +11,17 @@ from permafrost.flows.nodes.reading import sizes_of
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import train_texts
-from permafrost.stages.embed import StoredFeatures
-from permafrost.stages.encoder.vectors import TextVectors
+from permafrost.stages.embed.features import StoredFeatures
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.mteb_evaluation import (
-    EVALUATION_TASKS,
-    Embedding,
-    Role,
-    evaluate_task,
-)
+from permafrost.stages.mteb_evaluation.evaluate import evaluate_task
+from permafrost.stages.mteb_evaluation.task import EVALUATION_TASKS, Role
+from permafrost.stages.mteb_evaluation.vectors import Embedding
 from permafrost.storage.adapted_stores import open_store
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
+
+if TYPE_CHECKING:
+    from permafrost.stages.encoder.vectors import TextVectors
 
 
 class Evaluate(Stage):
@@ -31,7 +31,7 @@ class Evaluate(Stage):
 
     @classmethod
     @abstractmethod
-    def vectors(cls, node: Node, context: RunContext) -> TextVectors:
+    def vectors(cls, node: Node, context: RunContext) -> "TextVectors":
         """From the rows of texts to their vectors."""
 
     @classmethod

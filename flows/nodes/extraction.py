@@ -6,8 +6,7 @@ from functools import partial
 from permafrost.flows.context import BackboneSource, RunContext
 from permafrost.flows.graph import Input, Node, Resources, import_path
 from permafrost.flows.stage import Stage
-from permafrost.stages.extraction.backbone import choose_device
-from permafrost.stages.extraction.extract import extract
+from permafrost.stages.extraction.device import device_name
 from permafrost.stages.extraction.lengths import refuse_too_long
 from permafrost.stages.extraction.planning import ExtractionPlan, finished_plan, plan_extraction
 from permafrost.stages.extraction.target import ExtractTarget
@@ -68,6 +67,8 @@ class Extract(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.extraction.extract import extract
+
         corpus, target = context.corpus(node.input("corpus")), target_of(node, context)
         runtime = context.runtime.extract
         load = partial(context.backbone.load, target, runtime.device)
@@ -94,7 +95,7 @@ class Extract(Stage):
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
         runtime = context.runtime.extract
-        choose_device(runtime.device)
+        device_name(runtime.device)
         if runtime.too_long == "refuse" and context.is_known(source := node.input("corpus")):
             corpus, target = context.corpus(source), target_of(node, context)
             refuse_too_long(target, context.home, corpus.texts, corpus.digests, runtime.block_texts)

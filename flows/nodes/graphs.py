@@ -8,7 +8,7 @@ from permafrost.flows.nodes.corpora import CorpusStage
 from permafrost.flows.nodes.extraction import source_of
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.extraction.lengths import measure
-from permafrost.stages.extraction.recipes import recipe_identity
+from permafrost.stages.extraction.recipes.recipe import recipe_identity
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.views import Place, text_view

@@ -10,13 +10,9 @@ from permafrost.flows.graph import Input, Node, import_path
 from permafrost.flows.nodes.evaluating import features_of, n_prompts
 from permafrost.flows.nodes.reading import sizes_of
 from permafrost.flows.stage import Stage
-from permafrost.stages.embed import EmbedConfig
-from permafrost.stages.mteb_evaluation import (
-    EVALUATION_TASKS,
-    ChoiceTask,
-    LayerChoice,
-    choose_by_tasks,
-)
+from permafrost.stages.embed.config import EmbedConfig
+from permafrost.stages.mteb_evaluation.layer_choice import ChoiceTask, LayerChoice, choose_by_tasks
+from permafrost.stages.mteb_evaluation.task import EVALUATION_TASKS
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
 

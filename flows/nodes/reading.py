@@ -7,7 +7,7 @@ from typing import Any, Literal
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import FEATURES, Input, Node, import_path
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.embed.features import StoredFeatures
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.adapted_stores import open_store
 from permafrost.storage.features.layout import StoreSizes, array_spec

@@ -22,9 +22,9 @@ from permafrost.flows.nodes.reporting import (
     TokenSource,
 )
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.extraction.recipes import OPENING, PLACEHOLDER
+from permafrost.stages.extraction.recipes.inputs import OPENING, PLACEHOLDER
 from permafrost.stages.metrics.records import HISTORY
-from permafrost.stages.probes import ProbeCurves
+from permafrost.stages.probes.curves import ProbeCurves
 from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.stages.report.attention import AttentionRows, TextAttention
 from permafrost.stages.report.cells import Cell, Costs

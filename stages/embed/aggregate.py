@@ -6,7 +6,6 @@ of a head.
 
 import numpy as np
 from jaxtyping import Float32
-from scipy import sparse
 
 from permafrost.storage.ragged import Ragged
 
@@ -41,6 +40,8 @@ def attention_weighted(rows: Ragged, values: Ragged, n_kv_heads: int) -> Vectors
 def weighted_sum(rows: Ragged, weights: Float32[np.ndarray, " t"]) -> Vectors:
     """Per text the sum of its rows times their weights, as one sparse product: `np.add.reduceat` walks
     down columns and is about ten times slower."""
+    from scipy import sparse
+
     places = np.arange(len(rows.data))
     shape = (len(rows), len(rows.data))
     return sparse.csr_array((weights, places, rows.offsets), shape=shape) @ rows.data

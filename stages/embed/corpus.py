@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import train_texts
@@ -58,6 +57,8 @@ class CorpusVectors:
         Raises:
             CorruptDataError: a file is missing or broken.
         """
+        from safetensors import SafetensorError
+
         try:
             record: dict[str, Any] = json.loads((folder / "vectors.json").read_text("utf-8"))
             vectors, path = np.load(folder / "vectors.npy"), folder / _WHITENING
@@ -97,7 +98,7 @@ def require_embeddable(config: EmbedConfig, sizes: BackboneSizes, corpus: Corpus
 
 def embed_corpus(
     config: EmbedConfig, prompt_features: Sequence[Features], corpus: Corpus, progress: Progress
-) -> CorpusVectors:
+) -> "CorpusVectors":
     """One vector per text of `corpus`, from stored features alone.
 
     Args:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.aggregations.aggregation import MOST_TEXTS
-from permafrost.stages.fit import LoadedHead, to_tensors
+from permafrost.stages.fit.sources import to_tensors
+from permafrost.stages.fit.trained import LoadedHead
 from permafrost.storage.progress import Progress
 from permafrost.storage.readers import FeatureReader
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32, Float64
-from safetensors.numpy import load_file, save_file
 
 from permafrost.stages.embed.config import WhiteningConfig
 from permafrost.storage.errors import InputError
@@ -21,6 +20,8 @@ class Whitening:
 
     def save(self, path: Path) -> None:
         """Write a safetensors file."""
+        from safetensors.numpy import save_file
+
         # Its directions may be columns of a reversed matrix, and the file keeps only what lies in a row.
         save_file({"mean": self.mean, "matrix": np.ascontiguousarray(self.matrix)}, path)
 
@@ -31,6 +32,8 @@ class Whitening:
         Raises:
             OSError, SafetensorError, KeyError: it is not such a file.
         """
+        from safetensors.numpy import load_file
+
         arrays = load_file(path)
         return cls(arrays["mean"], arrays["matrix"])
 
@@ -43,7 +46,7 @@ class Whitening:
 
 def fit_whitening(
     config: WhiteningConfig, train: Float32[np.ndarray, "n_train width"]
-) -> Whitening:
+) -> "Whitening":
     """Fit on the vectors of the training texts; mean and covariance (divided by n) in float64.
 
     Raises:
@@ -63,7 +66,7 @@ def whitening_of(
     covariance: Float64[np.ndarray, "width width"],
     n: int,
     items: str,
-) -> Whitening:
+) -> "Whitening":
     """The map of a mean and a covariance.
 
     Args:

@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float32, Int64
 
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.embed import Features, encode_with_head
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.features import Features
+from permafrost.stages.embed.head import encode_with_head
 from permafrost.stages.encoder.predicted import Predicted, PredictedClasses, PredictedScores
 from permafrost.stages.encoder.vectors import (
     HeadVectors,
@@ -23,9 +24,10 @@ from permafrost.stages.encoder.vectors import (
     OnLatents,
     TextVectors,
 )
-from permafrost.stages.fit import LoadedHead, Predictions
-from permafrost.stages.freeze import predict as predict_pairs
-from permafrost.stages.linear import LinearModel
+from permafrost.stages.fit.predictions import Predictions
+from permafrost.stages.fit.trained import LoadedHead
+from permafrost.stages.freeze.fit_pairs import predict as predict_pairs
+from permafrost.stages.linear.model import LinearModel
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted

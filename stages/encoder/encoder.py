@@ -12,7 +12,8 @@ from permafrost.stages.encoder.features import compute_features
 from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.vectors import TextVectors
 from permafrost.stages.extraction.backbone import Backbone
-from permafrost.stages.extraction.recipes import Encoded, encode
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.token_budget import batch_tokens, batches
 from permafrost.storage.errors import InputError

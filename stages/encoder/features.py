@@ -14,7 +14,7 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.families import output_projection
 from permafrost.stages.extraction.forward import forward
-from permafrost.stages.extraction.recipes import Encoded
+from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.storage.errors import OverflowRangeError, PermafrostError

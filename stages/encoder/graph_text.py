@@ -7,12 +7,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from permafrost.stages.embed import require_finite
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.finish import require_finite
 from permafrost.stages.encoder.load import require_same_code
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.lengths import measure
-from permafrost.stages.extraction.recipes import Encoded, encode
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractTarget, target_of_store
 from permafrost.stages.finetune.backbone_pass import require_room_for_token
 from permafrost.stages.finetune.data import BackboneTexts, FinetuneData

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from permafrost.stages.embed import Features
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.features import Features
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.graph_text import FittedGraphText, GraphsOfTexts, find_graph_text
 from permafrost.stages.encoder.vectors import Name

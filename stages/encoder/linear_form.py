@@ -15,7 +15,7 @@ from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.config import layers_of
 from permafrost.stages.encoder.answers import LinearAnswers
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.stages.linear import LinearModel, load_linear
+from permafrost.stages.linear.model import LinearModel, load_linear
 from permafrost.storage.quoting import quoted
 
 

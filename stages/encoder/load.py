@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from permafrost.stages.embed import EmbedConfig, required_arrays
-from permafrost.stages.embed.config import require_definite
+from permafrost.stages.embed.config import EmbedConfig, require_definite, required_arrays
 from permafrost.stages.encoder.answers import (
     Answers,
     LatentAnswers,
@@ -16,18 +15,19 @@ from permafrost.stages.encoder.answers import (
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors, MethodVectors, TextVectors
 from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
-from permafrost.stages.extraction.recipes import PlainRecipe, Recipe
+from permafrost.stages.extraction.recipes.plain import PlainRecipe
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.target import (
     ExtractRuntime,
     ExtractTarget,
     resolve_backbone,
     target_of_store,
 )
-from permafrost.stages.fit import load_head
 from permafrost.stages.fit.choice import STAGE as CHOOSE
-from permafrost.stages.fit.trained import read_record
-from permafrost.stages.freeze import heads_with_vectors, load_pair_fit
-from permafrost.stages.linear import load_linear
+from permafrost.stages.fit.trained import load_head, read_record
+from permafrost.stages.freeze.layers_head import heads_with_vectors
+from permafrost.stages.freeze.pair_fit import load_pair_fit
+from permafrost.stages.linear.model import load_linear
 from permafrost.stages.plugins import classes, origin_of, packages
 from permafrost.storage.adapted_stores import backbone_of_store, open_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref

@@ -14,7 +14,7 @@ from permafrost.stages.encoder.load import BATCH_TOKENS, FittedHead, assemble, l
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.files import CONFIG, tokenizer_files, weight_files
 from permafrost.stages.extraction.target import ExtractRuntime, target_of_identity
-from permafrost.stages.fit import load_head
+from permafrost.stages.fit.trained import load_head
 from permafrost.stages.metrics.records import HISTORY
 from permafrost.storage.durable import json_bytes
 from permafrost.storage.errors import CorruptDataError, IdentityMismatchError, InputError

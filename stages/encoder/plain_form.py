@@ -26,7 +26,8 @@ from permafrost.stages.encoder.load import FittedHead, assemble
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors, TextVectors
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.quiet import quiet_loading
-from permafrost.stages.extraction.recipes import PlainRecipe, recipe_identity
+from permafrost.stages.extraction.recipes.plain import PlainRecipe
+from permafrost.stages.extraction.recipes.recipe import recipe_identity
 from permafrost.stages.extraction.recompute import COMPUTE_NOISE
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.fit.models import GradedPairs, SingleClasses

@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from permafrost.stages.corpus.texts import TextsOfRows
-from permafrost.stages.embed import require_place, whole_file
+from permafrost.stages.embed.write import require_place, whole_file
 from permafrost.stages.encoder.predicted import Predicted, PredictedClasses
 from permafrost.stages.metrics.identified import with_probabilities
 from permafrost.storage.errors import InputError

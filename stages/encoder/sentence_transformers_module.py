@@ -17,7 +17,7 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from permafrost.stages.encoder.module_form import BACKBONE, HEAD, RECORD, load_exported
-from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

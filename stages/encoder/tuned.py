@@ -7,19 +7,21 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from permafrost.stages.embed import embed_with_head, encode_with_head, require_finite
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.finish import require_finite
+from permafrost.stages.embed.head import embed_with_head, encode_with_head
 from permafrost.stages.encoder.answers import answered, head_answers
 from permafrost.stages.encoder.graph_text import FINETUNE
 from permafrost.stages.encoder.load import require_same_code
 from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
-from permafrost.stages.extraction.recipes import Encoded, encode
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractTarget, target_of_identity
 from permafrost.stages.finetune.live_reader import LiveReader
 from permafrost.stages.finetune.tuned_head_files import TunedHead, holds_tuned_head, load_tuned_head
-from permafrost.stages.fit import LoadedHead
+from permafrost.stages.fit.trained import LoadedHead
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import StoreIdentity

@@ -9,7 +9,6 @@ from permafrost.stages.encoder.load import FittedHead
 from permafrost.stages.encoder.model_card import source_name
 from permafrost.stages.encoder.tuned import FittedTuned
 from permafrost.stages.encoder.vectors import HeadVectors
-from permafrost.stages.extraction.backbone import load_tokenizer
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.finetune.adapted_backbone import (
     adapted_files,
@@ -62,7 +61,6 @@ def merged(fitted: FittedTuned, scratch: Path) -> FittedHead:
     target = replace(
         base,
         files=files,
-        tokenizer=load_tokenizer(files),
         identity=base.identity.model_copy(update=digests),
     )
     return FittedHead(fitted.ref, fitted.folder, HeadVectors(fitted.tuned.head), (target,))

@@ -9,21 +9,17 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from permafrost.stages.embed import (
-    EmbedConfig,
-    Features,
-    Whitening,
-    combined_layers,
-    embed_ensemble,
-    embed_with_head,
-    finish,
-    layers_of,
-    require_finite,
-)
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.config import EmbedConfig, layers_of
+from permafrost.stages.embed.features import Features
+from permafrost.stages.embed.finish import finish, require_finite
+from permafrost.stages.embed.head import embed_with_head
+from permafrost.stages.embed.layers import combined_layers, embed_ensemble
+from permafrost.stages.embed.whitening import Whitening
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.fit import LoadedHead
-from permafrost.stages.freeze import PairHead, Unified, read_latents
+from permafrost.stages.fit.trained import LoadedHead
+from permafrost.stages.freeze.latents import read_latents
+from permafrost.stages.freeze.pair_heads import PairHead, Unified
 from permafrost.storage.progress import Progress
 
 Name = Callable[[int], str]

@@ -11,6 +11,7 @@ from torch import nn
 
 from permafrost.stages.extraction.attention import ATTENTION, register_attention
 from permafrost.stages.extraction.checkpoint import reason
+from permafrost.stages.extraction.device import choose_device
 from permafrost.stages.extraction.families import FAMILIES, Family, family_of
 from permafrost.stages.extraction.files import (
     BackboneConfig,
@@ -34,14 +35,10 @@ __all__ = [
     "load_backbone",
     "load_tokenizer",
     "read_sizes",
-    "resolve_max_length",
 ]
 
 _UNREADABLE = (RuntimeError, ValueError, OSError, EOFError, SafetensorError, UnpicklingError)
 """Errors that damaged or foreign weight files raise."""
-
-DEFAULT_MAX_LENGTH = 512
-"""Default limit in tokens: what most encoders read, and what the papers evaluate with."""
 
 
 @dataclass(frozen=True)
@@ -85,35 +82,6 @@ def read_sizes(files: BackboneFiles) -> BackboneSizes:
         is_decoder=family.is_decoder,
         max_positions=config.max_position_embeddings - unused,
     )
-
-
-def resolve_max_length(
-    config: BackboneConfig, sizes: BackboneSizes, tokenizer: "transformers.PreTrainedTokenizerBase"
-) -> int:
-    """The maximum number of tokens per input, special tokens included.
-
-    If the config sets none: the smallest of the backbone's number of positions, its tokenizer's
-    `model_max_length`, and 512. (all-MiniLM-L6-v2 gets 512; sentence-transformers truncates it at 256.)
-
-    Raises:
-        InputError: `max_length` is more than the backbone can read, or leaves no room for text.
-    """
-    n_special = tokenizer.num_special_tokens_to_add(pair=False)
-    if config.max_length is None:
-        stated: Any = tokenizer.model_max_length
-        if not isinstance(stated, int | float) or stated <= n_special:
-            raise InputError(
-                f"the tokenizer of {quoted(config.source)} states model_max_length {quoted(stated)} in "
-                f"tokenizer_config.json, which leaves no room for text; repair it, or give max_length"
-            )
-        return min(sizes.max_positions, int(min(stated, DEFAULT_MAX_LENGTH)))
-    if not n_special < config.max_length <= sizes.max_positions:
-        raise InputError(
-            f"max_length is {config.max_length}, but the backbone {quoted(config.source)} reads "
-            f"{n_special + 1} to "
-            f"{sizes.max_positions} tokens ({n_special} of them special); choose a length in between"
-        )
-    return config.max_length
 
 
 def load_tokenizer(files: BackboneFiles) -> "transformers.PreTrainedTokenizerBase":
@@ -257,29 +225,3 @@ def _require_supported(
             f"the backbone {quoted(source)} is a {quoted(config.model_type)} model set to be a decoder "
             f"(is_decoder in config.json), which is not supported; it is run as an encoder"
         )
-
-
-def choose_device(name: str) -> torch.device:
-    """The torch device of that name; `auto` is the first GPU if there is one, else the CPU.
-
-    Raises:
-        InputError: there is no such device here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(
-            f"there is no device {quoted(name)}; use auto, cpu, cuda or cuda:1"
-        ) from error
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(
-            f"the device {quoted(name)} is not supported; use auto, cpu, cuda or cuda:1"
-        )
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"the device {quoted(name)} was asked for, but torch {torch.__version__} sees "
-            f"{torch.cuda.device_count()} CUDA devices here; use auto or cpu"
-        )
-    return device

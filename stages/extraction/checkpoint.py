@@ -6,8 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from safetensors import SafetensorError, safe_open
-
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import LIMIT, quoted, visible
 
@@ -95,6 +93,8 @@ def _shapes(
     path: Path, inode: int, size_bytes: int, modified_ns: int
 ) -> Mapping[str, tuple[int, ...]]:
     """The shapes in one file; its inode, size and time are there so that a changed file is read again."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="numpy") as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118

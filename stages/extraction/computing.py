@@ -12,7 +12,8 @@ import transformers
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.memory import Heap, Splitter
-from permafrost.stages.extraction.recipes import Encoded, encode
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.token_budget import batch_tokens, portions
 from permafrost.stages.extraction.writing import IN_FLIGHT, DiskThread, RowBuffers, Storable

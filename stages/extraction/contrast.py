@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from permafrost.stages.extraction.batch import Batch
 from permafrost.stages.extraction.families import Family
-from permafrost.stages.extraction.recipes import Intervention
+from permafrost.stages.extraction.recipes.recipe import Intervention
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.quoting import quoted
 

@@ -21,8 +21,8 @@ from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.computing import SPLIT_FROM
 from permafrost.stages.extraction.families import output_projection
 from permafrost.stages.extraction.lengths import measure, refuse_too_long
-from permafrost.stages.extraction.planning import ExtractionPlan, plan_extraction
-from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan, plan_extraction
+from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.segment_pool import InProcess, SegmentPool, SegmentTask, task_of
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.writing import DiskThread
@@ -40,9 +40,6 @@ from permafrost.storage.progress import Progress
 from permafrost.storage.replica import replica_of
 
 LoadBackbone = Callable[[], Backbone]
-
-DISK_MARGIN = 64 << 20
-"""Bytes that stay free beyond what an extraction is predicted to write."""
 
 
 @dataclass(frozen=True)

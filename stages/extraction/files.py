@@ -3,6 +3,8 @@
 A name, a folder or a branch is never an identity: the same name can hold other weights tomorrow.
 """
 
+from __future__ import annotations
+
 import hashlib
 import importlib.resources
 import re
@@ -12,16 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import huggingface_hub
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_STEPS
@@ -70,7 +62,7 @@ class BackboneConfig(BaseModel):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of weights and activations while computing."""
     max_length: int | None = Field(default=None, le=MAX_STEPS)
-    """Maximum tokens per input, special tokens included; for None see `resolve_max_length`."""
+    """Maximum tokens per input, special tokens included; for None see `max_length_of`."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +187,17 @@ def _locate(config: BackboneConfig) -> tuple[Path, str | None]:
 
 def _download(repo: str, revision: str) -> tuple[Path, str]:
     """Download the files needed from a hub repository; returns the snapshot's folder and its commit."""
+    import huggingface_hub
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
     needed = [CONFIG, "adapter_config.json", *TOKENIZER_FILES]
     try:
         folder = Path(

@@ -9,7 +9,8 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.batch import Batch, pad
 from permafrost.stages.extraction.capture import ArrayName, deepest_block
 from permafrost.stages.extraction.contrast import Auxiliary, Contrast, contrasting
-from permafrost.stages.extraction.recipes import Encoded, Recipe, definite_readout
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import Recipe, definite_readout
 from permafrost.stages.extraction.recording import Keep, Recorder, recording
 from permafrost.stages.extraction.rewiring import Rewired, rewiring
 from permafrost.storage.errors import InputError, PermafrostError

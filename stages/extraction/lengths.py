@@ -7,12 +7,16 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.facts import versions
+from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.stages.plugins import packages
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.store import FeatureStore, store_folder
-from permafrost.storage.keys import canonical_json
+from permafrost.storage.fingerprint import fingerprint
+from permafrost.storage.kept import keep, kept
+from permafrost.storage.keys import canonical_json, digest
 from permafrost.storage.quoting import quoted
 
 _AT_A_TIME = 256
@@ -21,6 +25,8 @@ _CHARS_PER_TOKEN = 8
 """Of a text with more characters for each token that is read, the beginning is estimated from: English has
 four to five, and where so many do not fill the input, the whole text is tokenised."""
 _NO_LIMIT = 1 << 40
+PACKAGES = ("permafrost.stages", "permafrost.storage")
+"""Whose code a count depends on, but for plug-ins."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +79,29 @@ class KnownLengths:
             InputError: a text cannot be used; the message gives its index among those not known.
         """
         identity = target.identity
-        name = canonical_json([identity.tokenizer_digest, identity.recipe, target.max_length])
-        known = self._known.setdefault(name, {})
-        new = [i for i, digest in enumerate(digests) if digest not in known]
+        read_as = [identity.tokenizer_digest, identity.recipe, target.max_length]
+        known = self._known.setdefault(canonical_json(read_as), {})
+        # A tokenizer takes seconds to import; of whatever is not kept, it counts all.
+        name = digest([read_as, list(digests)])
+        made_from = [name, *versions(), *_counting(target)]
+        if (found := kept("token_counts", name, made_from)) is not None:
+            n_tokens, exact = found
+            return n_tokens, exact
+        new = [i for i, one in enumerate(digests) if one not in known]
         if new:
             lengths, counted = estimated(target, [texts[i] for i in new])
             found = zip(new, lengths.tolist(), strict=True)
             known.update({digests[i]: (length, counted) for i, length in found})
-        of_texts = [known[digest] for digest in digests]
-        return sum(n for n, _ in of_texts), all(exact for _, exact in of_texts)
+        of_texts = [known[one] for one in digests]
+        n_tokens, exact = sum(n for n, _ in of_texts), all(exact for _, exact in of_texts)
+        keep("token_counts", name, made_from, [n_tokens, exact])
+        return n_tokens, exact
+
+
+def _counting(target: ExtractTarget) -> list[str]:
+    """Digests of our code, and a plug-in's, that counts tokens under a recipe."""
+    entries = ("permafrost.stages.extraction.lengths:estimated", type(target.recipe))
+    return [fingerprint(entry, (*PACKAGES, *packages())).digest for entry in entries]
 
 
 def estimated(target: ExtractTarget, texts: Sequence[str]) -> tuple[Int64[np.ndarray, " n"], bool]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from permafrost.stages.extraction.recipes import Encoded
+from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.storage.errors import PermafrostError
 
 _T = TypeVar("_T")

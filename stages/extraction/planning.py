@@ -12,6 +12,8 @@ from permafrost.storage.features.layout import SPAN, TOKEN_IDS, array_spec, choo
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.store import FeatureStore, store_folder
 
+DISK_MARGIN = 64 << 20
+"""Bytes that stay free beyond what an extraction is predicted to write."""
 _AT_A_TIME = 1 << 16
 """Texts looked up together."""
 

@@ -9,7 +9,7 @@ from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.extract import recompute_cells
 from permafrost.stages.extraction.families import output_projection
 from permafrost.stages.extraction.forward import forward
-from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_store
 from permafrost.stages.extraction.token_budget import batch_tokens
 from permafrost.storage.adapted_stores import backbone_of_store

@@ -1,34 +1,33 @@
 """The target of an extraction: a config with its names resolved, before any weights are loaded."""
 
-from dataclasses import dataclass
-from typing import Literal
+from __future__ import annotations
 
-import transformers
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_BYTES, MAX_TEXTS
-from permafrost.stages.extraction.backbone import (
-    BackboneConfig,
-    BackboneFiles,
-    BackboneSizes,
-    find_backbone,
-    load_tokenizer,
-    read_sizes,
-    resolve_max_length,
-)
 from permafrost.stages.extraction.capture import ArrayName, Capture
-from permafrost.stages.extraction.recipes import (
-    PlainRecipe,
+from permafrost.stages.extraction.facts import BackboneFacts, facts_of, max_length_of
+from permafrost.stages.extraction.files import BackboneConfig, BackboneFiles, find_backbone
+from permafrost.stages.extraction.recipes.plain import PlainRecipe
+from permafrost.stages.extraction.recipes.recipe import (
     Recipe,
     RecipeConfig,
     recipe_identity,
     recipe_of,
     resolve_recipe,
 )
+from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName, StoreIdentity, require_same
 from permafrost.storage.features.layout import Codec, StoreSizes, array_spec
 from permafrost.storage.features.record import StoreRecord
+
+if TYPE_CHECKING:
+    import transformers
 
 
 class ExtractConfig(BaseModel):
@@ -72,12 +71,16 @@ class ExtractTarget:
 
     files: BackboneFiles
     sizes: BackboneSizes
-    tokenizer: "transformers.PreTrainedTokenizerBase"
     recipe: Recipe
     max_length: int
     identity: StoreIdentity
     arrays: tuple[str, ...]
     codec: Codec
+
+    @cached_property
+    def tokenizer(self) -> transformers.PreTrainedTokenizerBase:
+        """Loaded when it is first asked for, which takes seconds. Raises: InputError: it cannot be loaded."""
+        return _tokenizer(self.files)
 
     @property
     def store_sizes(self) -> StoreSizes:
@@ -104,11 +107,15 @@ class ResolvedBackbone:
 
     backbone: BackboneConfig
     files: BackboneFiles
-    sizes: BackboneSizes
-    tokenizer: "transformers.PreTrainedTokenizerBase"
+    facts: BackboneFacts
     max_length: int
     store_dtype: FloatName
     codec: Codec
+
+    @property
+    def sizes(self) -> BackboneSizes:
+        """Of the network."""
+        return self.facts.sizes
 
     def target(self, recipe: Recipe, arrays: tuple[str, ...]) -> ExtractTarget:
         """The target of an extraction under `recipe`.
@@ -124,7 +131,7 @@ class ResolvedBackbone:
         max_length = self.max_length
         if recipe.max_length is not None:
             asked = self.backbone.model_copy(update={"max_length": recipe.max_length})
-            max_length = resolve_max_length(asked, self.sizes, self.tokenizer)
+            max_length = max_length_of(asked, self.facts)
         # The length is the store's, whichever of the two names it.
         resolved = resolve_recipe(recipe, self.sizes).model_copy(update={"max_length": None})
         identity = StoreIdentity(
@@ -138,7 +145,6 @@ class ResolvedBackbone:
         return ExtractTarget(
             self.files,
             self.sizes,
-            self.tokenizer,
             resolved,
             max_length,
             identity,
@@ -156,10 +162,16 @@ def resolve_backbone(
         InputError: the backbone or the length cannot be used.
     """
     files = find_backbone(backbone)
-    sizes = read_sizes(files)
-    tokenizer = load_tokenizer(files)
-    max_length = resolve_max_length(backbone, sizes, tokenizer)
-    return ResolvedBackbone(backbone, files, sizes, tokenizer, max_length, store_dtype, codec)
+    facts = facts_of(files)
+    max_length = max_length_of(backbone, facts)
+    return ResolvedBackbone(backbone, files, facts, max_length, store_dtype, codec)
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(files: BackboneFiles) -> transformers.PreTrainedTokenizerBase:
+    from permafrost.stages.extraction.backbone import load_tokenizer
+
+    return load_tokenizer(files)
 
 
 def resolve_target(config: ExtractConfig) -> ExtractTarget:
@@ -232,8 +244,7 @@ def target_of_identity(
     require_same(identity, resolved, name)
     return ExtractTarget(
         files=files,
-        sizes=read_sizes(files),
-        tokenizer=load_tokenizer(files),
+        sizes=facts_of(files).sizes,
         recipe=recipe,
         max_length=identity.max_length,
         identity=identity,

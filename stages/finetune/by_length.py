@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
-from permafrost.stages.extraction.recipes import Encoded, Recipe
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.finetune.backbone_pass import ReadAt, TokenPlace, read_states
 
 PASS_TOKENS = {"cpu": 32, "cuda": 4096}

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
-from permafrost.stages.extraction.recipes import Encoded, Recipe
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.finetune.backbone_pass import TokenPlace, embedding_width
 from permafrost.stages.finetune.by_length import read_by_length
 from permafrost.stages.finetune.cached_keys import read_behind

@@ -27,7 +27,8 @@ from permafrost.stages.extraction.capture import (
     in_order,
 )
 from permafrost.stages.extraction.forward import padded_batch
-from permafrost.stages.extraction.recipes import Encoded, Recipe
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.recording import Leave, Recorder, recording
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.finetune.by_length import PASS_TOKENS, passes

@@ -21,7 +21,7 @@ from permafrost.stages.finetune.graph_attention import graph_attention
 from permafrost.stages.finetune.search import Search, ndcg_at_10, searched
 from permafrost.stages.finetune.trained import Finetuned
 from permafrost.stages.finetune.trainee import GraphTextTrainee, as_batch
-from permafrost.stages.fit import class_balance, majority_rate
+from permafrost.stages.fit.metrics import class_balance, majority_rate
 from permafrost.stages.metrics.graph_attention import GraphAttention
 from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table

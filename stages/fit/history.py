@@ -1,15 +1,19 @@
 """The history of a fit: losses, rates and dev metrics, and their files."""
 
+from __future__ import annotations
+
 import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from permafrost.stages.fit.trainer import Step, Trainer
 from permafrost.stages.metrics.records import EPOCHS
+
+if TYPE_CHECKING:
+    from permafrost.stages.fit.trainer import Step, Trainer
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ Axes: t tokens of all texts, n texts, e width of an encoding, u distinct texts, 
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +22,10 @@ from torch import Tensor, nn
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.losses.loss import ClassLoss, GradedLoss, PartnerLoss
+from permafrost.stages.fit.predictions import Predictions
 from permafrost.stages.fit.ranks import partner_ranks
-from permafrost.stages.heads.head import Classifier, Pooling
 from permafrost.stages.heads.initialise import linear
+from permafrost.stages.heads.pooling import Classifier, Pooling
 
 _PAIRS_AT_A_TIME = 1024
 
@@ -39,17 +39,6 @@ class TaskFacts:
     """Names of the classes; empty if labels are not classes."""
     label_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest score of train, which become 0 and 1; for graded pairs only."""
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """One answer per example, to compare with its label: a class, a cosine, or the rank of the partner."""
-
-    values: NDArray[Any]
-    scores: NDArray[np.float64] | None
-    """Probability of class 1 of two, or similarity to the partner; else None."""
-    probabilities: NDArray[np.float64] | None = None
-    """Of every class, `[n, n_classes]`; None where answers are not classes, or have none."""
 
 
 class TaskModel(nn.Module, ABC):

@@ -1,13 +1,17 @@
 """How a head is trained: the optimiser, its learning-rate schedule, and early stopping."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_STEPS
+
+if TYPE_CHECKING:
+    import torch
 
 LEAST_EPOCHS, LEAST_PATIENCE = 2, 5
 """Lower bounds in epochs if `max_epochs` and `patience` are not given."""
@@ -78,7 +82,7 @@ class OptimConfig(BaseModel):
         per_epoch = math.ceil(n_examples / self.batch_size)
         return limits_of(self.max_epochs, self.patience, self.max_steps, per_epoch)
 
-    def for_examples(self, n_examples: int) -> "OptimConfig":
+    def for_examples(self, n_examples: int) -> OptimConfig:
         """The same config with its limits filled in."""
         n_epochs, patience = self.limits(n_examples)
         return self.model_copy(update={"max_epochs": n_epochs, "patience": patience})
@@ -88,6 +92,8 @@ def make_optimizer(
     config: OptimConfig, parameters: Iterable[torch.nn.Parameter]
 ) -> torch.optim.Optimizer:
     """Create the optimiser of a fit."""
+    import torch
+
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     # Fused: one kernel per parameter instead of a dozen small operations per step.
     return kinds[config.optimizer](

@@ -9,8 +9,9 @@ from torch.func import functional_call
 
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.metrics import evaluate
-from permafrost.stages.fit.models import Predictions, TaskFacts, TaskModel, build_model
+from permafrost.stages.fit.models import TaskFacts, TaskModel, build_model
 from permafrost.stages.fit.optim import OptimConfig, make_optimizer, rate
+from permafrost.stages.fit.predictions import Predictions
 from permafrost.stages.fit.sources import Source, per_text, to_tensors
 from permafrost.stages.fit.trainer import Plan, Trainee
 from permafrost.storage.errors import InputError, PermafrostError

@@ -25,7 +25,7 @@ from permafrost.stages.fit.history import (
 )
 from permafrost.stages.fit.models import TaskFacts, build_model
 from permafrost.stages.fit.trainer import Trainer
-from permafrost.stages.heads.head import Pooling
+from permafrost.stages.heads.pooling import Pooling
 from permafrost.stages.kinds import require_known
 from permafrost.stages.metrics.records import HISTORY
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError

@@ -11,7 +11,8 @@ from torch import nn
 
 from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
 from permafrost.stages.freeze.encoders import Dropout, autoencoder_encoders
-from permafrost.stages.freeze.layers_head import AutoencodedHead, LayerwiseSiamese, Output, PairHead
+from permafrost.stages.freeze.layers_head import AutoencodedHead, Output
+from permafrost.stages.freeze.pair_heads import LayerwiseSiamese, PairHead
 from permafrost.stages.heads.initialise import linear
 
 

@@ -8,11 +8,14 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
-from permafrost.stages.freeze.encoders import EncoderSizes
+from permafrost.stages.freeze.encoder_sizes import EncoderSizes
 from permafrost.stages.freeze.later_fields import LaterFields
 from permafrost.stages.freeze.layers_head import PairHeadConfig
 from permafrost.stages.freeze.losses import PairLossConfig
-from permafrost.stages.freeze.scaling import Scale
+
+Scale = Literal["none", "centred", "vector", "feature"]
+"""`centred`: every latent minus the mean of its own numbers; `vector`: that over their standard deviation;
+`feature`: every number minus its mean over the training texts, over its standard deviation there."""
 
 
 class _Config(LaterFields):

@@ -12,7 +12,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from permafrost.stages.bounds import MAX_WIDTH
-from permafrost.stages.freeze.layers_head import LayersHead, PairHead, cosines
+from permafrost.stages.freeze.layers_head import LayersHead
+from permafrost.stages.freeze.pair_heads import PairHead, cosines
 from permafrost.stages.heads.initialise import linear
 from permafrost.storage.errors import InputError
 

@@ -25,8 +25,8 @@ from permafrost.stages.freeze.encoders import (
     load_dropout_states,
 )
 from permafrost.stages.freeze.latents import LEAST, gather
-from permafrost.stages.freeze.layers_head import PairHead
 from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult, new_head
+from permafrost.stages.freeze.pair_heads import PairHead
 from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.progress import Progress

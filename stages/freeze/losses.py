@@ -3,14 +3,17 @@
 Source: FREEZE!, 4.1.1. Axes: n pairs of a batch.
 """
 
-from abc import ABC, abstractmethod
-from typing import Annotated, Literal
+from __future__ import annotations
 
-from jaxtyping import Float
-from torch import Tensor
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
 VARIANCE_FLOOR = 1e-8
 """Smallest variance that counts: residuals of 1e-4, far below the resolution of labels."""

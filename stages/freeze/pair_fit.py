@@ -18,7 +18,7 @@ from torch import Tensor
 from permafrost.stages.fit.history import step_csv
 from permafrost.stages.fit.trainer import Step
 from permafrost.stages.freeze.config import PairFitConfig
-from permafrost.stages.freeze.layers_head import PairHead, Unified
+from permafrost.stages.freeze.pair_heads import PairHead, Unified
 from permafrost.stages.freeze.scaling import scaling
 from permafrost.stages.kinds import require_known
 from permafrost.stages.metrics.records import EPOCHS, HISTORY

@@ -5,15 +5,13 @@ notebooks centre the residual stream, as transformer_lens does by default. Axes:
 """
 
 from collections.abc import Callable, Iterable
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Scale = Literal["none", "centred", "vector", "feature"]
-"""`centred`: every latent minus the mean of its own numbers; `vector`: that over their standard deviation;
-`feature`: every number minus its mean over the training texts, over its standard deviation there."""
+from permafrost.stages.freeze.config import Scale
+
 _LEAST = 1e-6
 """Lower bound of a standard deviation: a constant carries no information."""
 

@@ -16,7 +16,8 @@ from permafrost.stages.freeze.encoders import (
     StackedLinear,
     StackedNorm,
 )
-from permafrost.stages.freeze.layers_head import LayersHead, LayerwiseSiamese, Output, PairHead
+from permafrost.stages.freeze.layers_head import LayersHead, Output
+from permafrost.stages.freeze.pair_heads import LayerwiseSiamese, PairHead
 from permafrost.stages.heads.initialise import linear
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float32
 
 from permafrost.stages.freeze.latents import gather
-from permafrost.stages.freeze.layers_head import Unified
+from permafrost.stages.freeze.pair_heads import Unified
 
 _TEXTS_AT_A_TIME = 256
 

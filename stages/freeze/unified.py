@@ -12,7 +12,8 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from permafrost.stages.freeze.encoders import autoencoder_encoders
-from permafrost.stages.freeze.layers_head import AutoencodedHead, PairHead, Unified
+from permafrost.stages.freeze.layers_head import AutoencodedHead
+from permafrost.stages.freeze.pair_heads import PairHead, Unified
 
 
 class UnifiedHead(AutoencodedHead):

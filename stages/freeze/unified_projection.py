@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from permafrost.stages.bounds import MAX_WIDTH
 from permafrost.stages.freeze.encoders import autoencoder_encoders
-from permafrost.stages.freeze.layers_head import AutoencodedHead, PairHead, Unified
+from permafrost.stages.freeze.layers_head import AutoencodedHead
+from permafrost.stages.freeze.pair_heads import PairHead, Unified
 from permafrost.stages.heads.initialise import linear
 
 

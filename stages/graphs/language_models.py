@@ -14,15 +14,11 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from permafrost.stages.extraction.backbone import (
-    BackboneConfig,
-    choose_device,
-    find_backbone,
-    load_tokenizer,
-    read_sizes,
-    resolve_max_length,
-)
+from permafrost.stages.extraction.backbone import load_tokenizer
 from permafrost.stages.extraction.checkpoint import reason
+from permafrost.stages.extraction.device import choose_device
+from permafrost.stages.extraction.facts import facts_of, max_length_of
+from permafrost.stages.extraction.files import BackboneConfig, find_backbone
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.stages.extraction.token_budget import CPU_BATCH_TOKENS, batches
 from permafrost.storage.errors import InputError
@@ -93,8 +89,8 @@ def load_language_model(config: BackboneConfig) -> LanguageModel:
 
 def _load(config: BackboneConfig, decoder: Any, encoder: Any, wanted: str) -> LanguageModel:
     files = find_backbone(config)
-    sizes = read_sizes(files)
-    tokenizer = load_tokenizer(files)
+    facts = facts_of(files)
+    sizes, tokenizer = facts.sizes, load_tokenizer(files)
     device = choose_device("auto")
     settings = transformers.AutoConfig.from_pretrained(
         files.folder, local_files_only=True, trust_remote_code=False
@@ -122,8 +118,7 @@ def _load(config: BackboneConfig, decoder: Any, encoder: Any, wanted: str) -> La
             "was saved with it (AutoModelForCausalLM or AutoModelForMaskedLM), or relevance of kind 'cosine'"
         )
     model.to(device).eval().requires_grad_(False)
-    max_length = resolve_max_length(config, sizes, tokenizer)
-    return LanguageModel(model, tokenizer, sizes.is_decoder, max_length, device)
+    return LanguageModel(model, tokenizer, sizes.is_decoder, max_length_of(config, facts), device)
 
 
 def mean_states(

@@ -8,19 +8,21 @@ heads, the input projection W_in (section 3.2, table 6), GIN without batch norma
 is not in the paper's tables.
 """
 
-from typing import Literal
+from __future__ import annotations
 
-import torch
-from jaxtyping import Float, Int
+from typing import TYPE_CHECKING, Literal
+
 from pydantic import Field, model_validator
-from torch import Tensor, nn
 
 from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
 from permafrost.stages.heads.graph.conv import CONVOLUTIONS, ConvConfig
-from permafrost.stages.heads.head import Head, Pooling
-from permafrost.stages.heads.initialise import projection
-from permafrost.stages.heads.scorer import Readout
+from permafrost.stages.heads.head import Head
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    import torch
+
+    from permafrost.stages.heads.pooling import Pooling
 
 
 class GlotHead(Head):
@@ -49,7 +51,7 @@ class GlotHead(Head):
     released code. The graph is still built from the raw tokens; `cat` keeps the projected ones."""
 
     @model_validator(mode="after")
-    def _settings_that_fit(self) -> "GlotHead":
+    def _settings_that_fit(self) -> GlotHead:
         self.conv.require(self.tau, self.heads)
         if self.hidden % self.heads:
             raise ValueError(
@@ -65,69 +67,11 @@ class GlotHead(Head):
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
         """See `GlotPooling`."""
+        from permafrost.stages.heads.glot_pooling import GlotPooling
+
         return GlotPooling(self, d_in, generator)
 
     def require_width(self, d_in: int) -> None:
         """See `build`."""
         if self.n_convs:
             self.conv.require_width(self.project or d_in, self.hidden)
-
-
-class GlotPooling(Pooling):
-    """Token graph, K convolutions with ReLU, jumping knowledge of width D, a readout of max(128, D // 2).
-
-    With an input projection the graph is still built from the raw tokens, while the convolutions and `cat`
-    read projected ones.
-
-    Memory besides the activations: at most 4 bytes per pair of tokens within a text (see token_graph), for
-    all convolutions together.
-    """
-
-    def __init__(self, config: GlotHead, d_in: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.config = config
-        self.projection = None
-        if config.project is not None:
-            self.projection = projection(d_in, config.project, generator)
-        widths = [config.project or d_in]
-        self.convs = nn.ModuleList()
-        for _ in range(config.n_convs):
-            conv = config.conv.build(
-                widths[-1], config.hidden, generator, tau=config.tau, heads=config.heads
-            )
-            self.convs.append(conv)
-            widths.append(conv.d_out)
-        self.d_out = sum(widths) if config.jumping == "cat" else widths[-1]
-        self.readout = Readout(self.d_out, max(128, self.d_out // 2), generator)
-
-    def token_vectors(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> list[Float[Tensor, "t _"]]:
-        """The fused token vectors u, as blocks of columns."""
-        layers = [tokens if self.projection is None else self.projection(tokens)]
-        if len(self.convs):
-            graph = self.config.conv.graph(tokens, offsets, self.config.tau, layers[0])
-            relu = torch.relu if self.config.conv.keeps_output else torch.relu_
-            for conv in self.convs:
-                layers.append(relu(conv(layers[-1], graph)))
-        match self.config.jumping:
-            case "cat":
-                return layers
-            case "max":
-                return [torch.stack(layers[1:]).amax(dim=0)]
-            case "mean":
-                return [torch.stack(layers[1:]).mean(dim=0)]
-            case "none":
-                return [layers[-1]]
-
-    def forward(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, "n d_out"]:
-        """One vector per text."""
-        return self.readout(self.token_vectors(tokens, offsets), offsets)[0]
-
-    def token_weights(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, " t"]:
-        """The readout's softmax weights."""
-        return self.readout(self.token_vectors(tokens, offsets), offsets)[1]

@@ -1,42 +1,19 @@
 """The base classes of heads: configs that build a pooling, which maps the tokens of a text to one vector."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
-
-from permafrost.stages.heads.initialise import linear
 from permafrost.stages.kinds import Category, Kind
+from permafrost.stages.late_names import late_names
 
+if TYPE_CHECKING:
+    import torch
 
-class Pooling(nn.Module, ABC):
-    """Maps ragged tokens to one vector per text.
+    from permafrost.stages.heads.pooling import Pooling as Pooling
 
-    Texts are packed end to end: `tokens` is `[n_tokens, d_model]`, text i is
-    `tokens[offsets[i]:offsets[i + 1]]`, and every text has at least one token.
-    """
-
-    d_out: int
-    """Width of a pooled vector."""
-
-    @abstractmethod
-    def forward(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, "n d_out"]:
-        """One vector per text."""
-
-    def token_weights(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, " t"] | None:
-        """Share of each token in its text's vector, summing to 1 per text; None without token weights."""
-        return None
-
-    @property
-    def n_parameters(self) -> int:
-        """Number of trainable parameters."""
-        return sum(parameter.numel() for parameter in self.parameters())
+__getattr__ = late_names(__name__)
 
 
 class Head(Kind, ABC):
@@ -78,27 +55,6 @@ class AlreadyPooled(Head):
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
         """A pooling that returns the tokens unchanged."""
-        return _OneToken(d_in)
+        from permafrost.stages.heads.pooling import OneToken
 
-
-class _OneToken(Pooling):
-    def __init__(self, d_in: int) -> None:
-        super().__init__()
-        self.d_out = d_in
-
-    def forward(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, "n d_out"]:
-        return tokens
-
-
-class Classifier(nn.Module):
-    """Linear(d_in, n_classes) on a pooled vector, as in GLOT's single-sentence tasks."""
-
-    def __init__(self, d_in: int, n_classes: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.linear = linear(d_in, n_classes, generator)
-
-    def forward(self, vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
-        """Logits."""
-        return self.linear(vectors)
+        return OneToken(d_in)

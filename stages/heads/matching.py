@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from permafrost.stages.heads.head import Head
 from permafrost.stages.heads.mlp import MlpHead, matched_hidden
 from permafrost.storage.errors import InputError
@@ -43,6 +41,8 @@ def _is_matched(head: Any) -> bool:
 def _matched(
     name: str, method: Any, methods: Mapping[str, Any], width: Callable[[str], int]
 ) -> Head:
+    import torch
+
     wanted = method.head.hidden.removeprefix(_MATCH)
     where = f"methods.{name}.head.hidden is {quoted(method.head.hidden)}"
     if wanted not in methods:

@@ -5,73 +5,21 @@ takes the last one in a decoder if a setting says so; here each has a name. Firs
 span.
 """
 
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from permafrost.stages.heads.head import Head, Pooling
-from permafrost.stages.heads.ragged_sums import owners, weighted_sum
+from permafrost.stages.heads.head import Head
+from permafrost.stages.late_names import late_names
 
+if TYPE_CHECKING:
+    import torch
 
-class SingleTokenPooling(Pooling):
-    """One token of each text: the first or the last."""
+    from permafrost.stages.heads.plain_poolings import MaxPooling as MaxPooling
+    from permafrost.stages.heads.plain_poolings import MeanPooling as MeanPooling
+    from permafrost.stages.heads.pooling import Pooling
 
-    def __init__(self, d_in: int, position: Literal["first", "last"]) -> None:
-        super().__init__()
-        self.d_out = d_in
-        self._position: Literal["first", "last"] = position
-
-    def forward(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, "n d_out"]:
-        """One vector per text."""
-        return tokens[self._rows(offsets)]
-
-    def token_weights(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, " t"]:
-        """1 for the chosen token of each text, 0 for the others."""
-        return tokens.new_zeros(len(tokens)).index_fill_(0, self._rows(offsets), 1.0)
-
-    def _rows(self, offsets: Int[Tensor, " n_plus_1"]) -> Int[Tensor, " n"]:
-        return offsets[:-1] if self._position == "first" else offsets[1:] - 1
-
-
-class MeanPooling(Pooling):
-    """The mean of each text's tokens."""
-
-    def __init__(self, d_in: int) -> None:
-        super().__init__()
-        self.d_out = d_in
-
-    def forward(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, "n d_out"]:
-        """One vector per text."""
-        return weighted_sum(tokens, self.token_weights(tokens, offsets), offsets)
-
-    def token_weights(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, " t"]:
-        """1 / n for each of a text's n tokens."""
-        shares = offsets.diff().to(tokens.dtype).reciprocal()
-        return shares[owners(offsets, len(tokens))]
-
-
-class MaxPooling(Pooling):
-    """The maximum per dimension over each text's tokens."""
-
-    def __init__(self, d_in: int) -> None:
-        super().__init__()
-        self.d_out = d_in
-
-    def forward(
-        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
-    ) -> Float[Tensor, "n d_out"]:
-        """One vector per text."""
-        return torch.segment_reduce(tokens, "max", offsets=offsets, axis=0)
+__getattr__ = late_names(__name__)
 
 
 class FirstHead(Head):
@@ -84,6 +32,8 @@ class FirstHead(Head):
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
         """See the class; draws nothing."""
+        from permafrost.stages.heads.plain_poolings import SingleTokenPooling
+
         return SingleTokenPooling(d_in, "first")
 
 
@@ -97,6 +47,8 @@ class LastHead(Head):
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
         """See the class; draws nothing."""
+        from permafrost.stages.heads.plain_poolings import SingleTokenPooling
+
         return SingleTokenPooling(d_in, "last")
 
 
@@ -110,6 +62,8 @@ class MeanHead(Head):
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
         """See the class; draws nothing."""
+        from permafrost.stages.heads.plain_poolings import MeanPooling
+
         return MeanPooling(d_in)
 
 
@@ -123,4 +77,6 @@ class MaxHead(Head):
 
     def build(self, d_in: int, generator: torch.Generator) -> Pooling:
         """See the class; draws nothing."""
+        from permafrost.stages.heads.plain_poolings import MaxPooling
+
         return MaxPooling(d_in)

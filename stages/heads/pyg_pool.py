@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from pydantic import Field, JsonValue, model_validator
 from torch import Tensor, nn
 
-from permafrost.stages.heads.head import Head, Pooling
+from permafrost.stages.heads.head import Head
+from permafrost.stages.heads.pooling import Pooling
 from permafrost.stages.heads.pyg_layers import (
     Family,
     SeededCalls,

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS, MAX_TEXTS
-from permafrost.stages.embed import EmbedConfig
-from permafrost.stages.embed.config import AUTO
+from permafrost.stages.embed.config import AUTO, EmbedConfig
 from permafrost.stages.metrics.vector_map import MAP_TEXTS
 
 Classifier = Literal["logistic", "svm"]

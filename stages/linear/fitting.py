@@ -16,9 +16,13 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import EmbedConfig, Features, embed_corpus
-from permafrost.stages.fit import Examples, FitData, Predictions, evaluate
+from permafrost.stages.embed.config import EmbedConfig
+from permafrost.stages.embed.corpus import embed_corpus
+from permafrost.stages.embed.features import Features
+from permafrost.stages.fit.data import Examples, FitData
 from permafrost.stages.fit.logistic import logistic_regression
+from permafrost.stages.fit.metrics import evaluate
+from permafrost.stages.fit.predictions import Predictions
 from permafrost.stages.fit.splits import require_metric, splits
 from permafrost.stages.linear.config import ClassifierConfig, LinearConfig
 from permafrost.stages.linear.model import LinearModel, inputs

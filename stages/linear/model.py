@@ -11,12 +11,9 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
-from scipy.special import expit, softmax
 
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.embed import EmbedConfig
+from permafrost.stages.embed.config import EmbedConfig
 from permafrost.stages.linear.config import Classifier, PairFeatures
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.quoting import quoted
@@ -94,6 +91,8 @@ class LinearModel:
         Raises:
             InputError: see `decide`.
         """
+        from scipy.special import expit, softmax
+
         if self.classifier != "logistic":
             return None
         values = self.decide(*sides)
@@ -107,6 +106,8 @@ class LinearModel:
 
     def save(self, folder: Path) -> None:
         """Write linear.safetensors and linear.json."""
+        from safetensors.numpy import save_file
+
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
         save_file(arrays, folder / "linear.safetensors")
         record = {
@@ -129,6 +130,9 @@ def load_linear(folder: Path) -> LinearModel:
         NotFoundError: the folder holds none.
         CorruptDataError: its files do not describe one.
     """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
     try:
         record = json.loads((folder / "linear.json").read_text(encoding="utf-8"))
         if record["format"] != FORMAT:

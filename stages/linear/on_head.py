@@ -5,17 +5,19 @@ trained", and does not say what those of an untrained one are worth, nor on what
 classifier. Here the head is trained with one, which is dropped; the head as it was drawn is the control.
 """
 
-from typing import Literal
+from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import embed_with_head
-from permafrost.stages.fit import FitConfig, LoadedHead, TaskFacts
+from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.linear.config import ClassifierConfig
 from permafrost.stages.linear.fitting import LinearResult, MadeVectors, fit_classifier
 from permafrost.storage.progress import Progress
 from permafrost.storage.readers import FeatureReader
+
+if TYPE_CHECKING:
+    from permafrost.stages.fit.trained import LoadedHead
 
 Weights = Literal["trained", "untrained"]
 
@@ -36,6 +38,9 @@ def drawn_head(config: FitConfig, d_in: int, corpus: Corpus) -> LoadedHead:
         d_in: width of the array that it reads.
         corpus: a task with classes.
     """
+    from permafrost.stages.fit.models import TaskFacts
+    from permafrost.stages.fit.trained import LoadedHead
+
     return LoadedHead(config, d_in, TaskFacts(corpus.task, corpus.label_names), 0, float("nan"))
 
 
@@ -62,5 +67,9 @@ def run_on_head(
     Raises:
         InputError: see `fit_classifier`.
     """
+    import torch
+
+    from permafrost.stages.embed.head import embed_with_head
+
     vectors = embed_with_head(head.to(torch.device(device)), reader, progress)
     return fit_classifier(config, [MadeVectors(vectors, None)], corpus, progress)

@@ -26,7 +26,6 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from scipy.special import stdtrit
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
 from permafrost.stages.metrics.resampling import CORRELATIONS, draws, resampled
@@ -225,6 +224,8 @@ def difference(a: Estimate, b: Estimate, level: float, seed: int) -> Difference:
 
 def _with_seeds(estimated: Estimate, seed: int) -> NDArray[np.float64]:
     """Resampled values, each with a draw of the variation over seeds added and, mirrored, subtracted."""
+    from scipy.special import stdtrit
+
     if not estimated.error:
         return estimated.values
     shares = np.random.default_rng([seed, len(estimated.values)]).uniform(

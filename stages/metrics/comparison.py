@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
 
 from permafrost.stages.metrics.bootstrap import (
     BootstrapConfig,
@@ -218,6 +217,8 @@ def _welch(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differe
 
     None if a side has only one seed, or all seeds of each side have equal scores.
     """
+    from scipy.special import stdtr, stdtrit
+
     if min(len(a.tests), len(b.tests)) < 2 or np.ptp(a.tests) == np.ptp(b.tests) == 0:
         return None
     n = np.array([len(a.tests), len(b.tests)])

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from permafrost.stages.embed import EmbedConfig, best_together, layers_of, with_layers
-from permafrost.stages.encoder.vectors import MethodVectors
+from permafrost.stages.embed.choice import best_together
+from permafrost.stages.embed.config import EmbedConfig, layers_of, with_layers
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.mteb_evaluation.evaluate import main_score
 from permafrost.stages.mteb_evaluation.task import EvaluationTask
@@ -100,6 +100,8 @@ def choose_by_tasks(
     Raises:
         InputError: a task cannot be run, or no layer has a score that is a number on any task.
     """
+    from permafrost.stages.encoder.vectors import MethodVectors
+
     candidates = [k for k in layers_of(config, sizes) if k != "final"]
     kinds = {task.name: task.config.category for task in tasks}
     found: list[dict[str, object]] = []

@@ -1,19 +1,23 @@
 """Vectors for the texts of an evaluation, from the feature store."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from permafrost.stages.embed import Features
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.encoder.vectors import TextVectors
+from permafrost.stages.embed.features import Features
 from permafrost.stages.mteb_evaluation.task import Role
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest, text_digest
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    from permafrost.stages.encoder.vectors import TextVectors
 
 FeaturesOf = Callable[[Role, Mapping[str, str]], Sequence[Features]]
 """Gives the features of texts (by digest) in a role, one per prompt of an ensemble."""

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 from pydantic import Field
-from scipy import sparse
 
 from permafrost.stages.bounds import MAX_SEED, MAX_TEXTS
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import Features
+from permafrost.stages.embed.features import Features
 from permafrost.stages.extraction.capture import ArrayName, At
 from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.probes.stored import StoredLayers, place
@@ -192,6 +191,8 @@ class _Sums:
     def _add_directions(
         self, units_ND: Float64[np.ndarray, "n d"], offsets: Int64[np.ndarray, " t_plus_1"]
     ) -> None:
+        from scipy import sparse
+
         counts = np.diff(offsets)
         ones = (np.ones(len(units_ND)), np.arange(len(units_ND)), offsets)
         sums_TD = sparse.csr_array(ones, shape=(len(counts), len(units_ND))) @ units_ND

@@ -15,15 +15,11 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import (
-    AGGREGATIONS,
-    EmbedConfig,
-    Features,
-    Method,
-    embed_ensemble,
-)
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.embed.layers import layer_vectors
+from permafrost.stages.embed.aggregations import AGGREGATIONS, Method
+from permafrost.stages.embed.config import EmbedConfig
+from permafrost.stages.embed.features import Features
+from permafrost.stages.embed.layers import embed_ensemble, layer_vectors
 from permafrost.stages.extraction.capture import Index, LayersText
 from permafrost.stages.metrics.segment_matching import match
 from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_pairs

@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict
 from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.fit import FitData, evaluate
+from permafrost.stages.fit.data import FitData
 from permafrost.stages.fit.logistic import best_regression
+from permafrost.stages.fit.metrics import evaluate
 from permafrost.stages.fit.splits import require_metric
 from permafrost.stages.linear.config import ClassMetric, PairFeatures, Strengths
 from permafrost.stages.linear.model import inputs

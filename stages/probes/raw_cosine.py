@@ -11,8 +11,8 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import Features
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.features import Features
 from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.probes.stored import PooledLayers, place, stored_vectors

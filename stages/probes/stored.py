@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from pydantic import model_validator
 
-from permafrost.stages.embed import Features, embed_ensemble, require_finite
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.features import Features
+from permafrost.stages.embed.finish import require_finite
+from permafrost.stages.embed.layers import embed_ensemble
 from permafrost.stages.extraction.capture import (
     ArrayName,
     At,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import Features
+from permafrost.stages.embed.features import Features
 from permafrost.stages.extraction.capture import Index
 from permafrost.stages.probes.curves import Point, ProbeCurves, first_best
 from permafrost.stages.probes.linear_probe import (

@@ -13,18 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
-from scipy import sparse
-from scipy.sparse.csgraph import connected_components
 
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import Features, require_finite
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.features import Features
+from permafrost.stages.embed.finish import require_finite
 from permafrost.stages.extraction.capture import ArrayName, CaptureItem
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.heads.graph.token_graph import edges
 from permafrost.stages.probes.curves import Point, ProbeCurves, first_best
 from permafrost.stages.probes.linear_probe import (
     LinearProbe,
@@ -156,6 +153,9 @@ def one_step(
     This is the mean over i of the mean of i's neighbours j, so token j has the weight sum over its neighbours
     i of 1 / (n |N(i)|).
     """
+    from scipy import sparse
+    from scipy.sparse.csgraph import connected_components
+
     lengths = reader.lengths
     vectors = np.empty((reader.n_texts, reader.width), dtype=np.float32)
     n_edges = n_components = n_isolated = 0
@@ -183,12 +183,18 @@ def one_step(
 
 
 def _edges(rows: Ragged, tau: float) -> tuple[Int64[np.ndarray, " e"], Int64[np.ndarray, " e"]]:
+    import torch
+
+    from permafrost.stages.heads.graph.token_graph import edges
+
     tokens, offsets = torch.from_numpy(rows.data), torch.from_numpy(rows.offsets)
     source, target = edges(tokens, offsets, tau).numpy()
     return source, target
 
 
 def _weighted_sums(rows: Ragged, weights: Float64[np.ndarray, " t"]) -> Vectors:
+    from scipy import sparse
+
     columns, shape = np.arange(len(weights)), (len(rows), len(weights))
     by_text = sparse.csr_array((weights.astype(np.float32), columns, rows.offsets), shape=shape)
     return by_text @ rows.data

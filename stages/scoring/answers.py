@@ -12,16 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.overlap import overlap_metrics
-from permafrost.stages.fit import (
-    METRICS,
-    Examples,
-    FitData,
-    Metric,
-    Predictions,
-    class_balance,
-    evaluate,
-    majority_rate,
-)
+from permafrost.stages.fit.data import Examples, FitData
+from permafrost.stages.fit.metrics import METRICS, Metric, class_balance, evaluate, majority_rate
+from permafrost.stages.fit.predictions import Predictions
 from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import predictions_table
 

@@ -3,36 +3,34 @@
 Dev and test are scored with their true labels, even for a head that was trained on shuffled ones.
 """
 
+from __future__ import annotations
+
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
-from permafrost.stages.fit import (
-    Examples,
-    FitData,
-    LoadedHead,
-    Predictions,
-    predict,
-    require_rivals,
-    require_spread,
-    source_of,
-    to_tensors,
-)
+from permafrost.stages.fit.data import Examples, FitData
+from permafrost.stages.fit.splits import require_rivals, require_spread
 from permafrost.stages.metrics.predictions import PREDICTIONS
 from permafrost.stages.metrics.records import TOKEN_WEIGHTS, WEIGHTED_TEXTS, write_metrics
 from permafrost.stages.metrics.vector_map import MAP_TEXTS, VECTOR_MAP, spread_evenly, vector_map
 from permafrost.stages.scoring.answers import SPLITS, answer_metrics, answers_table
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    import torch
+
+    from permafrost.stages.fit.predictions import Predictions
+    from permafrost.stages.fit.trained import LoadedHead
 
 
 class ScoreConfig(BaseModel):
@@ -89,6 +87,11 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
         InputError: there are no dev or test examples; the kind of corpus, the classes or the width of
             features differ; all scores are equal, or all pairs have the same second text.
     """
+    import torch
+
+    from permafrost.stages.fit.run import predict
+    from permafrost.stages.fit.sources import source_of
+
     _require_same(head, data)
     reader = data.reader(head.layer)
     torch_device = torch.device(device)
@@ -156,6 +159,8 @@ def _spread(test: Examples, n_texts: int) -> NDArray[np.int64]:
 def _weights(
     head: LoadedHead, data: FitData, texts: np.ndarray, batch_size: int, device: torch.device
 ) -> pa.Table | None:
+    from permafrost.stages.fit.sources import to_tensors
+
     if not len(texts):
         return None
     rows: list[np.ndarray] = []
@@ -177,6 +182,8 @@ def _weights(
 def _map(
     head: LoadedHead, data: FitData, test: Examples, config: ScoreConfig, device: torch.device
 ) -> pa.Table | None:
+    from permafrost.stages.fit.sources import to_tensors
+
     picked = spread_evenly(len(test), config.n_map_texts)
     if data.task != "classification" or not len(picked):
         return None

@@ -3,12 +3,19 @@
 Source: Hierarchical Token Prepending (HTP), section 3.1 and appendix A.
 """
 
-from permafrost.stages.sensitivity.profile import SensitivityProfile
-from permafrost.stages.sensitivity.stage import (
-    SensitivityConfig,
-    measure_sensitivity,
-    require_differentiable,
-)
+from typing import TYPE_CHECKING
+
+from permafrost.stages.late_names import late_names
+
+if TYPE_CHECKING:
+    from permafrost.stages.sensitivity.profile import SensitivityProfile
+    from permafrost.stages.sensitivity.stage import (
+        SensitivityConfig,
+        measure_sensitivity,
+        require_differentiable,
+    )
+
+__getattr__ = late_names(__name__)
 
 __all__ = [
     "SensitivityConfig",

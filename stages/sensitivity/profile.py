@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from permafrost.stages.extraction.recipes import Encoded
+from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.metrics.correlations import spearman
-from permafrost.stages.probes import Point, ProbeCurves
+from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.sensitivity.gradients import Readout
 
 Source = Literal["autograd", "attention product"]

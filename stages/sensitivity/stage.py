@@ -18,7 +18,8 @@ from torch import Tensor
 from permafrost.stages.corpus.text_sample import TextSample, choose_texts
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.capture import Index
-from permafrost.stages.extraction.recipes import Encoded, Recipe, definite_readout, encode
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import Recipe, definite_readout, encode
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.sensitivity.gradients import Readout, output_directions, sensitivity
 from permafrost.stages.sensitivity.mixing import Mixing, block_mixings, copies_before, path_sums

@@ -4,22 +4,29 @@ Source: Value Aggregation, appendix D (the next-token loss of a language model i
 the unembedding as keys) and appendix E (tokens at later offsets, decoded layer by layer).
 """
 
-from permafrost.stages.token_prediction.lens import (
-    LensScores,
-    LogitLensConfig,
-    logit_lens,
-    require_offsets,
-)
-from permafrost.stages.token_prediction.next_token import (
-    LinearNextToken,
-    NextTokenConfig,
-    NextTokenScores,
-    OwnNextToken,
-    TokenFrequencies,
-    probe_next_token,
-)
-from permafrost.stages.token_prediction.prefixes import require_prefixes
-from permafrost.stages.token_prediction.stored_tokens import require_tokens
+from typing import TYPE_CHECKING
+
+from permafrost.stages.late_names import late_names
+
+if TYPE_CHECKING:
+    from permafrost.stages.token_prediction.lens import (
+        LensScores,
+        LogitLensConfig,
+        logit_lens,
+        require_offsets,
+    )
+    from permafrost.stages.token_prediction.next_token import (
+        LinearNextToken,
+        NextTokenConfig,
+        NextTokenScores,
+        OwnNextToken,
+        TokenFrequencies,
+        probe_next_token,
+    )
+    from permafrost.stages.token_prediction.prefixes import require_prefixes
+    from permafrost.stages.token_prediction.stored_tokens import require_tokens
+
+__getattr__ = late_names(__name__)
 
 __all__ = [
     "LensScores",

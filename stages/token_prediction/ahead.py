@@ -17,8 +17,8 @@ from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.forward import forward
-from permafrost.stages.extraction.recipes import Encoded, Recipe
-from permafrost.stages.extraction.recipes.inputs import TextInput, pack
+from permafrost.stages.extraction.recipes.inputs import Encoded, TextInput, pack
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.token_prediction.vectors import projection_of, shared_by_heads
 
 

@@ -25,11 +25,12 @@ from torch import Tensor
 
 from permafrost.stages.corpus.text_sample import TextSample, choose_texts
 from permafrost.stages.extraction.backbone import Backbone
-from permafrost.stages.extraction.recipes import Encoded, Recipe, definite_readout, encode
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import Recipe, definite_readout, encode
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.extraction.token_budget import batches
 from permafrost.stages.extraction.unembedding import Unembedding, read_unembedding
-from permafrost.stages.probes import Point, ProbeCurves
+from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.token_prediction.ahead import inputs_to, vectors_by_later_weights
 from permafrost.stages.token_prediction.prefix_draws import Prefixes, draw_prefixes
 from permafrost.stages.token_prediction.prefixes import require_prefixes

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from permafrost.stages.bounds import MAX_SEED, MAX_TEXTS
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.embed.features import StoredFeatures
 from permafrost.stages.extraction.capture import ArrayName, CaptureItem, Index, in_order
 from permafrost.stages.extraction.files import BackboneFiles
-from permafrost.stages.extraction.recipes import Recipe
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.unembedding import read_unembedding
-from permafrost.stages.probes import Point, ProbeCurves
+from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.probes.stored import place
 from permafrost.stages.token_prediction.linear_map import (
     Examples,

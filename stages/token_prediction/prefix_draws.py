@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
-from permafrost.stages.extraction.recipes import Encoded
+from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.storage.errors import InputError
 
 

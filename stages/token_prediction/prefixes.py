@@ -1,6 +1,6 @@
 """Recipes under which no token has seen what follows it."""
 
-from permafrost.stages.extraction.recipes import Recipe
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
 

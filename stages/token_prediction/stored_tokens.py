@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.embed.features import StoredFeatures
 from permafrost.stages.token_prediction.ranks import NOWHERE
 from permafrost.stages.token_prediction.targets import following_tokens
 from permafrost.storage.errors import InputError

@@ -18,7 +18,8 @@ from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.contrast import contrasting
 from permafrost.stages.extraction.families import output_projection
 from permafrost.stages.extraction.forward import padded_batch, run_batch
-from permafrost.stages.extraction.recipes import Encoded, Recipe
+from permafrost.stages.extraction.recipes.inputs import Encoded
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.recording import Recorder, recording
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import PermafrostError

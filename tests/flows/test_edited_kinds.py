@@ -1,4 +1,5 @@
-"""Editing a kind changes the keys of the nodes that use it, and of what is made from them; no other key."""
+"""Editing a kind, or what it builds, changes the keys of the nodes that use it, and of what is made from
+them; no other key."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,19 @@ from permafrost.flows.experiment import load_experiment
 from permafrost.flows.graph import Graph, Node
 from permafrost.stages.fit.losses import LOSSES
 from permafrost.stages.heads import HEADS
+from permafrost.stages.heads.adapool_pooling import AdaPooling
+from permafrost.stages.heads.glot_pooling import GlotPooling
 from permafrost.stages.heads.graph.conv import CONVOLUTIONS
+from permafrost.stages.heads.graph.graph_attention import GraphAttention
+from permafrost.stages.heads.graph.graph_convolution import GraphConvolution
+from permafrost.stages.heads.graph.graph_isomorphism import (
+    GraphIsomorphism,
+    PlainGraphIsomorphism,
+)
+from permafrost.stages.heads.graph.no_graph import TokenMap
+from permafrost.stages.heads.mlp_pooling import MlpPooling
+from permafrost.stages.heads.plain_poolings import MaxPooling
+from permafrost.stages.heads.readout import ScorerPooling
 from permafrost.stages.kinds import Category
 from tests.flows.conftest import tiny_experiment
 from tests.flows.editing import edit as edit
@@ -25,6 +38,20 @@ CHOSEN: tuple[tuple[Category[Any], str, str], ...] = (
 )
 """Where a fit's config names its kinds."""
 KINDS = [(c, name, *where) for c, *where in CHOSEN for name in c.kinds()]
+MODULES: tuple[tuple[type, str, str, str], ...] = (
+    (AdaPooling, "adapool", "head", ""),
+    (GlotPooling, "glot", "head", ""),
+    (MaxPooling, "max", "head", ""),
+    (MlpPooling, "mlp", "head", ""),
+    (ScorerPooling, "scorer", "head", ""),
+    (GraphAttention, "gat", "head", "conv"),
+    (GraphConvolution, "gcn", "head", "conv"),
+    (GraphIsomorphism, "gin", "head", "conv"),
+    (PlainGraphIsomorphism, "gin_plain", "head", "conv"),
+    (TokenMap, "linear", "head", "conv"),
+)
+"""What only one kind builds, and imports when it builds: the class, the kind, and where it is named."""
+EDITED = [*((c.kinds()[name], name, *where) for c, name, *where in KINDS), *MODULES]
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +107,12 @@ def graph(file: Path) -> Graph:
     return build_graph(load_experiment(file)).graph
 
 
-@pytest.mark.parametrize(("category", "name", "field", "inner"), KINDS)
+@pytest.mark.parametrize(("cls", "name", "field", "inner"), EDITED)
 def test_an_edit_changes_its_own_nodes_and_what_is_made_from_them(
     file: Path,
     graph: Graph,
     edit: Callable[[type], None],
-    category: Category[Any],
+    cls: type,
     name: str,
     field: str,
     inner: str,
@@ -102,7 +129,7 @@ def test_an_edit_changes_its_own_nodes_and_what_is_made_from_them(
     for node in graph.ordered():
         if node.id in own or changed.intersection(i.ref for i in node.inputs):
             changed.add(node.id)
-    edit(category.kinds()[name])
+    edit(cls)
     after = {node.label: node.id for node in build_graph(load_experiment(file)).graph}
     assert after.keys() == before.keys()
     assert {i for label, i in before.items() if after[label] != i} == changed

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import spearmanr
 
-from permafrost.flows import context
 from permafrost.flows.pipeline import PipelineResult, run_serially
+from permafrost.stages.extraction import backbone as loading
 from permafrost.stages.extraction import computing
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import all_stores
@@ -137,7 +137,7 @@ def test_one_load_one_forward_per_text_and_recipe_and_then_nothing(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads, seen = 0, list[int]()
-    load, forward = context.load_backbone, computing.forward
+    load, forward = loading.load_backbone, computing.forward
 
     def counted_load(*args: Any, **kwargs: Any) -> Any:
         nonlocal loads
@@ -148,7 +148,7 @@ def test_one_load_one_forward_per_text_and_recipe_and_then_nothing(
         seen.append(len(encoded))
         return forward(backbone, encoded, *rest)
 
-    monkeypatch.setattr(context, "load_backbone", counted_load)
+    monkeypatch.setattr(loading, "load_backbone", counted_load)
     monkeypatch.setattr(computing, "forward", counted_forward)
     path = write(tmp_path / "experiment.yaml", experiment(files))
     home = tmp_path / "home"

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from permafrost.flows import context
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.rebuild_report import rebuild_report
 from permafrost.flows.runs import gaps_folder
+from permafrost.stages.extraction import backbone as loading
 from permafrost.stages.extraction import computing
 from permafrost.stages.mteb_evaluation import EVALUATION_TASKS
 from permafrost.stages.mteb_evaluation.tasks.sts import StsTask
@@ -244,7 +244,7 @@ def test_nothing_runs_twice_and_a_change_runs_what_it_touches(
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a backbone was loaded")
 
-    monkeypatch.setattr(context, "load_backbone", refuse)
+    monkeypatch.setattr(loading, "load_backbone", refuse)
     assert not run_serially(path, home).computed
     more = ["evaluations.mteb.tasks.classification.samples_per_label=4"]
     changed = run_serially(path, home, more)

@@ -25,8 +25,9 @@ from permafrost.stages.graphs.facts import Facts
 from permafrost.stages.graphs.given import GraphsForTexts
 from permafrost.stages.graphs.knowledge_graph import KnowledgeSource
 from permafrost.stages.graphs.relevance import Relevance
-from permafrost.stages.heads import PygConv, PygPoolHead
-from permafrost.stages.kinds import CATEGORIES, Kind, kind_name
+from permafrost.stages.heads.graph.pyg_conv import PygConv
+from permafrost.stages.heads.pyg_pool import PygPoolHead
+from permafrost.stages.kinds import Kind, all_categories, kind_name
 from permafrost.stages.linear import LinearConfig, OnHeadConfig
 from permafrost.stages.mteb_evaluation import HubTask
 from permafrost.stages.probes import (
@@ -87,7 +88,7 @@ KINDS = [
     *(kind for union in UNIONS for kind in members(union)),
     *(
         kind
-        for category in CATEGORIES
+        for category in all_categories()
         # The key of a corpus holds what its source's fields stand for: tests/stages/corpus and graphs.
         # Methods and probes make the configs of nodes, which stand above. Graphs for texts are embedded and
         # are in no key.
@@ -99,7 +100,7 @@ KINDS = [
 
 def kinds_of(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
     """Those of a category, if it is the base of one."""
-    for category in CATEGORIES:
+    for category in all_categories():
         if category.base is base:
             yield from category.kinds().values()
 

@@ -10,14 +10,9 @@ import pytest
 import torch
 
 from permafrost.flows.pipeline import run_serially
-from permafrost.stages.freeze import (
-    EncoderSizes,
-    Unified,
-    UnifiedHead,
-    load_pair_fit,
-    single_codes,
-)
-from permafrost.stages.freeze.layers_head import cosines
+from permafrost.stages.freeze import EncoderSizes, Unified, UnifiedHead, load_pair_fit
+from permafrost.stages.freeze.pair_heads import cosines
+from permafrost.stages.freeze.single_codes import single_codes
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, rows_of, run_in, write

@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import permafrost
-from permafrost.flows import context
 from permafrost.flows.history import read_history
 from permafrost.flows.pins import pin, pinned, unpin
+from permafrost.stages.extraction import backbone as loading
 from permafrost.storage import replica
 from permafrost.storage.progress import SilentProgress
 from tests.flows.run_records import finished
@@ -61,7 +61,7 @@ def test_what_one_machine_extracted_another_one_reads(
     def no_loading(*_: object) -> None:
         raise AssertionError("the backbone was loaded")
 
-    monkeypatch.setattr(context, "load_backbone", no_loading)
+    monkeypatch.setattr(loading, "load_backbone", no_loading)
     assert "nothing was missing" in second("extract", *arguments, *what)
     out = tmp_path / "out.parquet"
     second("embed", *arguments, "--method", "mean", "-o", str(out))

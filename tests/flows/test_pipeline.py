@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import permafrost
-from permafrost.flows import build, context
+from permafrost.flows import build
 from permafrost.flows.engine.cluster import Cluster
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.experiment_nodes import ExperimentNodes
@@ -20,6 +20,7 @@ from permafrost.flows.history import read_history
 from permafrost.flows.pipeline import pipeline, run_serially
 from permafrost.flows.plan import why_stage
 from permafrost.flows.rebuild_report import rebuild_report
+from permafrost.stages.extraction import backbone as loading
 from permafrost.stages.extraction import computing
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.drafts import owner
@@ -35,7 +36,7 @@ class Backbones:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loads = self.forwards = 0
-        load, forward = context.load_backbone, computing.forward
+        load, forward = loading.load_backbone, computing.forward
 
         def counted_load(*args: object, **kwargs: object) -> object:
             self.loads += 1
@@ -45,7 +46,7 @@ class Backbones:
             self.forwards += 1
             return forward(*args, **kwargs)
 
-        monkeypatch.setattr(context, "load_backbone", counted_load)
+        monkeypatch.setattr(loading, "load_backbone", counted_load)
         monkeypatch.setattr(computing, "forward", counted_forward)
 
 

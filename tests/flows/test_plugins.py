@@ -24,7 +24,7 @@ from permafrost.flows.methods.probes.probe import PROBES
 from permafrost.flows.pipeline import run_serially
 from permafrost.flows.stage import PACKAGES, Stage
 from permafrost.stages import plugins
-from permafrost.stages.kinds import CATEGORIES, Category
+from permafrost.stages.kinds import Category, all_categories
 from permafrost.storage.fingerprint import fingerprint
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, write
@@ -206,7 +206,7 @@ def stages() -> list[type[Stage]]:
 def test_a_stage_depends_on_no_kind_that_was_not_chosen(stage: type[Stage]) -> None:
     kinds = {
         f"{cls.__module__}:{cls.__name__}"
-        for category in CATEGORIES
+        for category in all_categories()
         for cls in category.kinds().values()
     }
     assert kinds

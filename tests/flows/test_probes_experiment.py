@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.flows import context
 from permafrost.flows.pipeline import PipelineResult, run_serially
+from permafrost.stages.extraction import backbone as loading
 from permafrost.stages.probes.geometry import geometry
 from permafrost.storage.errors import InputError
 from permafrost.storage.ragged import Ragged
@@ -166,7 +166,7 @@ def test_a_second_run_reuses_and_a_change_runs_one_curve_without_the_backbone(
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("the backbone was loaded")
 
-    monkeypatch.setattr(context, "load_backbone", refuse)
+    monkeypatch.setattr(loading, "load_backbone", refuse)
     assert not run_serially(path, home).computed
     change = ["probes.task scores.methods.means.c=[0.1, 1.0]"]
     assert run_serially(path, home, change).computed == {"probe": 2, "report": 1}

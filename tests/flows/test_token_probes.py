@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.flows import context
 from permafrost.flows.pipeline import run_serially
+from permafrost.stages.extraction import backbone as loading
 from permafrost.stages.extraction import unembedding as unembedding_module
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.probes import ProbeCurves
@@ -105,7 +105,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append("unembedding")
         return real(folder)
 
-    monkeypatch.setattr(context, "load_backbone", counted)
+    monkeypatch.setattr(loading, "load_backbone", counted)
     monkeypatch.setattr(unembedding_module, "weight_files", counted_files)
     return found
 

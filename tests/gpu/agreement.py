@@ -14,10 +14,10 @@ from permafrost.stages.heads import (
     MaxHead,
     MeanHead,
     MlpHead,
-    Pooling,
     ScorerHead,
 )
 from permafrost.stages.heads.graph.pyg_conv import PygConv
+from permafrost.stages.heads.pooling import Pooling
 from permafrost.stages.heads.pyg_pool import PygPoolHead
 
 WIDTH = 24

@@ -10,9 +10,9 @@ from permafrost.stages.freeze import (
     AutoencoderSiameseHead,
     EncoderSizes,
     PairFitConfig,
-    fit_pairs,
-    pretrain,
 )
+from permafrost.stages.freeze.fit_pairs import fit_pairs
+from permafrost.stages.freeze.pretrain import pretrain
 from permafrost.stages.heads import HeadConfig
 from permafrost.storage.progress import SilentProgress
 from tests.gpu.agreement import HEADS, LENGTHS, WIDTH, differing, outcome

@@ -16,13 +16,12 @@ from permafrost.stages.fit import (
     FitConfig,
     OptimConfig,
     bar_after,
-    candidates,
     choose,
     evaluate,
     fit,
     load_head,
 )
-from permafrost.stages.fit.candidates import arrays
+from permafrost.stages.fit.candidates import arrays, candidates
 from permafrost.stages.fit.models import TaskFacts
 from permafrost.stages.fit.run import HeadTrainee
 from permafrost.stages.fit.sources import Singles

@@ -2,6 +2,7 @@
 
 import gc
 import importlib.metadata
+import pkgutil
 import sys
 import types
 import weakref
@@ -17,7 +18,7 @@ from permafrost.stages import plugins
 from permafrost.stages.finetune import losses  # noqa: F401 # no experiment names them yet
 from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise
 from permafrost.stages.heads import HEADS, GlotHead, HeadConfig, MeanHead, ScorerHead
-from permafrost.stages.kinds import CATEGORIES, Category, kind_name, kinds_in, use_plugins
+from permafrost.stages.kinds import Category, all_categories, kind_name, kinds_in, use_plugins
 from permafrost.storage.errors import InputError
 
 MINE = """
@@ -339,17 +340,20 @@ def by_registering(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -
 def by_the_tree(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     """A file in the room itself: found among its modules, without being named anywhere."""
     (folder / "a_kind_in_the_tree.py").write_text(source)
-    for category in CATEGORIES:
+    for category in all_categories():
         name, *_ = category.packages
         package = importlib.import_module(name)
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+        paths = [*package.__path__, str(folder)]
+        monkeypatch.setattr(package, "__path__", paths)
+        monkeypatch.setattr(package.__spec__, "submodule_search_locations", paths)
+        monkeypatch.setattr(category, "_modules", None)
         monkeypatch.setattr(category, "_ours", None)
         monkeypatch.setattr(category, "_all", None)
         monkeypatch.delitem(sys.modules, f"{name}.a_kind_in_the_tree", raising=False)
 
 
 @pytest.mark.parametrize("way", [by_file, by_entry_point, by_registering, by_the_tree])
-@pytest.mark.parametrize("category", CATEGORIES, ids=lambda c: c.noun)
+@pytest.mark.parametrize("category", all_categories(), ids=lambda c: c.noun)
 def test_every_category_has_every_way_in(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -367,3 +371,18 @@ def test_every_category_has_every_way_in(
     )
     assert category.kinds().keys() == {*known, "of_mine"}
     assert category.kinds()["of_mine"].__name__ == "Mine"
+
+
+@pytest.mark.parametrize("category", all_categories(), ids=lambda c: c.noun)
+def test_the_names_that_are_read_off_sources_are_those_that_modules_define(
+    category: Category[Any],
+) -> None:
+    defined = dict[str, type]()
+    for name in category.packages:
+        package = importlib.import_module(name)
+        for found in pkgutil.iter_modules(package.__path__, f"{name}."):
+            module = importlib.import_module(found.name)
+            defined |= dict(category._named(plugins.defined_in(module)))
+    assert defined
+    assert category.kinds() == defined
+    assert {name: category.find(name) for name in defined} == defined

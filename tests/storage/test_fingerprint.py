@@ -411,3 +411,11 @@ def test_an_edit_between_fingerprint_and_import_is_refused(package: Package) -> 
     os.utime(package.folder / "late.py", (after, after))
     with pytest.raises(InputError, match="changed before this process had loaded it"):
         module.load(found.definitions)
+
+
+def test_a_function_is_fingerprinted_by_its_import_path_without_importing_it(
+    chain: Package,
+) -> None:
+    by_path = fingerprint(f"{chain.name}.main:run", [chain.name])
+    assert f"{chain.name}.main" not in sys.modules
+    assert by_path == chain.fingerprint()

@@ -123,3 +123,13 @@ def test_without_a_place_to_keep_it_everything_works(
     monkeypatch.setattr(Path, "home", nowhere)
     assert facts() == facts()
     assert len(n_read) == 4
+
+
+def test_what_only_readers_of_types_import_has_no_effect_and_is_followed_from_annotations() -> None:
+    found = facts(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .heavy import Tensor\n"
+        "def run(x: Tensor): ...\n"
+    )
+    assert found.effects is None
+    assert found.imports["Tensor"] == ("pkg.heavy", "Tensor")
+    assert ("Tensor",) in found.definitions["run"].names

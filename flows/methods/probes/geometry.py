@@ -6,8 +6,9 @@ from pydantic import Field
 
 from permafrost.flows.methods.probes.probe import ANY_TASK, FeatureProbe
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import StoredFeatures
-from permafrost.stages.probes import GeometryConfig, ProbeCurves, chosen_texts, probe_geometry
+from permafrost.stages.embed.features import StoredFeatures
+from permafrost.stages.probes.curves import ProbeCurves
+from permafrost.stages.probes.geometry import GeometryConfig, chosen_texts, probe_geometry
 from permafrost.storage.progress import Progress
 
 

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from permafrost.flows.methods.probes.probe import FeatureProbe
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import StoredFeatures, required_arrays
+from permafrost.stages.embed.config import required_arrays
+from permafrost.stages.embed.features import StoredFeatures
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.probes.layer_probe import (
     LayerProbeConfig,

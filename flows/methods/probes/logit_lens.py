@@ -11,12 +11,8 @@ from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
 from permafrost.flows.stage import Stage
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.unembedding import require_unembedding
-from permafrost.stages.token_prediction import (
-    LogitLensConfig,
-    logit_lens,
-    require_offsets,
-    require_prefixes,
-)
+from permafrost.stages.token_prediction.lens import LogitLensConfig, logit_lens, require_offsets
+from permafrost.stages.token_prediction.prefixes import require_prefixes
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress

@@ -13,14 +13,11 @@ from permafrost.flows.methods.method import Upstream
 from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
 from permafrost.flows.nodes.reading import features
 from permafrost.flows.stage import Stage
-from permafrost.stages.extraction.recipes import encode
+from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.unembedding import require_unembedding
-from permafrost.stages.token_prediction import (
-    NextTokenConfig,
-    probe_next_token,
-    require_prefixes,
-    require_tokens,
-)
+from permafrost.stages.token_prediction.next_token import NextTokenConfig, probe_next_token
+from permafrost.stages.token_prediction.prefixes import require_prefixes
+from permafrost.stages.token_prediction.stored_tokens import require_tokens
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.features.layout import TOKEN_IDS
 from permafrost.storage.keys import to_plain

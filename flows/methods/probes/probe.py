@@ -15,10 +15,10 @@ from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.embed.features import StoredFeatures
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.kinds import Category, Kind
-from permafrost.stages.probes import ProbeCurves
+from permafrost.stages.probes.curves import ProbeCurves
 from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain

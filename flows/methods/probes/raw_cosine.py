@@ -6,7 +6,7 @@ from pydantic import Field
 
 from permafrost.flows.methods.probes.probe import FeatureProbe
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import StoredFeatures
+from permafrost.stages.embed.features import StoredFeatures
 from permafrost.stages.probes.curves import ProbeCurves
 from permafrost.stages.probes.raw_cosine import RawCosineConfig, probe_raw_cosine
 from permafrost.stages.scoring.similarity import require_graded

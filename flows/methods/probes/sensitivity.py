@@ -11,7 +11,7 @@ from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.sensitivity import (
+from permafrost.stages.sensitivity.stage import (
     SensitivityConfig,
     measure_sensitivity,
     require_differentiable,

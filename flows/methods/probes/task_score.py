@@ -6,8 +6,10 @@ from pydantic import Field
 
 from permafrost.flows.methods.probes.probe import LABELLED, FeatureProbe
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import StoredFeatures
-from permafrost.stages.probes import ProbeCurves, TaskScoreConfig, probe_task, require_scorable
+from permafrost.stages.embed.features import StoredFeatures
+from permafrost.stages.probes.curves import ProbeCurves
+from permafrost.stages.probes.linear_probe import require_scorable
+from permafrost.stages.probes.task_score import TaskScoreConfig, probe_task
 from permafrost.storage.progress import Progress
 
 

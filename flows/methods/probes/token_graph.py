@@ -6,13 +6,10 @@ from pydantic import Field
 
 from permafrost.flows.methods.probes.probe import ANY_TASK, FeatureProbe
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed import StoredFeatures
-from permafrost.stages.probes import (
-    ProbeCurves,
-    TokenGraphConfig,
-    probe_token_graph,
-    require_scorable,
-)
+from permafrost.stages.embed.features import StoredFeatures
+from permafrost.stages.probes.curves import ProbeCurves
+from permafrost.stages.probes.linear_probe import require_scorable
+from permafrost.stages.probes.token_graph import TokenGraphConfig, probe_token_graph
 from permafrost.storage.progress import Progress
 
 

@@ -1,11 +1,12 @@
 """Contrastive prompting: attention output under a second prompt is subtracted from that under the first."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import transformers
 from pydantic import Field, field_validator
 
 from permafrost.stages.bounds import MAX_LAYERS
@@ -21,6 +22,9 @@ from permafrost.stages.extraction.recipes.prompts import QUOTED, PromptRecipe
 from permafrost.stages.extraction.recipes.recipe import Intervention
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
+
+if TYPE_CHECKING:
+    import transformers
 
 
 class ContrastiveRecipe(PromptRecipe):
@@ -69,7 +73,7 @@ class ContrastiveRecipe(PromptRecipe):
 
     def encoded(
         self,
-        tokenizer: "transformers.PreTrainedTokenizerBase",
+        tokenizer: transformers.PreTrainedTokenizerBase,
         texts: Sequence[str],
         max_length: int,
     ) -> Encoded:

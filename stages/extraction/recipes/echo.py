@@ -3,12 +3,13 @@
 Axes: N tokens of a copy.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import transformers
 from jaxtyping import Int64
 from pydantic import field_validator, model_validator
 
@@ -28,6 +29,9 @@ from permafrost.stages.extraction.recipes.inputs import (
 from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
+
+if TYPE_CHECKING:
+    import transformers
 
 SPELLINGS = {
     "asked": "Say the same again. A sentence: {first} The same sentence: {text}",
@@ -70,7 +74,7 @@ class EchoRecipe(Recipe):
 
     def encoded(
         self,
-        tokenizer: "transformers.PreTrainedTokenizerBase",
+        tokenizer: transformers.PreTrainedTokenizerBase,
         texts: Sequence[str],
         max_length: int,
     ) -> Encoded:

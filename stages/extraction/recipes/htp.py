@@ -1,12 +1,13 @@
 """Hierarchical token prepending: placeholders for every block of a text, before the block and the text."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import blingfire
 import numpy as np
-import transformers
 from jaxtyping import Int64
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
@@ -26,6 +27,9 @@ from permafrost.stages.extraction.recipes.inputs import (
     words_around,
 )
 from permafrost.stages.extraction.recipes.prepending import RewiredRecipe
+
+if TYPE_CHECKING:
+    import transformers
 
 _RECENT = 512
 """Texts whose sentences are remembered: an input needs them twice, and texts are tokenised 256 together."""
@@ -59,7 +63,7 @@ class HtpRecipe(RewiredRecipe):
     nothing out."""
 
     @model_validator(mode="after")
-    def _mean_sentences_are_blocks_of_tokens(self) -> "HtpRecipe":
+    def _mean_sentences_are_blocks_of_tokens(self) -> HtpRecipe:
         if self.size == "per_sentence" and self.block != "tokens":
             raise ValueError(
                 "size is 'per_sentence', a number of tokens, but block is 'sentences'; write block: tokens"
@@ -73,7 +77,7 @@ class HtpRecipe(RewiredRecipe):
 
     def encoded(
         self,
-        tokenizer: "transformers.PreTrainedTokenizerBase",
+        tokenizer: transformers.PreTrainedTokenizerBase,
         texts: Sequence[str],
         max_length: int,
     ) -> Encoded:

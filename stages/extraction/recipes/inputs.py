@@ -1,20 +1,24 @@
 """From texts to model input: tokenising, filling a template and cutting until it fits, and finding the
 tokens that are the text's own."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import transformers
 from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged
+
+if TYPE_CHECKING:
+    import transformers
+    from tokenizers import Encoding
 
 PLACEHOLDER = -1
 """Id of a local placeholder, which no vocabulary has: `<PST>` in the papers."""
@@ -43,13 +47,13 @@ class Encoded:
     """int64, for each text `[n_ranges, 3]` rows of [query, first key, one past the last], counted from the
     input's first token: keys that a query does not attend to in any block. None: every query attends to
     all before it."""
-    auxiliary: "Encoded | None" = None
+    auxiliary: Encoded | None = None
     """Contrastive prompting: the same texts under the auxiliary prompt. None: nothing is contrasted."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def take(self, indices: NDArray[np.int64]) -> "Encoded":
+    def take(self, indices: NDArray[np.int64]) -> Encoded:
         """The texts at `indices`, in that order."""
         return Encoded(
             token_ids=self.token_ids.take(indices),
@@ -180,12 +184,14 @@ def require_own_tokens(i: int, text: str, n_own: int) -> None:
 
 
 def tokenise(
-    tokenizer: "transformers.PreTrainedTokenizerBase", texts: Sequence[str]
+    tokenizer: transformers.PreTrainedTokenizerBase, texts: Sequence[str]
 ) -> Iterator[Encoding]:
     """Tokenise texts, with special tokens exactly as the tokenizer adds them by itself.
 
     They are encoded in groups, as an encoding takes about 150 bytes per token.
     """
+    from tokenizers import Tokenizer
+
     # The Rust tokenizer itself: the same tokens as tokenizer(texts), without its per-call truncation
     # state, which two threads would change under each other's feet.
     rust = cast(Tokenizer, tokenizer.backend_tokenizer)
@@ -254,7 +260,7 @@ def none_needed(filled: Filled) -> NDArray[np.int64]:
 
 def fill(
     words: Sequence[str],
-    tokenizer: "transformers.PreTrainedTokenizerBase",
+    tokenizer: transformers.PreTrainedTokenizerBase,
     texts: Sequence[str],
     max_length: int,
     placeholders: Placeholders = none_needed,
@@ -298,7 +304,7 @@ def fill(
 
 def _shorten(
     words: Sequence[str],
-    tokenizer: "transformers.PreTrainedTokenizerBase",
+    tokenizer: transformers.PreTrainedTokenizerBase,
     filled: Filled,
     n_kept: int,
 ) -> Filled | None:

@@ -1,10 +1,11 @@
 """MetaEOL: one text under several prompts, each with a task of its own."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import transformers
 from pydantic import Field, field_validator
 
 from permafrost.stages.extraction.recipes.inputs import TEXT, Encoded, require_slots
@@ -13,6 +14,9 @@ from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    import transformers
 
 PROMPTS = (
     "Texts can be sorted by what they are about, such as politics, sport, science or trade. Sorted like "
@@ -68,7 +72,7 @@ class MetaEolRecipe(Recipe):
     def _have_one_slot_each(cls, prompts: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(require_slots(prompt, TEXT) for prompt in prompts)
 
-    def members(self) -> tuple["MetaEolRecipe", ...]:
+    def members(self) -> tuple[MetaEolRecipe, ...]:
         """One recipe per prompt."""
         return tuple(self.model_copy(update={"prompts": (prompt,)}) for prompt in self.prompts)
 
@@ -79,7 +83,7 @@ class MetaEolRecipe(Recipe):
 
     def encoded(
         self,
-        tokenizer: "transformers.PreTrainedTokenizerBase",
+        tokenizer: transformers.PreTrainedTokenizerBase,
         texts: Sequence[str],
         max_length: int,
     ) -> Encoded:

@@ -1,12 +1,12 @@
 """The text as it is."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import transformers
 from numpy.typing import NDArray
-from tokenizers import Encoding
 
 from permafrost.stages.extraction.recipes.inputs import (
     TEXT,
@@ -22,6 +22,10 @@ from permafrost.stages.extraction.recipes.inputs import (
 from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    import transformers
+    from tokenizers import Encoding
 
 
 class PlainRecipe(Recipe):
@@ -49,7 +53,7 @@ class PlainRecipe(Recipe):
 
     def encoded(
         self,
-        tokenizer: "transformers.PreTrainedTokenizerBase",
+        tokenizer: transformers.PreTrainedTokenizerBase,
         texts: Sequence[str],
         max_length: int,
     ) -> Encoded:
@@ -65,7 +69,7 @@ class PlainRecipe(Recipe):
             ]
         )
 
-    def _bos_token(self, tokenizer: "transformers.PreTrainedTokenizerBase") -> int | None:
+    def _bos_token(self, tokenizer: transformers.PreTrainedTokenizerBase) -> int | None:
         if self.bos != "added":
             return None
         if not isinstance(tokenizer.bos_token_id, int):
@@ -75,7 +79,7 @@ class PlainRecipe(Recipe):
             )
         return tokenizer.bos_token_id
 
-    def _end_token(self, tokenizer: "transformers.PreTrainedTokenizerBase") -> int | None:
+    def _end_token(self, tokenizer: transformers.PreTrainedTokenizerBase) -> int | None:
         if self.end == "tokenizer":
             return None
         if not isinstance(tokenizer.eos_token_id, int):

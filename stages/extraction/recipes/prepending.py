@@ -3,11 +3,12 @@
 The base class of all recipes with placeholders is here too.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import transformers
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
@@ -30,6 +31,9 @@ from permafrost.stages.extraction.recipes.inputs import (
 from permafrost.stages.extraction.recipes.recipe import Recipe, Rewiring
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
+
+if TYPE_CHECKING:
+    import transformers
 
 
 class RewiredRecipe(Recipe):
@@ -118,7 +122,7 @@ class TokenPrependingRecipe(RewiredRecipe):
 
     def encoded(
         self,
-        tokenizer: "transformers.PreTrainedTokenizerBase",
+        tokenizer: transformers.PreTrainedTokenizerBase,
         texts: Sequence[str],
         max_length: int,
     ) -> Encoded:

@@ -4,11 +4,12 @@ Source: Jiang et al., PromptBERT: Improving BERT Sentence Embeddings with Prompt
 table 13, which prints no wording. We leave out its template denoising and its contrastive training.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import transformers
 from pydantic import field_validator
 
 from permafrost.stages.extraction.recipes.inputs import (
@@ -25,6 +26,9 @@ from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    import transformers
 
 MASK = "{mask}"
 
@@ -58,7 +62,7 @@ class PromptBertRecipe(Recipe):
 
     def encoded(
         self,
-        tokenizer: "transformers.PreTrainedTokenizerBase",
+        tokenizer: transformers.PreTrainedTokenizerBase,
         texts: Sequence[str],
         max_length: int,
     ) -> Encoded:

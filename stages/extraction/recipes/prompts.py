@@ -4,10 +4,11 @@ With the latter the readout is the token that would predict that word. Every tem
 words are part of a store's identity.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from __future__ import annotations
 
-import transformers
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
 from pydantic import field_validator, model_validator
 
 from permafrost.stages.extraction.recipes.inputs import (
@@ -20,6 +21,9 @@ from permafrost.stages.extraction.recipes.inputs import (
     words_around,
 )
 from permafrost.stages.extraction.recipes.recipe import Recipe
+
+if TYPE_CHECKING:
+    import transformers
 
 
 class PromptRecipe(Recipe):
@@ -35,7 +39,7 @@ class PromptRecipe(Recipe):
 
     def encoded(
         self,
-        tokenizer: "transformers.PreTrainedTokenizerBase",
+        tokenizer: transformers.PreTrainedTokenizerBase,
         texts: Sequence[str],
         max_length: int,
     ) -> Encoded:

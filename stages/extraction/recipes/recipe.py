@@ -1,11 +1,12 @@
 """The base class of recipes, and what is done with a recipe."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import transformers
 from pydantic import Field, field_validator, model_serializer
 
 from permafrost.stages.bounds import MAX_STEPS
@@ -23,6 +24,9 @@ from permafrost.stages.plugins import packages
 from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import fingerprint
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    import transformers
 
 Readout = Literal["auto", "first", "last"]
 
@@ -127,7 +131,7 @@ class Recipe(Kind):
         """Whether some tokens do not attend to others that they would see."""
         return False
 
-    def members(self) -> "tuple[Recipe, ...]":
+    def members(self) -> tuple[Recipe, ...]:
         """The recipe itself; for an ensemble its members, in order."""
         return (self,)
 
@@ -147,7 +151,7 @@ class Recipe(Kind):
     @abstractmethod
     def encoded(
         self,
-        tokenizer: "transformers.PreTrainedTokenizerBase",
+        tokenizer: transformers.PreTrainedTokenizerBase,
         texts: Sequence[str],
         max_length: int,
     ) -> Encoded:
@@ -220,7 +224,7 @@ def _code(kind: type[Recipe]) -> dict[str, str]:
 
 def encode(
     recipe: Recipe,
-    tokenizer: "transformers.PreTrainedTokenizerBase",
+    tokenizer: transformers.PreTrainedTokenizerBase,
     texts: Sequence[str],
     max_length: int,
 ) -> Encoded:

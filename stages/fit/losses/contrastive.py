@@ -1,15 +1,17 @@
 """InfoNCE with in-batch negatives."""
 
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-import torch
-from jaxtyping import Float
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 from pydantic import Field
-from torch import Tensor
-from torch.nn import functional
 
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.fit.losses.loss import PartnerLoss, VectorSimilarity
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
 
 class Contrastive(PartnerLoss):
@@ -49,6 +51,9 @@ class Contrastive(PartnerLoss):
         negatives: Float[Tensor, "m d"],
     ) -> Float[Tensor, ""]:
         """Cross-entropy of identifying the partner, averaged over both directions."""
+        import torch
+        from torch.nn import functional
+
         candidates = torch.cat([second, negatives])
         if self.similarity == "cosine":
             first = functional.normalize(first, dim=1)

@@ -1,13 +1,15 @@
 """Squared error between cosines and grades."""
 
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-from jaxtyping import Float
-from torch import Tensor
-from torch.nn import functional
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.fit.losses.loss import GradedLoss
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
 
 class CosineMse(GradedLoss):
@@ -27,4 +29,6 @@ class CosineMse(GradedLoss):
         wanted: Float[Tensor, " p"],
     ) -> Float[Tensor, ""]:
         """Mean over the pairs."""
+        from torch.nn import functional
+
         return functional.mse_loss(functional.cosine_similarity(first, second, dim=1), wanted)

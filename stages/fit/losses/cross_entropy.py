@@ -1,13 +1,15 @@
 """Cross-entropy of classes."""
 
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-from jaxtyping import Float, Int
-from torch import Tensor
-from torch.nn import functional
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.fit.losses.loss import ClassLoss
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
 
 
 class CrossEntropy(ClassLoss):
@@ -19,4 +21,6 @@ class CrossEntropy(ClassLoss):
 
     def of(self, logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
         """Mean over the examples."""
+        from torch.nn import functional
+
         return functional.cross_entropy(logits, labels)

@@ -4,14 +4,17 @@ A new loss is a subclass of `ClassLoss`, `GradedLoss` or `PartnerLoss`.
 Axes: n examples of a batch, c classes, p pairs, m hard negatives of all pairs, d width of a vector.
 """
 
-from abc import ABC, abstractmethod
-from typing import Annotated, ClassVar, Literal
+from __future__ import annotations
 
-from jaxtyping import Float, Int
-from torch import Tensor
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.kinds import Category, Kind
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
 
 VectorSimilarity = Literal["dot", "cosine"]
 

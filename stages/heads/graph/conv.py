@@ -1,31 +1,20 @@
 """The base classes of GLOT's convolutions: a config that builds layers on the token graph."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
 
-from permafrost.stages.heads.graph.token_graph import build_graph
 from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.quoting import quoted
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-class Convolution(nn.Module, ABC):
-    """Computes new token vectors from those of the neighbours."""
-
-    d_out: int
-    """Output width."""
-
-    @abstractmethod
-    def forward(self, tokens: Float[Tensor, "t d"], graph: Any) -> Float[Tensor, "t h"]:
-        """New vectors of the tokens, before any activation.
-
-        Args:
-            tokens: of all texts.
-            graph: from `Conv.graph`.
-        """
+    from permafrost.stages.heads.graph.convolution import Convolution
 
 
 class Conv(Kind, ABC):
@@ -68,6 +57,8 @@ class Conv(Kind, ABC):
             tau: tokens with a cosine strictly above it are connected.
             first: rows before the first convolution.
         """
+        from permafrost.stages.heads.graph.token_graph import build_graph
+
         return build_graph(tokens, offsets, tau)
 
     def require(self, tau: float, heads: int) -> None:

@@ -10,7 +10,7 @@ two vectors instead of keeping it.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from permafrost.stages.heads.graph.conv import Conv, Convolution
+from permafrost.stages.heads.graph.convolution import Convolution
 from permafrost.stages.heads.graph.edge_list import EdgeList, gather
 from permafrost.stages.heads.graph.token_graph import Block, Graph
 from permafrost.stages.heads.initialise import glorot
@@ -98,20 +98,6 @@ class GraphAttention(Convolution):
             for columns, four in zip(rows, vectors.chunk(self.heads, dim=1), strict=True)
         ]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)) + self.bias
-
-
-class GatConv(Conv):
-    """Graph attention, the convolution of the paper's main results."""
-
-    splits_heads: ClassVar[bool] = True
-
-    kind: Literal["gat"] = "gat"
-
-    def build(
-        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
-    ) -> Convolution:
-        """See `GraphAttention`."""
-        return GraphAttention(d_in, hidden, generator, heads)
 
 
 def _block_scores(block: Block, sent: Tensor, received: Tensor) -> Tensor:

@@ -5,14 +5,12 @@ Source: GCN (arXiv:1609.02907), as in GLOT's released code for table 11: GCNConv
 Axes: t tokens of all texts, d input width, h output width.
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from permafrost.stages.heads.graph.conv import Conv, Convolution
+from permafrost.stages.heads.graph.convolution import Convolution
 from permafrost.stages.heads.graph.neighbour_sum import neighbour_counts, neighbour_sum
 from permafrost.stages.heads.graph.token_graph import Graph
 from permafrost.stages.heads.initialise import glorot
@@ -36,15 +34,3 @@ class GraphConvolution(Convolution):
         rows = functional.linear(tokens, self.weight)
         scale = neighbour_counts(rows, graph).rsqrt()[:, None]
         return scale * neighbour_sum(scale * rows, graph) + self.bias
-
-
-class GcnConv(Conv):
-    """Symmetrically normalised sum over neighbours (table 11)."""
-
-    kind: Literal["gcn"] = "gcn"
-
-    def build(
-        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
-    ) -> Convolution:
-        """See `GraphConvolution`."""
-        return GraphConvolution(d_in, hidden, generator)

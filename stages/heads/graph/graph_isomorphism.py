@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from permafrost.stages.heads.batch_normalisation import normalised
-from permafrost.stages.heads.graph.conv import Conv, Convolution
+from permafrost.stages.heads.graph.convolution import Convolution
 from permafrost.stages.heads.graph.neighbour_sum import neighbour_sum
 from permafrost.stages.heads.graph.token_graph import Graph
 from permafrost.stages.heads.initialise import linear
@@ -72,28 +72,3 @@ class PlainGraphIsomorphism(Convolution):
             neighbour_sum(functional.linear(tokens, self.first.weight), graph) + self.first.bias
         )
         return self.second(torch.relu_(gathered))
-
-
-class GinConv(Conv):
-    """GIN as released: with batch normalisation, and tokens as their own neighbours if tau is below 1."""
-
-    kind: Literal["gin"] = "gin"
-
-    def build(
-        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
-    ) -> Convolution:
-        """See `GraphIsomorphism`."""
-        # A cosine of 1 with itself makes a token its own neighbour.
-        return GraphIsomorphism(d_in, hidden, generator, 2 if tau < 1 else 1)
-
-
-class PlainGinConv(Conv):
-    """GIN without batch normalisation, in which tokens are not their own neighbours."""
-
-    kind: Literal["gin_plain"] = "gin_plain"
-
-    def build(
-        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
-    ) -> Convolution:
-        """See `PlainGraphIsomorphism`."""
-        return PlainGraphIsomorphism(d_in, hidden, generator)

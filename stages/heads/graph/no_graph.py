@@ -5,13 +5,13 @@ readout stay: two layers of width 64 at d = 4096 give the 9.2 million parameters
 (9,191,681; inferred). The released code has another baseline, our head `mlp`.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from permafrost.stages.heads.graph.conv import Conv, Convolution
+from permafrost.stages.heads.graph.convolution import Convolution
 from permafrost.stages.heads.initialise import linear
 
 
@@ -26,25 +26,3 @@ class TokenMap(Convolution):
     def forward(self, tokens: Float[Tensor, "t d"], graph: Any) -> Float[Tensor, "t h"]:
         """New vectors of the tokens, before any activation."""
         return self.linear(tokens)
-
-
-class LinearConv(Conv):
-    """No neighbours: a linear map of each token (table 15)."""
-
-    kind: Literal["linear"] = "linear"
-
-    def build(
-        self, d_in: int, hidden: int, generator: torch.Generator, *, tau: float, heads: int
-    ) -> Convolution:
-        """See `TokenMap`."""
-        return TokenMap(d_in, hidden, generator)
-
-    def graph(
-        self,
-        tokens: Float[Tensor, "t d"],
-        offsets: Int[Tensor, " n_plus_1"],
-        tau: float,
-        first: Float[Tensor, "t _"],
-    ) -> None:
-        """None is needed."""
-        return

@@ -18,7 +18,8 @@ from jaxtyping import Float, Int
 from pydantic import Field, JsonValue, model_validator
 from torch import Tensor, nn
 
-from permafrost.stages.heads.graph.conv import Conv, Convolution
+from permafrost.stages.heads.graph.conv import Conv
+from permafrost.stages.heads.graph.convolution import Convolution
 from permafrost.stages.heads.graph.token_graph import COPIED, build_edges
 from permafrost.stages.heads.pyg_layers import (
     REFUSED_CONVOLUTIONS,

@@ -3,14 +3,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from permafrost.stages.embed import (
-    EmbedConfig,
-    WhiteningConfig,
-    embed,
-    finish,
-    fit_whitening,
-    whitening_of,
-)
+from permafrost.stages.embed import EmbedConfig, WhiteningConfig, embed, fit_whitening, whitening_of
+from permafrost.stages.embed.finish import finish
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.ragged import Ragged

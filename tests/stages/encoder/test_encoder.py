@@ -17,9 +17,9 @@ from permafrost.stages.embed import (
     combined_layers,
     embed_ensemble,
     embed_with_head,
-    finish,
     required_arrays,
 )
+from permafrost.stages.embed.finish import finish
 from permafrost.stages.encoder import encoder as encoder_module
 from permafrost.stages.encoder import features as features_module
 from permafrost.stages.encoder import load_encoder, method_encoder

@@ -27,10 +27,10 @@ from permafrost.stages.heads import (
     LastHead,
     MeanHead,
     MlpHead,
-    PygConv,
-    PygPoolHead,
     ScorerHead,
 )
+from permafrost.stages.heads.graph.pyg_conv import PygConv
+from permafrost.stages.heads.pyg_pool import PygPoolHead
 from permafrost.storage.drafts import owner
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError

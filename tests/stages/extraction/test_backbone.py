@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from permafrost.stages.extraction.backbone import (
     load_backbone,
     load_tokenizer,
     read_sizes,
-    resolve_max_length,
 )
+from permafrost.stages.extraction.facts import facts_of, max_length_of
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import PlainRecipe, encode
 from permafrost.storage.errors import InputError
@@ -218,14 +219,15 @@ def test_the_longest_input_that_sizes_allow_runs(tiny_files: Files) -> None:
 
 def test_without_a_setting_the_length_is_the_smallest_limit(tiny_files: Files) -> None:
     files = tiny_files("bert")
-    sizes, tokenizer = read_sizes(files), load_tokenizer(files)
+    facts = facts_of(files)
     free = BackboneConfig(source="x")
-    assert resolve_max_length(free, sizes, tokenizer) == 60
-    assert resolve_max_length(free, sizes.model_copy(update={"max_positions": 40}), tokenizer) == 40
-    tokenizer.model_max_length = int(1e30)
-    long = sizes.model_copy(update={"max_positions": 8192})
-    assert resolve_max_length(free, long, tokenizer) == 512
-    assert resolve_max_length(BackboneConfig(source="x", max_length=2000), long, tokenizer) == 2000
+    assert max_length_of(free, facts) == 60
+    short = facts.sizes.model_copy(update={"max_positions": 40})
+    assert max_length_of(free, replace(facts, sizes=short)) == 40
+    long = facts.sizes.model_copy(update={"max_positions": 8192})
+    unlimited = replace(facts, sizes=long, stated=int(1e30))
+    assert max_length_of(free, unlimited) == 512
+    assert max_length_of(BackboneConfig(source="x", max_length=2000), unlimited) == 2000
 
 
 @pytest.mark.parametrize("length", [0, 2, 65])
@@ -233,7 +235,7 @@ def test_a_length_that_does_not_fit_the_backbone_is_refused(tiny_files: Files, l
     files = tiny_files("bert")
     config = BackboneConfig(source="tiny", max_length=length)
     with pytest.raises(InputError, match=f"max_length is {length}, .* reads 3 to 64 tokens"):
-        resolve_max_length(config, read_sizes(files), load_tokenizer(files))
+        max_length_of(config, facts_of(files))
 
 
 def test_a_tokenizer_neither_cuts_nor_pads_by_itself(copy: Callable[[str], Path]) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from permafrost.stages.fit import FitConfig, OptimConfig, fit
-from permafrost.stages.heads import GlotHead, MeanHead, MlpHead, PygConv
+from permafrost.stages.heads import GlotHead, MeanHead, MlpHead
+from permafrost.stages.heads.graph.pyg_conv import PygConv
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.progress import SilentProgress
 from tests.diagonal import diagonal

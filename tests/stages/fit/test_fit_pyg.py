@@ -6,16 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from permafrost.stages.fit import (
-    Contrastive,
-    FitConfig,
-    OptimConfig,
-    candidates,
-    fit,
-    load_head,
-    to_tensors,
-)
-from permafrost.stages.heads import GlotHead, PygConv, PygPoolHead
+from permafrost.stages.fit import Contrastive, FitConfig, OptimConfig, fit, load_head, to_tensors
+from permafrost.stages.fit.candidates import candidates
+from permafrost.stages.heads import GlotHead
+from permafrost.stages.heads.graph.pyg_conv import PygConv
+from permafrost.stages.heads.pyg_pool import PygPoolHead
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.synthetic_fit import make_data, make_pairs, same_fit

@@ -14,11 +14,11 @@ from permafrost.stages.fit import (
     FitData,
     OptimConfig,
     TaskFacts,
-    candidates,
     fit,
     load_head,
     source_of,
 )
+from permafrost.stages.fit.candidates import candidates
 from permafrost.stages.fit.run import HeadTrainee
 from permafrost.stages.fit.trainer import Trainer
 from permafrost.stages.heads import AdaPoolHead, GlotHead, MaxHead, MeanHead, MlpHead, ScorerHead

@@ -9,15 +9,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from permafrost.stages.fit import (
-    Contrastive,
-    FitConfig,
-    FitData,
-    OptimConfig,
-    TaskFacts,
-    candidates,
-    fit,
-)
+from permafrost.stages.fit import Contrastive, FitConfig, FitData, OptimConfig, TaskFacts, fit
+from permafrost.stages.fit.candidates import candidates
 from permafrost.stages.fit.models import build_model
 from permafrost.stages.fit.sources import source_of, source_with_negatives
 from permafrost.stages.fit.splits import splits

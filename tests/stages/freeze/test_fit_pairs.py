@@ -20,11 +20,11 @@ from permafrost.stages.freeze import (
     SiameseHead,
     UnifiedHead,
     UnifiedProjectionHead,
-    fit_pairs,
     load_pair_fit,
     predict,
-    pretrain,
 )
+from permafrost.stages.freeze.fit_pairs import fit_pairs
+from permafrost.stages.freeze.pretrain import pretrain
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 from permafrost.storage.progress import SilentProgress
 from tests.diagonal import diagonal

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from permafrost.stages.fit.checkpoint import Checkpoint
-from permafrost.stages.freeze import AutoencoderConfig, EncoderSizes, fit_pairs, pretrain
+from permafrost.stages.freeze import AutoencoderConfig, EncoderSizes
+from permafrost.stages.freeze.fit_pairs import fit_pairs
+from permafrost.stages.freeze.pretrain import pretrain
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.fit.test_fit_checkpoint import _Counts, _Stop, _StopsAfter

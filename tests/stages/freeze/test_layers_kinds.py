@@ -17,12 +17,12 @@ from permafrost.stages.freeze import (
     EncoderSizes,
     LayerAutoencoders,
     PairFitConfig,
-    fit_pairs,
     heads_with_vectors,
     load_pair_fit,
     places_of,
     require_encoders,
 )
+from permafrost.stages.freeze.fit_pairs import fit_pairs
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.freeze.layer_reference import generator

@@ -12,9 +12,9 @@ from permafrost.stages.freeze import (
     EncoderSizes,
     LayerAutoencoders,
     load_autoencoders,
-    pretrain,
     read_latents,
 )
+from permafrost.stages.freeze.pretrain import pretrain
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.ragged import Ragged

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from permafrost.stages.heads.glot import GlotPooling
+from permafrost.stages.heads.glot_pooling import GlotPooling
 from permafrost.stages.heads.graph.graph_attention import GraphAttention
 from permafrost.stages.heads.graph.graph_convolution import GraphConvolution
 from permafrost.stages.heads.graph.graph_isomorphism import GraphIsomorphism, PlainGraphIsomorphism

@@ -2,7 +2,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from permafrost.stages.heads import Classifier, GlotHead
+from permafrost.stages.heads import GlotHead
+from permafrost.stages.heads.pooling import Classifier
 from tests.stages.extraction.tiny_models import TEXTS, save_model
 
 LABELS = torch.arange(len(TEXTS)) % 2

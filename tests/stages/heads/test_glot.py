@@ -1,8 +1,10 @@
 import pytest
 import torch
 
-from permafrost.stages.heads import Classifier, GlotHead, PygConv, ScorerHead
+from permafrost.stages.heads import GlotHead, ScorerHead
+from permafrost.stages.heads.graph.pyg_conv import PygConv
 from permafrost.stages.heads.graph.token_graph import edges
+from permafrost.stages.heads.pooling import Classifier
 from tests.stages.heads.batches import make_batch, shift_normalisation
 from tests.stages.heads.pyg_reference import pool_texts, pyg_layer, sentences, weights
 

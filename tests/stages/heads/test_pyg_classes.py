@@ -8,10 +8,10 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
-from permafrost.stages.heads import GlotHead, PygConv, PygPoolHead
+from permafrost.stages.heads import GlotHead
 from permafrost.stages.heads.directed_draws import DirectedDraws
-from permafrost.stages.heads.graph.pyg_conv import CLASSES
-from permafrost.stages.heads.pyg_pool import AGGREGATIONS
+from permafrost.stages.heads.graph.pyg_conv import CLASSES, PygConv
+from permafrost.stages.heads.pyg_pool import AGGREGATIONS, PygPoolHead
 from permafrost.storage.errors import InputError
 from tests.stages.heads.batches import make_batch
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import torch
 
-from permafrost.stages.heads import ScorerHead, scorer
+from permafrost.stages.heads import ScorerHead, readout
 from tests.stages.heads.batches import make_batch
 
 LENGTHS = [6, 1, 9, 3]
@@ -28,7 +28,7 @@ def test_vectors_weights_and_gradients_equal_the_formula_text_by_text(monkeypatc
     head = _head()
     expected, shares = _formula(head, tokens, offsets)
     for most in (1, 5, 1 << 10):
-        monkeypatch.setitem(scorer.MOST, "cpu", most)
+        monkeypatch.setitem(readout.MOST, "cpu", most)
         found = head(tokens, offsets)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(head.token_weights(tokens, offsets), shares)

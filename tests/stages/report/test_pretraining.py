@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from permafrost.stages.freeze import AutoencoderConfig, EncoderSizes, pretrain
+from permafrost.stages.freeze import AutoencoderConfig, EncoderSizes
+from permafrost.stages.freeze.pretrain import pretrain
 from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.pretraining import (
     PretrainingRun,

@@ -1,0 +1,132 @@
+"""What heads on the latents of all layers build: modules that give two texts a similarity.
+
+Source: FREEZE!, 4.2. Axes: n pairs, l layers, d width of a latent, c width of a code, e of an embedding.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from permafrost.stages.freeze.encoders import LayerAutoencoders, LayerEncoders
+from permafrost.stages.freeze.layers_head import Output
+from permafrost.stages.freeze.scaling import AsTheyAre
+from permafrost.storage.errors import InputError
+
+_LEAST = 1e-24
+"""Lower bound of the product of squared norms, so that a zero vector has cosine 0."""
+
+
+def cosines(a: Float[Tensor, "*n c"], b: Float[Tensor, "*n c"]) -> Float[Tensor, "*n"]:
+    """Cosine along the last axis; a vector with itself gives exactly 1.
+
+    This takes one square root of the product, as the root of a rounded square is exact.
+    """
+    squares = a.square().sum(dim=-1) * b.square().sum(dim=-1)
+    return (a * b).sum(dim=-1) / squares.clamp_min(_LEAST).sqrt()
+
+
+class PairHead(nn.Module, ABC):
+    """Similarity of two texts from their latents `[n_layers, d_model]` each, scaled by `scaling`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaling = AsTheyAre()
+        """Applied by whoever calls the head; part of what is trained and kept."""
+
+    @abstractmethod
+    def forward(self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]) -> Float[Tensor, " n"]:
+        """Similarity of each pair, in [0, 1]."""
+
+    @abstractmethod
+    def codes(self, x: Float[Tensor, "n l d"]) -> list[Float[Tensor, "n _"]]:
+        """The vectors that are compared, one per layer, in order."""
+
+    def prepare(
+        self, pairs: Iterable[tuple[Float[Tensor, "n l d"], Float[Tensor, "n l d"]]]
+    ) -> None:
+        """Called with the latents of the train pairs before training; most heads do not need it."""
+        return
+
+    def load_encoders(self, autoencoders: LayerAutoencoders) -> None:
+        """Start from copies of pretrained encoders.
+
+        Raises:
+            InputError: this head has no encoders, or they have other shapes.
+        """
+        raise InputError("pretrained encoders were given to a head that has none; leave them out")
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of trainable parameters."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+class EncodedHead(PairHead):
+    """A head on the codes of one encoder per layer; the two texts share the encoders."""
+
+    encoders: LayerEncoders
+
+    def codes(self, x: Float[Tensor, "n l d"]) -> list[Float[Tensor, "n _"]]:
+        """The code of each layer."""
+        return [code for group in self.encoders(x) for code in group.unbind()]
+
+    def load_encoders(self, autoencoders: LayerAutoencoders) -> None:
+        """Start from copies of pretrained encoders.
+
+        Raises:
+            InputError: they have other sizes, or this head's encoders are not those of autoencoders.
+        """
+        pretrained = autoencoders.encoders.state_dict()
+        shapes = [
+            {name: value.shape for name, value in state.items()}
+            for state in (pretrained, self.encoders.state_dict())
+        ]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                f"the pretrained encoders ({autoencoders.encoders.describe()}) do not fit the head's "
+                f"({self.encoders.describe()}); pretrain with the head's sizes, and only for heads whose "
+                "encoders are those of autoencoders"
+            )
+        self.encoders.load_state_dict(pretrained)
+
+
+_OUTPUTS = {"hardsigmoid": nn.functional.hardsigmoid, "sigmoid": torch.sigmoid}
+
+
+class LayerwiseSiamese(EncodedHead):
+    """The cosine of the two codes of each layer, an MLP on the cosines, Hardsigmoid or sigmoid."""
+
+    def __init__(self, encoders: LayerEncoders, mlp: nn.Module, output: Output) -> None:
+        super().__init__()
+        self.encoders = encoders
+        self.mlp = mlp
+        self.output: Output = output
+
+    def forward(self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]) -> Float[Tensor, " n"]:
+        """Similarity of each pair, in [0, 1]."""
+        # Separately rather than in one batch: a row's rounding depends on its place in a batch, and this way
+        # a pair has the same similarity in either order.
+        groups = zip(self.encoders(a), self.encoders(b), strict=True)
+        cosines_LN = torch.cat([cosines(one, other) for one, other in groups])
+        return _OUTPUTS[self.output](self.mlp(cosines_LN.t()).squeeze(-1))
+
+
+class Unified(EncodedHead):
+    """One embedding per text; the similarity is (1 + cosine) / 2, which ranks pairs like the cosine."""
+
+    def __init__(self, encoders: LayerEncoders, join: nn.Module) -> None:
+        super().__init__()
+        self.encoders = encoders
+        self.join = join
+
+    def embed(self, x: Float[Tensor, "n l d"]) -> Float[Tensor, "n e"]:
+        """The embedding of each text."""
+        return self.join(self.codes(x))
+
+    def forward(self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]) -> Float[Tensor, " n"]:
+        """Similarity of each pair, in [0, 1]."""
+        # Rounding may push a cosine past 1.
+        return ((1 + cosines(self.embed(a), self.embed(b))) / 2).clamp(0, 1)

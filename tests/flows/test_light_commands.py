@@ -1,0 +1,76 @@
+"""What commands import: a plan, a typo and the help neither torch nor transformers (issue: commands answer
+at once). Their seconds are in benchmarks/commands.py."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.flows.conftest import tiny_experiment
+
+HEAVY = {
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "scipy",
+    "sklearn",
+    "huggingface_hub",
+}
+PROGRAM = """
+import json, os, sys
+from permafrost.flows.cli.app import main
+sys.argv = ["permafrost", *json.loads(sys.argv[1])]
+try:
+    main()
+except SystemExit as ended:
+    code = ended.code or 0
+else:
+    code = 0
+print(json.dumps([code, sorted(sys.modules)]))
+"""
+
+
+@pytest.fixture
+def called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Sequence[str]], tuple[int, set[str]]]:
+    """The exit code of a command, and which of the heavy libraries it imported."""
+    monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "cache"))
+
+    def call(words: Sequence[str]) -> tuple[int, set[str]]:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, json.dumps(list(words))],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        code, modules = json.loads(done.stdout.splitlines()[-1])
+        return code, HEAVY & {name.partition(".")[0] for name in modules}
+
+    return call
+
+
+def test_help_imports_no_store(called: Callable[[Sequence[str]], tuple[int, set[str]]]) -> None:
+    assert called(["--help"]) == (0, set())
+
+
+def test_a_typo_is_told_and_a_plan_made_without_what_computes(
+    called: Callable[[Sequence[str]], tuple[int, set[str]]],
+    tiny_bert: Path,
+    tmp_path: Path,
+) -> None:
+    fields = tiny_experiment(tiny_bert)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(fields))
+    (tmp_path / "typo.yaml").write_text(yaml.safe_dump(fields | {"captrue": "hidden=1"}))
+    assert called(["plan", "typo.yaml"]) == (2, set())
+    code, first = called(["plan", "tiny.yaml"])
+    assert code == 0
+    assert {"torch", "transformers"} <= first, "it reads the model's files, and counts tokens"
+    assert called(["plan", "tiny.yaml"]) == (0, set())
