@@ -49,6 +49,7 @@ _INDEX = (
     "features/*/store.json",  # and its copy, in `copies/`
     "features/*/segments/*.parquet",
     "features/*/receipts/*.json",
+    "features/*/repair.json",
     "features/*/zarr.json",
     "artifacts/*/*/artifact.json",
     "runs/*.json",

@@ -14,6 +14,7 @@ from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, t
 from permafrost.stages.extraction.token_budget import batch_tokens
 from permafrost.storage.adapted_stores import backbone_of_store
 from permafrost.storage.errors import CorruptDataError, InputError
+from permafrost.storage.features.due import note_due, read_due
 from permafrost.storage.features.projections import write_projection
 from permafrost.storage.features.receipts import read_receipt
 from permafrost.storage.features.repairing import Mended
@@ -147,10 +148,11 @@ def compute_again(mended: Mended, source: str | None, progress: Progress) -> str
             f"{n_cells} cell(s) computed again ({tokens:,} tokens), {_n_exact(mended)} of them byte for byte "
             f"as before"
         )
+    with writing(store):
+        for block in mended.projections:
+            write_projection(store, block, *output_projection(backbone, block))
+        note_due(store, read_due(store))
     if mended.projections:
-        with writing(store):
-            for block in mended.projections:
-                write_projection(store, block, *output_projection(backbone, block))
         done.append(f"{len(mended.projections)} output projection(s) stored again")
     return "; ".join(done)
 

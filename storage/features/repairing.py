@@ -5,11 +5,19 @@ from pathlib import Path
 
 from permafrost.storage.errors import CorruptDataError, InputError
 from permafrost.storage.features.copies import restore_tables
+from permafrost.storage.features.due import Due, note_due, read_due
 from permafrost.storage.features.rebuilding import rebuild_record
 from permafrost.storage.features.receipts import Receipt, read_receipt
 from permafrost.storage.features.record import keep_record, read_record
 from permafrost.storage.features.store import DERIVED, FeatureStore
-from permafrost.storage.features.verification import PROJECTION, Damage, discard, free_lock, verify
+from permafrost.storage.features.verification import (
+    Damage,
+    damaged_cells,
+    damaged_projections,
+    discard,
+    free_lock,
+    verify,
+)
 from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import Progress
 
@@ -26,7 +34,7 @@ class Mended:
     dropped_segments: list[int]
     """Segments with neither a table nor a copy; their texts are not in the store any more."""
     cells: dict[int, tuple[str, ...]]
-    """Cells to recompute, by segment."""
+    """Cells to recompute, by segment; also those that an earlier repair dropped, which did not end."""
     receipts: dict[tuple[int, str], Receipt]
     """The former receipts of these cells, as far as they could be read."""
     projections: list[int]
@@ -62,20 +70,29 @@ def mend(root: Path, progress: Progress) -> Mended:
             damage = verify(store, progress)
             problems += [d.problem for d in damage if d.problem not in problems]
         receipts = _known_receipts(store, damage)
-        cells = discard(writer, damage)
+        # Noted first: a repair that is killed has dropped cells that nothing else would tell of.
+        noted = _noted(store).and_also(damaged_cells(damage), damaged_projections(damage))
+        note_due(store, noted)
+        discard(writer, damage)
+        due = read_due(store)
+        note_due(store, due)
     return Mended(
         store=store,
         problems=problems,
         restored_tables=restored,
         dropped_segments=[d.segment for d in damage if d.segment is not None and d.array is None],
-        cells=cells,
+        cells=due.cells,
         receipts=receipts,
-        projections=[
-            int(d.array.removeprefix(PROJECTION))
-            for d in damage
-            if d.array is not None and d.array.startswith(PROJECTION)
-        ],
+        projections=list(due.projections),
     )
+
+
+def _noted(store: FeatureStore) -> Due:
+    """What a repair that did not end has left to do; nothing if its note is damaged, which `verify` told."""
+    try:
+        return read_due(store)
+    except CorruptDataError:
+        return Due()
 
 
 def _known_receipts(store: FeatureStore, damage: list[Damage]) -> dict[tuple[int, str], Receipt]:

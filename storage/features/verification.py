@@ -1,6 +1,6 @@
 """Verifying every committed byte, and discarding exactly what is damaged."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from permafrost.storage.durable import (
 )
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.copies import damaged_copies
+from permafrost.storage.features.due import due_problems
 from permafrost.storage.features.groups import group_problem
 from permafrost.storage.features.layout import earlier_metadata
 from permafrost.storage.features.projections import (
@@ -57,7 +58,8 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
     if wrong := disagreements(store):
         # With a wrong record everything intact would look damaged.
         return [Damage(None, None, problem) for problem in wrong]
-    damage = [Damage(None, None, problem) for problem in damaged_copies(store)]
+    noted = (*damaged_copies(store), *due_problems(store))
+    damage = [Damage(None, None, problem) for problem in noted]
     damage += _verify_lock(store)
     damage += _verify_metadata(store)
     numbers = store.tables()
@@ -171,17 +173,34 @@ def free_lock(store: FeatureStore) -> None:
         remove_any(lock_path(store))
 
 
-def discard(writer: StoreWriter, damage: Iterable[Damage]) -> dict[int, tuple[str, ...]]:
+def damaged_cells(damage: Iterable[Damage]) -> dict[int, tuple[str, ...]]:
+    """What `discard` drops and only the backbone can make again, by segment."""
+    found: dict[int, tuple[str, ...]] = {}
+    for item in damage:
+        if item.segment is not None and item.array is not None and item.array not in DERIVED:
+            found[item.segment] = (*found.get(item.segment, ()), item.array)
+    return found
+
+
+def damaged_projections(damage: Iterable[Damage]) -> list[int]:
+    """Blocks whose output projection `discard` drops."""
+    return [
+        int(item.array.removeprefix(PROJECTION))
+        for item in damage
+        if item.array is not None and item.array.startswith(PROJECTION)
+    ]
+
+
+def discard(writer: StoreWriter, damage: Sequence[Damage]) -> dict[int, tuple[str, ...]]:
     """Remove what is damaged, receipts first, so that it can be recomputed.
 
     Intact cells are not touched. A segment with a damaged table is dropped entirely (its texts are then not
-    in the store any more). Zarr metadata is rewritten.
+    in the store any more). Zarr metadata is rewritten, and so is what follows from the tables.
 
     Returns:
-        The dropped cells of the segments that still have their table.
+        The dropped cells of the segments that still have their table, but for those written again.
     """
     store = writer.store
-    dropped: dict[int, tuple[str, ...]] = {}
     for item in damage:
         if item.segment is None:
             if item.array is not None and item.array.startswith(PROJECTION):
@@ -195,10 +214,8 @@ def discard(writer: StoreWriter, damage: Iterable[Damage]) -> dict[int, tuple[st
         if item.array is None:
             remove(segment_path(store.root, item.segment))
             remove(table_copy(store.root, item.segment))
-        elif item.array not in DERIVED:  # these are written again below
-            dropped[item.segment] = (*dropped.get(item.segment, ()), item.array)
     store.forget()
     writer.declare(store.arrays())
     if stored_projections(store):
         write_projection_groups(store)
-    return dropped
+    return damaged_cells(damage)

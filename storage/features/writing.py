@@ -308,7 +308,8 @@ class StoreWriter:
                 )
 
     def finish(self) -> None:
-        """Have the groups say what is complete now, unless the store was removed."""
+        """Have the groups say what is complete now, and copy the tables that a killed writer left without a
+        receipt and so without a copy; unless the store was removed."""
         if not (has_record(self.store.root) and self.store.n_slots()):
             return
         # Whoever has taken the lease over writes them.
@@ -316,6 +317,7 @@ class StoreWriter:
             if self._lease is not None:
                 self._lease.require()
             write_groups(self.store)
+            keep_copies(self.store)
 
     def close(self) -> None:
         """Remove the drafts that were not committed, and their folder: a process that still computes for this
