@@ -99,6 +99,8 @@ class CorpusSource(TaskSource):
         require_some_negatives([s.negatives for s in rows if s.negatives is not None])
         labels, label_names = task.label_values(rows)
         texts, examples = _number_texts(rows, labels)
+        # They hold every text once more.
+        del rows, labels
         digests = texts.map(text_digest)
         examples = test.carve(examples, digests, task.kind)
         examples = dev.carve(examples, digests, label_names)
@@ -192,7 +194,7 @@ def _number_texts(
             pair = numbers.slice(start, n_rows)
             start += n_rows
         examples = {
-            "split": pa.array([split.split] * n_rows, pa.string()),
+            "split": pa.repeat(pa.scalar(split.split, pa.string()), n_rows),
             "text": text,
             "text_pair": pair,
             "label": pa.nulls(n_rows, pa.float64()) if label is None else pa.array(label),
