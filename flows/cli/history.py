@@ -21,10 +21,7 @@ from permafrost.storage.errors import NotFoundError
 from permafrost.storage.quoting import quoted
 
 if TYPE_CHECKING:
-    from permafrost.flows.history import (
-        Run,
-        RunScore,
-    )
+    from permafrost.flows.history import Run, RunScore
 
 RunArgument = Annotated[str, typer.Argument(help="A run: mine@2.", show_default=False)]
 

@@ -49,7 +49,8 @@ from permafrost.stages.fit.losses.loss import LossConfig, default_loss
 from permafrost.stages.fit.metrics import Metric
 from permafrost.stages.heads import HeadConfig
 from permafrost.stages.metrics.records import Role
-from permafrost.stages.scoring.score import ScoreConfig, score, scored_examples
+from permafrost.stages.scoring.score import score
+from permafrost.stages.scoring.scored import ScoreConfig, scored_examples
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress

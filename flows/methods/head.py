@@ -30,7 +30,7 @@ from permafrost.stages.fit.optim import OptimConfig
 from permafrost.stages.fit.splits import require_trainable
 from permafrost.stages.heads.head import HeadConfig
 from permafrost.stages.metrics.records import Role
-from permafrost.stages.scoring.score import ScoreConfig, scored_examples
+from permafrost.stages.scoring.scored import ScoreConfig, scored_examples
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
 

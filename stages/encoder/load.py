@@ -24,7 +24,8 @@ from permafrost.stages.extraction.target import (
     target_of_store,
 )
 from permafrost.stages.fit.choice import STAGE as CHOOSE
-from permafrost.stages.fit.trained import load_head, read_record
+from permafrost.stages.fit.record import read_record
+from permafrost.stages.fit.trained import load_head
 from permafrost.stages.freeze.layers_head import heads_with_vectors
 from permafrost.stages.freeze.pair_fit import load_pair_fit
 from permafrost.stages.linear.model import load_linear

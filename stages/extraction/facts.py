@@ -16,6 +16,8 @@ from permafrost.storage.quoting import quoted
 
 DEFAULT_MAX_LENGTH = 512
 """Default limit in tokens: what most encoders read, and what the papers evaluate with."""
+PACKAGES = ("permafrost.stages", "permafrost.storage")
+"""Whose code what is kept depends on."""
 READ_BY = ("torch", "transformers", "tokenizers")
 """Libraries of which another version may read the same files differently, or refuse them."""
 
@@ -67,8 +69,7 @@ def _reading() -> str:
         "permafrost.stages.extraction.backbone:read_sizes",
         "permafrost.stages.extraction.backbone:load_tokenizer",
     )
-    packages = ("permafrost.stages", "permafrost.storage")
-    return " ".join(fingerprint(entry, packages).digest for entry in entries)
+    return " ".join(fingerprint(entry, PACKAGES).digest for entry in entries)
 
 
 def max_length_of(config: BackboneConfig, facts: BackboneFacts) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from permafrost.stages.extraction.facts import versions
+from permafrost.stages.extraction.facts import PACKAGES, versions
 from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.plugins import packages
@@ -25,8 +25,6 @@ _CHARS_PER_TOKEN = 8
 """Of a text with more characters for each token that is read, the beginning is estimated from: English has
 four to five, and where so many do not fill the input, the whole text is tokenised."""
 _NO_LIMIT = 1 << 40
-PACKAGES = ("permafrost.stages", "permafrost.storage")
-"""Whose code a count depends on, but for plug-ins."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from permafrost.stages.fit.record import read_record
 from permafrost.stages.metrics.records import CANDIDATE_EPOCHS, HISTORY
 
 STAGE = "choose"
@@ -31,8 +32,6 @@ class Choice:
     def save(self, folder: Path) -> None:
         """Write the same files as a fit: the chosen head, and the history and log of all candidates, with a
         column for the candidate."""
-        from permafrost.stages.fit.trained import read_record
-
         chosen = self.fits[self.candidate]
         shutil.copyfile(chosen / "head.safetensors", folder / "head.safetensors")
         record = read_record(chosen) | {"candidate": self.candidate}
@@ -60,8 +59,6 @@ def choose(fits: Sequence[Path]) -> Choice:
         NotFoundError: a folder holds no trained head.
         CorruptDataError: its record is damaged.
     """
-    from permafrost.stages.fit.trained import read_record
-
     best, best_metric = 0, read_record(fits[0])["dev_metric"]
     for i, fit in enumerate(fits[1:], 1):
         if (metric := read_record(fit)["dev_metric"]) > best_metric:
@@ -72,8 +69,6 @@ def choose(fits: Sequence[Path]) -> Choice:
 def bar_after(fit: Path) -> float:
     """The dev metric that the next candidate of a grid with patience has to beat: the best of this fit and of
     those before it."""
-    from permafrost.stages.fit.trained import read_record
-
     record: dict[str, Any] = read_record(fit)
     before = record["to_beat"]
     return record["dev_metric"] if before is None else max(record["dev_metric"], before)
@@ -81,8 +76,6 @@ def bar_after(fit: Path) -> float:
 
 def _numbered(fit: Path, number: int) -> pa.Table:
     """The history of a fit, with columns that identify the candidate."""
-    from permafrost.stages.fit.trained import read_record
-
     table = pq.read_table(fit / HISTORY)
     config = json.dumps(read_record(fit)["chosen"])
     columns = {

@@ -24,11 +24,12 @@ from permafrost.stages.fit.history import (
     records_of,
 )
 from permafrost.stages.fit.models import TaskFacts, build_model
+from permafrost.stages.fit.record import damaged_head, no_head, read_record
 from permafrost.stages.fit.trainer import Trainer
 from permafrost.stages.heads.pooling import Pooling
 from permafrost.stages.kinds import require_known
 from permafrost.stages.metrics.records import HISTORY
-from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 FORMAT = 4
@@ -183,17 +184,6 @@ class FitResult:
         (folder / "log.csv").write_text(log_csv(self.log, self.history), encoding="utf-8")
 
 
-def read_record(folder: Path) -> dict[str, Any]:
-    """The content of a trained head's `head.json`.
-
-    Raises:
-        NotFoundError: the folder holds no head.
-        CorruptDataError: the file is not JSON.
-    """
-    with _read_errors(folder):
-        return json.loads((folder / "head.json").read_text(encoding="utf-8"))
-
-
 def load_head(folder: Path) -> LoadedHead:
     """Load a head that `FitResult.save` wrote.
 
@@ -221,16 +211,11 @@ def _read_errors(folder: Path) -> Generator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise NotFoundError(
-            f"{folder} holds no trained head: {error.filename} is missing"
-        ) from error
+        raise no_head(folder, error) from error
     except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
         if isinstance(error, ValidationError):
             require_known(error, f"the head in {folder}")
-        raise CorruptDataError(
-            f"the head in {folder} is damaged ({type(error).__name__}: {error}); delete the artifact and "
-            "run the fit again"
-        ) from error
+        raise damaged_head(folder, error) from error
 
 
 def _chosen(record: Mapping[str, Any]) -> FitConfig:

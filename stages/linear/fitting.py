@@ -28,7 +28,7 @@ from permafrost.stages.linear.config import ClassifierConfig, LinearConfig
 from permafrost.stages.linear.model import LinearModel, inputs
 from permafrost.stages.metrics.vector_map import spread_evenly, vector_map
 from permafrost.stages.scoring.answers import SPLITS, answer_metrics, answers_table
-from permafrost.stages.scoring.score import ScoreResult
+from permafrost.stages.scoring.scored import ScoreResult
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted

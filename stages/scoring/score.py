@@ -3,75 +3,24 @@
 Dev and test are scored with their true labels, even for a head that was trained on shuffled ones.
 """
 
-from __future__ import annotations
-
 import copy
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
-from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
 from permafrost.stages.fit.data import Examples, FitData
-from permafrost.stages.fit.splits import require_rivals, require_spread
-from permafrost.stages.metrics.predictions import PREDICTIONS
-from permafrost.stages.metrics.records import TOKEN_WEIGHTS, WEIGHTED_TEXTS, write_metrics
-from permafrost.stages.metrics.vector_map import MAP_TEXTS, VECTOR_MAP, spread_evenly, vector_map
-from permafrost.stages.scoring.answers import SPLITS, answer_metrics, answers_table
+from permafrost.stages.fit.predictions import Predictions
+from permafrost.stages.fit.run import predict
+from permafrost.stages.fit.sources import source_of, to_tensors
+from permafrost.stages.fit.trained import LoadedHead
+from permafrost.stages.metrics.records import WEIGHTED_TEXTS
+from permafrost.stages.metrics.vector_map import spread_evenly, vector_map
+from permafrost.stages.scoring.answers import answer_metrics, answers_table
+from permafrost.stages.scoring.scored import ScoreConfig, ScoreResult, scored_examples
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
-
-if TYPE_CHECKING:
-    import torch
-
-    from permafrost.stages.fit.predictions import Predictions
-    from permafrost.stages.fit.trained import LoadedHead
-
-
-class ScoreConfig(BaseModel):
-    """How a trained head is scored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    n_weight_texts: int = Field(default=128, ge=0, le=MAX_TEXTS)
-    """Maximum number of texts whose token weights are kept; they are spread evenly over test, which may be
-    sorted by source or class."""
-    n_map_texts: int = Field(default=MAP_TEXTS, ge=0, le=MAX_TEXTS)
-    """Maximum number of texts on the map of vectors, spread over test likewise; for single texts with
-    classes."""
-    batch_size: int = Field(default=64, ge=1, le=MAX_STEPS)
-    """Texts per batch; changes results by rounding only (about 1e-6 of a logit)."""
-
-
-@dataclass(frozen=True)
-class ScoreResult:
-    """Metrics, one prediction per example, and token weights of a few texts."""
-
-    metrics: dict[str, Any]
-    """Those of `answer_metrics`, choice and n_parameters."""
-    predictions: pa.Table
-    """See `predictions_table` and `identified`.
-
-    By task: the class and, with two classes, the probability of class 1; the cosine, without a score; the
-    rank of the partner (the label is the ideal rank, 1) and its similarity."""
-    token_weights: pa.Table | None
-    """Columns text, digest, weights; None for a head without token weights, or on one row per text."""
-    vectors: pa.Table | None = None
-    """See `vector_map`: vectors of test texts; None unless single texts have classes."""
-
-    def save(self, folder: Path) -> None:
-        """Write metrics.json, predictions.parquet and, if any, token_weights.parquet and map.parquet."""
-        write_metrics(folder, self.metrics)
-        pq.write_table(self.predictions, folder / PREDICTIONS)
-        if self.token_weights is not None:
-            pq.write_table(self.token_weights, folder / TOKEN_WEIGHTS)
-        if self.vectors is not None:
-            pq.write_table(self.vectors, folder / VECTOR_MAP)
 
 
 def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "cpu") -> ScoreResult:
@@ -87,11 +36,6 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
         InputError: there are no dev or test examples; the kind of corpus, the classes or the width of
             features differ; all scores are equal, or all pairs have the same second text.
     """
-    import torch
-
-    from permafrost.stages.fit.run import predict
-    from permafrost.stages.fit.sources import source_of
-
     _require_same(head, data)
     reader = data.reader(head.layer)
     torch_device = torch.device(device)
@@ -110,22 +54,6 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
     weights = _weights(moved, data, texts, config.batch_size, torch_device)
     vectors = _map(moved, data, answered["test"][0], config, torch_device)
     return ScoreResult(metrics, answers_table(data, answered), weights, vectors)
-
-
-def scored_examples(data: FitData) -> dict[str, Examples]:
-    """The dev and test examples.
-
-    Raises:
-        InputError: there are no dev or test examples, all scores are equal, or all pairs have the same second
-            text.
-    """
-    examples = {name: data.split(name) for name in SPLITS}
-    for split in examples.values():
-        if data.task == "similarity":
-            require_spread(split)
-        if data.task == "unlabelled":
-            require_rivals(split)
-    return examples
 
 
 def _require_same(head: LoadedHead, data: FitData) -> None:
@@ -159,8 +87,6 @@ def _spread(test: Examples, n_texts: int) -> NDArray[np.int64]:
 def _weights(
     head: LoadedHead, data: FitData, texts: np.ndarray, batch_size: int, device: torch.device
 ) -> pa.Table | None:
-    from permafrost.stages.fit.sources import to_tensors
-
     if not len(texts):
         return None
     rows: list[np.ndarray] = []
@@ -182,8 +108,6 @@ def _weights(
 def _map(
     head: LoadedHead, data: FitData, test: Examples, config: ScoreConfig, device: torch.device
 ) -> pa.Table | None:
-    from permafrost.stages.fit.sources import to_tensors
-
     picked = spread_evenly(len(test), config.n_map_texts)
     if data.task != "classification" or not len(picked):
         return None

@@ -37,7 +37,7 @@ from permafrost.stages.probes import (
 )
 from permafrost.stages.probes.layer_probe import LayerProbeConfig
 from permafrost.stages.scoring.controls import ControlConfig
-from permafrost.stages.scoring.score import ScoreConfig
+from permafrost.stages.scoring.scored import ScoreConfig
 from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.stages.sensitivity import SensitivityConfig
 from permafrost.stages.token_prediction import LogitLensConfig, NextTokenConfig

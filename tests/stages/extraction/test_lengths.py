@@ -16,7 +16,7 @@ from permafrost.stages.extraction.backbone import (
 )
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import ExtractReport, extract
-from permafrost.stages.extraction.lengths import Measured, estimated, measure
+from permafrost.stages.extraction.lengths import KnownLengths, Measured, estimated, measure
 from permafrost.stages.extraction.recipes import parse_recipe
 from permafrost.stages.extraction.target import (
     ExtractConfig,
@@ -165,6 +165,45 @@ def test_of_long_texts_the_beginning_tells_the_length(
     found, counted = estimated(target, texts[1:2])
     assert (found.tolist(), counted) == (exact[1:2].tolist(), True)
     assert estimated(target, texts)[0].tolist() == exact.tolist()
+
+
+def test_numbers_of_tokens_are_kept_for_the_same_texts_read_the_same_way(
+    run: Extraction, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "cache"))
+    counted: list[list[str]] = []
+
+    def tokenised(target: ExtractTarget, some: Sequence[str]) -> Measured:
+        counted.append(list(some))
+        return measure(target, some)
+
+    monkeypatch.setattr(lengths, "measure", tokenised)
+
+    def total(target: ExtractTarget, texts: list[str]) -> tuple[int, bool]:
+        # As the next command would, which knows nothing.
+        return KnownLengths().total(target, texts, [text_digest(t) for t in texts])
+
+    plain, template = run.target("plain"), run.target("template:template=so {text}")
+    expected = {
+        name: int(measure(target, texts).lengths.sum())
+        for name, target, texts in [
+            ("plain", plain, SHORT),
+            ("template", template, SHORT),
+            ("longer", replace(plain, max_length=60), LONG),
+            ("cut", plain, LONG),
+        ]
+    }
+    assert len(set(expected.values())) == 4
+    assert total(plain, SHORT) == total(plain, SHORT) == (expected["plain"], True)
+    assert counted == [SHORT]
+    assert total(template, SHORT) == (expected["template"], True)
+    assert total(plain, LONG) == (expected["cut"], True)
+    assert total(replace(plain, max_length=60), LONG) == (expected["longer"], True)
+    assert counted == [SHORT, SHORT, LONG, LONG]
+    total(plain, SHORT[:2])
+    assert counted[4:] == [SHORT[:2]]
+    total(template, SHORT)
+    assert len(counted) == 5
 
 
 @pytest.mark.parametrize(

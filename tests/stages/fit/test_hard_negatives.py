@@ -15,7 +15,8 @@ from permafrost.stages.fit.models import build_model
 from permafrost.stages.fit.sources import source_of, source_with_negatives
 from permafrost.stages.fit.splits import splits
 from permafrost.stages.heads import GlotHead, ScorerHead
-from permafrost.stages.scoring.score import ScoreConfig, score
+from permafrost.stages.scoring.score import score
+from permafrost.stages.scoring.scored import ScoreConfig
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.ragged import Ragged

@@ -13,7 +13,8 @@ from sklearn.decomposition import PCA
 from permafrost.stages.fit import FitConfig, OptimConfig, fit
 from permafrost.stages.heads import GlotHead, MaxHead, MeanHead, ScorerHead
 from permafrost.stages.metrics.vector_map import read_vector_map
-from permafrost.stages.scoring.score import ScoreConfig, score
+from permafrost.stages.scoring.score import score
+from permafrost.stages.scoring.scored import ScoreConfig
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import InMemoryReader
