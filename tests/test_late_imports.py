@@ -70,10 +70,18 @@ def test_whoever_plans_draws_nothing_and_loads_no_model_of_transformers() -> Non
 
 
 def test_whoever_plans_imports_nothing_that_computes() -> None:
-    # With the kinds that an experiment of heads, linear classifiers and plain vectors names.
+    # With the kinds that an experiment of heads, linear classifiers, plain vectors and probes names.
     kinds = [
         *(f"permafrost.flows.methods.{n}" for n in ("head", "linear", "linear_on_head", "embed")),
         *(f"permafrost.flows.methods.{n}" for n in ("surface", "constant", "layers")),
+        *(
+            f"permafrost.flows.methods.probes.{n}"
+            for n in ("geometry", "layers", "logit_lens", "next_token", "raw_cosine")
+        ),
+        *(
+            f"permafrost.flows.methods.probes.{n}"
+            for n in ("sensitivity", "task_score", "token_graph")
+        ),
         *(f"permafrost.stages.heads.{n}" for n in ("glot", "mlp", "adapool", "scorer", "poolings")),
         *(
             f"permafrost.stages.fit.losses.{n}"

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 from permafrost.stages.late_names import late_names
 
 if TYPE_CHECKING:
+    from permafrost.stages.sensitivity.config import SensitivityConfig, require_differentiable
     from permafrost.stages.sensitivity.profile import SensitivityProfile
-    from permafrost.stages.sensitivity.stage import (
-        SensitivityConfig,
-        measure_sensitivity,
-        require_differentiable,
-    )
+    from permafrost.stages.sensitivity.stage import measure_sensitivity
 
 __getattr__ = late_names(__name__)
 

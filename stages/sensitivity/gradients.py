@@ -4,7 +4,7 @@ Axes: C copies of one text, T positions, D columns.
 """
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,9 +19,7 @@ from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.recording import Recorder, recording
 from permafrost.stages.extraction.rewiring import Rewired, rewiring
-
-Readout = Literal["readout", "mean"]
-"""`readout`: the state of the recipe's readout token, the last one in a decoder. `mean`: over its span."""
+from permafrost.stages.sensitivity.config import Readout
 
 BATCH_TOKENS = 2048
 """Positions of all copies that are differentiated at a time; the result does not depend on it beyond

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.metrics.correlations import spearman
 from permafrost.stages.probes.curves import Point, ProbeCurves
-from permafrost.stages.sensitivity.gradients import Readout
+from permafrost.stages.sensitivity.config import Readout
 
 Source = Literal["autograd", "attention product"]
 READOUT_NAMES: dict[Readout, str] = {"readout": "readout token", "mean": "mean"}

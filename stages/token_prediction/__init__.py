@@ -9,20 +9,15 @@ from typing import TYPE_CHECKING
 from permafrost.stages.late_names import late_names
 
 if TYPE_CHECKING:
-    from permafrost.stages.token_prediction.lens import (
-        LensScores,
-        LogitLensConfig,
-        logit_lens,
-        require_offsets,
-    )
-    from permafrost.stages.token_prediction.next_token import (
+    from permafrost.stages.token_prediction.config import (
         LinearNextToken,
+        LogitLensConfig,
         NextTokenConfig,
-        NextTokenScores,
         OwnNextToken,
         TokenFrequencies,
-        probe_next_token,
     )
+    from permafrost.stages.token_prediction.lens import LensScores, logit_lens, require_offsets
+    from permafrost.stages.token_prediction.next_token import NextTokenScores, probe_next_token
     from permafrost.stages.token_prediction.prefixes import require_prefixes
     from permafrost.stages.token_prediction.stored_tokens import require_tokens
 

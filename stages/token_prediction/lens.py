@@ -14,16 +14,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
-from permafrost.stages.corpus.text_sample import TextSample, choose_texts
+from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import Recipe, definite_readout, encode
@@ -32,17 +31,17 @@ from permafrost.stages.extraction.token_budget import batches
 from permafrost.stages.extraction.unembedding import Unembedding, read_unembedding
 from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.token_prediction.ahead import inputs_to, vectors_by_later_weights
-from permafrost.stages.token_prediction.prefix_draws import Prefixes, draw_prefixes
+from permafrost.stages.token_prediction.config import LogitLensConfig
+from permafrost.stages.token_prediction.prefix_draws import draw_prefixes
 from permafrost.stages.token_prediction.prefixes import require_prefixes
 from permafrost.stages.token_prediction.ranks import (
-    NOWHERE,
     load_ranked,
     reciprocal_ranks,
     save_ranked,
     target_ranks,
 )
-from permafrost.stages.token_prediction.targets import following_tokens
-from permafrost.stages.token_prediction.vectors import Vector, token_vectors
+from permafrost.stages.token_prediction.targets import NOWHERE, following_tokens
+from permafrost.stages.token_prediction.vectors import token_vectors
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from permafrost.storage.ragged import Ragged
@@ -52,32 +51,6 @@ BATCH_TOKENS = 2048
 
 _Cell = tuple[int, int]
 """Offset, layer."""
-
-
-class LogitLensConfig(TextSample):
-    """Whose vectors are read, and how far ahead."""
-
-    vector: Vector | Literal["aligned_wva_ahead"] = "hidden"
-    """Which vector of a token is read: the residual stream (`hidden`), the mean of the values up to it
-    (`aligned_va`), these weighted by its own attention (`aligned_wva`) or by that of the token that is asked
-    for, which has read the tokens between (`aligned_wva_ahead`; needs `prefixes`). Values go through the
-    output projection."""
-    norm: Literal["final", "none"] = "final"
-    """What stands between a vector and the unembedding."""
-    prefixes: Prefixes | None = None
-    """Read the vectors of the last tokens of these prefixes only; of every token if not given."""
-    offsets: tuple[PositiveInt, ...] = Field(default=(1, 2, 3, 5, 10), min_length=1)
-    """1 is the next token."""
-    cutoff: PositiveInt = 100
-    """A token of a worse rank counts as not found."""
-
-    @model_validator(mode="after")
-    def _weights_of_a_later_token_have_a_prefix(self) -> "LogitLensConfig":
-        if self.vector == "aligned_wva_ahead" and self.prefixes is None:
-            raise ValueError(
-                "vector is 'aligned_wva_ahead', whose weights are over a prefix; give 'prefixes'"
-            )
-        return self
 
 
 @dataclass(frozen=True)

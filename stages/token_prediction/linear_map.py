@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
 from permafrost.stages.extraction.unembedding import Unembedding
 from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
+from permafrost.stages.token_prediction.config import MapConfig
 from permafrost.stages.token_prediction.ranks import reciprocal_ranks, target_ranks
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
@@ -28,25 +27,6 @@ from permafrost.storage.progress import SilentProgress
 _NO_SPREAD = 1e-6
 """Columns of the training vectors that vary by less than this are taken as constant."""
 _ROWS_AT_A_TIME = 1024
-
-
-class MapConfig(BaseModel):
-    """How the map is trained."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    lr: float = Field(default=3e-3, gt=0, allow_inf_nan=False)
-    """Of Adam, for keys scaled to a mean square norm of 1."""
-    batch_size: int = Field(default=256, ge=1, le=MAX_STEPS)
-    """Tokens per step."""
-    max_epochs: int = Field(default=10, ge=1, le=MAX_STEPS)
-    """Passes over the tokens, at most."""
-    patience: int = Field(default=2, ge=1, le=MAX_STEPS)
-    """Epochs without a lower loss on dev after which training ends."""
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Of the loss."""
-    seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Of the order of the batches."""
 
 
 @dataclass(frozen=True)

@@ -12,28 +12,28 @@ Reads stored features, and of the weights one matrix.
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
 import torch
 from jaxtyping import Int64
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor
 
-from permafrost.stages.bounds import MAX_SEED, MAX_TEXTS
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed.features import StoredFeatures
-from permafrost.stages.extraction.capture import ArrayName, CaptureItem, Index, in_order
+from permafrost.stages.extraction.capture import ArrayName, Index
 from permafrost.stages.extraction.files import BackboneFiles
 from permafrost.stages.extraction.recipes.recipe import Recipe
-from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.unembedding import read_unembedding
 from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.probes.stored import place
+from permafrost.stages.token_prediction.config import (
+    LinearNextToken,
+    NextTokenConfig,
+    TokenFrequencies,
+)
 from permafrost.stages.token_prediction.linear_map import (
     Examples,
-    MapConfig,
     Quality,
     from_ranks,
     quality,
@@ -48,69 +48,6 @@ from permafrost.stages.token_prediction.stored_tokens import (
     split_tokens,
 )
 from permafrost.storage.progress import Progress
-
-
-class _Asked(BaseModel):
-    """Which tokens are to be predicted."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    offset: PositiveInt = 1
-    """1 is the next token."""
-    n_tokens: int = Field(default=10_000, ge=2, le=MAX_TEXTS)
-    """Of each split, at most; whole texts until there are so many."""
-    cutoff: PositiveInt = 100
-    """Of the mean reciprocal rank."""
-    seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    """Another seed, another choice of texts, and of batches where something is trained."""
-
-
-class LinearNextToken(_Asked, MapConfig):
-    """A linear map of the vectors of each layer."""
-
-    predictor: Literal["linear"] = "linear"
-    of: Literal["hidden", "values", "va"] = "hidden"
-    """A token's hidden state, its attention values, or `va`: the mean of the values of all tokens of the
-    input up to it, which is Value Aggregation of the prefix."""
-    layers: str = "all"
-    """As in a capture."""
-
-    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        """What is read of the store, by layer.
-
-        Raises:
-            InputError: a layer that this backbone does not have.
-        """
-        what = "hidden" if self.of == "hidden" else "values"
-        item = CaptureItem(what=what, layers=self.layers)
-        return in_order(name.text for name in item.names(sizes))
-
-
-class OwnNextToken(_Asked):
-    """The backbone's own prediction: its final states and its unembedding, nothing trained."""
-
-    predictor: Literal["own"] = "own"
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """What scores are divided by."""
-
-    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        """What the unembedding reads."""
-        return ("hidden/final" if sizes.has_final_norm else f"hidden/{sizes.n_layers}",)
-
-
-class TokenFrequencies(_Asked):
-    """Predicts every token by its count in train, plus one."""
-
-    predictor: Literal["frequencies"] = "frequencies"
-
-    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        """Nothing but the token ids, which every store has: the smallest array makes sure of a store."""
-        return ("pooled/hidden_mean/0",)
-
-
-NextTokenConfig = Annotated[
-    LinearNextToken | OwnNextToken | TokenFrequencies, Field(discriminator="predictor")
-]
 
 TABLE = pa.schema(
     [

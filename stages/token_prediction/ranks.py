@@ -13,10 +13,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from permafrost.stages.extraction.unembedding import Unembedding
+from permafrost.stages.token_prediction.targets import NOWHERE
 from permafrost.storage.errors import InputError
-
-NOWHERE = -1
-"""Target of a vector that has none at an offset."""
 
 _LOGITS_AT_A_TIME = 1 << 24
 """64 MB in float32."""

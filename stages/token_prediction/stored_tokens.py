@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed.features import StoredFeatures
-from permafrost.stages.token_prediction.ranks import NOWHERE
-from permafrost.stages.token_prediction.targets import following_tokens
+from permafrost.stages.token_prediction.targets import NOWHERE, following_tokens
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.layout import TOKEN_IDS
 from permafrost.storage.features.store import FeatureStore

@@ -6,8 +6,10 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
-from permafrost.stages.token_prediction.ranks import NOWHERE
 from permafrost.storage.ragged import Ragged
+
+NOWHERE = -1
+"""Target of a vector that has none at an offset."""
 
 
 def following_tokens(

@@ -5,7 +5,6 @@ R heads that share one, D width of a head.
 """
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,13 +21,9 @@ from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.recording import Recorder, recording
 from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.token_prediction.config import Vector
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.quoting import quoted
-
-Vector = Literal["hidden", "aligned_va", "aligned_wva"]
-"""`hidden`: the residual stream. `aligned_wva`: values weighted by the token's own attention row, through
-the block's output projection, that is the block's attention output. `aligned_va`: the mean of the values of
-the token and all before it, through the same projection."""
 
 
 class _HeadsKept:

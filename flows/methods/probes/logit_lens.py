@@ -1,6 +1,8 @@
 """Ranks of later tokens by the backbone's own unembedding: `kind: logit_lens`."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -10,12 +12,14 @@ from permafrost.flows.methods.method import Upstream
 from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
 from permafrost.flows.stage import Stage
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.extraction.unembedding import require_unembedding
-from permafrost.stages.token_prediction.lens import LogitLensConfig, logit_lens, require_offsets
+from permafrost.stages.token_prediction.config import LogitLensConfig
 from permafrost.stages.token_prediction.prefixes import require_prefixes
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
+
+if TYPE_CHECKING:
+    pass
 
 
 class LogitLensProbe(Probe):
@@ -57,6 +61,8 @@ class ProbeLogitLens(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.token_prediction.lens import logit_lens
+
         target, texts = context.bare_target(node), context.corpus(node.input("corpus")).texts
         method = LogitLensConfig.model_validate(own_config(node))
         backbone = context.backbone.load(target, context.runtime.extract.device)
@@ -67,6 +73,9 @@ class ProbeLogitLens(Stage):
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
+        from permafrost.stages.extraction.unembedding import require_unembedding
+        from permafrost.stages.token_prediction.lens import require_offsets
+
         target = context.bare_target(node)
         require_prefixes(target.recipe, target.sizes)
         require_unembedding(target.files)

@@ -1,7 +1,9 @@
 """How well the next token is predicted from each layer: `kind: next_token`."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +16,16 @@ from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
 from permafrost.flows.nodes.reading import features
 from permafrost.flows.stage import Stage
 from permafrost.stages.extraction.recipes.recipe import encode
-from permafrost.stages.extraction.unembedding import require_unembedding
-from permafrost.stages.token_prediction.next_token import NextTokenConfig, probe_next_token
+from permafrost.stages.token_prediction.config import NextTokenConfig
 from permafrost.stages.token_prediction.prefixes import require_prefixes
 from permafrost.stages.token_prediction.stored_tokens import require_tokens
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.features.layout import TOKEN_IDS
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
+
+if TYPE_CHECKING:
+    pass
 
 
 def _default_predictor(value: Any) -> Any:
@@ -75,6 +79,8 @@ class ProbeNextToken(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.token_prediction.next_token import probe_next_token
+
         (prompt_features,), target = features(node, context), context.bare_target(node)
         corpus = context.corpus(node.input("corpus"))
         scores = probe_next_token(
@@ -86,6 +92,8 @@ class ProbeNextToken(Stage):
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
+        from permafrost.stages.extraction.unembedding import require_unembedding
+
         method, target = _config(node), context.bare_target(node)
         require_prefixes(target.recipe, target.sizes)
         require_unembedding(target.files)

@@ -1,6 +1,8 @@
 """How much a text's vector depends on each of its tokens: `kind: sensitivity`."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -11,14 +13,13 @@ from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.sensitivity.stage import (
-    SensitivityConfig,
-    measure_sensitivity,
-    require_differentiable,
-)
+from permafrost.stages.sensitivity.config import SensitivityConfig, require_differentiable
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
+
+if TYPE_CHECKING:
+    pass
 
 
 class SensitivityMethod(SensitivityConfig):
@@ -83,6 +84,8 @@ class ProbeSensitivity(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.sensitivity.stage import measure_sensitivity
+
         target, texts = context.bare_target(node), context.corpus(node.input("corpus")).texts
         config = SensitivityConfig.model_validate(own_config(node))
         backbone = context.backbone.load(target, context.runtime.extract.device, "float32")

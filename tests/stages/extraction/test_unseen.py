@@ -8,7 +8,7 @@ from torch import Tensor
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.recipes import EchoRecipe, Encoded, resolve_recipe
 from permafrost.stages.finetune.backbone_pass import require_fits
-from permafrost.stages.sensitivity.stage import require_differentiable
+from permafrost.stages.sensitivity.config import require_differentiable
 from permafrost.storage.errors import InputError
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import (

@@ -6,8 +6,8 @@ import torch
 
 from permafrost.stages.extraction.unembedding import Unembedding
 from permafrost.stages.token_prediction import ranks as ranks_module
-from permafrost.stages.token_prediction.ranks import NOWHERE, reciprocal_ranks, target_ranks
-from permafrost.stages.token_prediction.targets import following_tokens
+from permafrost.stages.token_prediction.ranks import reciprocal_ranks, target_ranks
+from permafrost.stages.token_prediction.targets import NOWHERE, following_tokens
 from permafrost.storage.errors import InputError
 from permafrost.storage.ragged import Ragged
 

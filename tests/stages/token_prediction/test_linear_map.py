@@ -6,13 +6,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from permafrost.stages.extraction.unembedding import Unembedding
-from permafrost.stages.token_prediction.linear_map import (
-    Examples,
-    MapConfig,
-    infonce,
-    quality,
-    train_map,
-)
+from permafrost.stages.token_prediction.config import MapConfig
+from permafrost.stages.token_prediction.linear_map import Examples, infonce, quality, train_map
 from permafrost.storage.errors import InputError
 
 

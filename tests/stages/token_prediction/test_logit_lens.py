@@ -22,8 +22,9 @@ from permafrost.stages.extraction.recipes import (
 from permafrost.stages.extraction.unembedding import read_unembedding
 from permafrost.stages.token_prediction import LensScores, LogitLensConfig, logit_lens
 from permafrost.stages.token_prediction.ahead import inputs_to, vectors_by_later_weights
+from permafrost.stages.token_prediction.config import Vector
 from permafrost.stages.token_prediction.prefix_draws import Prefixes, draw_prefixes
-from permafrost.stages.token_prediction.vectors import Vector, token_vectors
+from permafrost.stages.token_prediction.vectors import token_vectors
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.ragged import Ragged
