@@ -17,8 +17,8 @@ import torch
 
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
 from permafrost.stages.graph_encoders.batch import QUERY_NODE, GraphBatch
-from permafrost.stages.graph_encoders.kinds.relational_attention import (
-    RelationalAttention,
+from permafrost.stages.graph_encoders.kinds.relational_attention import RelationalAttention
+from permafrost.stages.graph_encoders.kinds.relational_attention_module import (
     RelationalAttentionModule,
 )
 from tests.stages.graph_encoders.attention_reference import ReferenceEncoder

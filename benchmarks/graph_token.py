@@ -29,16 +29,17 @@ from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.recipes import encode
 from permafrost.stages.extraction.target import ExtractConfig, ExtractTarget, resolve_target
-from permafrost.stages.finetune.backbone_pass import embedding_width, read_states, state_array
-from permafrost.stages.finetune.cached_keys import entering_arrays
+from permafrost.stages.finetune.backbone_pass import embedding_width, read_states
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.data import BackboneTexts, FinetuneData
+from permafrost.stages.finetune.entering import entering_arrays
 from permafrost.stages.finetune.graph_batches import (
     ItemFeatures,
     RandomRows,
     StoredRows,
     texts_of,
 )
+from permafrost.stages.finetune.token_place import state_array
 from permafrost.stages.finetune.train import build_module
 from permafrost.stages.finetune.trainee import GraphTextTrainee
 from permafrost.stages.fit.trainer import Trainer

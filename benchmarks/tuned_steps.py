@@ -28,9 +28,11 @@ from permafrost.stages.extraction.target import (
     ExtractTarget,
     resolve_target,
 )
-from permafrost.stages.finetune.cached_below import CachedBelow, entering_array, forget_below
+from permafrost.stages.finetune.cached_below import CachedBelow, forget_below
+from permafrost.stages.finetune.entering import entering_array
 from permafrost.stages.finetune.live_reader import LiveReader
-from permafrost.stages.finetune.tuned_head import TunedHeadConfig, TunedHeadTrainee
+from permafrost.stages.finetune.tuned_head import TunedHeadTrainee
+from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig
 from permafrost.stages.fit import FitConfig, FitData
 from permafrost.stages.fit.models import TaskFacts, build_model
 from permafrost.stages.fit.run import HeadTrainee

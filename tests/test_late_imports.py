@@ -70,10 +70,13 @@ def test_whoever_plans_draws_nothing_and_loads_no_model_of_transformers() -> Non
 
 
 def test_whoever_plans_imports_nothing_that_computes() -> None:
-    # With the kinds that an experiment of heads, linear classifiers, plain vectors and probes names.
+    # With every kind that an experiment may name but `pyg_relational`, whose class torch-geometric is asked
+    # for.
     kinds = [
         *(f"permafrost.flows.methods.{n}" for n in ("head", "linear", "linear_on_head", "embed")),
         *(f"permafrost.flows.methods.{n}" for n in ("surface", "constant", "layers")),
+        *(f"permafrost.flows.methods.{n}" for n in ("layers_on_heads", "finetuned")),
+        *(f"permafrost.flows.methods.{n}" for n in ("contrastive", "graph_text")),
         *(
             f"permafrost.flows.methods.probes.{n}"
             for n in ("geometry", "layers", "logit_lens", "next_token", "raw_cosine")
@@ -88,6 +91,28 @@ def test_whoever_plans_imports_nothing_that_computes() -> None:
             for n in ("cross_entropy", "cosine_mse", "contrastive")
         ),
         *(f"permafrost.stages.extraction.recipes.{n}" for n in ("plain", "prompts", "htp", "echo")),
+        *(
+            f"permafrost.stages.freeze.{n}"
+            for n in ("autoencoder_siamese", "cosine_mlp", "siamese", "unified", "losses")
+        ),
+        "permafrost.stages.freeze.unified_projection",
+        *(
+            f"permafrost.stages.finetune.tunings.{n}"
+            for n in ("full", "last_blocks", "lora", "probe")
+        ),
+        *(
+            f"permafrost.stages.finetune.losses.{n}"
+            for n in ("alignment", "binary", "choice", "retrieval")
+        ),
+        *(
+            f"permafrost.stages.finetune.models.{n}"
+            for n in ("gt2vec", "graph_network", "text_only")
+        ),
+        *(
+            f"permafrost.stages.graph_encoders.kinds.{n}"
+            for n in ("gcn", "gin", "relational_attention")
+        ),
+        *(f"permafrost.stages.graph_encoders.readouts.{n}" for n in ("attention", "mean")),
     ]
     found = reached(
         "permafrost.flows.build",
@@ -133,6 +158,6 @@ def test_a_run_on_dask_does() -> None:
 
 
 def test_adapters_import_peft_when_they_are_made() -> None:
-    found = reached("permafrost.stages.finetune.tunings.lora")
+    found = reached("permafrost.stages.finetune.adapters")
     assert "transformers" in found
     assert "peft" not in found

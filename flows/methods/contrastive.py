@@ -18,7 +18,7 @@ from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.extraction.capture import LayersText
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.finetune.tuned_head import TunedOptim
+from permafrost.stages.finetune.tuned_head_config import TunedOptim
 from permafrost.stages.finetune.tuning import TUNINGS, Tuning, TuningConfig
 from permafrost.stages.fit.losses.loss import LOSSES, Loss, LossConfig
 from permafrost.stages.metrics.records import Role

@@ -3,13 +3,16 @@
 Every pass runs the backbone: all of it, or its last blocks, which a stored layer is fed to.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Input, Node, Resources, import_path
+from permafrost.flows.graph import Input, Node, Resources
 from permafrost.flows.methods.head import fit_data
 from permafrost.flows.methods.method import Cell, EvaluatedMethod
 from permafrost.flows.nodes.evaluating import Evaluate
@@ -20,41 +23,33 @@ from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.encoder.tuned import TunedVectors
-from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.device import device_name
 from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.stages.finetune.backbone_pass import require_fits
-from permafrost.stages.finetune.cached_below import (
-    CachedBelow,
-    entering_array,
-    forget_below,
-    require_above,
-)
-from permafrost.stages.finetune.live_reader import LiveReader, arrays_of
-from permafrost.stages.finetune.tuned_head import (
-    TunedHeadConfig,
-    TunedHeadResult,
-    TunedOptim,
-    finetune_head,
-    prepared,
-)
-from permafrost.stages.finetune.tuned_head_files import load_tuned_head, save_tuned_head
+from permafrost.stages.finetune.entering import entering_array, require_above
+from permafrost.stages.finetune.read_arrays import arrays_of
+from permafrost.stages.finetune.token_place import require_fits
+from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig, TunedOptim, prepared
 from permafrost.stages.finetune.tuning import Tuning, TuningConfig
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.losses.loss import LossConfig, default_loss
 from permafrost.stages.fit.metrics import Metric
 from permafrost.stages.heads import HeadConfig
 from permafrost.stages.metrics.records import Role
-from permafrost.stages.scoring.score import score
 from permafrost.stages.scoring.scored import ScoreConfig, scored_examples
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    from permafrost.stages.encoder.tuned import TunedVectors
+    from permafrost.stages.extraction.backbone import Backbone
+    from permafrost.stages.finetune.cached_below import CachedBelow
+    from permafrost.stages.finetune.live_reader import LiveReader
+    from permafrost.stages.finetune.tuned_head import TunedHeadResult
 
 
 class FinetunedHead(EvaluatedMethod):
@@ -181,7 +176,7 @@ class FinetunedHead(EvaluatedMethod):
 
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """The head and its backbone on dev and test."""
-        tuned = Input(name="head", ref=fitted.id, loader=import_path(load_tuned_head))
+        tuned = Input(name="head", ref=fitted.id, loader=loaders.TUNED_HEAD)
         return self._node(ScoreTunedHead, cell, "score", {"score": ScoreConfig()}, (tuned,))
 
     def without_vector(self) -> str | None:
@@ -213,7 +208,7 @@ class FinetunedHead(EvaluatedMethod):
 
     def fitted_loader(self) -> object:
         """Reads a head that was trained with its backbone."""
-        return load_tuned_head
+        return loaders.TUNED_HEAD
 
 
 class FinetuneHead(Stage):
@@ -223,6 +218,9 @@ class FinetuneHead(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.finetune.tuned_head import finetune_head
+        from permafrost.stages.finetune.tuned_head_files import save_tuned_head
+
         config = TunedHeadConfig.model_validate(node.config["finetune"])
         target, device = context.bare_target(node), context.runtime.extract.device
         shared = context.backbone
@@ -266,6 +264,8 @@ class ScoreTunedHead(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.scoring.score import score
+
         tuned = context.load(node.input("head"))
         target, device = context.bare_target(node), context.runtime.extract.device
         backbone = context.backbone.own(target, device)
@@ -286,6 +286,8 @@ class EvaluateTunedHead(Evaluate):
 
     @classmethod
     def vectors(cls, node: Node, context: RunContext) -> TunedVectors:
+        from permafrost.stages.encoder.tuned import TunedVectors
+
         tuned = context.load(node.input("fitted"))
         vectors = TunedVectors(tuned.head, tuned.n_backbone_parameters)
         vectors.module.to(context.device)
@@ -296,6 +298,8 @@ def _below(
     node: Node, context: RunContext, config: TunedHeadConfig, backbone: Backbone
 ) -> CachedBelow | None:
     """The stored states that the last blocks run from, if they do; the backbone then forgets the others."""
+    from permafrost.stages.finetune.cached_below import CachedBelow, forget_below
+
     n_blocks = config.train.n_above_cache
     if n_blocks is None:
         return None
@@ -325,6 +329,8 @@ def _reader(
     below: CachedBelow | None,
 ) -> LiveReader:
     """The texts of a node's corpus, computed by a backbone."""
+    from permafrost.stages.finetune.live_reader import LiveReader
+
     texts = list(context.corpus(node.input("corpus")).texts)
     encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
     return LiveReader(backbone, target.recipe, encoded, layer, below)

@@ -4,17 +4,20 @@ All that does not depend on what is trained comes from feature stores: vectors o
 of their own, if one is named), of texts and queries, and of graphs in words.
 """
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import FEATURES, Input, Node, Resources, import_path
+from permafrost.flows.graph import FEATURES, Input, Node, Resources
 from permafrost.flows.methods.method import Cell, Method
 from permafrost.flows.nodes.extraction import extract_node
 from permafrost.flows.nodes.graphs import descriptions_node, graphs_input, graphs_of, labels_node
@@ -32,21 +35,17 @@ from permafrost.stages.extraction.recipes.plain import PlainRecipe
 from permafrost.stages.extraction.recipes.recipe import RecipeConfig, encode
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.stages.finetune.backbone_pass import (
+from permafrost.stages.finetune.cases import require_cases
+from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim, FinetuneScoreConfig
+from permafrost.stages.finetune.entering import entering_arrays
+from permafrost.stages.finetune.losses.loss import GraphTextLossConfig, default_graph_text_loss
+from permafrost.stages.finetune.model import GraphTextModelConfig, default_graph_text_model
+from permafrost.stages.finetune.token_place import (
     ReadAt,
     require_fits,
     require_room_for_token,
     state_array,
 )
-from permafrost.stages.finetune.cached_keys import entering_arrays
-from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim
-from permafrost.stages.finetune.data import BackboneTexts, FinetuneData, require_cases
-from permafrost.stages.finetune.graph_batches import ItemFeatures, StoredRows
-from permafrost.stages.finetune.losses.loss import GraphTextLossConfig, default_graph_text_loss
-from permafrost.stages.finetune.model import GraphTextModelConfig, default_graph_text_model
-from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
-from permafrost.stages.finetune.train import finetune
-from permafrost.stages.finetune.trained import load_finetuned
 from permafrost.stages.finetune.tuning import TuningConfig, frozen_backbone
 from permafrost.stages.graphs.views import Place
 from permafrost.stages.metrics.records import Role
@@ -55,6 +54,10 @@ from permafrost.storage.drafts import DRAFT_PREFIX
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.progress import Progress
 from permafrost.storage.readers import FeatureReader, open_reader
+
+if TYPE_CHECKING:
+    from permafrost.stages.finetune.data import FinetuneData
+    from permafrost.stages.finetune.graph_batches import StoredRows
 
 CHECKPOINT_EVERY_S = 15.0
 """Work that a killed fine-tuning loses, at most, beyond the step it was in."""
@@ -106,7 +109,7 @@ class GraphTextMethod(Method):
     """Only these tasks; every task with graphs if not given."""
 
     @model_validator(mode="after")
-    def _describes_a_stage(self) -> "GraphTextMethod":
+    def _describes_a_stage(self) -> GraphTextMethod:
         try:
             self.config("classification", 0)
         except ValidationError as error:
@@ -251,7 +254,7 @@ class GraphTextMethod(Method):
 
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """A trained model on dev and test."""
-        model = Input(name="model", ref=fitted.id, loader=import_path(load_finetuned))
+        model = Input(name="model", ref=fitted.id, loader=loaders.FINETUNED)
         config = {"score": FinetuneScoreConfig()}
         return self._node(ScoreFinetuned, cell, "score", config, (model,))
 
@@ -267,6 +270,8 @@ class Finetune(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.finetune.train import finetune
+
         config = FinetuneConfig.model_validate(node.config["finetune"])
         data = _data(node, context, config)
         # As the checkpoint of a head: by the artifact's key, in a draft that garbage collection finds.
@@ -307,6 +312,8 @@ class ScoreFinetuned(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.finetune.score import score_finetuned
+
         tuned = context.load(node.input("model"))
         data = _data(node, context, tuned.config)
         config = FinetuneScoreConfig.model_validate(node.config["score"])
@@ -322,6 +329,9 @@ def _device(data: FinetuneData, context: RunContext) -> str:
 
 def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneData:
     """Everything that a node's model reads."""
+    from permafrost.stages.finetune.data import BackboneTexts, FinetuneData
+    from permafrost.stages.finetune.graph_batches import ItemFeatures
+
     corpus = graphs_of(node, context)
     model, tunes = config.model, config.train.changes_states
     labels = descriptions = live = described = None
@@ -387,6 +397,8 @@ def _place(source: Input) -> tuple[str, str]:
 
 def _rows(node: Node, context: RunContext, name: str, digests: Sequence[str]) -> StoredRows:
     """Vectors of texts, from the one array that a node reads under a name."""
+    from permafrost.stages.finetune.graph_batches import StoredRows
+
     store, array = _place(node.input(name))
     opened = FeatureStore.open(store_folder(context.home, store))
     budget = context.runtime.memory_bytes

@@ -310,7 +310,8 @@ class FitLayers(Stage):
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
-        from permafrost.stages.freeze.corpus import require_encoders, require_pairs
+        from permafrost.stages.freeze.graded import require_pairs
+        from permafrost.stages.freeze.pretrained_layers import require_encoders
 
         config, label_range = _fit_config(node)
         require_pairs(context.corpus(node.input("corpus")), label_range)
@@ -327,7 +328,7 @@ def _layers(arrays: Sequence[str]) -> list[Index]:
 
 def _for_layers(pretrained: "LayerAutoencoders", node: Node) -> "LayerAutoencoders":
     """Those of the layers that a fit reads."""
-    from permafrost.stages.freeze.corpus import places_of
+    from permafrost.stages.freeze.pretrained_layers import places_of
 
     theirs = _layers(node.run_facts["encoders"]["arrays"])
     places = places_of(_layers(arrays_of(node)), theirs)

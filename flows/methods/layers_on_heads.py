@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.graph import Input, Node
 from permafrost.flows.methods.layers import latents
 from permafrost.flows.methods.method import Cell, Method
 from permafrost.flows.nodes.reading import arrays_of
@@ -19,7 +20,7 @@ from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS, MAX_WIDTH
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.freeze.config import PairFitConfig
-from permafrost.stages.freeze.corpus import fit_corpus, require_pairs, score_corpus
+from permafrost.stages.freeze.graded import require_pairs
 from permafrost.stages.freeze.layers_head import heads_with_vectors
 from permafrost.stages.freeze.losses import PairLossConfig
 from permafrost.stages.scoring.similarity import SimilarityConfig
@@ -102,8 +103,6 @@ class LayersOnHeadsMethod(Method):
 
     def _built_on(self, cell: Cell) -> tuple[tuple[Input, ...], dict[str, Any], tuple[str, ...]]:
         """Corpus, features and heads; what running needs of them; and what has to be done first."""
-        from permafrost.stages.freeze.pair_fit import load_pair_fit
-
         arrays: dict[str, list[str]] = {}
         fitted: list[Input] = []
         of: dict[str, Cell] = {}
@@ -113,7 +112,7 @@ class LayersOnHeadsMethod(Method):
             assert head is not None, "the experiment was checked for it"
             arrays[name], of[head.recipe] = list(head.arrays(cell.upstream.sizes)), own
             node = cell.upstream.fitted(name, cell.task, cell.seed)
-            fitted.append(Input(name="single", ref=node.id, loader=import_path(load_pair_fit)))
+            fitted.append(Input(name="single", ref=node.id, loader=loaders.PAIR_FIT))
         ((recipe, of_one),) = of.items()
         union = list(dict.fromkeys(a for own in arrays.values() for a in own))
         read = of_one.reading(recipe, union)
@@ -147,7 +146,7 @@ class LayersOnHeadsMethod(Method):
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """The MLP on dev and test."""
         inputs, run_facts, after = self._built_on(cell)
-        head = Input(name="head", ref=fitted.id, loader=import_path(score_corpus))
+        head = Input(name="head", ref=fitted.id, loader=loaders.LAYERS_SCORE)
         return ScoreOnHeads.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
             {
@@ -167,6 +166,8 @@ class FitOnHeads(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.freeze.corpus import fit_corpus
+
         config = PairFitConfig.model_validate(node.config["pairs"])
         corpus, label_range = context.corpus(node.input("corpus")), _label_range(node)
         with checkpoint_file(node, context) as path:
@@ -189,6 +190,8 @@ class ScoreOnHeads(Stage):
 
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.freeze.corpus import score_corpus
+
         config = SimilarityConfig.model_validate(node.config["similarity"])
         corpus, folder = context.corpus(node.input("corpus")), context.open(node.input("head"))
         result = score_corpus(config, folder, _codes(node, context), corpus)

@@ -15,11 +15,11 @@ from permafrost.stages.extraction.lengths import measure
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractTarget, target_of_store
-from permafrost.stages.finetune.backbone_pass import require_room_for_token
 from permafrost.stages.finetune.data import BackboneTexts, FinetuneData
 from permafrost.stages.finetune.embedding import embed_items, require_embeds
 from permafrost.stages.finetune.graph_batches import ItemFeatures
-from permafrost.stages.finetune.model import GraphTextModule
+from permafrost.stages.finetune.module import GraphTextModule
+from permafrost.stages.finetune.token_place import require_room_for_token
 from permafrost.stages.finetune.trained import Finetuned, load_finetuned
 from permafrost.stages.graphs.assembling import corpus_of_items
 from permafrost.stages.graphs.given import (

@@ -16,7 +16,7 @@ from permafrost.stages.encoder.vectors import Name
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.finetune.graph_batches import ItemFeatures, Rows
-from permafrost.stages.finetune.model import GraphTextModule
+from permafrost.stages.finetune.module import GraphTextModule
 from permafrost.stages.graphs.given import TextRows
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress, SilentProgress

@@ -24,8 +24,9 @@ from permafrost.stages.extraction.files import (
     tokenizer_files,
 )
 from permafrost.stages.extraction.quiet import quiet_loading
+from permafrost.stages.finetune.tuned import TUNED, Tuned, joined_state
 from permafrost.stages.finetune.tuned_head_files import BACKBONE, RECORD
-from permafrost.stages.finetune.tuning import TUNED, Tuned, Tuning, TuningConfig, joined_state
+from permafrost.stages.finetune.tuning import Tuning, TuningConfig
 from permafrost.stages.kinds import require_known
 from permafrost.storage.adapted_stores import MODEL
 from permafrost.storage.errors import CorruptDataError, NotFoundError

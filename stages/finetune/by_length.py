@@ -17,7 +17,8 @@ from torch import Tensor
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import Recipe
-from permafrost.stages.finetune.backbone_pass import ReadAt, TokenPlace, read_states
+from permafrost.stages.finetune.backbone_pass import read_states
+from permafrost.stages.finetune.token_place import ReadAt, TokenPlace
 
 PASS_TOKENS = {"cpu": 32, "cuda": 4096}
 """Tokens of padding that one more pass has to save, by device: what it costs to start one."""

@@ -21,29 +21,11 @@ from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.batch import Batch
-from permafrost.stages.extraction.capture import ArrayName
-from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.finetune.backbone_pass import embedding_width
 from permafrost.stages.finetune.wrapping import Forward, wrapped
 from permafrost.storage.errors import InputError
 from permafrost.storage.ragged import Ragged
 from permafrost.storage.readers import FeatureReader
-
-
-def entering_array(n_blocks: int, sizes: BackboneSizes) -> str:
-    """The stored array of what enters the first of the last `n_blocks` blocks, one row per token."""
-    return ArrayName("hidden", None, sizes.n_layers - n_blocks).text
-
-
-def require_above(n_blocks: int, array: str, sizes: BackboneSizes) -> None:
-    """Raises: InputError: an array that is read is not made by the last `n_blocks` blocks."""
-    last_below = sizes.n_layers - n_blocks
-    if ArrayName.parse(array).block(sizes) <= last_below:
-        raise InputError(
-            f"the head reads {array}, but with below: cached the first block that runs is "
-            f"{last_below + 1} of {sizes.n_layers}, so nothing that is trained would reach it; read "
-            f"hidden/{last_below + 1} or a later one, train more blocks, or use a cached head (kind head)"
-        )
 
 
 @dataclass(frozen=True)

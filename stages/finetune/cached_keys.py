@@ -22,17 +22,12 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.batch import Batch
 from permafrost.stages.extraction.capture import ArrayName, Index
 from permafrost.stages.extraction.recording import Recorder, recording
-from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.finetune.backbone_pass import embedding_width, state_array
+from permafrost.stages.finetune.backbone_pass import embedding_width
+from permafrost.stages.finetune.token_place import state_array
 from permafrost.stages.finetune.wrapping import Forward, wrapped
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged
-
-
-def entering_arrays(sizes: BackboneSizes) -> tuple[str, ...]:
-    """The stored arrays of what enters blocks 1..L, one row per token."""
-    return tuple(ArrayName("hidden", None, k).text for k in range(sizes.n_layers))
 
 
 def read_behind(

@@ -1,16 +1,13 @@
 """The config of a fine-tuning: a graph-text model, its loss, and its training."""
 
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
-from torch import nn
 
-from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
-from permafrost.stages.finetune.backbone_pass import ReadAt
+from permafrost.stages.bounds import MAX_SEED, MAX_STEPS, MAX_TEXTS
 from permafrost.stages.finetune.losses.loss import GraphTextLossConfig, ScoreLoss
 from permafrost.stages.finetune.model import GraphTextModelConfig
+from permafrost.stages.finetune.token_place import ReadAt
 from permafrost.stages.finetune.tuning import TuningConfig, frozen_backbone
 from permafrost.stages.fit.grid import flat
 
@@ -141,22 +138,10 @@ class FinetuneConfig(BaseModel):
         return dict(flat(plain))
 
 
-def finetune_optimizer(config: FinetuneOptim, module: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser of a module's trainable parameters."""
-    groups = [
-        {"params": list(some), "weight_decay": decay} for some, decay in _groups(config, module)
-    ]
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=config.lr)
-    return torch.optim.RAdam(groups, lr=config.lr, decoupled_weight_decay=True)
+class FinetuneScoreConfig(BaseModel):
+    """How a trained model is scored."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-def _groups(config: FinetuneOptim, module: nn.Module) -> Iterable[tuple[list[nn.Parameter], float]]:
-    trained = [p for p in module.parameters() if p.requires_grad]
-    # Biases and the weights of norms are vectors.
-    is_spared = [config.decayed == "matrices" and p.ndim < 2 for p in trained]
-    decayed = [p for p, spared in zip(trained, is_spared, strict=True) if not spared]
-    others = [p for p, spared in zip(trained, is_spared, strict=True) if spared]
-    return [
-        (some, decay) for some, decay in ((decayed, config.weight_decay), (others, 0.0)) if some
-    ]
+    n_graphs: int = Field(default=6, ge=0, le=MAX_TEXTS)
+    """Maximum number of test cases whose graphs are kept with the attention in them, spread evenly."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-import pyarrow.compute as pc
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
@@ -18,9 +17,10 @@ from torch import Tensor
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import Recipe
-from permafrost.stages.finetune.backbone_pass import TokenPlace, embedding_width
+from permafrost.stages.finetune.backbone_pass import embedding_width
 from permafrost.stages.finetune.by_length import read_by_length
 from permafrost.stages.finetune.cached_keys import read_behind
+from permafrost.stages.finetune.cases import Cases, cases_of
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.graph_batches import (
     ItemFeatures,
@@ -32,33 +32,12 @@ from permafrost.stages.finetune.graph_batches import (
     texts_of,
 )
 from permafrost.stages.finetune.losses.loss import ScoreLoss
-from permafrost.stages.finetune.model import ItemBatch, ModelFacts
+from permafrost.stages.finetune.module import ItemBatch, ModelFacts
 from permafrost.stages.finetune.recomputing import recomputing
-from permafrost.stages.finetune.tuning import Tuned
+from permafrost.stages.finetune.token_place import TokenPlace
+from permafrost.stages.finetune.tuned import Tuned
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
-from permafrost.storage.errors import InputError
-from permafrost.storage.quoting import quoted
-from permafrost.storage.ragged import Ragged, offsets_of
 from permafrost.storage.readers import FeatureReader
-
-SPLITS = ("dev", "test")
-"""The scored splits."""
-
-
-@dataclass(frozen=True)
-class Cases:
-    """What is asked: items of each case, and its label."""
-
-    items: Ragged
-    """int64."""
-    labels: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, indices: NDArray[np.int64]) -> "Cases":
-        """The cases at these indices."""
-        return Cases(self.items.take(indices), self.labels[indices])
 
 
 @dataclass(frozen=True)
@@ -84,23 +63,8 @@ class FinetuneData:
     it."""
 
     def cases(self, split: str) -> Cases:
-        """The cases of a split, in their order.
-
-        Raises:
-            InputError: there are none.
-        """
-        column = self.corpus.cases.column("split")
-        rows = self.corpus.cases.filter(pc.equal(column, split))
-        if not rows.num_rows:
-            have = ", ".join(pc.unique(column).to_pylist()) or "none"
-            raise InputError(
-                f"the corpus has no {split} cases (its splits: {have}); a model is trained on train, chosen "
-                f"on dev and scored on test. Give cases of {split}"
-            )
-        items = rows.column("items").combine_chunks()
-        counts = pc.list_value_length(items).to_numpy().astype(np.int64)
-        flat = pc.list_flatten(items).to_numpy().astype(np.int64)
-        return Cases(Ragged(flat, offsets_of(counts)), rows.column("label").to_numpy())
+        """The cases of a split, in their order; raises as `cases_of`."""
+        return cases_of(self.corpus, split)
 
     def facts(self, config: FinetuneConfig) -> ModelFacts:
         """What a model is built for."""
@@ -202,31 +166,3 @@ def _behind(
     texts, at = np.unique(rows, return_inverse=True)
     stored = (next(reader.subset(texts).in_order(len(texts)))[1] for reader in entering)
     return read_behind(backbone, [one.take(at) for one in stored], tokens)
-
-
-def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
-    """Raises: InputError: the loss is of another kind of task, a split is missing, or the batches are too
-    small for it."""
-    if corpus.task not in config.loss.task_kinds:
-        raise InputError(
-            f"the loss {quoted(config.loss.kind)} is made for {', '.join(config.loss.task_kinds)}, and the "
-            f"corpus is of kind {corpus.task}; use a loss for this kind"
-        )
-    data = FinetuneData(corpus, ItemFeatures(None, None), None)
-    n_train = len(data.cases("train"))
-    least = config.loss.least_batch
-    if min(n_train, config.optim.batch_size) < least:
-        raise InputError(
-            f"the loss {quoted(config.loss.kind)} needs batches of at least {least} cases, but there are "
-            f"{n_train} in train and optim.batch_size is {config.optim.batch_size}"
-        )
-    if config.metric == "accuracy":
-        for split in SPLITS:
-            data.cases(split)
-        return
-    judged = pc.unique(corpus.judgements.column("split")).to_pylist()
-    if missing := [split for split in SPLITS if split not in judged]:
-        raise InputError(
-            f"the corpus has no judgements of {' and '.join(missing)} (of {', '.join(judged) or 'none'}), by "
-            "which a retrieval is chosen on dev and scored on test; give some"
-        )

@@ -6,7 +6,7 @@ from jaxtyping import Float32
 
 from permafrost.stages.extraction.memory import is_out_of_memory
 from permafrost.stages.finetune.data import FinetuneData
-from permafrost.stages.finetune.model import GraphTextModule
+from permafrost.stages.finetune.module import GraphTextModule
 from permafrost.stages.finetune.trained import Finetuned
 from permafrost.stages.finetune.trainee import SCORED_AT_A_TIME
 from permafrost.storage.errors import InputError, PermafrostError

@@ -7,7 +7,8 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from permafrost.stages.finetune.data import Cases, FinetuneData
+from permafrost.stages.finetune.cases import Cases
+from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_batches import texts_of
 from permafrost.stages.finetune.trainee import GraphTextTrainee
 from permafrost.stages.graph_encoders.batch import GraphBatch

@@ -4,7 +4,7 @@ Axes: i items, n nodes, d width of features.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from permafrost.stages.finetune.model import QueryNode
 from permafrost.stages.graph_encoders.batch import GraphBatch
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.node_types import N_QUERY_RELATIONS, OTHER, QUERY_NODE, n_relations
@@ -82,10 +83,6 @@ class ItemFeatures:
     """Of items: their graph in words, and their text."""
     entering: tuple[FeatureReader, ...] | None = None
     """Of all texts, what enters each block of the backbone at every token."""
-
-
-QueryNode = Literal["stored", "hidden"]
-"""`hidden`: nothing of the text reaches the graph, neither the query's vector nor which nodes it names."""
 
 
 def graph_batch(

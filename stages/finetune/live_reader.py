@@ -13,52 +13,25 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.batch import Batch as Padded
 from permafrost.stages.extraction.capture import (
     ArrayName,
-    CaptureItem,
     Index,
     What,
     deepest_block,
-    in_order,
 )
 from permafrost.stages.extraction.forward import padded_batch
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.recording import Leave, Recorder, recording
-from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.finetune.by_length import PASS_TOKENS, passes
 from permafrost.stages.finetune.cached_below import CachedBelow, run_above
-from permafrost.storage.errors import InputError
-from permafrost.storage.quoting import quoted
+from permafrost.stages.finetune.read_arrays import arrays_of
 from permafrost.storage.ragged import Ragged, offsets_of
 from permafrost.storage.readers import Batch
-
-
-def arrays_of(layer: str, sizes: BackboneSizes) -> tuple[ArrayName, ...]:
-    """The arrays that a `layer` names: one, such as `hidden/6`, or several of one kind, such as
-    `values/half`, in ascending order. Layers are written as in `capture`.
-
-    Raises:
-        InputError: no such arrays, or the backbone does not have them.
-    """
-    what, _, layers = layer.partition("/")
-    if what == "pooled":
-        name = ArrayName.parse(layer)
-        name.require(sizes)
-        return (name,)
-    try:
-        item = CaptureItem.model_validate({"what": what, "layers": layers})
-    except ValidationError:
-        raise InputError(
-            f"{quoted(layer)} is no layer that can be computed; write one, such as hidden/6, hidden/final or "
-            "pooled/hidden_last/6, or several, which are averaged, such as values/half or values/4-6,9"
-        ) from None
-    return tuple(ArrayName.parse(name) for name in in_order(n.text for n in item.names(sizes)))
 
 
 class _LateRecorder(Recorder):

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from permafrost.stages.finetune.model import Embedded
+from permafrost.stages.finetune.module import Embedded
 
 Embed = Callable[[NDArray[np.int64]], Embedded]
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
-from permafrost.stages.bounds import MAX_TEXTS
-from permafrost.stages.finetune.data import SPLITS, Cases, FinetuneData, require_cases
+from permafrost.stages.finetune.cases import SPLITS, Cases, require_cases
+from permafrost.stages.finetune.config import FinetuneScoreConfig
+from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_attention import graph_attention
 from permafrost.stages.finetune.search import Search, ndcg_at_10, searched
 from permafrost.stages.finetune.trained import Finetuned
@@ -27,15 +27,6 @@ from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.stages.metrics.records import write_metrics
 from permafrost.stages.metrics.vector_map import spread_evenly
-
-
-class FinetuneScoreConfig(BaseModel):
-    """How a trained model is scored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    n_graphs: int = Field(default=6, ge=0, le=MAX_TEXTS)
-    """Maximum number of test cases whose graphs are kept with the attention in them, spread evenly."""
 
 
 @dataclass(frozen=True)

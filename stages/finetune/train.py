@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
+from permafrost.stages.finetune.cases import require_cases
 from permafrost.stages.finetune.config import FinetuneConfig
-from permafrost.stages.finetune.data import FinetuneData, require_cases
-from permafrost.stages.finetune.model import GraphTextModule
+from permafrost.stages.finetune.data import FinetuneData
+from permafrost.stages.finetune.module import GraphTextModule
 from permafrost.stages.finetune.trained import FinetuneResult
 from permafrost.stages.finetune.trainee import GraphTextTrainee
 from permafrost.stages.fit.checkpoint import Checkpoint, train_resumably

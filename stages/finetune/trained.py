@@ -16,9 +16,9 @@ from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.finetune.config import FinetuneConfig
-from permafrost.stages.finetune.model import GraphTextModule, ModelFacts
+from permafrost.stages.finetune.module import GraphTextModule, ModelFacts
 from permafrost.stages.finetune.trainee import Aligned, GraphTextTrainee
-from permafrost.stages.finetune.tuning import Tuned, joined_state, split_state
+from permafrost.stages.finetune.tuned import Tuned, joined_state, split_state
 from permafrost.stages.fit.history import (
     EpochRecord,
     StepRecord,

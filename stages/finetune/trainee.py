@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from permafrost.stages.finetune.config import FinetuneConfig, finetune_optimizer
-from permafrost.stages.finetune.data import Cases, FinetuneData
+from permafrost.stages.finetune.cases import Cases
+from permafrost.stages.finetune.config import FinetuneConfig
+from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.fitting import Fitting
 from permafrost.stages.finetune.losses.loss import ScoreLoss, VectorLoss
-from permafrost.stages.finetune.model import Embedded, GraphTextModule
+from permafrost.stages.finetune.module import Embedded, GraphTextModule
+from permafrost.stages.finetune.optimizer import finetune_optimizer
 from permafrost.stages.finetune.parts import gradients_in_parts, joined, parts_of
 from permafrost.stages.finetune.search import ndcg_at_10, searched
 from permafrost.stages.fit.optim import limits_of

@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
-from permafrost.stages.finetune.tuned_head import TunedHeadConfig, TunedHeadResult
-from permafrost.stages.finetune.tuning import TUNED, joined_state, split_state
+from permafrost.stages.finetune.tuned import TUNED, joined_state, split_state
+from permafrost.stages.finetune.tuned_head import TunedHeadResult
+from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig
 from permafrost.stages.fit.grid import flat
 from permafrost.stages.fit.trained import LoadedHead, load_head
 from permafrost.stages.kinds import require_known

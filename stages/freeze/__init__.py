@@ -7,18 +7,12 @@ from permafrost.stages.late_names import late_names
 if TYPE_CHECKING:
     from permafrost.stages.freeze.autoencoder_siamese import AutoencoderSiameseHead
     from permafrost.stages.freeze.config import AutoencoderConfig, PairFitConfig, Scale
-    from permafrost.stages.freeze.corpus import (
-        fit_corpus,
-        graded_pairs,
-        places_of,
-        require_encoders,
-        require_pairs,
-        score_corpus,
-    )
+    from permafrost.stages.freeze.corpus import fit_corpus, score_corpus
     from permafrost.stages.freeze.cosine_mlp import CosineMlpHead
     from permafrost.stages.freeze.encoder_sizes import EncoderSizes
     from permafrost.stages.freeze.encoders import LayerAutoencoders
     from permafrost.stages.freeze.fit_pairs import predict
+    from permafrost.stages.freeze.graded import GradedPairs, graded_pairs, require_pairs
     from permafrost.stages.freeze.latents import read_latents
     from permafrost.stages.freeze.layers_head import (
         LAYERS_HEADS,
@@ -35,15 +29,11 @@ if TYPE_CHECKING:
         PairLossConfig,
         Variance,
     )
-    from permafrost.stages.freeze.pair_fit import (
-        GradedPairs,
-        PairEpoch,
-        PairFitResult,
-        load_pair_fit,
-    )
+    from permafrost.stages.freeze.pair_fit import PairEpoch, PairFitResult, load_pair_fit
     from permafrost.stages.freeze.pair_heads import EncodedHead, PairHead, Unified
     from permafrost.stages.freeze.pretrain import require_texts
     from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch, load_autoencoders
+    from permafrost.stages.freeze.pretrained_layers import places_of, require_encoders
     from permafrost.stages.freeze.siamese import SiameseHead
     from permafrost.stages.freeze.unified import UnifiedHead
     from permafrost.stages.freeze.unified_projection import UnifiedProjectionHead

@@ -3,17 +3,19 @@
 Source: FREEZE!, 4.2.3.
 """
 
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 from pydantic import Field
-from torch import nn
 
 from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
-from permafrost.stages.freeze.encoders import Dropout, autoencoder_encoders
 from permafrost.stages.freeze.layers_head import AutoencodedHead, Output
-from permafrost.stages.freeze.pair_heads import LayerwiseSiamese, PairHead
-from permafrost.stages.heads.initialise import linear
+
+if TYPE_CHECKING:
+    import torch
+
+    from permafrost.stages.freeze.pair_heads import PairHead
 
 
 class AutoencoderSiameseHead(AutoencodedHead):
@@ -34,6 +36,12 @@ class AutoencoderSiameseHead(AutoencodedHead):
 
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `LayerwiseSiamese`."""
+        from torch import nn
+
+        from permafrost.stages.freeze.encoders import Dropout, autoencoder_encoders
+        from permafrost.stages.freeze.pair_heads import LayerwiseSiamese
+        from permafrost.stages.heads.initialise import linear
+
         encoders = autoencoder_encoders(self.encoders, n_layers, d_model, generator)
         layers: list[nn.Module] = []
         for d_in in [n_layers] + [self.hidden] * (self.n_hidden - 1):

@@ -24,8 +24,9 @@ from permafrost.stages.freeze.encoders import (
     dropout_states,
     load_dropout_states,
 )
+from permafrost.stages.freeze.graded import GradedPairs
 from permafrost.stages.freeze.latents import LEAST, gather
-from permafrost.stages.freeze.pair_fit import GradedPairs, PairEpoch, PairFitResult, new_head
+from permafrost.stages.freeze.pair_fit import PairEpoch, PairFitResult, new_head
 from permafrost.stages.freeze.pair_heads import PairHead
 from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.storage.errors import PermafrostError

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from jaxtyping import Float64, Int64
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -22,50 +20,9 @@ from permafrost.stages.freeze.pair_heads import PairHead, Unified
 from permafrost.stages.freeze.scaling import scaling
 from permafrost.stages.kinds import require_known
 from permafrost.stages.metrics.records import EPOCHS, HISTORY
-from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class GradedPairs:
-    """Pairs of texts, as row indices into the latents, with their similarities."""
-
-    pairs: Int64[np.ndarray, "n 2"]
-    labels: Float64[np.ndarray, " n"]
-    """Between 0 and 1."""
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def require(self, split: str, n_texts: int) -> None:
-        """Check the pairs of a split against the number of texts.
-
-        Raises:
-            InputError: there are fewer than two pairs, a label is outside 0..1, all labels are equal, or a
-                text does not exist.
-        """
-        if len(self) < 2:
-            raise InputError(
-                f"{split} has {len(self)} pairs; give at least 2, since one pair has no variance and no "
-                "correlation"
-            )
-        wrong = np.flatnonzero(~((self.labels >= 0) & (self.labels <= 1)))
-        if len(wrong):
-            raise InputError(
-                f"{len(wrong)} of {len(self)} {split} labels lie outside 0 to 1 (the first is "
-                f"{self.labels[wrong[0]]:.6g}); divide them by the highest grade of their scale"
-            )
-        if np.ptp(self.labels) == 0:
-            raise InputError(
-                f"all {len(self)} {split} labels are {self.labels[0]:.6g}, so there is nothing to learn or "
-                "to correlate with; use a split with different labels"
-            )
-        if self.pairs.min() < 0 or self.pairs.max() >= n_texts:
-            raise InputError(
-                f"{split} pairs name texts {self.pairs.min()} to {self.pairs.max()}, but there are latents "
-                f"for {n_texts}; read the latents of this corpus"
-            )
 
 
 def new_head(config: PairFitConfig, n_layers: int, d_model: int) -> PairHead:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from permafrost.stages.freeze.encoders import LayerAutoencoders, LayerEncoders
 from permafrost.stages.freeze.layers_head import Output
 from permafrost.stages.freeze.scaling import AsTheyAre
+from permafrost.stages.heads.initialise import linear
 from permafrost.storage.errors import InputError
 
 _LEAST = 1e-24
@@ -130,3 +131,52 @@ class Unified(EncodedHead):
         """Similarity of each pair, in [0, 1]."""
         # Rounding may push a cosine past 1.
         return ((1 + cosines(self.embed(a), self.embed(b))) / 2).clamp(0, 1)
+
+
+class CosineMlp(PairHead):
+    """Standardised cosines of the raw latents, an MLP with ReLU, sigmoid.
+
+    A single mean and standard deviation serve all layers. We differ: the notebook computes them on the very
+    split that is scored, we on train.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, n_layers: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            linear(n_layers, hidden, generator), nn.ReLU(), linear(hidden, 1, generator)
+        )
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("deviation", torch.ones(()))
+
+    def prepare(
+        self, pairs: Iterable[tuple[Float[Tensor, "n l d"], Float[Tensor, "n l d"]]]
+    ) -> None:
+        """Compute mean and standard deviation from the cosines of the train pairs."""
+        self.standardise_by(torch.cat([cosines(a, b) for a, b in pairs]))
+
+    def standardise_by(self, cosines_NL: Float[Tensor, "n l"]) -> None:
+        """Set mean and standard deviation to those of these cosines.
+
+        Raises:
+            InputError: all cosines are equal.
+        """
+        deviation = cosines_NL.double().std()
+        if not deviation > 0:
+            raise InputError(
+                f"all {cosines_NL.numel()} cosines of the train pairs are {cosines_NL.flatten()[0]:.6g}, "
+                "so they cannot be standardised; give pairs of different texts"
+            )
+        self.mean.copy_(cosines_NL.double().mean())
+        self.deviation.copy_(deviation)
+
+    def forward(self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]) -> Float[Tensor, " n"]:
+        """Similarity of each pair, in [0, 1]."""
+        standard_NL = (cosines(a, b) - self.mean) / self.deviation
+        return self.mlp(standard_NL).squeeze(-1).sigmoid()
+
+    def codes(self, x: Float[Tensor, "n l d"]) -> list[Float[Tensor, "n _"]]:
+        """The latents themselves."""
+        return list(x.unbind(dim=1))

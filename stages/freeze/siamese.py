@@ -3,22 +3,19 @@
 Source: FREEZE!, 4.2.2, widths and activations as in the released notebooks.
 """
 
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 from pydantic import Field
-from torch import nn
 
 from permafrost.stages.bounds import MAX_WIDTH
-from permafrost.stages.freeze.encoders import (
-    LayerEncoders,
-    LayerGroups,
-    StackedLinear,
-    StackedNorm,
-)
 from permafrost.stages.freeze.layers_head import LayersHead, Output
-from permafrost.stages.freeze.pair_heads import LayerwiseSiamese, PairHead
-from permafrost.stages.heads.initialise import linear
+
+if TYPE_CHECKING:
+    import torch
+
+    from permafrost.stages.freeze.pair_heads import PairHead
 
 
 class SiameseHead(LayersHead):
@@ -37,6 +34,12 @@ class SiameseHead(LayersHead):
 
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `LayerwiseSiamese`."""
+        from torch import nn
+
+        from permafrost.stages.freeze.pair_heads import LayerwiseSiamese
+        from permafrost.stages.freeze.siamese_encoders import siamese_encoders
+        from permafrost.stages.heads.initialise import linear
+
         encoders = siamese_encoders(n_layers, d_model, self.d_code, generator)
         mlp = nn.Sequential(
             linear(n_layers, self.hidden, generator),
@@ -45,18 +48,3 @@ class SiameseHead(LayersHead):
             linear(self.hidden, 1, generator),
         )
         return LayerwiseSiamese(encoders, mlp, self.output)
-
-
-def siamese_encoders(
-    n_layers: int, d_model: int, d_code: int, generator: torch.Generator
-) -> LayerEncoders:
-    """Three linear layers per encoder with GELU in between; a layer norm after the first."""
-    network = nn.Sequential(
-        StackedLinear(n_layers, d_model, d_code, generator),
-        StackedNorm(n_layers, d_code),
-        nn.GELU(),
-        StackedLinear(n_layers, d_code, d_code, generator),
-        nn.GELU(),
-        StackedLinear(n_layers, d_code, d_code, generator),
-    )
-    return LayerEncoders(d_model, [d_code], LayerGroups([n_layers], [network]))

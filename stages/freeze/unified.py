@@ -1,19 +1,17 @@
-"""One embedding per text from the codes of all layers.
+"""One embedding per text from the codes of all layers."""
 
-Axes: n texts, l layers, c width of a code, e of an embedding.
-"""
+from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from jaxtyping import Float
 from pydantic import model_validator
-from torch import Tensor, nn
 
-from permafrost.stages.freeze.encoders import autoencoder_encoders
 from permafrost.stages.freeze.layers_head import AutoencodedHead
-from permafrost.stages.freeze.pair_heads import PairHead, Unified
+
+if TYPE_CHECKING:
+    import torch
+
+    from permafrost.stages.freeze.pair_heads import PairHead
 
 
 class UnifiedHead(AutoencodedHead):
@@ -32,7 +30,7 @@ class UnifiedHead(AutoencodedHead):
     weight for each layer (a softmax), or with weights from a learnt query, which differ from text to text."""
 
     @model_validator(mode="after")
-    def _codes_can_be_averaged(self) -> "UnifiedHead":
+    def _codes_can_be_averaged(self) -> UnifiedHead:
         sizes = self.encoders
         widths = {sizes.early, sizes.late} if sizes.widths is None else {*sizes.widths}
         if self.join != "concatenate" and len(widths) > 1:
@@ -44,6 +42,10 @@ class UnifiedHead(AutoencodedHead):
 
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `Unified`."""
+        from permafrost.stages.freeze.code_joins import Attended, Average, Concatenate, Weighted
+        from permafrost.stages.freeze.encoders import autoencoder_encoders
+        from permafrost.stages.freeze.pair_heads import Unified
+
         encoders = autoencoder_encoders(self.encoders, n_layers, d_model, generator)
         joins = {
             "concatenate": Concatenate,
@@ -52,45 +54,3 @@ class UnifiedHead(AutoencodedHead):
             "attention": lambda: Attended(encoders.widths[0], generator),
         }
         return Unified(encoders, joins[self.join]())
-
-
-class Concatenate(nn.Module):
-    """Concatenated codes."""
-
-    def forward(self, codes: Sequence[Float[Tensor, "n _"]]) -> Float[Tensor, "n e"]:
-        """The embedding of each text."""
-        return torch.cat(list(codes), dim=1)
-
-
-class Average(nn.Module):
-    """The mean code."""
-
-    def forward(self, codes: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n c"]:
-        """The embedding of each text."""
-        return torch.stack(list(codes)).mean(dim=0)
-
-
-class Weighted(nn.Module):
-    """The mean code, with a learnt weight for each layer; all are equal at first."""
-
-    def __init__(self, n_layers: int) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.zeros(n_layers))
-
-    def forward(self, codes: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n c"]:
-        """The embedding of each text."""
-        return torch.einsum("l,lnc->nc", self.logits.softmax(dim=0), torch.stack(list(codes)))
-
-
-class Attended(nn.Module):
-    """The mean code, with weights from the scaled products of a learnt query with the codes."""
-
-    def __init__(self, width: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.query = nn.Parameter(torch.randn(width, generator=generator))
-
-    def forward(self, codes: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n c"]:
-        """The embedding of each text."""
-        codes_LNC = torch.stack(list(codes))
-        weights_LN = (codes_LNC @ self.query / codes_LNC.shape[-1] ** 0.5).softmax(dim=0)
-        return torch.einsum("ln,lnc->nc", weights_LN, codes_LNC)

@@ -1,21 +1,21 @@
 """One embedding per text: the sum over layers of each code's up-projection.
 
-Source: FREEZE!, 4.3. Axes: n texts, e width of an embedding.
+Source: FREEZE!, 4.3.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-import torch
-from jaxtyping import Float
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 from pydantic import Field
-from torch import Tensor, nn
 
 from permafrost.stages.bounds import MAX_WIDTH
-from permafrost.stages.freeze.encoders import autoencoder_encoders
 from permafrost.stages.freeze.layers_head import AutoencodedHead
-from permafrost.stages.freeze.pair_heads import PairHead, Unified
-from permafrost.stages.heads.initialise import linear
+
+if TYPE_CHECKING:
+    import torch
+
+    from permafrost.stages.freeze.pair_heads import PairHead
 
 
 class UnifiedProjectionHead(AutoencodedHead):
@@ -34,19 +34,11 @@ class UnifiedProjectionHead(AutoencodedHead):
 
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `Unified`."""
+        from permafrost.stages.freeze.code_joins import SumOfProjections
+        from permafrost.stages.freeze.encoders import autoencoder_encoders
+        from permafrost.stages.freeze.pair_heads import Unified
+
         encoders = autoencoder_encoders(self.encoders, n_layers, d_model, generator)
         groups = zip(encoders.groups.sizes, encoders.widths, strict=True)
         d_codes = sum(n * width for n, width in groups)
         return Unified(encoders, SumOfProjections(d_codes, self.d_embed, generator))
-
-
-class SumOfProjections(nn.Module):
-    """The sum of each code's up-projection, computed as one linear map of the concatenated codes."""
-
-    def __init__(self, d_codes: int, d_embed: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.linear = linear(d_codes, d_embed, generator)
-
-    def forward(self, codes: Sequence[Float[Tensor, "n _"]]) -> Float[Tensor, "n e"]:
-        """The embedding of each text."""
-        return self.linear(torch.cat(list(codes), dim=1))

@@ -3,40 +3,20 @@
 Axes: n nodes, e edges, d width of a node's vector; see `GraphBatch`.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
-
-from permafrost.stages.graph_encoders.batch import GraphBatch
 from permafrost.stages.kinds import Category, Kind
+from permafrost.stages.late_names import late_names
 
+if TYPE_CHECKING:
+    import torch
 
-class GraphModule(nn.Module, ABC):
-    """Gives every node a vector, from its label's features and from the nodes around it.
+    from permafrost.stages.graph_encoders.module import GraphModule as GraphModule
 
-    A graph's vectors depend neither on the graphs beside it nor on the order of nodes and edges. Random draws
-    in training come from generators of its own, whose state is part of the module's.
-    """
-
-    d_out: int
-    """Width of a node's vector."""
-
-    @abstractmethod
-    def forward(self, batch: GraphBatch) -> Float[Tensor, "n d"]:
-        """The vectors of all nodes."""
-
-    def attention(self, batch: GraphBatch) -> Float[Tensor, " e_plus_n"] | None:
-        """Attention in the last layer, first of every edge, then of every node on itself, the mean over
-        attention heads; None if there is none. For drawings: in evaluation mode, without gradient."""
-        return None
-
-    @property
-    def n_parameters(self) -> int:
-        """Number of trainable parameters."""
-        return sum(parameter.numel() for parameter in self.parameters())
+__getattr__ = late_names(__name__)
 
 
 class GraphEncoder(Kind, ABC):

@@ -5,7 +5,6 @@ Axes: n nodes, k edges, loops among them where a kind has them, d width.
 
 from abc import ABC
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -14,15 +13,8 @@ from torch import Tensor, nn
 from permafrost.stages.graph_encoders.batch import GraphBatch
 from permafrost.stages.graph_encoders.edges import sum_by
 from permafrost.stages.graph_encoders.pairs import Pairs, pair, paired_sums
-from permafrost.stages.graph_encoders.stack import Stack, StackedEncoder
-
-
-class NeighbourEncoder(StackedEncoder, ABC):
-    """The settings of such an encoder."""
-
-    relations: Literal["ignored", "added"] = "ignored"
-    """`added`: a node hears ReLU(h + e) of a neighbour, with a learned vector e for each relation, as in
-    torch-geometric's GINEConv."""
+from permafrost.stages.graph_encoders.stack import Stack
+from permafrost.stages.graph_encoders.stacked_encoder import NeighbourEncoder
 
 
 @dataclass(frozen=True)

@@ -3,32 +3,20 @@
 Axes: g graphs, n nodes, d width of a node's vector; see `GraphBatch`.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
-
-from permafrost.stages.graph_encoders.batch import GraphBatch
 from permafrost.stages.kinds import Category, Kind
+from permafrost.stages.late_names import late_names
 
+if TYPE_CHECKING:
+    import torch
 
-class ReadoutModule(nn.Module, ABC):
-    """Makes one vector of each graph."""
+    from permafrost.stages.graph_encoders.module import ReadoutModule as ReadoutModule
 
-    d_out: int
-    """Width of a graph's vector."""
-
-    @abstractmethod
-    def forward(self, states: Float[Tensor, "n d"], batch: GraphBatch) -> Float[Tensor, "g d_out"]:
-        """The vectors of the graphs, from those of their nodes and from the texts' features."""
-
-    def weights(
-        self, states: Float[Tensor, "n d"], batch: GraphBatch
-    ) -> Float[Tensor, " n"] | None:
-        """Share of each node in its graph's vector, summing to 1 per graph; None without such weights."""
-        return None
+__getattr__ = late_names(__name__)
 
 
 class GraphReadout(Kind, ABC):

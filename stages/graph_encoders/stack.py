@@ -6,32 +6,18 @@ residual of equation 1, h <- dropout(GELU(convolution of h)) + h; `residual: non
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from permafrost.stages.bounds import MAX_LAYERS, MAX_WIDTH
 from permafrost.stages.graph_encoders.batch import GraphBatch
 from permafrost.stages.graph_encoders.draws import TrainingDraws, dropout
-from permafrost.stages.graph_encoders.encoder import GraphEncoder, GraphModule
 from permafrost.stages.graph_encoders.inputs import InputProjection
-
-
-class StackedEncoder(GraphEncoder, ABC):
-    """The settings of such an encoder."""
-
-    hidden: int = Field(default=256, ge=1, le=MAX_WIDTH)
-    """Width of a node's vector."""
-    n_layers: int = Field(default=5, ge=1, le=MAX_LAYERS)
-    """Number of convolutions."""
-    dropout: float = Field(default=0.2, ge=0, lt=1)
-    """After each convolution."""
-    residual: Literal["add", "none"] = "add"
-    """`add`: each convolution is added to what it read."""
+from permafrost.stages.graph_encoders.module import GraphModule
+from permafrost.stages.graph_encoders.stacked_encoder import StackedEncoder
 
 
 class Stack(GraphModule, ABC):

@@ -17,7 +17,7 @@ import torch
 import permafrost
 from permafrost.flows.cli import main
 from permafrost.stages.finetune.trained import RECORD, WEIGHTS, load_finetuned
-from permafrost.stages.finetune.tuning import TUNED
+from permafrost.stages.finetune.tuned import TUNED
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError

@@ -15,8 +15,7 @@ from permafrost.stages.corpus.source import TaskSource
 from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.stages.embed import EmbedConfig
 from permafrost.stages.finetune import losses  # noqa: F401 # its categories are found below
-from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim
-from permafrost.stages.finetune.score import FinetuneScoreConfig
+from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim, FinetuneScoreConfig
 from permafrost.stages.fit import FitConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig
 from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise

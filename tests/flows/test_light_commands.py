@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from tests.flows.conftest import tiny_experiment
+from tests.flows.experiments import pairs
+from tests.stages.graphs import small_tables
 
 HEAVY = {
     "torch",
@@ -74,3 +76,53 @@ def test_a_typo_is_told_and_a_plan_made_without_what_computes(
     assert code == 0
     assert {"torch", "transformers"} <= first, "it reads the model's files, and counts tokens"
     assert called(["plan", "tiny.yaml"]) == (0, set())
+
+
+def test_so_is_a_plan_of_what_trains_a_backbone_or_reads_all_layers(
+    called: Callable[[Sequence[str]], tuple[int, set[str]]], tiny_bert: Path, tmp_path: Path
+) -> None:
+    graded = {s: str(pairs(tmp_path / f"{s}.parquet", 6, 0)) for s in ("train", "dev", "test")}
+    single = {
+        "kind": "layers",
+        "head": {"kind": "unified", "encoders": {"early": 4, "late": 4}},
+    }
+    fields = {
+        "name": "trained",
+        "backbone": {"source": str(tiny_bert), "max_length": 32},
+        "tasks": {
+            "graded": {
+                "kind": "files",
+                "files": graded,
+                "task": {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"},
+            },
+            "rooms": {**small_tables.write(tmp_path / "tables"), "task": "classification"},
+        },
+        "methods": {
+            "adapted": {
+                "kind": "finetuned",
+                "head": {"kind": "mean"},
+                "layer": "hidden/2",
+                "train": "lora",
+                "tasks": ["graded"],
+            },
+            "above": {
+                "kind": "finetuned",
+                "head": {"kind": "mean"},
+                "layer": "hidden/3",
+                "train": {"kind": "last_blocks", "n": 1, "below": "cached"},
+                "tasks": ["graded"],
+            },
+            "one": {**single, "latents": {"layers": "1"}},
+            "two": {**single, "latents": {"layers": "2"}},
+            "both": {"kind": "layers_on_heads", "heads": ["one", "two"]},
+            "GT2VEC": {
+                "kind": "graph_text",
+                "model": {"kind": "gt2vec", "description": "none"},
+            },
+            "GCN": {"kind": "graph_text", "model": {"kind": "qa_gnn", "encoder": {"kind": "gcn"}}},
+        },
+        "seeds": [0],
+    }
+    (tmp_path / "trained.yaml").write_text(yaml.safe_dump(fields))
+    assert called(["plan", "trained.yaml"])[0] == 0
+    assert called(["plan", "trained.yaml"]) == (0, set())

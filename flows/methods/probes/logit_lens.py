@@ -1,8 +1,6 @@
 """Ranks of later tokens by the backbone's own unembedding: `kind: logit_lens`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -17,9 +15,6 @@ from permafrost.stages.token_prediction.prefixes import require_prefixes
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
-
-if TYPE_CHECKING:
-    pass
 
 
 class LogitLensProbe(Probe):

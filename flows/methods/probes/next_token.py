@@ -1,9 +1,7 @@
 """How well the next token is predicted from each layer: `kind: next_token`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +21,6 @@ from permafrost.storage.artifacts import Draft
 from permafrost.storage.features.layout import TOKEN_IDS
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
-
-if TYPE_CHECKING:
-    pass
 
 
 def _default_predictor(value: Any) -> Any:

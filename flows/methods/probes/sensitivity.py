@@ -1,8 +1,6 @@
 """How much a text's vector depends on each of its tokens: `kind: sensitivity`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -17,9 +15,6 @@ from permafrost.stages.sensitivity.config import SensitivityConfig, require_diff
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
-
-if TYPE_CHECKING:
-    pass
 
 
 class SensitivityMethod(SensitivityConfig):

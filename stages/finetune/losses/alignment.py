@@ -4,15 +4,17 @@ Source: GT2VEC, equation 5: both of unit length, no temperature, one direction (
 graph and text), summed over the batch.
 """
 
-from typing import Literal
+from __future__ import annotations
 
-import torch
-from jaxtyping import Float
+from typing import TYPE_CHECKING, Literal
+
 from pydantic import Field
-from torch import Tensor
-from torch.nn import functional
 
 from permafrost.stages.finetune.losses.loss import Alignment, Reduction, reduced
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
 
 class InfoNceAlignment(Alignment):
@@ -32,6 +34,9 @@ class InfoNceAlignment(Alignment):
 
     def of(self, anchors: Float[Tensor, "n d"], keys: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
         """See `Alignment.of`."""
+        import torch
+        from torch.nn import functional
+
         cosines_AK = functional.normalize(anchors, dim=1) @ functional.normalize(keys, dim=1).t()
         logits_AK = cosines_AK / self.temperature
         own = torch.arange(len(anchors), device=anchors.device)

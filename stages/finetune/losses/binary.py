@@ -1,12 +1,14 @@
 """Binary cross-entropy of pairs of a graph and a text (GT2VEC, equation 8)."""
 
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-from jaxtyping import Float, Int
-from torch import Tensor
-from torch.nn import functional
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from permafrost.stages.finetune.losses.loss import Reduction, ScoreLoss, reduced
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
 
 
 class BinaryLoss(ScoreLoss):
@@ -26,6 +28,8 @@ class BinaryLoss(ScoreLoss):
         labels: Int[Tensor, " c"],
     ) -> Float[Tensor, ""]:
         """The loss of a batch; labels are 0 and 1, and a case has one item."""
+        from torch.nn import functional
+
         assert len(scores) == len(labels), "a case of a binary task has one item"
         wanted = labels.to(scores.dtype)
         terms = functional.binary_cross_entropy_with_logits(scores, wanted, reduction="none")

@@ -1,13 +1,14 @@
 """Cross-entropy over the choices of a question (GT2VEC, equation 7)."""
 
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from permafrost.stages.finetune.losses.loss import Reduction, ScoreLoss, reduced
-from permafrost.stages.heads.ragged_sums import owners
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
 
 
 class ChoiceLoss(ScoreLoss):
@@ -30,6 +31,10 @@ class ChoiceLoss(ScoreLoss):
         labels: Int[Tensor, " c"],
     ) -> Float[Tensor, ""]:
         """The loss of a batch; a label is the number of the right choice among those of its question."""
+        import torch
+
+        from permafrost.stages.heads.ragged_sums import owners
+
         assert bool((offsets.diff() > labels).all()), (
             "a label lies beyond the choices of its question"
         )

@@ -5,15 +5,18 @@ A new task loss is a subclass of `ScoreLoss` or `VectorLoss`. GT2VEC's are sums 
 number of terms. Axes: c cases, i items (a text with its graph), p pairs, n rows, d width of a vector.
 """
 
-from abc import ABC, abstractmethod
-from typing import Annotated, ClassVar, Literal
+from __future__ import annotations
 
-from jaxtyping import Float, Int
-from torch import Tensor
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
 
 Reduction = Literal["sum", "mean"]
 

@@ -1,14 +1,16 @@
 """Retrieval: a query identifies its document among those of the batch (GT2VEC, equation 9)."""
 
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-import torch
-from jaxtyping import Float, Int
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 from pydantic import Field
-from torch import Tensor
-from torch.nn import functional
 
 from permafrost.stages.finetune.losses.loss import Reduction, VectorLoss, reduced
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
 
 
 class RetrievalLoss(VectorLoss):
@@ -37,6 +39,9 @@ class RetrievalLoss(VectorLoss):
         document: Int[Tensor, " p"],
     ) -> Float[Tensor, ""]:
         """See `VectorLoss.of`."""
+        import torch
+        from torch.nn import functional
+
         cosines_QD = (
             functional.normalize(queries, dim=1) @ functional.normalize(documents, dim=1).t()
         )

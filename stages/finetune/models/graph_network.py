@@ -1,25 +1,22 @@
 """Graph networks, alone or beside the text's vector: `gnn_only` and `qa_gnn`."""
 
-from typing import Literal
+from __future__ import annotations
 
-import torch
-from jaxtyping import Float
+from typing import TYPE_CHECKING, Literal
+
 from pydantic import Field
-from torch import Tensor
 
-from permafrost.stages.finetune.graph_batches import QueryNode
-from permafrost.stages.finetune.model import (
-    Embedded,
-    GraphTextModel,
-    GraphTextModule,
-    ItemBatch,
-    ModelFacts,
-)
+from permafrost.stages.finetune.model import GraphTextModel, QueryNode
 from permafrost.stages.graph_encoders.encoder import GraphEncoderConfig
 from permafrost.stages.graph_encoders.kinds.relational_attention import RelationalAttention
 from permafrost.stages.graph_encoders.readout import GraphReadoutConfig
 from permafrost.stages.graph_encoders.readouts.attention import AttentionReadout
 from permafrost.stages.graph_encoders.readouts.mean import MeanReadout
+
+if TYPE_CHECKING:
+    import torch
+
+    from permafrost.stages.finetune.module import GraphTextModule, ModelFacts
 
 
 class _GraphNetwork(GraphTextModel):
@@ -48,6 +45,8 @@ class GnnOnly(_GraphNetwork):
 
     def build(self, facts: ModelFacts, draw: torch.Generator) -> GraphTextModule:
         """See `GraphNetworkModule`."""
+        from permafrost.stages.finetune.models.graph_network_module import GraphNetworkModule
+
         return GraphNetworkModule(self, self.encoder, self.readout, False, facts, draw)
 
 
@@ -60,36 +59,6 @@ class QaGnn(_GraphNetwork):
 
     def build(self, facts: ModelFacts, draw: torch.Generator) -> GraphTextModule:
         """See `GraphNetworkModule`."""
+        from permafrost.stages.finetune.models.graph_network_module import GraphNetworkModule
+
         return GraphNetworkModule(self, self.encoder, self.readout, True, facts, draw)
-
-
-class GraphNetworkModule(GraphTextModule):
-    """Graph encoder and readout; the embedding is the graph's vector, after the text's if `has_text`."""
-
-    def __init__(
-        self,
-        config: GraphTextModel,
-        encoder: GraphEncoderConfig,
-        readout: GraphReadoutConfig,
-        has_text: bool,
-        facts: ModelFacts,
-        draw: torch.Generator,
-    ) -> None:
-        network = encoder.build(facts.d_labels, facts.d_text, facts.n_relations, draw)
-        pool = readout.build(network.d_out, facts.d_text, draw)
-        d_z = pool.d_out + (facts.d_text if has_text else 0)
-        super().__init__(config.scorers(d_z, facts, draw))
-        self.has_text, self.encoder, self.readout = has_text, network, pool
-
-    def forward(self, batch: ItemBatch) -> Embedded:
-        """Graphs, and texts beside them."""
-        assert batch.graphs is not None
-        g = self.readout(self.encoder(batch.graphs), batch.graphs)
-        if not self.has_text:
-            return Embedded(g)
-        return Embedded(torch.cat([batch.texts(), g], dim=1))
-
-    def attention(self, batch: ItemBatch) -> Float[Tensor, " e_plus_n"] | None:
-        """The encoder's."""
-        assert batch.graphs is not None
-        return self.encoder.attention(batch.graphs)

@@ -4,28 +4,25 @@ Source: GT2VEC, section 2: g = readout(graph encoder), graph token = adapter(g),
 `[graph token, <s>, tokens, </s>]`; D.1: both branches feed the task's loss, only graph + text is evaluated.
 """
 
-from typing import Literal
+from __future__ import annotations
 
-import torch
-from jaxtyping import Float
+from typing import TYPE_CHECKING, Literal
+
 from pydantic import Field, model_validator
-from torch import Tensor
 
-from permafrost.stages.finetune.backbone_pass import TokenPlace
 from permafrost.stages.finetune.losses.alignment import InfoNceAlignment
 from permafrost.stages.finetune.losses.loss import AlignmentConfig
-from permafrost.stages.finetune.model import (
-    Embedded,
-    GraphTextModel,
-    GraphTextModule,
-    ItemBatch,
-    ModelFacts,
-)
-from permafrost.stages.graph_encoders.adapter import Adapter
+from permafrost.stages.finetune.model import GraphTextModel
+from permafrost.stages.finetune.token_place import TokenPlace
 from permafrost.stages.graph_encoders.encoder import GraphEncoderConfig
 from permafrost.stages.graph_encoders.kinds.relational_attention import RelationalAttention
 from permafrost.stages.graph_encoders.readout import GraphReadoutConfig
 from permafrost.stages.graph_encoders.readouts.mean import MeanReadout
+
+if TYPE_CHECKING:
+    import torch
+
+    from permafrost.stages.finetune.module import GraphTextModule, ModelFacts
 
 
 class Gt2Vec(GraphTextModel):
@@ -52,7 +49,7 @@ class Gt2Vec(GraphTextModel):
     """Whether both branches have the same scorer."""
 
     @model_validator(mode="after")
-    def _branches_go_together(self) -> "Gt2Vec":
+    def _branches_go_together(self) -> Gt2Vec:
         if self.graph_token == "none" and self.description == "trained":
             raise ValueError(
                 "graph_token is none, so that only the text is left, and description is trained; set "
@@ -97,39 +94,6 @@ class Gt2Vec(GraphTextModel):
 
     def build(self, facts: ModelFacts, draw: torch.Generator) -> GraphTextModule:
         """See `Gt2VecModule`."""
+        from permafrost.stages.finetune.models.gt2vec_module import Gt2VecModule
+
         return Gt2VecModule(self, facts, draw)
-
-
-class Gt2VecModule(GraphTextModule):
-    """Scorers; graph encoder, readout and adapter, if there is a graph token."""
-
-    def __init__(self, config: Gt2Vec, facts: ModelFacts, draw: torch.Generator) -> None:
-        n_scorers = 2 if config.reads_descriptions and config.branch_scorers == "own" else 1
-        super().__init__(config.scorers(facts.d_text, facts, draw, n_scorers))
-        self.config = config
-        if config.token_place is not None:
-            self.encoder = config.encoder.build(
-                facts.d_labels, facts.d_text, facts.n_relations, draw
-            )
-            self.readout = config.readout.build(self.encoder.d_out, facts.d_text, draw)
-            self.adapter = Adapter(self.readout.d_out, facts.d_token, draw)
-
-    def graph_tokens(self, batch: ItemBatch) -> Float[Tensor, "i d_token"]:
-        """One token for each item's graph."""
-        assert batch.graphs is not None
-        return self.adapter(self.readout(self.encoder(batch.graphs), batch.graphs))
-
-    def forward(self, batch: ItemBatch) -> Embedded:
-        """Through the backbone; z does not depend on the second branch."""
-        place = self.config.token_place
-        if place is None:
-            return Embedded(batch.texts())
-        assert batch.states is not None
-        z = batch.states(self.graph_tokens(batch), place)
-        return Embedded(z, None if batch.described is None else batch.described())
-
-    def attention(self, batch: ItemBatch) -> Float[Tensor, " e_plus_n"] | None:
-        """The encoder's."""
-        if batch.graphs is None:
-            return None
-        return self.encoder.attention(batch.graphs)

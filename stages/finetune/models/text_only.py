@@ -1,16 +1,15 @@
 """A scorer on the backbone's vectors, without graphs: the baseline that a graph has to beat."""
 
-from typing import Literal
+from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, Literal
 
-from permafrost.stages.finetune.model import (
-    Embedded,
-    GraphTextModel,
-    GraphTextModule,
-    ItemBatch,
-    ModelFacts,
-)
+from permafrost.stages.finetune.model import GraphTextModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from permafrost.stages.finetune.module import GraphTextModule, ModelFacts
 
 
 class TextOnly(GraphTextModel):
@@ -44,18 +43,6 @@ class TextOnly(GraphTextModel):
 
     def build(self, facts: ModelFacts, draw: torch.Generator) -> GraphTextModule:
         """See `TextOnlyModule`."""
+        from permafrost.stages.finetune.models.text_only_module import TextOnlyModule
+
         return TextOnlyModule(self, facts, draw)
-
-
-class TextOnlyModule(GraphTextModule):
-    """The backbone's vectors are the embeddings."""
-
-    def __init__(self, config: TextOnly, facts: ModelFacts, draw: torch.Generator) -> None:
-        super().__init__(config.scorers(facts.d_text, facts, draw))
-        self.config = config
-
-    def forward(self, batch: ItemBatch) -> Embedded:
-        """As they are."""
-        read = batch.texts if self.config.of == "text" else batch.described
-        assert read is not None
-        return Embedded(read())

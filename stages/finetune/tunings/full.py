@@ -1,18 +1,19 @@
 """Full fine-tuning: every weight of the backbone is trained."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from __future__ import annotations
+
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from permafrost.stages.finetune.tuning import Tuning
 
-from permafrost.stages.extraction.families import HasModel
-from permafrost.stages.finetune.tuning import Tuned, Tuning
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-WEIGHTS = "model.safetensors"
+    from permafrost.stages.extraction.families import HasModel
+    from permafrost.stages.finetune.tuned import Tuned
 
 
 class Full(Tuning):
@@ -33,27 +34,14 @@ class Full(Tuning):
 
     def attach(self, backbone: HasModel, draw: torch.Generator) -> Tuned:
         """Every parameter has a gradient from now on; nothing is drawn."""
+        from permafrost.stages.finetune.own_weights import OwnWeights
+
         return OwnWeights(dict(backbone.model.named_parameters()))
 
     def load(self, folder: Path) -> Mapping[str, Tensor]:
         """By the names of the backbone's parameters."""
+        from safetensors.torch import load_file
+
+        from permafrost.stages.finetune.own_weights import WEIGHTS
+
         return load_file(folder / WEIGHTS)
-
-
-class OwnWeights(Tuned):
-    """Weights of the backbone itself."""
-
-    def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
-        """Args: weights: those that are trained, by name."""
-        for weight in weights.values():
-            weight.requires_grad_(True)
-        super().__init__(weights)
-
-    @contextmanager
-    def drawing(self) -> Iterator[None]:
-        """Nothing is drawn."""
-        yield
-
-    def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """By the names of the backbone's parameters, for `load_state_dict(..., strict=False)`."""
-        save_file(dict(weights), folder / WEIGHTS, metadata={"format": "pt"})

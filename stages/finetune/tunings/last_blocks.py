@@ -1,20 +1,24 @@
 """The last blocks of the backbone are trained, those below stay frozen."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from pydantic import Field
-from safetensors.torch import load_file
-from torch import Tensor, nn
 
 from permafrost.stages.bounds import MAX_STEPS
-from permafrost.stages.extraction.families import HasModel
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.finetune.tuning import Tuned, Tuning
-from permafrost.stages.finetune.tunings.full import WEIGHTS, OwnWeights
+from permafrost.stages.finetune.tuning import Tuning
 from permafrost.storage.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from permafrost.stages.extraction.families import HasModel
+    from permafrost.stages.finetune.tuned import Tuned
 
 
 class LastBlocks(Tuning):
@@ -53,6 +57,8 @@ class LastBlocks(Tuning):
 
     def attach(self, backbone: HasModel, draw: torch.Generator) -> Tuned:
         """The parameters of these blocks have a gradient from now on; nothing is drawn."""
+        from permafrost.stages.finetune.own_weights import OwnWeights
+
         model, family = backbone.model, backbone.family
         modules: list[nn.Module] = list(family.block_list(model)[-self.n :])
         if family.has_final_norm(model.config) and (norm := family.norm_module(model)) is not None:
@@ -62,4 +68,8 @@ class LastBlocks(Tuning):
 
     def load(self, folder: Path) -> Mapping[str, Tensor]:
         """By the names of the backbone's parameters."""
+        from safetensors.torch import load_file
+
+        from permafrost.stages.finetune.own_weights import WEIGHTS
+
         return load_file(folder / WEIGHTS)

@@ -1,14 +1,19 @@
 """A frozen backbone: only what stands on it is trained, and what a graph token comes from."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
+from permafrost.stages.finetune.tuning import Tuning
 
-from permafrost.stages.extraction.families import HasModel
-from permafrost.stages.finetune.tuning import Tuned, Tuning
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from permafrost.stages.extraction.families import HasModel
+    from permafrost.stages.finetune.tuned import Tuned
 
 
 class Probe(Tuning):

@@ -1,20 +1,15 @@
 """Graph isomorphism network (GIN, arXiv:1810.00826), equal to torch-geometric's GINConv and GINEConv."""
 
-from collections.abc import Iterable
-from typing import Literal
+from __future__ import annotations
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Literal
 
-from permafrost.stages.graph_encoders.batch import GraphBatch
-from permafrost.stages.graph_encoders.encoder import GraphModule
-from permafrost.stages.graph_encoders.neighbour_stack import (
-    NeighbourEncoder,
-    Neighbours,
-    NeighbourStack,
-)
-from permafrost.stages.graph_encoders.perceptron import Perceptron
+from permafrost.stages.graph_encoders.stacked_encoder import NeighbourEncoder
+
+if TYPE_CHECKING:
+    import torch
+
+    from permafrost.stages.graph_encoders.module import GraphModule
 
 
 class GinEncoder(NeighbourEncoder):
@@ -26,29 +21,6 @@ class GinEncoder(NeighbourEncoder):
         self, d_nodes: int, d_query: int, n_relations: int, draw: torch.Generator
     ) -> GraphModule:
         """See `GinModule`."""
+        from permafrost.stages.graph_encoders.kinds.gin_module import GinModule
+
         return GinModule(self, d_nodes, d_query, n_relations, draw)
-
-
-class GinModule(NeighbourStack):
-    """h_v = W2 GELU(W1 (h_v + sum_s h_s) + b1) + b2 over the edges that arrive at v."""
-
-    def convolutions(self, draw: torch.Generator) -> Iterable[nn.Module]:
-        """See `GinLayer`."""
-        return [GinLayer(self.d_out, draw) for _ in range(self.config.n_layers)]
-
-    def wiring(self, batch: GraphBatch) -> Neighbours:
-        """Edges, without loops."""
-        ones = torch.ones_like(batch.source, dtype=batch.features.dtype)
-        return self.neighbours(batch, batch.source, batch.target, batch.relation, ones)
-
-
-class GinLayer(nn.Module):
-    """An MLP of a node and its sum."""
-
-    def __init__(self, d: int, draw: torch.Generator) -> None:
-        super().__init__()
-        self.perceptron = Perceptron(d, d, draw)
-
-    def forward(self, states: Float[Tensor, "n d"], neighbours: Neighbours) -> Float[Tensor, "n d"]:
-        """New vectors, before any further activation."""
-        return self.perceptron(states + neighbours.sums(states))

@@ -18,8 +18,9 @@ from pydantic import Field, JsonValue, model_validator
 from torch import Tensor, nn
 
 from permafrost.stages.graph_encoders.batch import N_NODE_TYPES, GraphBatch
-from permafrost.stages.graph_encoders.encoder import GraphModule
-from permafrost.stages.graph_encoders.stack import Stack, StackedEncoder
+from permafrost.stages.graph_encoders.module import GraphModule
+from permafrost.stages.graph_encoders.stack import Stack
+from permafrost.stages.graph_encoders.stacked_encoder import StackedEncoder
 from permafrost.stages.heads.pyg_layers import (
     REFUSED_CONVOLUTIONS,
     Family,

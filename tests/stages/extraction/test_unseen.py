@@ -7,7 +7,7 @@ from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.recipes import EchoRecipe, Encoded, resolve_recipe
-from permafrost.stages.finetune.backbone_pass import require_fits
+from permafrost.stages.finetune.token_place import require_fits
 from permafrost.stages.sensitivity.config import require_differentiable
 from permafrost.storage.errors import InputError
 from tests.stages.extraction.conftest import Pair

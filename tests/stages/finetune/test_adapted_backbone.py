@@ -25,7 +25,8 @@ from permafrost.stages.finetune.adapted_backbone import (
     load_tuned_weights,
     write_adapted,
 )
-from permafrost.stages.finetune.tuning import TUNINGS, Tuned
+from permafrost.stages.finetune.tuned import Tuned
+from permafrost.stages.finetune.tuning import TUNINGS
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from tests.stages.extraction.references import close, encoded, resolved
 

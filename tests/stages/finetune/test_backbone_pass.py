@@ -11,10 +11,9 @@ from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import Encoded
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.finetune.backbone_pass import (
+from permafrost.stages.finetune.backbone_pass import embedding_width, read_states
+from permafrost.stages.finetune.token_place import (
     TokenPlace,
-    embedding_width,
-    read_states,
     require_fits,
     require_room_for_token,
     state_array,

@@ -9,8 +9,9 @@ import torch
 
 from permafrost.stages.extraction.recording import Recorder
 from permafrost.stages.finetune import by_length
-from permafrost.stages.finetune.backbone_pass import TokenPlace, embedding_width, read_states
+from permafrost.stages.finetune.backbone_pass import embedding_width, read_states
 from permafrost.stages.finetune.by_length import passes, read_by_length
+from permafrost.stages.finetune.token_place import TokenPlace
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import close, encoded, resolved
 

@@ -18,16 +18,13 @@ from permafrost.stages.extraction.backbone import (
 )
 from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
-from permafrost.stages.finetune.cached_below import (
-    CachedBelow,
-    entering_array,
-    forget_below,
-    require_above,
-)
+from permafrost.stages.finetune.cached_below import CachedBelow, forget_below
 from permafrost.stages.finetune.config import FinetuneConfig
+from permafrost.stages.finetune.entering import entering_array, require_above
 from permafrost.stages.finetune.live_reader import LiveReader
 from permafrost.stages.finetune.recomputing import recomputing
-from permafrost.stages.finetune.tuned_head import TunedHeadConfig, TunedHeadResult, finetune_head
+from permafrost.stages.finetune.tuned_head import TunedHeadResult, finetune_head
+from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig
 from permafrost.stages.finetune.tuned_head_files import load_tuned_head, save_tuned_head
 from permafrost.stages.finetune.tuning import TUNINGS
 from permafrost.storage.errors import InputError

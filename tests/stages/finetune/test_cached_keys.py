@@ -19,9 +19,11 @@ from permafrost.stages.extraction.backbone import (
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import Encoded
 from permafrost.stages.finetune.backbone_pass import embedding_width, read_states
-from permafrost.stages.finetune.cached_keys import entering_arrays, read_behind
+from permafrost.stages.finetune.cached_keys import read_behind
+from permafrost.stages.finetune.config import FinetuneScoreConfig
 from permafrost.stages.finetune.data import FinetuneData
-from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
+from permafrost.stages.finetune.entering import entering_arrays
+from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import finetune
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress

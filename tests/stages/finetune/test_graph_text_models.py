@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from permafrost.stages.finetune.backbone_pass import read_states
-from permafrost.stages.finetune.config import FinetuneConfig
-from permafrost.stages.finetune.data import FinetuneData, require_cases
-from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
+from permafrost.stages.finetune.cases import require_cases
+from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig
+from permafrost.stages.finetune.data import FinetuneData
+from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module, finetune
 from permafrost.stages.finetune.trained import Finetuned, FinetuneResult
 from permafrost.stages.finetune.trainee import GraphTextTrainee

@@ -23,16 +23,15 @@ from transformers import (
 
 from permafrost.stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
 from permafrost.stages.extraction.families import FAMILIES, Family
-from permafrost.stages.finetune import by_length
+from permafrost.stages.finetune import adapters, by_length
 from permafrost.stages.finetune.backbone_pass import read_states
-from permafrost.stages.finetune.config import FinetuneConfig
+from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig
 from permafrost.stages.finetune.data import FinetuneData
-from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
+from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module, finetune
 from permafrost.stages.finetune.trained import BACKBONE, FinetuneResult, load_finetuned
 from permafrost.stages.finetune.trainee import GraphTextTrainee
-from permafrost.stages.finetune.tuning import Tuned
-from permafrost.stages.finetune.tunings import lora
+from permafrost.stages.finetune.tuned import Tuned
 from permafrost.stages.finetune.tunings.full import Full
 from permafrost.stages.finetune.tunings.lora import Lora
 from permafrost.stages.heads.directed_draws import DirectedDraws
@@ -401,13 +400,13 @@ def test_each_pass_of_a_batch_draws_its_own_numbers(
     monkeypatch.setitem(by_length.PASS_TOKENS, "cpu", 0)
     backbone, data = own("llama"), stored("llama")
     generators: list[int] = []
-    directed = lora.DirectedDraws
+    directed = adapters.DirectedDraws
 
     def counted(generator: torch.Generator) -> DirectedDraws:
         generators.append(generator.initial_seed())
         return directed(generator)
 
-    monkeypatch.setattr(lora, "DirectedDraws", counted)
+    monkeypatch.setattr(adapters, "DirectedDraws", counted)
     passes: list[int] = []
     block = backbone.family.block_list(backbone.model)[0]
     handle = block.register_forward_pre_hook(lambda *_: passes.append(1))

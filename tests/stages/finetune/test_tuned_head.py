@@ -13,12 +13,8 @@ from permafrost.stages.extraction.backbone import Backbone, BackboneFiles, load_
 from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.finetune.live_reader import LiveReader
-from permafrost.stages.finetune.tuned_head import (
-    TunedHeadConfig,
-    TunedHeadResult,
-    TunedHeadTrainee,
-    finetune_head,
-)
+from permafrost.stages.finetune.tuned_head import TunedHeadResult, TunedHeadTrainee, finetune_head
+from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig
 from permafrost.stages.finetune.tuned_head_files import load_tuned_head, save_tuned_head
 from permafrost.stages.finetune.tuning import TUNINGS as TUNINGS_OF_A_BACKBONE
 from permafrost.stages.fit import FitConfig, FitData, FitResult, fit

@@ -15,15 +15,10 @@ from torch import Tensor, nn
 from permafrost.stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
 from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
-from permafrost.stages.finetune.live_reader import LiveReader, arrays_of
-from permafrost.stages.finetune.tuned_head import (
-    TunedHeadConfig,
-    TunedHeadResult,
-    TunedHeadTrainee,
-    TunedOptim,
-    finetune_head,
-    prepared,
-)
+from permafrost.stages.finetune.live_reader import LiveReader
+from permafrost.stages.finetune.read_arrays import arrays_of
+from permafrost.stages.finetune.tuned_head import TunedHeadResult, TunedHeadTrainee, finetune_head
+from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig, TunedOptim, prepared
 from permafrost.stages.finetune.tuned_head_files import load_tuned_head, save_tuned_head
 from permafrost.stages.fit import Examples, FitData
 from permafrost.stages.fit.training import facts_of

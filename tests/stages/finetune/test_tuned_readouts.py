@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from permafrost.stages.extraction.backbone import BackboneFiles, load_backbone
-from permafrost.stages.finetune.tuned_head import TunedHeadConfig, TunedHeadTrainee
+from permafrost.stages.finetune.tuned_head import TunedHeadTrainee
+from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig
 from permafrost.stages.fit.splits import splits
 from permafrost.stages.fit.training import facts_of
 from tests.stages.finetune.test_tuned_head import OPTIM, data_of, live

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from permafrost.stages.finetune.score import FinetuneScoreConfig, score_finetuned
+from permafrost.stages.finetune.config import FinetuneScoreConfig
+from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import finetune
 from permafrost.stages.finetune.trained import load_finetuned
 from permafrost.storage.progress import SilentProgress

@@ -6,11 +6,12 @@ import numpy as np
 
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.recipes import encode, parse_recipe, resolve_recipe
-from permafrost.stages.finetune.backbone_pass import ReadAt, read_states
+from permafrost.stages.finetune.backbone_pass import read_states
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.data import BackboneTexts, FinetuneData
 from permafrost.stages.finetune.graph_batches import ItemFeatures, RandomRows, StoredRows
 from permafrost.stages.finetune.losses import default_graph_text_loss
+from permafrost.stages.finetune.token_place import ReadAt
 from permafrost.stages.graphs.assembling import Case, Item, Judgement, Searched, assemble
 from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.stages.graphs.graph_corpus import GraphCorpus

@@ -7,7 +7,7 @@ import torch
 from permafrost.stages.freeze import EncoderSizes, LayerAutoencoders
 from permafrost.stages.freeze.encoders import Dropout, StackedLinear, xavier_linear
 from permafrost.stages.freeze.scaling import scaling
-from permafrost.stages.freeze.siamese import siamese_encoders
+from permafrost.stages.freeze.siamese_encoders import siamese_encoders
 from permafrost.storage.errors import InputError
 from tests.stages.freeze.layer_reference import (
     generator,

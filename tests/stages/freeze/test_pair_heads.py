@@ -17,8 +17,7 @@ from permafrost.stages.freeze import (
     UnifiedHead,
     UnifiedProjectionHead,
 )
-from permafrost.stages.freeze.cosine_mlp import CosineMlp
-from permafrost.stages.freeze.pair_heads import cosines
+from permafrost.stages.freeze.pair_heads import CosineMlp, cosines
 from permafrost.storage.errors import InputError
 from tests.stages.freeze.layer_reference import generator, one_siamese_encoder
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from permafrost.stages.graph_encoders.batch import GraphBatch
-from permafrost.stages.graph_encoders.kinds.relational_attention import (
+from permafrost.stages.graph_encoders.kinds.relational_attention_module import (
     AttentionLayer,
     RelationalAttentionModule,
 )

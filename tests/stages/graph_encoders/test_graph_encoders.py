@@ -17,12 +17,12 @@ from permafrost.stages.graph_encoders.encoder import (
     GRAPH_ENCODERS,
     GraphEncoder,
     GraphEncoderConfig,
-    GraphModule,
 )
 from permafrost.stages.graph_encoders.kinds.gcn import GcnEncoder
 from permafrost.stages.graph_encoders.kinds.gin import GinEncoder
 from permafrost.stages.graph_encoders.kinds.pyg_relational import CLASSES, PygRelational
 from permafrost.stages.graph_encoders.kinds.relational_attention import RelationalAttention
+from permafrost.stages.graph_encoders.module import GraphModule
 from permafrost.stages.graph_encoders.readout import (
     GRAPH_READOUTS,
     GraphReadout,

@@ -8,8 +8,8 @@ import torch
 from pydantic import ValidationError
 
 from permafrost.stages.graph_encoders.batch import GraphBatch
-from permafrost.stages.graph_encoders.kinds.relational_attention import (
-    RelationalAttention,
+from permafrost.stages.graph_encoders.kinds.relational_attention import RelationalAttention
+from permafrost.stages.graph_encoders.kinds.relational_attention_module import (
     RelationalAttentionModule,
 )
 from permafrost.storage.errors import InputError

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from permafrost.stages.graph_encoders.batch import GraphBatch
-from permafrost.stages.graph_encoders.encoder import GraphModule
 from permafrost.stages.graph_encoders.kinds.gcn import GcnEncoder
 from permafrost.stages.graph_encoders.kinds.gin import GinEncoder
 from permafrost.stages.graph_encoders.kinds.pyg_relational import PygRelational
+from permafrost.stages.graph_encoders.module import GraphModule
 from permafrost.stages.heads.directed_draws import DirectedDraws
 from tests.stages.graph_encoders.random_graphs import D_NODES, D_QUERY, N_RELATIONS, make_graphs
 

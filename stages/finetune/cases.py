@@ -1,0 +1,79 @@
+"""What is asked of a model of texts with graphs: the cases of a corpus, by split."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from permafrost.stages.finetune.config import FinetuneConfig
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+from permafrost.storage.ragged import Ragged, offsets_of
+
+SPLITS = ("dev", "test")
+"""The scored splits."""
+
+
+@dataclass(frozen=True)
+class Cases:
+    """What is asked: items of each case, and its label."""
+
+    items: Ragged
+    """int64."""
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: NDArray[np.int64]) -> "Cases":
+        """The cases at these indices."""
+        return Cases(self.items.take(indices), self.labels[indices])
+
+
+def cases_of(corpus: GraphCorpus, split: str) -> Cases:
+    """The cases of a split, in their order.
+
+    Raises:
+        InputError: there are none.
+    """
+    column = corpus.cases.column("split")
+    rows = corpus.cases.filter(pc.equal(column, split))
+    if not rows.num_rows:
+        have = ", ".join(pc.unique(column).to_pylist()) or "none"
+        raise InputError(
+            f"the corpus has no {split} cases (its splits: {have}); a model is trained on train, chosen "
+            f"on dev and scored on test. Give cases of {split}"
+        )
+    items = rows.column("items").combine_chunks()
+    counts = pc.list_value_length(items).to_numpy().astype(np.int64)
+    flat = pc.list_flatten(items).to_numpy().astype(np.int64)
+    return Cases(Ragged(flat, offsets_of(counts)), rows.column("label").to_numpy())
+
+
+def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
+    """Raises: InputError: the loss is of another kind of task, a split is missing, or the batches are too
+    small for it."""
+    if corpus.task not in config.loss.task_kinds:
+        raise InputError(
+            f"the loss {quoted(config.loss.kind)} is made for {', '.join(config.loss.task_kinds)}, and the "
+            f"corpus is of kind {corpus.task}; use a loss for this kind"
+        )
+    n_train = len(cases_of(corpus, "train"))
+    least = config.loss.least_batch
+    if min(n_train, config.optim.batch_size) < least:
+        raise InputError(
+            f"the loss {quoted(config.loss.kind)} needs batches of at least {least} cases, but there are "
+            f"{n_train} in train and optim.batch_size is {config.optim.batch_size}"
+        )
+    if config.metric == "accuracy":
+        for split in SPLITS:
+            cases_of(corpus, split)
+        return
+    judged = pc.unique(corpus.judgements.column("split")).to_pylist()
+    if missing := [split for split in SPLITS if split not in judged]:
+        raise InputError(
+            f"the corpus has no judgements of {' and '.join(missing)} (of {', '.join(judged) or 'none'}), by "
+            "which a retrieval is chosen on dev and scored on test; give some"
+        )
