@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from permafrost.flows.changed_texts import CorpusParts
+from permafrost.flows.changed_texts import CorpusParts, TextCounts
 from permafrost.flows.earlier import Earlier
 from permafrost.flows.explaining import Explainer
 from permafrost.flows.explanation import Explanation
@@ -91,4 +91,4 @@ class Reasons:
             return ""
         if plan.nothing_to_do:
             return STORED
-        return f"{plan.n_new_texts:,} texts new" if plan.n_new_texts else ""
+        return str(TextCounts(new=plan.n_new_texts, gone=0, changed=0, relabelled=0))

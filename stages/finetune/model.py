@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __getattr__ = late_names(__name__)
 
-
 QueryNode = Literal["stored", "hidden"]
 """`hidden`: nothing of the text reaches the graph, neither the query's vector nor which nodes it names."""
 

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 TUNED = "tuned."
 """Prefix, in a model's state, of what is trained of its backbone."""
-
-
 WEIGHTS = f"{TUNED}weights."
 """Prefix of the weights there, which the kind of tuning saves; the rest, such as counts of draws, is the
 model's."""

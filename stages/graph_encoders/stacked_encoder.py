@@ -10,7 +10,7 @@ from permafrost.stages.graph_encoders.encoder import GraphEncoder
 
 
 class StackedEncoder(GraphEncoder, ABC):
-    """The settings of such an encoder."""
+    """Convolutions of one kind on top of each other."""
 
     hidden: int = Field(default=256, ge=1, le=MAX_WIDTH)
     """Width of a node's vector."""
@@ -23,7 +23,7 @@ class StackedEncoder(GraphEncoder, ABC):
 
 
 class NeighbourEncoder(StackedEncoder, ABC):
-    """The settings of such an encoder."""
+    """Sums over the neighbours of each node, with or without their relations."""
 
     relations: Literal["ignored", "added"] = "ignored"
     """`added`: a node hears ReLU(h + e) of a neighbour, with a learned vector e for each relation, as in

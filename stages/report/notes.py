@@ -150,7 +150,8 @@ def small_sets_note(table: ResultsTable, config: BootstrapConfig) -> tuple[str, 
         if one <= ONE_EXAMPLE and (widest is None or widest <= HALF_WIDTH):
             continue
         worth = f" of {100 * one:.2f} points" if one else ""
-        reach = "" if widest is None else f", ±{hundredths(widest)}"
+        # Where every answer is right no resample differs, which says nothing of the size.
+        reach = f", ±{hundredths(widest)}" if widest else ""
         small.append(f"{column.heading} ({column.n_test:,} examples{worth}{reach})")
     if not small:
         return ()

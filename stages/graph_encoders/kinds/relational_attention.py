@@ -12,9 +12,7 @@ node, u its type, e a relation, s the source and v the target of an edge, for ea
 
 Where we differ: the paper prints h_v and u_v in m_sv (`message: target`), by which a node would hear of its
 neighbours through alpha only. What else it leaves open, and what QA-GNN does besides, is in
-docs/decisions/0048-graph-encoders.md. f_m, f_k and f_q being linear, their parts are computed for every node
-and for every triple (relation, type, type) that occurs, and added along edges.
-Axes: n nodes, k edges and loops, t triples, d width, a attention heads.
+docs/decisions/0048-graph-encoders.md.
 """
 
 from __future__ import annotations

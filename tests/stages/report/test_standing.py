@@ -200,6 +200,13 @@ def test_a_difference_that_seeds_can_make_alone_does_not_stand_as_significant(fa
     assert "±5." in size, "a matter of the test set, not of the seeds"
 
 
+def test_an_interval_without_width_does_not_stand_for_a_small_test_set(tmp_path: Path):
+    labels = two_classes(30)
+    table = with_notes([scored_cell(tmp_path, "perfect", labels, labels)])
+    size = next(note for note in table.notes if note.startswith("Too small"))
+    assert size.endswith("t (30 examples of 3.33 points).")
+
+
 def test_one_seed_of_a_trained_method_is_named(far_apart, tmp_path: Path):
     alone = [cell for cell in far_apart if cell.seed == 0 or cell.method == "GLOT"]
     labels = two_classes(300)
