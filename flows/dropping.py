@@ -57,6 +57,7 @@ def dropped(home: Path, garbage: Garbage, histories: Mapping[str, History]) -> l
             for ref in garbage.refs
         ),
         *(_store(home, store, users.get(f"features/{store.store_id}")) for store in garbage.stores),
+        *(_leftover(home, garbage, ref) for ref in garbage.leftovers),
         *(_draft(home, draft) for draft in garbage.drafts),
     ]
     order = {run.name: i for i, run in enumerate(runs)}
@@ -85,6 +86,12 @@ def _store(home: Path, store: FeatureStore, run: str | None) -> Dropped:
     what = f"features of {record.backbone['source']} under {record.identity.recipe['kind']}"
     path = store.root.relative_to(home).as_posix()
     return Dropped(path, bytes_under(store.root), run, what, None)
+
+
+def _leftover(home: Path, garbage: Garbage, ref: ArtifactRef) -> Dropped:
+    folder = garbage.artifacts.folder(ref)
+    path = folder.relative_to(home).as_posix()
+    return Dropped(path, bytes_under(folder), None, "files of an artifact that is gone", None)
 
 
 def _draft(home: Path, draft: Path) -> Dropped:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote_to_bytes
 
-from permafrost.flows.history import Run, read_history
+from permafrost.flows.history import Run, histories, read_history
+from permafrost.flows.holding import holding_store
+from permafrost.flows.pins import pin, unpin
 from permafrost.flows.runs import RunRecord, latest_runs, read_run, run_files, run_path
 from permafrost.storage.adapted_stores import backbone_of_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     # An encoder needs torch, whose import takes seconds; most of a home can be read without it.
     from transformers import PreTrainedTokenizerBase
 
+    from permafrost.flows.array_drops import DropPlan
+    from permafrost.flows.dropping import Dropped
     from permafrost.flows.sharing import Copied
     from permafrost.stages.encoder.encoder import Encoder
     from permafrost.stages.encoder.graph_text_encoder import GraphTextEncoder
@@ -196,7 +200,7 @@ class Home:
         if isinstance(texts, str):
             raise InputError(f"a reader is of a list of texts; write [{quoted(texts)}]")
         digests = [text_digest(text) for text in texts]
-        holding = self._holding(array, texts, digests, store)
+        holding = holding_store(self.folder, array, texts, digests, store)
         return open_reader(
             holding, array, digests, budget_bytes=memory_bytes, tokens=tokens, texts=texts
         )
@@ -244,27 +248,91 @@ class Home:
         there = open_home(target, SilentProgress())
         return _shared(self.folder, there, store, arrays, corpus, dry_run)
 
-    def _holding(
-        self, array: str, texts: Sequence[str], digests: Sequence[str], store: str | None
-    ) -> FeatureStore:
-        stores = [s for s in self.stores() if s.store_id.startswith(store or "")]
-        if len(stores) == 1:
-            return stores[0]  # reading it raises an error that says what is missing
-        holding = [s for s in stores if _holds(s, array, digests)]
-        if len(holding) > 1:
-            ids = ", ".join(s.store_id[:12] for s in holding)
-            raise InputError(
-                f"{len(holding)} feature stores hold {array} of these texts; give store= one of {ids}"
-            )
-        if not holding:
-            named = "" if store is None else f" whose id begins with {quoted(store)}"
-            lacking = [_lacking(s, array, texts, digests) for s in stores]
-            nearest = min(lacking, default=(0, ""))[1]
-            raise NotFoundError(
-                f"none of {len(stores)} feature stores{named} under {public_name(self.folder)} holds "
-                f"{array} of all {len(digests)} texts{nearest}; extract them first"
-            )
-        return holding[0]
+    def gc(
+        self,
+        *,
+        keep: Sequence[str] = (),
+        older_than: str | None = None,
+        quota: str | None = None,
+        dry_run: bool = False,
+    ) -> "list[Dropped]":
+        """Remove what neither the latest run of an experiment nor a pinned one, nor one that may be under way
+        uses.
+
+        Args:
+            keep: artifacts, stores and runs (`mine@2`) to keep as well.
+            older_than: only what no run has used for so long: `12h`, `30d`, `8w`.
+            quota: only as much as brings the home down to this size, what was used longest ago first:
+            `200GB`. dry_run: only find out what would be removed.
+
+        Returns:
+            What was removed: path under the home, bytes, what it was of.
+
+        Raises:
+            InputError: an age or a quota is not written so, or no run is recorded and nothing is named.
+            NotFoundError: a name in `keep` matches nothing.
+            CorruptDataError: the record of a run is damaged, so that it is not known what is in use.
+            StoreBusyError: another process is removing something of this home.
+        """
+        from permafrost.flows.dropping import dropped
+        from permafrost.flows.garbage import collect
+        from permafrost.flows.limits import parse_limits
+
+        garbage = collect(self.folder, keep, limits=parse_limits(older_than, quota))
+        drops = dropped(self.folder, garbage, histories(self.folder))
+        if dry_run:
+            return drops
+        stays = {path.relative_to(self.folder).as_posix() for path in garbage.remove()}
+        return [drop for drop in drops if drop.path not in stays]
+
+    def drop(
+        self,
+        store: str | None = None,
+        *,
+        arrays: str | Sequence[str],
+        used: bool = False,
+        dry_run: bool = False,
+    ) -> "DropPlan":
+        """Drop layers or kinds from a feature store and free their bytes; an extraction makes them again.
+
+        Args:
+            store: beginning of the store's id; not needed where there is only one.
+            arrays: names of arrays, or patterns of them: `hidden/3`, `["hidden/3", "values/*"]`.
+            used: also arrays that a latest, pinned or unfinished run read.
+            dry_run: only find out what would be dropped.
+
+        Returns:
+            What was dropped: `as_json()` has arrays, bytes and the runs that read them.
+
+        Raises:
+            NotFoundError: there is no such store or array.
+            InputError: a name fits several, or a run read it and `used` is not given.
+            StoreBusyError: a run that is going on reads it, or another process writes to the store.
+        """
+        from permafrost.flows.array_drops import drop_planned, plan_drop
+
+        names = arrays.split(",") if isinstance(arrays, str) else arrays
+        plan = plan_drop(self.folder, store, [name.strip() for name in names])
+        return (
+            plan if dry_run else drop_planned(plan, "used" if used else "unused", SilentProgress())
+        )
+
+    def pin(self, run: str) -> Run:
+        """Keep what a run, `mine@2`, used from `gc`, until `unpin`.
+
+        Raises:
+            NotFoundError: there is no such run.
+            InputError: it has not ended, or some of what it used is not there (any more).
+        """
+        return pin(self.folder, run)
+
+    def unpin(self, run: str) -> None:
+        """Let a pinned run go.
+
+        Raises:
+            NotFoundError: it is not pinned.
+        """
+        unpin(self.folder, run)
 
 
 def _shared(
@@ -282,23 +350,6 @@ def _shared(
     if dry_run:
         return would_copy(source, target, wanted)
     return copy_between(source, target, wanted, lambda _: SilentProgress())
-
-
-def _holds(store: FeatureStore, array: str, digests: Sequence[str]) -> bool:
-    segments = set(store.locate(digests).segment.tolist())
-    return -1 not in segments and all(array in store.committed(s) for s in segments)
-
-
-def _lacking(
-    store: FeatureStore, array: str, texts: Sequence[str], digests: Sequence[str]
-) -> tuple[int, str]:
-    """How many of the texts lack an array in a store, and that in words, with the first of them."""
-    segments = store.locate(digests).segment.tolist()
-    lacking = [i for i, s in enumerate(segments) if s == -1 or array not in store.committed(s)]
-    said = (
-        f"; {store.store_id[:12]} lacks it of {len(lacking)}, such as {quoted(texts[lacking[0]])}"
-    )
-    return len(lacking), said
 
 
 def _reopened(url: str) -> Home:

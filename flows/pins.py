@@ -13,6 +13,7 @@ from permafrost.storage.durable import remove, write_durably
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.store import store_folder
+from permafrost.storage.gate import removing
 from permafrost.storage.sealed import sealed_bytes
 
 _NAME = re.compile(r"0*(\d+)\.json")
@@ -31,8 +32,14 @@ def pin(home: Path, name: str) -> Run:
         NotFoundError: there is no such run.
         InputError: it has not ended, or some of what it used is not there (any more).
         CorruptDataError: its record is damaged.
+        StoreBusyError: something of the home is being removed.
     """
-    run = find_run(home, name)
+    # Nothing of it is removed between looking and writing.
+    with removing(home):
+        return _pin(home, find_run(home, name))
+
+
+def _pin(home: Path, run: Run) -> Run:
     if run.ended is None or run.ended.outcome != "done":
         raise InputError(
             f"{run.name} cannot be pinned: it {_state(run)}, so not all that it was to make is there; run "

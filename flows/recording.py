@@ -34,6 +34,7 @@ from permafrost.flows.stopping import STOP, Stopped
 from permafrost.storage.adapted_stores import known_ids
 from permafrost.storage.drafts import owner
 from permafrost.storage.errors import PermafrostError
+from permafrost.storage.gate import pass_gate
 from permafrost.storage.keys import digest
 
 RESULTS = "results.parquet"
@@ -52,7 +53,6 @@ class RunUnderWay:
         overrides: Sequence[str],
     ) -> None:
         self._nodes, self._context, self._started = nodes, context, time.monotonic()
-        self._done_before = self._done()
         e, home = nodes.experiment, context.home
         threads = tuple(sorted({engine.threads_of(node, context) for node in nodes.graph}))
         config, now = e.model_dump(mode="json"), _now()
@@ -84,9 +84,12 @@ class RunUnderWay:
                 process=owner(),
             )
 
-        # First of all: from here on garbage collection keeps what this run uses.
+        # First of all: from here on nothing that this run uses is removed.
         begin_run(home, known)
         self._known, self._begun = known, begin(home, e.name, record)
+        # What is being removed right now is gone when the run looks what there is.
+        pass_gate(home)
+        self._done_before = self._done()
 
     @property
     def name(self) -> str:

@@ -108,12 +108,19 @@ def chosen_part(source: Path, target: Path, wanted: Wanted) -> StorePart:
         raise InputError(
             f"both homes are {public_name(source.absolute())}; name another one to copy from or to"
         )
-    store = _store(source, wanted.store)
+    store = chosen_store(source, wanted.store)
     digests = None if wanted.corpus is None else _digests(source, wanted.corpus)
     return part_of(store, wanted.arrays, digests)
 
 
-def _store(home: Path, name: str | None) -> FeatureStore:
+def chosen_store(home: Path, name: str | None) -> FeatureStore:
+    """The only feature store of a home, or that whose id begins so.
+
+    Raises:
+        InputError: several fit.
+        NotFoundError: none does.
+        CorruptDataError: it cannot be opened.
+    """
     every = store_folders(home)
     fitting = [p for p in every if p.name.startswith((name or "").removeprefix("features/"))]
     if len(fitting) == 1:

@@ -5,6 +5,7 @@ import contextlib
 import datetime
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -13,12 +14,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from permafrost.storage.disk_use import files_under
 from permafrost.storage.drafts import DRAFT_PREFIX, is_of_dead_process
 from permafrost.storage.durable import (
     disk_errors_named,
     draft_path,
     is_there,
-    remove_tree,
+    remove_any,
+    renamed_aside,
     set_aside,
     sync_folder,
     write_durably,
@@ -33,6 +36,7 @@ ARTIFACT_FORMAT = 1
 MANIFEST = "artifact.json"
 STALE_DRAFT_S = 24 * 3600
 """Age beyond which a draft cannot belong to a living run."""
+_KEY = re.compile(rf"[0-9a-f]{{{KEY_LENGTH}}}")
 
 
 class ArtifactRef(BaseModel):
@@ -141,6 +145,10 @@ class ArtifactStore:
             raise NotFoundError(f"there is no artifact {ref}; see 'permafrost ls'")
         try:
             manifest = Manifest.model_validate(read_sealed(path)[0])
+        except FileNotFoundError as error:
+            raise NotFoundError(
+                f"the artifact {ref} is gone: it was removed while it was being read; see 'permafrost ls'"
+            ) from error
         except (CorruptDataError, ValidationError) as error:
             raise CorruptDataError(f"{path} is damaged; {_remake(ref)}") from error
         # Checked under its own key version: an older artifact is not reused, but it is still valid.
@@ -155,13 +163,14 @@ class ArtifactStore:
         """The folder of an artifact, after checking every file's checksum.
 
         Raises:
-            NotFoundError: the artifact is not published.
+            NotFoundError: the artifact is not published, or not any more.
             CorruptDataError: a file is missing or differs from what was published.
         """
         manifest = self.manifest(ref)
         fetch_missing([self.folder(ref) / name for name in manifest.files])
         problems = self._damaged_files(manifest)
         if problems:
+            self.manifest(ref)  # which is gone, too, if all of it was removed meanwhile
             raise CorruptDataError(f"{problems[0]}; {_remake(ref)}")
         return self.folder(ref)
 
@@ -183,14 +192,12 @@ class ArtifactStore:
         folder, problems = self.folder(manifest.ref), list[str]()
         for name, record in manifest.files.items():
             path = folder / name
-            if not path.is_file():
-                problems.append(
-                    f"{path} is missing" + (", a folder is there" if path.is_dir() else "")
-                )
-            elif (size := path.stat().st_size) != record.bytes:
-                problems.append(f"{path} has {size:,} bytes, its manifest says {record.bytes:,}")
-            elif _sha256(path) != record.sha256:
-                problems.append(f"the checksum of {path} does not match its manifest")
+            try:
+                problem = _differs(path, record)
+            except FileNotFoundError:
+                problem = f"{path} is missing"
+            if problem is not None:
+                problems.append(problem)
         return problems
 
     @contextlib.contextmanager
@@ -249,9 +256,14 @@ class ArtifactStore:
 
     def refs(self, stage: str | None = None) -> list[ArtifactRef]:
         """Every published artifact (of one stage), including those with a damaged manifest, oldest first."""
-        found = [p for p in self._manifests(stage) if not p.parent.name.startswith(DRAFT_PREFIX)]
-        found.sort(key=lambda p: (p.lstat().st_mtime_ns, p))
-        return [ArtifactRef(stage=p.parent.parent.name, key=p.parent.name) for p in found]
+        found: list[tuple[int, Path]] = []
+        for path in self._manifests(stage):
+            if not path.parent.name.startswith(DRAFT_PREFIX):
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    found.append((path.lstat().st_mtime_ns, path))
+        return [
+            ArtifactRef(stage=p.parent.parent.name, key=p.parent.name) for _, p in sorted(found)
+        ]
 
     def _manifests(self, stage: str | None, key: str = "") -> Iterator[Path]:
         # Includes dangling links, which a pattern ending in a name would leave out.
@@ -290,8 +302,28 @@ class ArtifactStore:
 
     def remove(self, ref: ArtifactRef) -> None:
         """Unpublish by one rename (on an object store by deleting the manifest first), then delete: if killed
-        in between, a draft is left, never half an artifact."""
-        remove_tree(self.folder(ref), first=MANIFEST)
+        in between, a draft is left, or files without a manifest, never half an artifact."""
+        remove_any(self.unpublish(ref))
+
+    def unpublish(self, ref: ArtifactRef) -> Path:
+        """As `remove`, but leaves deleting to the caller: returns what the folder was renamed to. Of an
+        object store nothing is left."""
+        folder = self.folder(ref)
+        if (replica := replica_of(folder)) is not None:
+            replica.delete_tree(folder, MANIFEST)
+            folder.mkdir(parents=True, exist_ok=True)
+        return renamed_aside(folder)
+
+    def leftovers(self) -> list[ArtifactRef]:
+        """Folders without a manifest that hold files, by name: nothing reads them. A removal that was
+        killed leaves them on an object store, and so does a publication, which may also be under way."""
+        found: dict[str, set[str]] = {}
+        for file in files_under(self.root):
+            stage, _, rest = file.path.partition("/")
+            key, _, name = rest.partition("/")
+            if name and _KEY.fullmatch(key):
+                found.setdefault(f"{stage}/{key}", set()).add(name)
+        return [parse_ref(ref) for ref, names in sorted(found.items()) if MANIFEST not in names]
 
     def stale_drafts(self) -> list[Path]:
         """Draft folders that no living run can own."""
@@ -319,6 +351,17 @@ def _record(path: Path) -> FileRecord:
     with path.open("rb") as file:
         os.fsync(file.fileno())
     return FileRecord(bytes=path.stat().st_size, sha256=_sha256(path))
+
+
+def _differs(path: Path, record: FileRecord) -> str | None:
+    """How a file differs from its record; None if it does not."""
+    if path.exists() and not path.is_file():
+        return f"{path} is missing, a folder is there"
+    if (size := path.stat().st_size) != record.bytes:
+        return f"{path} has {size:,} bytes, its manifest says {record.bytes:,}"
+    if _sha256(path) != record.sha256:
+        return f"the checksum of {path} does not match its manifest"
+    return None
 
 
 def _sha256(path: Path) -> str:

@@ -152,10 +152,16 @@ def remove_tree(folder: Path, first: str) -> None:
 
 def set_aside(folder: Path) -> None:
     """Remove a folder, or whatever is in its place, by one rename, then delete it."""
+    remove_any(renamed_aside(folder))
+
+
+def renamed_aside(folder: Path) -> Path:
+    """Remove a folder, or whatever is in its place, by one rename, and leave deleting it to the caller;
+    returns its new name, which is a draft's."""
     doomed = draft_path(folder)
     folder.rename(doomed)
     sync_folder(folder.parent)
-    remove_any(doomed)
+    return doomed
 
 
 def bytes_under(folder: Path) -> int:

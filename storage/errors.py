@@ -2,6 +2,7 @@
 
 PermafrostError                  something failed (exit code 1)
 ├── CorruptDataError             bytes on disk are not what was committed
+├── RemovedError                 what was being read was removed meanwhile
 ├── StoreBusyError               another writer holds the store
 ├── DiskFullError                not enough room; nothing was half-written
 ├── ObjectStoreError             an object store could not be reached, or refused
@@ -20,6 +21,10 @@ class PermafrostError(Exception):
 
 class CorruptDataError(PermafrostError):
     """Bytes on disk differ from what was committed; they are never returned as data."""
+
+
+class RemovedError(PermafrostError):
+    """What was being read was removed meanwhile, by `gc`, `drop` or `repair`, or by hand."""
 
 
 class StoreBusyError(PermafrostError):

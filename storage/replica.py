@@ -18,7 +18,7 @@ import fnmatch
 import json
 import os
 import shutil
-import time
+import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +28,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore, from_url
 
+from permafrost.storage.drafts import DRAFT_PREFIX, owner
 from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError
 from permafrost.storage.lease import Lease
 from permafrost.storage.progress import Progress
@@ -41,9 +42,6 @@ SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 
 PIECE_BYTES = 16 << 20
 """Bytes per request of a download; each request has its own time limit."""
-
-STALE_S = 600.0
-"""An index file younger than this is never assumed to have been deleted elsewhere."""
 
 _INDEX = (
     "features/*/store.json",  # and its copy, in `copies/`
@@ -170,7 +168,6 @@ class Replica:
         If an index file changed elsewhere, what was fetched for it is dropped too (a receipt's shard, a
         manifest's files), and fetched again when it is read.
         """
-        started = time.time()
         listed = {key: tag for key, tag, _ in self._list(under) if _is_index(key)}
         wanted = [
             key
@@ -193,8 +190,8 @@ class Replica:
         for path in under.rglob("*") if under.exists() else ():
             key = self.key_of(path)
             gone = _is_index(key) and key not in listed and path.is_file()
-            # A young file may have just been put there by another process of this machine.
-            if gone and started - path.stat().st_mtime > STALE_S:
+            # Another process of this machine may have put it there since the listing.
+            if gone and not self.exists(path):
                 self._forget(path)
                 path.unlink(missing_ok=True)
 
@@ -206,7 +203,8 @@ class Replica:
         """
         key = self.key_of(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".draft-{path.name}-{os.getpid()}-{time.monotonic_ns()}")
+        # Not beside it: a writer removes all drafts from the store that it writes.
+        draft = self.folder / f"{DRAFT_PREFIX}fetched-{owner()}-{uuid.uuid4().hex[:8]}"
         try:
             tag = self.download(path, draft)
             draft.replace(path)
@@ -302,9 +300,13 @@ class Replica:
     def delete_tree(self, folder: Path, first: str) -> None:
         """Delete everything under a local folder's prefix, the file `first` before anything else."""
         self.delete(folder / first)
-        keys = [key for key, _, _ in self._list(folder)]
-        with self._wire("delete", self.key_of(folder)):
-            obstore.delete(self._store, keys)
+        self.delete_all(folder, [key for key, _, _ in self._list(folder)])
+
+    def delete_all(self, folder: Path, keys: Sequence[str]) -> None:
+        """Delete objects under a local folder's prefix, in no order."""
+        if keys:
+            with contextlib.suppress(FileNotFoundError), self._wire("delete", self.key_of(folder)):
+                obstore.delete(self._store, keys)
         for key in keys:
             self._tags.pop(key, None)
 
@@ -318,10 +320,14 @@ class Replica:
             yield found["path"], found["size"], found["last_modified"].timestamp()
 
     def drop_fetched(self, under: Path) -> None:
-        """Drop the local copies of everything except the index, so that it is fetched again when read."""
+        """Drop the local copies of everything except the index, so that it is fetched again when read.
+        What is mapped stays readable; drafts are their writer's."""
         for path in under.rglob("*"):
-            if path.is_file() and not _is_index(self.key_of(path)) and path.name != "writer.lock":
-                path.unlink()
+            inside = path.relative_to(self.folder).parts
+            is_draft = any(part.startswith(DRAFT_PREFIX) for part in inside)
+            is_copy = not (is_draft or _is_index("/".join(inside)) or path.name == "writer.lock")
+            if is_copy and path.is_file():
+                path.unlink(missing_ok=True)
 
     def lease(self, path: Path) -> Lease:
         """A lease whose object mirrors `path`."""
@@ -330,7 +336,12 @@ class Replica:
     def _refresh(self, key: str) -> None:
         path = self.folder / key
         before = path.read_bytes() if path.exists() else None
-        self.fetch(path)
+        try:
+            self.fetch(path)
+        except CorruptDataError:
+            if self.exists(path):
+                raise
+            return  # removed elsewhere since the listing
         if before is not None and before != path.read_bytes():
             self._forget(path)
 
@@ -339,9 +350,9 @@ class Replica:
         if index_file.name == "artifact.json":
             for other in index_file.parent.iterdir():
                 if other != index_file and other.is_file():
-                    other.unlink()
+                    other.unlink(missing_ok=True)
                 elif other.is_dir():
-                    shutil.rmtree(other)
+                    shutil.rmtree(other, ignore_errors=True)
             return
         parts = index_file.relative_to(self.folder).parts
         if len(parts) > 4 and parts[2] == "receipts":
@@ -351,7 +362,7 @@ class Replica:
             )
             for shard in (folder, folder / "0"):
                 if shard.is_file():
-                    shard.unlink()
+                    shard.unlink(missing_ok=True)
 
     def _list(self, under: Path) -> Iterator[tuple[str, str, int]]:
         for found in self._listed(under):
@@ -382,8 +393,9 @@ class Replica:
             if verb == "delete":
                 raise
             raise CorruptDataError(
-                f"{self.url}/{key} is not there although the home's index says so; run 'permafrost verify' "
-                f"with this --home"
+                f"{self.url}/{key} is not there although the home's index here says so: it was removed since "
+                f"this home was opened (by gc, drop or repair), or is lost. Run the same command again, and "
+                f"'permafrost verify' with this --home if it says the same"
             ) from error
         except BaseError as error:
             raise self._error(verb, key, error) from error

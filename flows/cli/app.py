@@ -19,6 +19,7 @@ from permafrost.flows.cli import (
     listings,
     maintenance,
     prediction,
+    removal,
     sharing,
     statistics,
     texts,
@@ -29,6 +30,7 @@ from permafrost.flows.stopping import STOP
 from permafrost.flows.terminal import Terminal
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.quoting import shortened
+from permafrost.storage.removal import removal_named
 
 _NOT_POSSIBLE = {
     errno.EACCES,
@@ -65,6 +67,7 @@ for module in (
     sharing,
     disk,
     maintenance,
+    removal,
 ):
     module.register(app)
 
@@ -84,7 +87,8 @@ def main() -> None:
         logging.getLogger(name).addFilter(_tells_more)
     errors = Terminal(stderr=True, soft_wrap=True)
     try:
-        app()
+        with removal_named():
+            app()
     except PermafrostError as error:
         if STOP.asked:
             raise

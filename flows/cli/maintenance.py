@@ -1,9 +1,7 @@
-"""`verify`, `repair`, `gc`: keeping what is there right and small."""
+"""`verify` and `repair`: keeping what is there right."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,15 +16,12 @@ from permafrost.flows.cli.common import (
     emit,
     existing_home,
     load_plugins,
-    say,
-    size,
     table,
 )
 from permafrost.flows.cli.inspection import find_store_folder
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 
 if TYPE_CHECKING:
-    from permafrost.flows.dropping import Dropped
     from permafrost.flows.engine.progress import NodeProgress
     from permafrost.storage.artifacts import ArtifactRef
     from permafrost.storage.features.store import FeatureStore
@@ -40,7 +35,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(verify)
     app.command()(repair)
-    app.command()(gc)
 
 
 def _chosen(root: Path, name: str | None) -> tuple[list[Path], list[ArtifactRef]]:
@@ -223,65 +217,3 @@ def _repair_store(folder: Path, source: str | None) -> None:
             return
         done = compute_again(mended, source, NodeProgress(display, f"repair {label}"))
     console.print(f"{label}: {done}", markup=False, highlight=False, soft_wrap=True)
-
-
-def gc(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be removed.")
-    ] = False,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(help="Artifact, store or run (mine@2) to keep as well; may be repeated."),
-    ] = None,
-    older: Annotated[
-        bool,
-        typer.Option("--older", help="Also what earlier versions made and no run of today reuses."),
-    ] = False,
-    home: HomeFlag = DEFAULT_HOME,
-    json: JsonFlag = False,
-) -> None:
-    """Say what neither the latest run of an experiment nor a pinned one used, and remove it: artifacts,
-    drafts, and feature stores."""
-    from permafrost.flows.dropping import dropped
-    from permafrost.flows.garbage import collect
-    from permafrost.flows.history import histories
-
-    root = existing_home(home)
-    garbage = collect(root, keep or [], "remove" if older else "keep")
-    drops = dropped(root, garbage, histories(root))
-    freed = {drop.path: drop.bytes for drop in drops}
-    if not json:
-        # Before anything is removed.
-        _say_drops(drops)
-    if not dry_run:
-        garbage.remove()
-    if json:
-        emit(
-            {
-                "removed": freed,
-                "drops": [drop.as_json() for drop in drops],
-                "bytes": sum(freed.values()),
-                "dry_run": dry_run,
-                "kept": garbage.n_kept,
-                "kept_older": garbage.n_older,
-            }
-        )
-        return
-    verb = "would remove" if dry_run else "removed"
-    console.print(f"{verb} {len(freed)} ({size(sum(freed.values()))}); kept {garbage.n_kept}")
-    if garbage.n_older:
-        console.print(
-            f"{garbage.n_older} of them were made by an earlier version and are not reused, but load as "
-            "ever; --older removes these too"
-        )
-
-
-def _say_drops(drops: Sequence[Dropped]) -> None:
-    """By run, the earliest first; what no record names last."""
-    from permafrost.flows.dropping import NO_RUN
-
-    for run, of_run in groupby(drops, key=lambda drop: drop.run):
-        listed = list(of_run)
-        say(f"{run or NO_RUN}: {len(listed)} ({size(sum(drop.bytes for drop in listed))})")
-        for drop in listed:
-            say(f"{size(drop.bytes):>10}  {drop.what}  {drop.path}")

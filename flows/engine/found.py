@@ -6,6 +6,7 @@ from permafrost.flows.context import RunContext
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.graph import Graph, Node
+from permafrost.storage.errors import RemovedError
 
 
 class FoundEngine:
@@ -19,5 +20,16 @@ class FoundEngine:
         return context.threads_of(node)
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
-        """Every node as reused, by id."""
+        """Every node as reused, by id.
+
+        Raises:
+            RemovedError: one is not done any more.
+        """
+        for node in graph:
+            if not context.artifacts.is_done(node.ref):
+                raise RemovedError(
+                    f"{node.ref} ({node.label}) was removed since this run looked what there is "
+                    "(by gc, drop or "
+                    "repair); run the same command again, which makes it again"
+                )
         return {node.id: Outcome(node, "reused") for node in graph}

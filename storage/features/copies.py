@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 
 from permafrost.storage.durable import is_there, read_whole, rewrite, write_durably
-from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.receipts import read_receipt
 from permafrost.storage.features.record import keep_record, read_copy
 from permafrost.storage.features.segments import segment_path, table_copy
@@ -49,7 +49,7 @@ def committed_tables(store: FeatureStore, number: int) -> frozenset[str]:
     """SHA-256 of the table that the receipts of a segment were written for; exactly one if all are intact."""
     digests = set[str]()
     for array in sorted(store.committed(number)):
-        with contextlib.suppress(CorruptDataError, FileNotFoundError):
+        with contextlib.suppress(CorruptDataError, NotFoundError):
             receipt = read_receipt(store.root, number, array)
             if receipt.store_id == store.store_id:
                 digests.add(receipt.segment_sha256)

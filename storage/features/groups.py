@@ -6,7 +6,7 @@ there, never ahead of it.
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -15,10 +15,9 @@ from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.layout import ZARR_GROUP, earlier_metadata, in_order
 from permafrost.storage.features.projections import is_metadata
 from permafrost.storage.features.record import StoreRecord
-from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.store import ZARR_JSON, FeatureStore
 from permafrost.storage.keys import to_plain
 
-METADATA = "zarr.json"
 COMPLETE = "complete"
 """Attribute of the root: for each array, whether its cell in each segment is complete."""
 PROJECTIONS = "projections/"
@@ -33,21 +32,29 @@ _AXES = {
 }
 
 
-def write_groups(store: FeatureStore) -> None:
-    """Bring the groups up to date with arrays and receipts; call it as the lease holder."""
+def write_groups(store: FeatureStore, without: Collection[str] = ()) -> None:
+    """Bring the groups up to date with arrays and receipts; call it as the lease holder.
+
+    Args:
+        store: whose groups.
+        without: arrays that are about to be dropped, and are no longer said to be complete.
+    """
     documents = dict(_documents(store))
-    complete = completeness(store)
+    complete = {
+        array: [is_complete and array not in without for is_complete in cells]
+        for array, cells in completeness(store).items()
+    }
     for group in sorted({p for name in documents for p in PurePosixPath(name).parents}):
         content = json_bytes(_group(store, group, documents, complete))
-        path = store.zarr_path / group / METADATA
+        path = store.zarr_path / group / ZARR_JSON
         if not holds(path, content):
             rewrite(path, content)
 
 
 def completeness(store: FeatureStore) -> dict[str, list[bool]]:
-    """For each array, whether its cell in each segment is complete."""
+    """For each array, whether its cell in each segment is complete; also for those that were dropped."""
     by_segment = {s: store.committed(s) for s in store.tables()}
-    arrays = in_order(set[str]().union(*by_segment.values()))
+    arrays = in_order(set(store.declared()).union(*by_segment.values()))
     n = store.n_slots()
     return {a: [a in by_segment.get(s, ()) for s in range(n)] for a in arrays}
 
@@ -129,8 +136,7 @@ def _of_any_size(store: FeatureStore, array: str) -> Iterable[dict[str, Any]]:
 
 def _documents(store: FeatureStore) -> Iterable[tuple[str, dict[str, Any]]]:
     """The metadata of every array that is there, by name."""
-    root = store.zarr_path
-    paths = {p.parent.relative_to(root).as_posix(): p for p in root.rglob(METADATA)}
+    paths = store.metadata_paths()
     for name in in_order(paths):
         try:
             document = read_json(paths[name])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from permafrost.storage.durable import remove, write_durably
-from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.shard import ShardSeal
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 
@@ -110,6 +110,7 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
     """Read the receipt of a committed cell.
 
     Raises:
+        NotFoundError: there is none, or not any more.
         CorruptDataError: it is damaged, or belongs to another cell.
     """
     path = receipt_path(root, segment, array)
@@ -117,6 +118,12 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
     try:
         fields, has_checksum = read_sealed(path)
         receipt = Receipt.model_validate(fields)
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"{array} of segment {segment} is not in the store {root.name[:12]} any more; it was "
+            "removed while it "
+            "was being read (by drop, gc or repair), and an extraction makes it again"
+        ) from error
     except (CorruptDataError, ValidationError) as error:
         raise CorruptDataError(damaged) from error
     if not has_checksum:
@@ -132,11 +139,14 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
 def committed_arrays(root: Path, segment: int) -> frozenset[str]:
     """Names of the arrays that have a receipt in a segment."""
     folder = root / "receipts" / f"{segment:06d}"
-    return frozenset(
-        path.relative_to(folder).with_suffix("").as_posix()
-        for path in folder.rglob("*.json")
-        if not path.name.startswith(".")
-    )
+    try:
+        return frozenset(
+            path.relative_to(folder).with_suffix("").as_posix()
+            for path in folder.rglob("*.json")
+            if not path.name.startswith(".")
+        )
+    except FileNotFoundError:  # of a store that is being removed
+        return frozenset()
 
 
 def revoke_receipt(root: Path, segment: int, array: str) -> None:

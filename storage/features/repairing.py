@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from permafrost.storage.errors import CorruptDataError, InputError
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.copies import restore_tables
 from permafrost.storage.features.due import Due, note_due, read_due
 from permafrost.storage.features.rebuilding import rebuild_record
@@ -101,7 +101,7 @@ def _known_receipts(store: FeatureStore, damage: list[Damage]) -> dict[tuple[int
         if item.segment is not None and item.array not in (None, *DERIVED):
             try:
                 receipt = read_receipt(store.root, item.segment, item.array)
-            except CorruptDataError:
+            except (CorruptDataError, NotFoundError):
                 continue
             found[item.segment, item.array] = receipt
     return found

@@ -1,6 +1,8 @@
 """Where the bytes of a committed shard come from: a memory map, a file without maps, or an object store."""
 
 import mmap
+import os
+import weakref
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
@@ -42,16 +44,16 @@ def shard_bytes(path: Path, n_bytes: int) -> ShardBytes:
     Raises:
         CorruptDataError: the file is missing, or of another size.
     """
-    if (replica := replica_of(path)) is not None and not path.exists():
-        return RangedBytes(replica, path, n_bytes)
     try:
         with path.open("rb") as file:
             mapped = mapping_of(file)
+            found = FileBytes(path, file) if mapped is None else MappedBytes(mapped)
     except (FileNotFoundError, ValueError) as error:
+        if (replica := replica_of(path)) is not None and not path.exists():
+            return RangedBytes(replica, path, n_bytes)
         raise CorruptDataError(f"{damaged(path)}: the file is missing or empty") from error
     except OSError as error:
         raise CorruptDataError(f"{damaged(path)}: {error.strerror}") from error
-    found = FileBytes(path) if mapped is None else MappedBytes(mapped)
     if len(found) != n_bytes:
         raise CorruptDataError(
             f"{damaged(path)}: it has {len(found):,} bytes, its receipt says {n_bytes:,}"
@@ -80,16 +82,18 @@ class MappedBytes:
 
 
 class FileBytes:
-    """Bytes of a file that cannot be mapped.
+    """Bytes of a file that cannot be mapped. It stays open, so that it can be read after it was removed.
 
     The last slice is kept, as rows of one chunk are often asked for in turn.
     """
 
     stays = False
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._n_bytes = path, path.stat().st_size
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._fd = path, os.dup(file.fileno())
+        self._n_bytes = os.fstat(self._fd).st_size
         self._held = (slice(0, 0), np.empty(0, np.uint8))
+        weakref.finalize(self, os.close, self._fd)
 
     def __len__(self) -> int:
         return self._n_bytes
@@ -99,13 +103,19 @@ class FileBytes:
         start, stop, _ = which.indices(self._n_bytes)
         held = self._held  # another thread may replace it
         if held[0] != slice(start, stop):
-            try:
-                found = np.fromfile(self._path, np.uint8, count=stop - start, offset=start)
-            except OSError as error:
-                raise CorruptDataError(f"{damaged(self._path)}: {error.strerror}") from error
-            found.flags.writeable = False
-            held = self._held = (slice(start, stop), found)
+            held = self._held = (slice(start, stop), self._read(start, stop))
         return held[1]
+
+    def _read(self, start: int, stop: int) -> NDArray[np.uint8]:
+        content = bytearray()
+        try:
+            while piece := os.pread(self._fd, stop - start - len(content), start + len(content)):
+                content += piece
+        except OSError as error:
+            raise CorruptDataError(f"{damaged(self._path)}: {error.strerror}") from error
+        found = np.frombuffer(content, np.uint8)
+        found.flags.writeable = False
+        return found
 
     def will_need(self) -> None:
         """Nothing is read ahead."""

@@ -1,12 +1,13 @@
 """Opening a feature store, and finding out what it holds."""
 
 import datetime
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from permafrost.storage.durable import DRAFT_PREFIX, write_json
-from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, NotFoundError, RemovedError
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.features.layout import (
     SPAN,
@@ -36,13 +37,14 @@ from permafrost.storage.features.record import (
 )
 from permafrost.storage.features.segments import Segment, read_segment
 from permafrost.storage.features.shard import ShardRows
+from permafrost.storage.replica import public_name
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
 """Arrays that every segment has, whatever is captured."""
 DERIVED = (TEXT_OF_TOKEN.name,)
 """Arrays that follow from the segment tables; segments of earlier versions get them when they are next
 written."""
-
+ZARR_JSON = "zarr.json"
 
 _KEPT_SEGMENTS = 2
 
@@ -126,6 +128,15 @@ class FeatureStore:
         self._sha256.clear()
         self._shards.clear()
 
+    def require_there(self) -> None:
+        """Raises: RemovedError: the store was removed since it was opened."""
+        if not has_record(self.root):
+            raise RemovedError(
+                f"the store {public_name(self.root)} is gone: it was removed since it was opened "
+                "(by gc, or by "
+                "hand). Run the same command again; what it lacks is extracted again"
+            )
+
     @property
     def store_id(self) -> str:
         """Digest of the identity."""
@@ -149,7 +160,9 @@ class FeatureStore:
 
         Raises:
             CorruptDataError: the table of a segment is gone: a reader would get fewer texts than there are.
+            RemovedError: the store has been removed.
         """
+        self.require_there()
         if lost := self.lost_tables():
             raise CorruptDataError(
                 f"the table of segment {lost[0]} of the store {self.store_id[:12]} is gone, but the segment "
@@ -194,7 +207,11 @@ class FeatureStore:
         return self._sha256[number]
 
     def _read(self, number: int, columns: Sequence[str] | None) -> Segment:
-        segment = read_segment(self.root, number, columns)
+        try:
+            segment = read_segment(self.root, number, columns)
+        except CorruptDataError:
+            self.require_there()
+            raise
         self._require_committed(segment)
         self._sha256.setdefault(number, segment.sha256)
         return segment
@@ -206,7 +223,7 @@ class FeatureStore:
         for array in sorted(self.committed(segment.number), key=lambda a: (a not in ALWAYS, a)):
             try:
                 receipt = read_receipt(self.root, segment.number, array)
-            except (CorruptDataError, FileNotFoundError):
+            except (CorruptDataError, NotFoundError):
                 continue
             if receipt.segment_sha256 == segment.sha256:
                 return
@@ -226,6 +243,29 @@ class FeatureStore:
         """All extracted arrays that have at least one committed cell, in the order of their numbers."""
         found = set[str]().union(*(self.committed(s) for s in self.segments()))
         return in_order(found.difference(DERIVED))
+
+    def metadata_paths(self) -> dict[str, Path]:
+        """The `zarr.json` of every array and group, by name; folders of shards are not looked into."""
+        found: dict[str, Path] = {}
+        for folder, inside, files in os.walk(self.zarr_path):
+            inside[:] = [name for name in inside if name != "c"]
+            if ZARR_JSON in files:
+                path = Path(folder)
+                found[path.relative_to(self.zarr_path).as_posix()] = path / ZARR_JSON
+        return found
+
+    def declared(self) -> list[str]:
+        """Arrays that have Zarr metadata, also those of which no cell is there (any more), in the order
+        of their numbers."""
+        return in_order(filter(self.is_array, self.metadata_paths()))
+
+    def is_array(self, name: str) -> bool:
+        """Whether a store of this kind may have an array of this name."""
+        try:
+            self.spec(name)
+        except NotFoundError:
+            return False
+        return True
 
     def locate(self, digests: Sequence[str]) -> Locations:
         """Locate texts by content digest; a text that is not in the store gets segment -1."""
@@ -274,6 +314,7 @@ class FeatureStore:
             CorruptDataError: its receipt is damaged, or belongs to another cell.
         """
         if array not in self.committed(segment):
+            self.require_there()
             raise NotFoundError(
                 f"{array} of segment {segment} is not in the store {self.store_id[:12]}; extract it first"
             )
@@ -294,8 +335,15 @@ class FeatureStore:
 
     def reopen_shard(self, segment: int, array: str) -> ShardRows:
         """As `open_shard`, but not cached: every chunk will be verified again."""
-        receipt = self.checked_receipt(segment, array)
-        return self.rows_at(self.shard_path(segment, array), receipt)
+        path, receipt = self.shard_path(segment, array), self.checked_receipt(segment, array)
+        try:
+            return self.rows_at(path, receipt)
+        except CorruptDataError:
+            # It may have been removed since the receipt was read, which then is gone too, or written again.
+            now = self.checked_receipt(segment, array)
+            if now == receipt:
+                raise
+            return self.rows_at(path, now)
 
     def rows_at(self, path: Path, receipt: Receipt) -> ShardRows:
         """The rows of a shard of this store that lies at `path`, be it not in its place yet.
@@ -330,7 +378,13 @@ def all_stores(home: Path) -> list[FeatureStore]:
     Raises:
         CorruptDataError: one of them cannot be opened.
     """
-    return [FeatureStore.open(root) for root in store_folders(home)]
+    found: list[FeatureStore] = []
+    for root in store_folders(home):
+        try:
+            found.append(FeatureStore.open(root))
+        except NotFoundError:
+            continue  # removed since it was listed
+    return found
 
 
 def store_folders(home: Path) -> list[Path]:

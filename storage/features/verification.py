@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from permafrost.storage.durable import (
@@ -74,7 +73,8 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
         for segment, array in cells:
             if segment not in broken:
                 problem = _verify_cell(store, segment, array)
-                if problem:
+                # What was dropped since the cells were listed is not damaged.
+                if problem and array in store.committed(segment):
                     damage.append(Damage(segment, array, problem))
             progress.advance(1, f"{len(damage)} damaged")
     finally:
@@ -95,9 +95,7 @@ def _verify_lock(store: FeatureStore) -> list[Damage]:
 def _verify_metadata(store: FeatureStore) -> list[Damage]:
     last: dict[str, int] = {}
     for segment in store.tables():
-        last.update(
-            dict.fromkeys(filter(partial(_is_array, store), store.committed(segment)), segment)
-        )
+        last.update(dict.fromkeys(filter(store.is_array, store.committed(segment)), segment))
     found: list[Damage] = []
     for array, segment in sorted(last.items()):
         path = store.zarr_path / array / "zarr.json"
@@ -159,14 +157,6 @@ def _verify_cell(store: FeatureStore, segment: int, array: str) -> str | None:
     return None
 
 
-def _is_array(store: FeatureStore, name: str) -> bool:
-    try:
-        store.spec(name)
-    except NotFoundError:
-        return False
-    return True
-
-
 def free_lock(store: FeatureStore) -> None:
     """Remove whatever damage put in the place of the lock file; nobody can hold that."""
     if _verify_lock(store):
@@ -209,7 +199,7 @@ def discard(writer: StoreWriter, damage: Sequence[Damage]) -> dict[int, tuple[st
         arrays = sorted(store.committed(item.segment)) if item.array is None else [item.array]
         for array in arrays:
             revoke_receipt(store.root, item.segment, array)
-            if _is_array(store, array):
+            if store.is_array(array):
                 remove(store.shard_path(item.segment, array))
         if item.array is None:
             remove(segment_path(store.root, item.segment))

@@ -28,7 +28,7 @@ from permafrost.storage.durable import (
     rewrite,
     set_aside,
 )
-from permafrost.storage.errors import CorruptDataError, StoreBusyError
+from permafrost.storage.errors import CorruptDataError, RemovedError, StoreBusyError
 from permafrost.storage.features.copies import keep_copies
 from permafrost.storage.features.groups import write_groups
 from permafrost.storage.features.layout import TEXT_OF_TOKEN
@@ -58,16 +58,22 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
 
     Raises:
         StoreBusyError: another process (or another writer in this one) holds it.
+        RemovedError: the store was removed since it was opened.
     """
     path = lock_path(store)
     with disk_errors_named(path):
-        # A link would lock a file elsewhere, which another home may lock as well.
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            # A link would lock a file elsewhere, which another home may lock as well.
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:
+            store.require_there()
+            raise
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise _busy(store, path) from error
+        _require_in_place(fd, path, store)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         os.ftruncate(fd, 0)
         os.write(
@@ -96,6 +102,21 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
 def lock_path(store: FeatureStore) -> Path:
     """The file that a writer locks; what it says about the holder is for people to read."""
     return store.root / "writer.lock"
+
+
+def _require_in_place(fd: int, path: Path, store: FeatureStore) -> None:
+    """Check that the locked file is that of the store: whoever removes a store holds its lock, and takes the
+    file away with it.
+
+    Raises:
+        RemovedError: the store was removed between opening and locking.
+    """
+    store.require_there()
+    if not (path.exists() and os.path.samestat(os.fstat(fd), path.stat())):
+        raise RemovedError(
+            f"the store {store.root} was removed and made again since it was opened; run the same "
+            "command again"
+        )
 
 
 def _busy(store: FeatureStore, lock: Path) -> StoreBusyError:
@@ -150,11 +171,15 @@ class StoreWriter:
         self._drafts: Path | None = None
         """Folder of the drafts; created when the first cells are assigned."""
 
+    def require_lease(self) -> None:
+        """Raises: StoreBusyError: another machine may hold the lease now; call it before every change."""
+        if self._lease is not None:
+            self._lease.require()
+
     def add_segment(self, table: pa.Table, number: int) -> Segment:
         """Publish the layout of a new segment; all of its cells are missing until they are filled."""
         assert number == self.store.n_slots(), f"segment {number} is not the next one"
-        if self._lease is not None:
-            self._lease.require()
+        self.require_lease()
         return write_segment(self.store.root, number, table)
 
     def declare(self, arrays: Sequence[str]) -> None:
@@ -162,8 +187,8 @@ class StoreWriter:
 
         All arrays of an axis have the same length, or xarray would refuse to open them together.
         """
-        n_segments = self.store.n_slots()
-        for array in sorted({*ALWAYS, *DERIVED, *arrays, *self.store.arrays()}):
+        n_segments, there = self.store.n_slots(), self.store.declared()
+        for array in sorted({*ALWAYS, *DERIVED, *arrays, *self.store.arrays(), *there}):
             path = self.store.zarr_path / array / "zarr.json"
             wanted = json_bytes(self.store.array_metadata(array, n_segments))
             if not holds(path, wanted):
@@ -224,8 +249,7 @@ class StoreWriter:
             CorruptDataError: the draft is not there, not whole, or not one for this store, this segment or
                 this writer; nothing was changed.
         """
-        if self._lease is not None:
-            self._lease.require()
+        self.require_lease()
         root, number = self.store.root, sealed.segment
         # Read from disk: the store's cache of segments belongs to the other thread.
         segment = read_segment(root, number, ["n_tokens"])
@@ -314,8 +338,7 @@ class StoreWriter:
             return
         # Whoever has taken the lease over writes them.
         with contextlib.suppress(StoreBusyError):
-            if self._lease is not None:
-                self._lease.require()
+            self.require_lease()
             write_groups(self.store)
             keep_copies(self.store)
 

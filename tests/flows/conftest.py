@@ -163,3 +163,12 @@ def finished_home(tiny_bert: Path, made_once: MadeOnce) -> Path:
         run_serially(path, folder / "home")
 
     return made_once("finished", run) / "home"
+
+
+@pytest.fixture(scope="module")
+def dead() -> str:
+    """A process of this machine that has ended."""
+    code = "from permafrost.storage.drafts import owner; print(owner())"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()

@@ -12,10 +12,15 @@ import numpy as np
 import pytest
 
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
-from permafrost.storage.durable import remove_tree
-from permafrost.storage.errors import CorruptDataError, NotFoundError, StoreBusyError
+from permafrost.storage.durable import remove_any
+from permafrost.storage.errors import CorruptDataError, NotFoundError, RemovedError, StoreBusyError
+from permafrost.storage.features.dropping import arrays_to_drop, drop_arrays, remove_store
 from permafrost.storage.features.parts import part_of
-from permafrost.storage.features.projections import read_projection, write_projection
+from permafrost.storage.features.projections import (
+    read_projection,
+    stored_projections,
+    write_projection,
+)
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.transfer import transfer
 from permafrost.storage.features.verification import discard, verify
@@ -168,10 +173,53 @@ class HomeContract(ABC):
         )
         assert first.record == second.record
 
+    def test_dropped_arrays_are_not_extracted_free_their_bytes_and_come_back(
+        self, place: Place
+    ) -> None:
+        small = filled_store(place.seen_from("a"), N_TEXTS)
+        write_projection(small.store, 1, np.ones((4, 8), np.float32), None)
+        (other,) = all_stores(place.seen_from("b"))
+        assert_reads(other, small)  # fetched
+        (rows, hidden) = arrays_to_drop(small.store, ["hidden/*", "attention_rows/1"])
+        assert hidden.n_segments == len(small.store.segments())
+        shards = [small.store.shard_path(s, "hidden/1") for s in small.store.segments()]
+        n_stored = sum(len(place.read(key_of(small.store, path))) for path in shards)
+        assert hidden.bytes >= n_stored
+        with writing(small.store) as writer:
+            drop_arrays(writer, [rows.array, hidden.array])
+        for path in shards:
+            with pytest.raises((KeyError, FileNotFoundError)):
+                place.read(key_of(small.store, path))
+        for machine in ("b", "c"):
+            (store,) = all_stores(place.seen_from(machine))
+            assert store.arrays() == ["pooled/hidden_mean/1", "span", "token_ids"]
+            assert verify(store, SilentProgress()) == []
+            assert stored_projections(store) == []
+            with pytest.raises(NotFoundError, match="extract it first"):
+                store.open_shard(0, "hidden/1")
+        with pytest.raises(
+            NotFoundError, match=r"no array .* is called 'hidden/1'; there are pooled"
+        ):
+            arrays_to_drop(store, ["hidden/1"])
+        with writing(store) as writer:
+            writer.declare(ARRAYS)
+            again = SmallStore(store, small.texts, small.rows)
+            for number in store.segments():
+                again.fill(
+                    writer, number, ["hidden/1", "attention_rows/1"], np.random.default_rng(1)
+                )
+        (store,) = all_stores(place.seen_from("d"))
+        assert_reads(store, small)
+        assert verify(store, SilentProgress()) == []
+
     def test_a_removed_store_is_gone(self, place: Place) -> None:
         small = filled_store(place.seen_from("a"), N_TEXTS)
-        with writing(small.store):
-            remove_tree(small.store.root, first="store.json")
+        with writing(small.store) as writer:
+            remove_any(remove_store(writer))
+        with pytest.raises(RemovedError, match="was removed since it was opened"):
+            assert_reads(small.store, small)
+        with pytest.raises(RemovedError), writing(small.store):
+            pass
         assert all_stores(place.seen_from("b")) == []
 
     def test_artifacts_are_published_checked_and_removed(self, place: Place) -> None:

@@ -15,7 +15,7 @@ import zarr
 from obstore.store import from_url
 from zarr.storage import ObjectStore
 
-from permafrost.storage import lease, replica
+from permafrost.storage import lease
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError, StoreBusyError
 from permafrost.storage.features.receipts import revoke_receipt
@@ -304,10 +304,7 @@ def test_artifacts_are_published_manifest_last_and_opened_elsewhere(
     assert server.log[2] == f"DELETE {folder}/artifact.json"
 
 
-def test_what_was_removed_elsewhere_goes_here_too(
-    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replica, "STALE_S", -1.0)
+def test_what_was_removed_elsewhere_goes_here_too(server: ObjectServer, tmp_path: Path) -> None:
     first, second = (ArtifactStore(machine(tmp_path, n)) for n in ("first", "second"))
     publish(first, 1, "hello")
     machine(tmp_path, "second")

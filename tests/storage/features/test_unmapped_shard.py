@@ -150,7 +150,7 @@ def test_truncated_and_missing_shards_are_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(CorruptDataError, match="the file is missing"):
         small.store.reopen_shard(0, "hidden/1")
-    with pytest.raises(CorruptDataError, match=r"is damaged.*No such file"):
+    with pytest.raises(CorruptDataError, match="checksum of chunk 1"):
         opened.read(chunk_rows, chunk_rows + 1)
 
 

@@ -1,0 +1,149 @@
+"""Dropping arrays from a store, and whole stores: what is dropped is 'not extracted' first, and then
+its bytes go.
+
+A kill at any moment leaves whole cells and missing ones, never a receipt without its shard; what was missing
+already and still has bytes is freed when the same is dropped again.
+"""
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from permafrost.storage.durable import bytes_under, is_there, renamed_aside, set_aside
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.features.due import Due, note_due, read_due
+from permafrost.storage.features.groups import write_groups
+from permafrost.storage.features.layout import in_order
+from permafrost.storage.features.projections import drop_projection, stored_projections
+from permafrost.storage.features.receipts import revoke_receipt
+from permafrost.storage.features.record import RECORD
+from permafrost.storage.features.store import ALWAYS, DERIVED, FeatureStore
+from permafrost.storage.features.writing import StoreWriter
+from permafrost.storage.quoting import quoted
+from permafrost.storage.replica import Replica, replica_of
+
+_ROWS = "attention_rows/"
+
+
+@dataclass(frozen=True)
+class ArrayDrop:
+    """One array that is to be dropped."""
+
+    array: str
+    n_segments: int
+    """In which it is there now."""
+    bytes: int
+    """On disk, or of objects."""
+
+
+def arrays_to_drop(store: FeatureStore, patterns: Sequence[str]) -> list[ArrayDrop]:
+    """The arrays that patterns name, and what each takes.
+
+    Args:
+        store: whose arrays.
+        patterns: names, or patterns of them: `hidden/3`, `values/*`.
+
+    Raises:
+        NotFoundError: a pattern fits no array that has cells or bytes.
+        InputError: it fits one that every text needs.
+    """
+    own = (*ALWAYS, *DERIVED)
+    committed = [store.committed(s) for s in store.tables()]
+    found = {
+        array: ArrayDrop(
+            array,
+            sum(array in cells for cells in committed),
+            bytes_under(store.zarr_path / array / "c"),
+        )
+        for array in store.declared()
+        if array not in own
+    }
+    there = {a: d for a, d in found.items() if d.n_segments or d.bytes}
+    named = set[str]()
+    for pattern in patterns:
+        if fitting := fnmatch.filter(there, pattern):
+            named.update(fitting)
+        elif needed := fnmatch.filter(own, pattern):
+            raise InputError(
+                f"{needed[0]} of the store {store.store_id[:12]} cannot be dropped: every other "
+                "array is read with "
+                "it; name others, or remove the whole store with 'permafrost gc'"
+            )
+        else:
+            raise NotFoundError(
+                f"no array of the store {store.store_id[:12]} is called {quoted(pattern)}; there are "
+                f"{', '.join(there) or 'none'}"
+            )
+    return [there[array] for array in in_order(named)]
+
+
+def drop_arrays(writer: StoreWriter, arrays: Sequence[str]) -> None:
+    """Drop arrays of every segment: they are 'not extracted' afterwards, and read as NaN by other programs.
+
+    Attention rows take the output projection of their block along, which is read with them only.
+    """
+    store, going = writer.store, frozenset(arrays)
+    writer.require_lease()
+    _forget_due(store, going)
+    # Before the receipts: groups may be behind what is there, never ahead of it.
+    write_groups(store, going)
+    for number in store.tables():
+        for array in in_order(going & store.committed(number)):
+            writer.require_lease()
+            revoke_receipt(store.root, number, array)
+    for array in in_order(going):
+        _remove_shards(writer, array)
+    for block in stored_projections(store):
+        if f"{_ROWS}{block}" in going:
+            drop_projection(store, block)
+    store.forget()
+    write_groups(store)
+
+
+def _remove_shards(writer: StoreWriter, array: str) -> None:
+    """All that lie there, also those that a killed drop left without receipts."""
+    folder = writer.store.zarr_path / array / "c"
+    if (replica := replica_of(folder)) is not None:
+        writer.require_lease()
+        replica.delete_all(folder, [key for key, _, _ in replica.objects(folder)])
+    if is_there(folder):
+        set_aside(folder)
+
+
+def _forget_due(store: FeatureStore, going: frozenset[str]) -> None:
+    """A repair that did not end has nothing to compute for dropped arrays."""
+    try:
+        due = read_due(store)
+    except CorruptDataError:
+        return  # told of by `verify`
+    cells = {s: tuple(a for a in names if a not in going) for s, names in due.cells.items()}
+    blocks = tuple(k for k in due.projections if f"{_ROWS}{k}" not in going)
+    left = Due(cells={s: names for s, names in cells.items() if names}, projections=blocks)
+    if left != due:
+        note_due(store, left)
+
+
+def remove_store(writer: StoreWriter) -> Path:
+    """Remove the store: in a folder by one rename, on an object store cell by cell, its record last, so
+    that it is a store that lacks what is gone until nothing of it is left.
+
+    Returns:
+        What its folder was renamed to, which the caller deletes.
+    """
+    store = writer.store
+    if (replica := replica_of(store.root)) is not None:
+        _delete_objects(store, replica, writer)
+    return renamed_aside(store.root)
+
+
+def _delete_objects(store: FeatureStore, replica: Replica, writer: StoreWriter) -> None:
+    write_groups(store, store.declared())
+    prefix = replica.key_of(store.root)
+    keys = [key for key, _, _ in replica.objects(store.root)]
+    receipts = [k for k in keys if k.startswith(f"{prefix}/receipts/")]
+    records = [f"{prefix}/copies/{RECORD}", f"{prefix}/{RECORD}"]
+    last = {*receipts, *records, f"{prefix}/writer.lease"}
+    for part in (receipts, [k for k in keys if k not in last], *([k] for k in records)):
+        writer.require_lease()
+        replica.delete_all(store.root, part)
