@@ -127,7 +127,8 @@ def has_record(root: Path) -> bool:
     """Whether a folder is a feature store, even if its `store.json` is damaged or missing. A creation that
     was killed leaves a folder that is not one yet."""
     has_file = is_there(record_path(root)) or is_there(copy_path(root))
-    return has_file or next(root.glob("receipts/*/*"), None) is not None
+    # Not by folders, which a replica keeps when what was in them is gone.
+    return has_file or any(p.is_file() for p in root.glob("receipts/*/**/*.json"))
 
 
 def read_copy(root: Path) -> StoreRecord | None:

@@ -278,8 +278,7 @@ def test_drop_says_what_goes_and_keeps_what_runs_read(read: Cli) -> None:
     done = read.json("drop", "--arrays", "hidden/*", "--used")
     assert store.arrays() == ["pooled/hidden_mean/1", "span", "token_ids"]
     freed = done["bytes"] + would["arrays"][0]["bytes"]
-    receipts = before - read.json("du")["total"] - freed
-    assert 0 < receipts < freed
+    assert before - read.json("du")["total"] > freed, "receipts went, too"
     assert "every checksum" in read("verify")
     assert "there are pooled/hidden_mean/1" in read("drop", "--arrays", "hidden/1", code=2)
     assert "cannot be dropped" in read("drop", "--arrays", "span", code=2)
