@@ -14,7 +14,7 @@ from typing import Any
 from permafrost.flows.grid_points import grid_points
 from permafrost.flows.history import CellOf, History, Run, RunScore
 from permafrost.storage.artifacts import MANIFEST, ArtifactRef, ArtifactStore
-from permafrost.storage.durable import read_json
+from permafrost.storage.durable import is_there, read_json
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import KEY_LENGTH
 from permafrost.storage.sealed import CHECKSUM
@@ -121,6 +121,8 @@ def list_artifacts(home: Path, histories: Iterable[History]) -> Listing:
     for name, ref in refs.items():
         # The checksum is enough for a listing; whether a key is that of its content is `verify`'s matter.
         found = _manifest(artifacts.folder(ref) / MANIFEST)
+        if found is None and not is_there(artifacts.folder(ref) / MANIFEST):
+            continue  # removed since it was listed
         if found is None or f"{ref.stage}/{found['key']}" != name:
             damaged.append(name)
         else:
@@ -267,7 +269,7 @@ class _Names:
             found = Measured(score.metric, score.dev, score.test)
         elif found.test is None and _METRICS in manifest["files"] and (folder / _METRICS).is_file():
             # What controls of earlier versions have no summary of.
-            with suppress(CorruptDataError, AttributeError):
+            with suppress(CorruptDataError, FileNotFoundError, AttributeError):
                 found = Measured.of(read_json(folder / _METRICS))
         return Row(
             ref=ref,

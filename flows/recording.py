@@ -88,7 +88,7 @@ class RunUnderWay:
         begin_run(home, known)
         self._known, self._begun = known, begin(home, e.name, record)
         # What is being removed right now is gone when the run looks what there is.
-        pass_gate(home)
+        pass_gate(home, STOP.check)
         self._done_before = self._done()
 
     @property

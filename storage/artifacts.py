@@ -175,7 +175,7 @@ class ArtifactStore:
         return self.folder(ref)
 
     def problems(self, ref: ArtifactRef) -> list[str]:
-        """What differs between an artifact's files and its manifest.
+        """What differs between an artifact's files and its manifest; nothing of one that is gone.
 
         On an object store the objects themselves are read, not copies fetched earlier.
         """
@@ -184,7 +184,12 @@ class ArtifactStore:
         try:
             manifest = self.manifest(ref)
             fetch_missing([self.folder(ref) / name for name in manifest.files])
-            return self._damaged_files(manifest)
+            problems = self._damaged_files(manifest)
+            if problems:
+                self.manifest(ref)
+            return problems
+        except NotFoundError:
+            return []  # removed since it was listed
         except CorruptDataError as error:
             return [str(error)]
 

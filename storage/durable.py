@@ -14,6 +14,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+from permafrost.storage.disk_use import files_under
 from permafrost.storage.drafts import DRAFT_PREFIX, owner
 from permafrost.storage.errors import CorruptDataError, DiskFullError, PermafrostError
 from permafrost.storage.replica import replica_of
@@ -166,9 +167,7 @@ def renamed_aside(folder: Path) -> Path:
 
 def bytes_under(folder: Path) -> int:
     """Bytes of the files under a folder: allocated on disk, or in the object store."""
-    if (replica := replica_of(folder)) is not None:
-        return replica.size(folder)
-    return sum(p.lstat().st_blocks * 512 for p in folder.rglob("*") if not p.is_dir())
+    return sum(file.bytes for file in files_under(folder))
 
 
 def write_durably(path: Path, content: bytes) -> None:

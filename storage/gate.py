@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from permafrost.storage.durable import disk_errors_named
@@ -44,11 +44,17 @@ def removing(home: Path) -> Generator[None]:
             yield
 
 
-def pass_gate(home: Path) -> None:
+def pass_gate(home: Path, check: Callable[[], None] = lambda: None) -> None:
     """Wait until nothing is being removed; call it when the record of a run is written, before looking
-    at what is there."""
+    at what is there.
+
+    Args:
+        home: the home.
+        check: called while it waits; what it raises ends the waiting.
+    """
     with _opened(home) as fd:
         while not _try(fd, fcntl.LOCK_SH):
+            check()
             time.sleep(LOOK_S)
     if (replica := replica_of(home)) is None:
         return
@@ -57,6 +63,7 @@ def pass_gate(home: Path) -> None:
         # By taking it: that of a machine that has died expires.
         with contextlib.suppress(StoreBusyError), replica.lease(lease):
             break
+        check()
         time.sleep(LOOK_S * 5)
     # What was removed between the opening of this home and the record.
     replica.pull(home, SilentProgress())

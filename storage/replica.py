@@ -310,10 +310,6 @@ class Replica:
         for key in keys:
             self._tags.pop(key, None)
 
-    def size(self, under: Path) -> int:
-        """Total bytes of the objects under a local folder's prefix."""
-        return sum(size for _, _, size in self._list(under))
-
     def objects(self, under: Path) -> Iterator[tuple[str, int, float]]:
         """Key, bytes and time (seconds since the epoch) of every object under a local folder's prefix."""
         for found in self._listed(under):

@@ -28,6 +28,7 @@ RUN_BY_TESTS = {
     "joins the tables of a corpus",  # tests/flows/test_store_tables.py
     "the tokenizer of a store",  # tests/flows/test_store_tables.py
     "pulls from another home",  # tests/flows/test_sharing.py
+    "keeps a home small",  # tests/flows/test_retention.py
     "predicts",  # tests/flows/test_predict_command.py
 }
 """What marked snippets are; each is run by a test here, or where it says."""

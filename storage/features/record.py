@@ -74,14 +74,15 @@ def read_record(root: Path, expect: StoreIdentity | None = None) -> StoreRecord:
         IdentityMismatchError: its identity is not `expect`.
     """
     path = record_path(root)
-    if not is_there(path):
+    try:
+        record = parse_record(path, advice(root))
+        _require_checksum(root, record)
+    except FileNotFoundError as error:
         if not has_record(root):
             raise NotFoundError(
                 f"there is no feature store at {root} (no {RECORD}); see 'permafrost ls'"
-            )
-        raise CorruptDataError(f"{path} is gone{advice(root)}")
-    record = parse_record(path, advice(root))
-    _require_checksum(root, record)
+            ) from error
+        raise CorruptDataError(f"{path} is gone{advice(root)}") from error
     _require_possible(root, record)
     if expect is not None:
         require_same(record.identity, expect, str(root))

@@ -15,15 +15,16 @@ from permafrost.flows import garbage, recording
 from permafrost.flows.cli import removal
 from permafrost.flows.garbage import collect
 from permafrost.flows.limits import Limits, parse_limits
-from permafrost.flows.pins import pin
+from permafrost.flows.pins import pin, pinned
 from permafrost.flows.running import checked, reused, run_serially
-from permafrost.flows.runs import RunRecord, write_run
+from permafrost.flows.runs import RunRecord, read_run, run_path, write_run
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec, ArtifactStore
 from permafrost.storage.disk_use import files_under
 from permafrost.storage.errors import InputError, RemovedError, StoreBusyError
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.writing import writing
 from permafrost.storage.gate import pass_gate, removing
+from tests.documents import snippet
 from tests.flows.run_records import begun, finished
 from tests.flows.test_cli import Cli
 from tests.storage.small_store import IDENTITY, filled_store
@@ -216,7 +217,7 @@ def test_a_run_looks_what_is_there_after_the_gate(
     shutil.copytree(finished_home, home)
     artifacts = ArtifactStore(home)
 
-    def gc_was_faster(_: Path) -> None:
+    def gc_was_faster(*_: object) -> None:
         for ref in artifacts.refs("report"):
             artifacts.remove(ref)
 
@@ -311,3 +312,19 @@ def test_the_same_in_python(read: Cli, aged: Aged, tmp_path: Path) -> None:
     assert f"artifacts/{aged.ran}" not in {drop.path for drop in old.gc(quota="0kB")}
     old.unpin("mine@1")
     assert [drop.path for drop in old.gc()] == [f"artifacts/{aged.ran}"]
+
+
+def test_the_snippet_of_the_page(read: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(read.home.parent)
+    record = read_run(run_path(read.home, "mine"))
+    finished(read.home, "mine", record.artifacts, record.stores)
+    read.home.rename(".permafrost")
+    exec(compile(snippet("keeps a home small"), "retention.md", "exec"), {})
+    home = permafrost.open(".permafrost")
+    assert home.stores()[0].arrays() == [
+        "attention_rows/1",
+        "pooled/hidden_mean/1",
+        "span",
+        "token_ids",
+    ]
+    assert pinned(home.folder) == ["mine@1"]
