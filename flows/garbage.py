@@ -202,9 +202,11 @@ def _found(home: Path, asked: Asked) -> Garbage:
     of_runs = [p for _, p in (*history_problems(history.values()), *pin_problems(home))]
     for problem in (*of_records, *of_runs):
         raise CorruptDataError(f"{problem}. Nothing was removed, as it may be in use")
-    runs = [*latest_runs(home), *unfinished_runs(home)]
-    # The record of an unfinished run is of one for each experiment, and several may be under way.
-    kept_runs = [*pinned_runs(home), *under_way(history)]
+    # In this order: a run that ends meanwhile is found by what it leaves last, or by what it wrote before. Of
+    # each experiment one unfinished run is recorded, and several may be under way.
+    going_on = under_way(history)
+    runs = [*unfinished_runs(home), *latest_runs(home)]
+    kept_runs = [*pinned_runs(home), *going_on]
     every = all_stores(home)
     roots = {ref for run in runs for ref in run.artifacts} | {r for k in kept_runs for r in k.refs}
     stores = {s for run in (*runs, *kept_runs) for s in run.stores}

@@ -98,9 +98,10 @@ class RunUnderWay:
 
     def done(self, outcomes: Mapping[str, Outcome], report: Path) -> None:
         """Every node is done."""
-        self._end("done", outcomes, scores_of(report.with_name(RESULTS)), None)
-        found = {"finished": _now(), "stores": self._stores()}
-        end_run(self._context.home, self._known.model_copy(update=found))
+        scores, found = scores_of(report.with_name(RESULTS)), {"stores": self._stores()}
+        # Until it counts as ended it counts as going on, and from here on as the latest.
+        end_run(self._context.home, self._known.model_copy(update={**found, "finished": _now()}))
+        self._end("done", outcomes, scores, None)
 
     def failed(
         self, outcomes: Mapping[str, Outcome], report: Path | None, error: BaseException | None

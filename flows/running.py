@@ -28,7 +28,8 @@ from permafrost.flows.stage import stage_of
 from permafrost.flows.terminal import Terminal, render, render_fitting
 from permafrost.storage.drafts import remove_drafts_of_dead_processes
 from permafrost.storage.durable import read_json
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import InputError, RemovedError
+from permafrost.storage.removal import removal_named
 
 
 @dataclass
@@ -72,7 +73,8 @@ class Checked:
 
 
 def checked(experiment: str | dict[str, Any], home: str, overrides: Sequence[str]) -> Checked:
-    """Lay an experiment out and check it.
+    """Lay an experiment out and check it; once more if something that it read was removed meanwhile, as the
+    run is not recorded yet.
 
     Raises:
         InputError: what `check` finds.
@@ -81,7 +83,12 @@ def checked(experiment: str | dict[str, Any], home: str, overrides: Sequence[str
         folder = open_home(home, NodeProgress(display, f"pull {home}"))
     source = Path(experiment) if isinstance(experiment, str) else experiment
     nodes = build_graph(load_experiment(source, overrides))
-    return Checked(nodes, check_showing(nodes, folder), tuple(overrides))
+    try:
+        with removal_named(folder):
+            context = check_showing(nodes, folder)
+    except RemovedError:
+        context = check_showing(nodes, folder)
+    return Checked(nodes, context, tuple(overrides))
 
 
 def reused(found: Checked) -> PipelineResult | None:

@@ -26,7 +26,7 @@ from permafrost.storage.durable import (
     sync_folder,
     write_durably,
 )
-from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, RemovedError
 from permafrost.storage.keys import KEY_LENGTH, KEY_VERSION, digest
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import fetch_missing, replica_of
@@ -138,6 +138,7 @@ class ArtifactStore:
 
         Raises:
             NotFoundError: the artifact is not published.
+            RemovedError: it was removed meanwhile.
             CorruptDataError: the manifest is damaged, or has another key.
         """
         path = self.folder(ref) / MANIFEST
@@ -146,9 +147,7 @@ class ArtifactStore:
         try:
             manifest = Manifest.model_validate(read_sealed(path)[0])
         except FileNotFoundError as error:
-            raise NotFoundError(
-                f"the artifact {ref} is gone: it was removed while it was being read; see 'permafrost ls'"
-            ) from error
+            raise _removed(ref) from error
         except (CorruptDataError, ValidationError) as error:
             raise CorruptDataError(f"{path} is damaged; {_remake(ref)}") from error
         # Checked under its own key version: an older artifact is not reused, but it is still valid.
@@ -163,14 +162,16 @@ class ArtifactStore:
         """The folder of an artifact, after checking every file's checksum.
 
         Raises:
-            NotFoundError: the artifact is not published, or not any more.
+            NotFoundError: the artifact is not published.
+            RemovedError: it was removed meanwhile.
             CorruptDataError: a file is missing or differs from what was published.
         """
         manifest = self.manifest(ref)
         fetch_missing([self.folder(ref) / name for name in manifest.files])
         problems = self._damaged_files(manifest)
         if problems:
-            self.manifest(ref)  # which is gone, too, if all of it was removed meanwhile
+            if not self.is_done(ref):
+                raise _removed(ref)
             raise CorruptDataError(f"{problems[0]}; {_remake(ref)}")
         return self.folder(ref)
 
@@ -185,11 +186,10 @@ class ArtifactStore:
             manifest = self.manifest(ref)
             fetch_missing([self.folder(ref) / name for name in manifest.files])
             problems = self._damaged_files(manifest)
-            if problems:
-                self.manifest(ref)
-            return problems
-        except NotFoundError:
-            return []  # removed since it was listed
+            # One that was removed since it was listed is not damaged.
+            return problems if self.is_done(ref) else []
+        except (NotFoundError, RemovedError):
+            return []
         except CorruptDataError as error:
             return [str(error)]
 
@@ -278,7 +278,7 @@ class ArtifactStore:
     def all(self, stage: str | None = None) -> Iterator[Manifest]:
         """Every readable published artifact (of one stage), oldest first."""
         for ref in self.refs(stage):
-            with contextlib.suppress(CorruptDataError, NotFoundError):
+            with contextlib.suppress(CorruptDataError, NotFoundError, RemovedError):
                 yield self.manifest(ref)
 
     def find(self, name: str) -> ArtifactRef:
@@ -372,6 +372,13 @@ def _differs(path: Path, record: FileRecord) -> str | None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _removed(ref: ArtifactRef) -> RemovedError:
+    return RemovedError(
+        f"the artifact {ref} is gone: it was removed while it was being read (by gc or repair, or by hand). "
+        "Run the same command again; the next run of its experiment makes it again"
+    )
 
 
 def _remake(ref: ArtifactRef) -> str:

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from permafrost.storage.durable import bytes_under, is_there, renamed_aside, set_aside
+from permafrost.storage.durable import (
+    bytes_under,
+    draft_path,
+    is_there,
+    remove_any,
+    renamed_aside,
+    sync_folder,
+)
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.due import Due, note_due, read_due
 from permafrost.storage.features.groups import write_groups
@@ -108,7 +115,11 @@ def _remove_shards(writer: StoreWriter, array: str) -> None:
         writer.require_lease()
         replica.delete_all(folder, [key for key, _, _ in replica.objects(folder)])
     if is_there(folder):
-        set_aside(folder)
+        # Beside the other drafts, where the next writer or `gc` finds what a kill leaves.
+        doomed = draft_path(writer.store.root / "dropped")
+        folder.rename(doomed)
+        sync_folder(folder.parent)
+        remove_any(doomed)
 
 
 def _forget_due(store: FeatureStore, going: frozenset[str]) -> None:

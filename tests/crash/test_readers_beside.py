@@ -104,7 +104,7 @@ def test_readers_go_on_or_are_told(place: Place, tmp_path: Path) -> None:
         for array in ARRAYS
         for text in small.texts
     }
-    np.savez(tmp_path / "expected.npz", **expected)
+    np.savez(tmp_path / "expected.npz", allow_pickle=False, **expected)
     program = [sys.executable, str(Path(__file__).with_name("read_beside.py"))]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     results = {how: tmp_path / f"{how}.json" for how in place.readers}

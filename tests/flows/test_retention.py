@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 import permafrost
-from permafrost.flows import garbage, recording
+from permafrost.flows import garbage, recording, running
+from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.cli import removal
 from permafrost.flows.garbage import collect
 from permafrost.flows.limits import Limits, parse_limits
 from permafrost.flows.pins import pin, pinned
+from permafrost.flows.preview import Preview
 from permafrost.flows.running import checked, reused, run_serially
 from permafrost.flows.runs import RunRecord, read_run, run_path, write_run
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec, ArtifactStore
@@ -52,7 +54,7 @@ def publish(home: Path, name: str, days: float, inputs: tuple[str, ...] = ()) ->
 
 def written(folder: Path, days: float) -> None:
     for path in folder.rglob("*"):
-        os.utime(path, (NOW - days * DAY,) * 2)
+        os.utime(path, (NOW - days * DAY, NOW - days * DAY))
 
 
 class Aged:
@@ -229,6 +231,22 @@ def test_a_run_looks_what_is_there_after_the_gate(
     assert run_serially(experiment, home).computed == {"report": 1}
 
 
+def test_an_experiment_of_which_something_goes_while_it_is_checked_is_checked_again(
+    finished_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, gone = running.check_showing, [finished_home / "artifacts" / "corpus" / "texts.parquet"]
+
+    def removed_on_the_way(nodes: ExperimentGraph, home: Path) -> Preview:
+        if gone:
+            gone.pop().read_bytes()
+        return real(nodes, home)
+
+    monkeypatch.setattr(running, "check_showing", removed_on_the_way)
+    experiment = str(finished_home.parent / "tiny.yaml")
+    assert checked(experiment, str(finished_home), []).context.home == finished_home
+    assert not gone
+
+
 def test_what_a_writer_holds_stays_and_two_do_not_remove_at_once(
     aged: Aged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +302,30 @@ def test_drop_says_what_goes_and_keeps_what_runs_read(read: Cli) -> None:
     assert "there are pooled/hidden_mean/1" in read("drop", "--arrays", "hidden/1", code=2)
     assert "cannot be dropped" in read("drop", "--arrays", "span", code=2)
     assert "name the arrays" in read("drop", code=2)
+
+
+def test_an_extraction_fills_what_was_dropped_with_the_same_bytes(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = Cli(tmp_path / "home", capsys)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("one\ntwo words\n")
+    asked = (
+        "extract",
+        str(texts),
+        "--backbone",
+        str(tiny_bert),
+        "--capture",
+        "hidden=all,values=2",
+    )
+    n_cells = cli.json(*asked)["n_cells_computed"]
+    (store,) = all_stores(cli.home)
+    before = store.shard_path(0, "hidden/1").read_bytes()
+    cli("drop", "--arrays", "hidden/1,values/*")
+    assert not store.shard_path(0, "hidden/1").exists()
+    assert 0 < cli.json(*asked)["n_cells_computed"] < n_cells
+    assert store.shard_path(0, "hidden/1").read_bytes() == before
+    assert "every checksum" in cli("verify")
 
 
 def test_drop_never_takes_what_a_run_that_is_going_on_may_read(read: Cli, dead: str) -> None:
