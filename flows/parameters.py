@@ -58,9 +58,11 @@ EngineParameter = Annotated[str, Field(pattern=_ENGINE, examples=["serial", "pre
 RuntimeParameter = (
     Annotated[dict[str, Any], WithJsonSchema(form(RunRuntime, leave_out=["engine"]))] | None
 )
-DeploymentParameter = (
-    Annotated[str, Field(pattern=r"^[^/]+/[^/]+$", examples=["downstream/downstream"])] | None
-)
+RequiredDeploymentParameter = Annotated[
+    str, Field(pattern=r"^[^/]+/[^/]+$", examples=["downstream/downstream"])
+]
+DeploymentParameter = RequiredDeploymentParameter | None
+SecondsParameter = Annotated[float, Field(ge=0, le=3600)]
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,12 @@ def request(
         overrides=(*given, *as_overrides("runtime", settings)),
         engine=cast("str | None", engine),
     )
+
+
+def as_parameters(experiment: object, home: object, overrides: object) -> dict[str, Any]:
+    """What a run hands on to another one."""
+    given = {"experiment": experiment, "home": home, "overrides": overrides}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def as_overrides(path: str, fields: Mapping[str, Any]) -> list[str]:
