@@ -26,7 +26,7 @@ FIRST, NEW = 12, 3
 
 def rows(start: int, n: int) -> Rows:
     return [
-        {"text": f"the {'good bad'.split()[i % 2]} film number {i}", "label": i % 2}
+        {"text": f"the {['good', 'bad'][i % 2]} film number {i}", "label": i % 2}
         for i in range(start, start + n)
     ]
 
@@ -40,7 +40,9 @@ def grows_jsonl(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Source, 
     """Lines are added to a file."""
     path = folder / "train.jsonl"
     to_jsonl(path, rows(0, FIRST))
-    return {"kind": "files", "files": {"train": str(path)}}, lambda: to_jsonl(path, rows(FIRST, NEW))
+    return {"kind": "files", "files": {"train": str(path)}}, lambda: to_jsonl(
+        path, rows(FIRST, NEW)
+    )
 
 
 def grows_parquet(
