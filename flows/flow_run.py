@@ -1,6 +1,7 @@
 """What all our flows do beside their work: tell who runs them and what went wrong, clear runs that were
 killed, record a stop, and try again what fails for a passing reason before there are stages."""
 
+import datetime
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -40,7 +41,7 @@ def known_to_the_server() -> Generator[None]:
     # What a server does not take must not end a run.
     with suppress(HTTPError, PrefectException):
         say_who_runs(run)
-        clear_killed_runs(run, get_run_logger())
+        clear_killed_runs(run, get_run_logger(), datetime.datetime.now(datetime.UTC))
     with STOP.last_act(partial(_record_stop, run), LAST_RECORD_S):
         yield
 

@@ -145,14 +145,17 @@ def _was_started_anew(labels: Labels, place: Place, heard: datetime.datetime) ->
     return other_boot and place.booted is not None and heard < place.booted
 
 
-def clear_killed_runs(but: UUID, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:
+def clear_killed_runs(
+    but: UUID, log: logging.Logger | logging.LoggerAdapter[Any], now: datetime.datetime
+) -> None:
     """Have the server list runs as crashed that were killed by force, and tell the log.
 
     Args:
         but: the run that asks.
         log: told what was cleared.
+        now: the time.
     """
-    place, now = here(), datetime.datetime.now(datetime.UTC)
+    place = here()
     with get_client(sync_client=True) as client:
         for run in _listed_as_running(client, but):
             started = run.start_time or run.expected_start_time or now

@@ -30,8 +30,8 @@ _RUNS = ("prefect.flow_runs", "prefect.task_runs")
 
 def run_name(experiment: str, overrides: Sequence[str]) -> str:
     """`demo`, or `demo · seeds=[0], methods.GLOT.optim.lr=0.002`; cut at a word if it is too long."""
-    # One that changes the experiment's name is in it already.
-    changes = ", ".join(visible(o) for o in overrides if not o.startswith("name="))
+    # One that changes the experiment's name is in it already, and how it is run is not what it is.
+    changes = ", ".join(visible(o) for o in overrides if not o.startswith(("name=", "runtime.")))
     name = f"{experiment} · {changes}" if changes else experiment
     if len(name) <= NAME_CHARS:
         return name

@@ -47,8 +47,15 @@ class Box:
 
     def prefect(self, *arguments: str) -> str:
         """Run a prefect command to its end."""
+        return self._run("-m", "prefect", "--no-prompt", *arguments)
+
+    def python(self, program: str) -> str:
+        """Run a program to its end; what it prints."""
+        return self._run("-c", program)
+
+    def _run(self, *arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
+            [sys.executable, *arguments],
             cwd=ROOT,
             env=self.environment,
             capture_output=True,

@@ -124,6 +124,7 @@ def test_a_line_that_stays_broken_and_a_deployment_that_is_not_there_are_told(
             run().result()
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("prefect_server")
 def test_downstream_runs_nothing_that_needs_the_backbone(
     document: dict[str, Any], tmp_path: Path
