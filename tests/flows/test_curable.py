@@ -68,9 +68,10 @@ def test_only_what_may_pass_is_tried_again(error: BaseException | None, curable:
 def test_stages_wait_longer_each_time() -> None:
     assert run_node.retries == len(DELAYS_S) == 3
     assert run_node.retry_delay_seconds == list(DELAYS_S) == sorted(DELAYS_S)
-    state = SimpleNamespace(result=lambda raise_on_failure: ObjectStoreError("timed out"))
-    assert run_node.retry_condition_fn is not None
-    assert run_node.retry_condition_fn(run_node, Any, state) is True
+    may_help: Any = run_node.retry_condition_fn
+    for error, curable in ((ObjectStoreError("timed out"), True), (InputError("a typo"), False)):
+        state = SimpleNamespace(result=lambda raise_on_failure, error=error: error)
+        assert may_help(run_node, None, state) is curable
 
 
 class Failing:

@@ -10,7 +10,8 @@ from uuid import UUID, uuid4
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.states import Running, State
+from prefect.client.schemas.objects import State
+from prefect.states import Running
 
 from permafrost.flows.engine.prefect import run_node
 from permafrost.flows.killed_runs import (

@@ -52,7 +52,8 @@ def grows_parquet(
     path = folder / "train.parquet"
 
     def write(n: int) -> None:
-        pq.write_table(pa.Table.from_pylist(rows(0, n)), path)
+        columns = {name: [row[name] for row in rows(0, n)] for name in ("text", "label")}
+        pq.write_table(pa.table(columns), path)
 
     write(FIRST)
     return {"kind": "files", "files": {"train": str(path)}}, lambda: write(FIRST + NEW)
