@@ -63,7 +63,7 @@ def test_settings_have_the_descriptions_limits_and_choices_of_their_model() -> N
     [
         ({"runtime": {"workers": -1}}, "-1 is less than the minimum of 0"),
         ({"runtime": {"extract": {"busy": "maybe"}}}, "'maybe' is not one of ['end', 'wait']"),
-        ({"runtime": {"workes": 1}}, "'workes' was unexpected"),
+        ({"runtime": {"speed": 1}}, "'speed' was unexpected"),
         ({"overrides": ["seeds"]}, "does not match"),
         ({"engine": "spark"}, "does not match"),
         ({"home": ""}, "should be non-empty"),
