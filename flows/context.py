@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from permafrost.flows.engine.choice import parse_engine
+from permafrost.flows.gpu_lock import GpuLock
 from permafrost.flows.graph import Input, Node, resolve
 from permafrost.flows.home import home_url, open_home
 from permafrost.flows.threads import n_cores, n_free_cores
@@ -21,7 +22,7 @@ from permafrost.storage.adapted_stores import backbone_place
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.features.identity import FloatName, StoreIdentity
 from permafrost.storage.features.layout import Codec
-from permafrost.storage.progress import SilentProgress
+from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.replica import replica_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 class RunRuntime(BaseModel):
     """How an experiment runs; none of it is part of any key."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     engine: str | None = None
     """What runs the stages: serial, prefect, dask or dask=tcp://host:port; None leaves it to the caller."""
@@ -64,37 +65,80 @@ class RunRuntime(BaseModel):
 
 
 class SharedBackbone:
-    """A backbone that nodes of one process use in turn, loaded when it is first needed."""
+    """A backbone that nodes of one process use in turn, loaded when it is first needed.
+
+    While a node runs it on a GPU, no other process of ours does (flows.gpu_lock).
+    """
 
     def __init__(self) -> None:
         self._loaded: tuple[tuple[str, str, str], Backbone] | None = None
         self._lock = threading.Lock()
+        self._gpu = GpuLock()
 
     def load(
-        self, target: ExtractTarget, device: str, dtype: FloatName | None = None
+        self,
+        target: ExtractTarget,
+        device: str,
+        dtype: FloatName | None = None,
+        progress: Progress | None = None,
     ) -> "Backbone":
-        """The backbone of `target`, in its own precision unless another is given; the last one is cached."""
+        """The backbone of `target`, in its own precision unless another is given; the last one is cached.
+
+        Waits for a GPU that another process has, which `progress` is told; held until `release`.
+        """
+        with self._lock:
+            self._gpu.hold(device_name(device), progress)
+            return self._cached(target, device, dtype)
+
+    def weights(self, target: ExtractTarget, device: str) -> "Backbone":
+        """As `load`, to read weights and compute nothing: others may compute on the GPU meanwhile."""
+        with self._lock:
+            return self._cached(target, device, None)
+
+    def _cached(self, target: ExtractTarget, device: str, dtype: FloatName | None) -> "Backbone":
         from permafrost.stages.extraction.backbone import load_backbone
 
         dtype = dtype or target.identity.compute_dtype
         wanted = (target.files.weights_digest, dtype, device)
-        with self._lock:
-            if self._loaded is None or self._loaded[0] != wanted:
-                self._loaded = None  # freed before another one is loaded
-                self._loaded = wanted, load_backbone(target.files, dtype, device)
-            return self._loaded[1]
+        if self._loaded is None or self._loaded[0] != wanted:
+            self._loaded = None  # freed before another one is loaded
+            self._loaded = wanted, load_backbone(target.files, dtype, device)
+        return self._loaded[1]
 
-    def own(self, target: ExtractTarget, device: str) -> "Backbone":
-        """A backbone that no other node reads, so that the caller may change it; frees the shared one."""
+    def own(
+        self, target: ExtractTarget, device: str, progress: Progress | None = None
+    ) -> "Backbone":
+        """A backbone that no other node reads, so that the caller may change it; frees the shared one.
+
+        Waits as `load` does.
+        """
         from permafrost.stages.extraction.backbone import load_backbone
 
         self.drop()
+        with self._lock:
+            self._gpu.hold(device_name(device), progress)
         return load_backbone(target.files, target.identity.compute_dtype, device)
+
+    def release(self) -> None:
+        """A node has ended: let other processes have the GPU, with its memory if one waits for it."""
+        with self._lock:
+            if self._gpu.is_wanted:
+                self._free()
+            self._gpu.release()
 
     def drop(self) -> None:
         """Free its memory."""
         with self._lock:
-            self._loaded = None
+            self._free()
+            self._gpu.release()
+
+    def _free(self) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None and loaded[1].device.type == "cuda":
+            import torch
+
+            del loaded
+            torch.cuda.empty_cache()  # torch keeps what it frees, which other processes cannot use then
 
 
 class BackboneSource(BaseModel):

@@ -32,17 +32,13 @@ def extract_texts(
         resolve_target(config.model_copy(update={"recipe": member}))
         for member in config.recipe.members()
     ]
-    for number, target in enumerate(targets, start=1):
-        part = f" ({number} of {len(targets)})" if len(targets) > 1 else ""
-        reports.append(
-            extract(
-                target,
-                home,
-                unique,
-                digests,
-                runtime,
-                progress(f"extract {len(unique):,} texts{part}"),
-                load=partial(backbone.load, target, runtime.device),
-            )
-        )
+    try:
+        for number, target in enumerate(targets, start=1):
+            part = f" ({number} of {len(targets)})" if len(targets) > 1 else ""
+            shown = progress(f"extract {len(unique):,} texts{part}")
+            load = partial(backbone.load, target, runtime.device, progress=shown)
+            reports.append(extract(target, home, unique, digests, runtime, shown, load=load))
+            backbone.release()
+    finally:
+        backbone.drop()
     return reports

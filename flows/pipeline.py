@@ -1,9 +1,8 @@
 """The pipeline flow: corpus -> extract -> fit -> score -> report, over methods x tasks x seeds."""
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -11,16 +10,22 @@ from prefect import flow, tags
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.sorting import TaskRunSort
-from prefect.runtime import deployment as this_deployment
-from prefect.runtime import flow_run as this_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.states import Completed, Crashed
+from prefect.states import Completed
 
-from permafrost.flows.context import RunRuntime
-from permafrost.flows.engine.choice import Dask, EngineChoice, Prefect, Serial, parse_engine
+from permafrost.flows.engine.choice import Dask, Prefect, Serial, parse_engine
 from permafrost.flows.engine.engine import Engine
 from permafrost.flows.engine.prefect import PrefectEngine
 from permafrost.flows.engine.serial import SerialEngine
+from permafrost.flows.flow_run import inside_flow_run, known_to_the_server, patiently
+from permafrost.flows.parameters import (
+    EngineParameter,
+    ExperimentParameter,
+    HomeParameter,
+    OverridesParameter,
+    RuntimeParameter,
+    request,
+)
 from permafrost.flows.running import (
     Checked,
     PipelineResult,
@@ -40,11 +45,8 @@ from permafrost.flows.shown_in_prefect import (
     run_name,
     show_report,
 )
-from permafrost.flows.stopping import STOP
 from permafrost.flows.terminal import Terminal
-from permafrost.flows.told_in_a_line import leave_tracebacks_out, told_in_a_line
-from permafrost.storage.errors import InputError
-from permafrost.storage.quoting import quoted
+from permafrost.flows.told_in_a_line import leave_tracebacks_out
 
 __all__ = [
     "PipelineResult",
@@ -54,8 +56,6 @@ __all__ = [
     "run_serially",
 ]
 
-LAST_RECORD_S = 0.6
-"""Maximum time for recording a stop, so that the process still ends within two seconds."""
 MOST_READ = 200
 """Task runs that a server tells of at once."""
 RECORDING_S = 5.0
@@ -69,64 +69,56 @@ leave_tracebacks_out()
 # Not by Prefect, which tells what is wrong with a parameter in many lines.
 @flow(name="pipeline", persist_result=False, validate_parameters=False)
 def pipeline(
-    experiment: str | dict[str, Any],
-    home: str = ".permafrost",
-    overrides: list[str] | None = None,
-    engine: str | None = None,
+    experiment: ExperimentParameter,
+    home: HomeParameter = ".permafrost",
+    overrides: OverridesParameter = None,
+    engine: EngineParameter = None,
+    runtime: RuntimeParameter = None,
 ) -> PipelineResult:
     """Run a whole experiment; published artifacts are reused.
 
     Args:
-        experiment: path of the experiment file, or its fields.
+        experiment: path of the experiment file, from the folder in which runs work; or its fields.
         home: where features and artifacts are stored: a folder, or the URL of an object store.
-        overrides: `path.to.field=value` each.
-        engine: what runs the nodes, see `permafrost.run`; if not given, `runtime.engine` of the experiment,
-            and `prefect` if that names none.
+        overrides: changes of the experiment for this run, `path.to.field=value` each.
+        engine: what runs the nodes: serial, prefect, dask, or dask=tcp://host:port; if not given,
+            `runtime.engine` of the experiment, and `prefect` if that names none.
+        runtime: how it is run, where that is to differ from what the experiment says.
     """
-    with _listening(), _stop_recorded(), told_in_a_line():
-        check_types(experiment, home, overrides, engine)
+    with inside_flow_run():
+        asked = request(experiment, home, overrides, engine, runtime)
         # To read and check it may take long, and fail.
-        name_run(run_name(called(experiment), overrides or []))
-        return _run(checked(experiment, home, overrides or []), engine)
+        name_run(run_name(called(asked.experiment), asked.overrides))
+        found = patiently(lambda: checked(asked.experiment, asked.home, asked.overrides))
+        return run_in_flow(found, asked.engine)
 
 
-def _run(found: Checked, engine: str | None) -> Any:
+def run_in_flow(found: Checked, engine: str | None) -> Any:
     """Run an experiment inside a flow run, and show its results there; the state in which it ends, of which
     Prefect hands a `PipelineResult` to whoever called."""
-    nodes, runtime = found.nodes, found.nodes.experiment.runtime
-    choice, name = parse_engine(engine or runtime.engine or "prefect"), nodes.experiment.name
-    started = time.monotonic()
-    tag = experiment_tag(name)
-    name_run(run_name(name, found.overrides), [tag])
-    with tags(tag):
-        by = _engine(choice, runtime)
-        result = run_graph(nodes, found.context, by, Terminal(), found.overrides)
+    started, name = time.monotonic(), found.nodes.experiment.name
+    with tagged(found):
+        by = engine_of(found, engine)
+        result = run_graph(found.nodes, found.context, by, Terminal(), found.overrides)
     show_report(name, result)
     log_results(result)
     return Completed(message=counts(result, time.monotonic() - started), data=result)
 
 
-def check_types(experiment: object, home: object, overrides: object, engine: object) -> None:
-    """Check what a deployment or whoever starts a run of it gives.
-
-    Raises:
-        InputError: a parameter is of the wrong type.
-    """
-    are_texts = isinstance(overrides, list) and all(isinstance(o, str) for o in overrides)
-    for name, value, is_right, wanted in (
-        ("experiment", experiment, isinstance(experiment, str | dict), "the path of a file"),
-        ("home", home, isinstance(home, str), "the path of a folder, or a URL"),
-        ("overrides", overrides, overrides is None or are_texts, "a list of texts: ['seeds=[0]']"),
-        ("engine", engine, engine is None or isinstance(engine, str), "its name, or null"),
-    ):
-        if not is_right:
-            raise InputError(
-                f"the parameter {name} is {quoted(value)}, of type {type(value).__name__}; give {wanted}"
-            )
+@contextmanager
+def tagged(found: Checked) -> Generator[None]:
+    """The flow run that we are in is named by its experiment; inside, its stages are, too."""
+    name = found.nodes.experiment.name
+    tag = experiment_tag(name)
+    name_run(run_name(name, found.overrides), [tag])
+    with tags(tag):
+        yield
 
 
-def _engine(choice: EngineChoice, runtime: RunRuntime) -> Engine:
-    match choice:
+def engine_of(found: Checked, engine: str | None) -> Engine:
+    """The engine of this name, else the experiment's, else `prefect`."""
+    runtime = found.nodes.experiment.runtime
+    match choice := parse_engine(engine or runtime.engine or "prefect"):
         case Serial():
             return SerialEngine()
         case Prefect():
@@ -136,27 +128,6 @@ def _engine(choice: EngineChoice, runtime: RunRuntime) -> Engine:
             from permafrost.flows.engine.dask import DaskEngine
 
             return DaskEngine(choice, runtime.choose_workers())
-
-
-def _listening() -> AbstractContextManager[None]:
-    """A deployed run has a process to itself, and there Prefect alone listens to signals: it waits for nodes
-    that do not look."""
-    return nullcontext() if this_deployment.id is None else STOP.listening()
-
-
-def _stop_recorded() -> AbstractContextManager[None]:
-    """For the inside of a flow run."""
-    return STOP.last_act(partial(_record_stop, UUID(this_run.id)), LAST_RECORD_S)
-
-
-def _record_stop(run: UUID) -> None:
-    """Tell the server that a run has been stopped, if Prefect has not, as it waits for stages that do not
-    check."""
-    with get_client(sync_client=True) as client:
-        state = client.read_flow_run(run).state
-        # Who cancels a run is told by Prefect's worker, which saw to it that we were stopped.
-        if state is None or not (state.is_final() or state.is_cancelling()):
-            client.set_flow_run_state(run, Crashed(message=f"Stopped by {STOP.cause}."), force=True)
 
 
 def run_checked(
@@ -178,8 +149,8 @@ def run_checked(
     def run(
         experiment: str | dict[str, Any], home: str, overrides: list[str], engine: str | None
     ) -> PipelineResult:
-        with _stop_recorded():
-            return _run(found, engine)
+        with known_to_the_server():
+            return run_in_flow(found, engine)
 
     print_as_before()
     # The heartbeat thread of a flow run costs a fixed second at the end, and nothing watches it here.

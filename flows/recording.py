@@ -103,6 +103,11 @@ class RunUnderWay:
         end_run(self._context.home, self._known.model_copy(update={**found, "finished": _now()}))
         self._end("done", outcomes, scores, None)
 
+    def extracted(self, outcomes: Mapping[str, Outcome]) -> None:
+        """All that needs the backbone is done, and nothing else was to be: there are no scores. For garbage
+        collection the experiment has not finished, so that it keeps what was made for the rest."""
+        self._end("done", outcomes, (), None)
+
     def failed(
         self, outcomes: Mapping[str, Outcome], report: Path | None, error: BaseException | None
     ) -> None:

@@ -1,7 +1,7 @@
 """Running an experiment: checked first, then node by node; whatever ran it, the result and its record."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.gaps import report_with_gaps
+from permafrost.flows.graph import Graph, Node
 from permafrost.flows.home import open_home
 from permafrost.flows.named_server import server_is_named
 from permafrost.flows.preview import Preview
@@ -32,8 +33,32 @@ from permafrost.storage.errors import InputError, RemovedError
 from permafrost.storage.removal import removal_named
 
 
+@dataclass(kw_only=True)
+class Counts:
+    """What a run came to."""
+
+    computed: Counter[str] = field(default_factory=Counter)
+    """Nodes computed, by stage."""
+    reused: Counter[str] = field(default_factory=Counter)
+    """Nodes reused, by stage."""
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Outcome]) -> "Counts":
+        """Of nodes that are all done."""
+        ended = list(outcomes)
+        return Counts(
+            computed=Counter(o.node.stage for o in ended if o.state == "computed"),
+            reused=Counter(o.node.stage for o in ended if o.state == "reused"),
+        )
+
+    @classmethod
+    def reusing(cls, nodes: Iterable[Node]) -> "Counts":
+        """Of nodes that were all done before."""
+        return Counts(reused=Counter(node.stage for node in nodes))
+
+
 @dataclass
-class PipelineResult:
+class PipelineResult(Counts):
     """The result of a run."""
 
     title: str
@@ -41,10 +66,6 @@ class PipelineResult:
     """The HTML report."""
     run: str
     """Its name in the history, `mine@2`."""
-    computed: Counter[str] = field(default_factory=Counter)
-    """Nodes computed, by stage."""
-    reused: Counter[str] = field(default_factory=Counter)
-    """Nodes reused, by stage."""
 
     def table(self) -> Table:
         """The results, for a terminal."""
@@ -68,7 +89,7 @@ class Checked:
     """An experiment that was found right, and what was read to find that out."""
 
     nodes: ExperimentGraph
-    context: RunContext
+    context: Preview
     overrides: tuple[str, ...]
 
 
@@ -144,14 +165,48 @@ def run_graph(
         report = context.artifacts.open(nodes.report.ref)  # fetched, if another machine made it
         run.done(outcomes, report / "report.html")
     # Not in the order in which they ended.
-    ended = [outcomes[node.id] for node in nodes.graph.ordered()]
-    counted = {
-        state: Counter(o.node.stage for o in ended if o.state == state)
-        for state in ("computed", "reused")
-    }
+    counts = Counts.of(outcomes[node.id] for node in nodes.graph.ordered())
     return PipelineResult(
-        nodes.experiment.report.title, report / "report.html", run.name, **counted
+        title=nodes.experiment.report.title,
+        report=report / "report.html",
+        run=run.name,
+        computed=counts.computed,
+        reused=counts.reused,
     )
+
+
+def backbone_part(graph: Graph) -> Graph:
+    """The nodes that run a backbone, and all that they need: corpora, extractions, fine-tunings."""
+    wanted: set[str] = set()
+    for node in reversed(graph.ordered()):
+        if node.resources.backbone or node.id in wanted:
+            wanted |= {node.id, *node.upstream}
+    return Graph(node for node in graph if node.id in wanted)
+
+
+def not_done(graph: Graph, context: RunContext) -> list[Node]:
+    """Those nodes of a graph that would run."""
+    return [node for node in graph if not stage_of(node).is_done(node, context)]
+
+
+def run_backbone_part(found: Checked, engine: Engine, console: Console) -> Counts:
+    """Run what needs the backbone and nothing else, so that the rest can run where there is none.
+
+    What is made is kept by garbage collection until the rest has run.
+
+    Raises:
+        PermafrostError: nodes failed; everything that does not depend on them is finished and published.
+    """
+    nodes, context = found.nodes, found.context
+    remove_drafts_of_dead_processes(context.home)
+    with recorded(nodes, context, engine, found.overrides) as run:
+        with Display(console) as display:
+            outcomes = engine.run(backbone_part(nodes.graph), context, display)
+        if failed := [o for o in outcomes.values() if o.state == "failed"]:
+            run.failed(outcomes, None, _first(failed).error)
+            raise_first(failed, outcomes, None)
+        run.extracted(outcomes)
+    return Counts.of(outcomes.values())
 
 
 def raise_first(

@@ -16,7 +16,7 @@ from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.runtime import flow_run as this_run
 
 from permafrost.flows.engine.progress import duration_text
-from permafrost.flows.running import PipelineResult
+from permafrost.flows.running import Counts, PipelineResult
 from permafrost.stages.report.canvas import shortened
 from permafrost.stages.report.markup import literal
 from permafrost.storage.quoting import visible
@@ -30,8 +30,8 @@ _RUNS = ("prefect.flow_runs", "prefect.task_runs")
 
 def run_name(experiment: str, overrides: Sequence[str]) -> str:
     """`demo`, or `demo · seeds=[0], methods.GLOT.optim.lr=0.002`; cut at a word if it is too long."""
-    # One that changes the experiment's name is in it already.
-    changes = ", ".join(visible(o) for o in overrides if not o.startswith("name="))
+    # One that changes the experiment's name is in it already, and how it is run is not what it is.
+    changes = ", ".join(visible(o) for o in overrides if not o.startswith(("name=", "runtime.")))
     name = f"{experiment} · {changes}" if changes else experiment
     if len(name) <= NAME_CHARS:
         return name
@@ -59,10 +59,11 @@ def name_run(name: str, tags: Sequence[str] = ()) -> None:
         client.update_flow_run(UUID(this_run.id), name=name, tags=all_tags)
 
 
-def counts(result: PipelineResult, took_s: float) -> str:
-    """`12 computed, 30 reused, 0 failed in 41 s`, of a run that has finished."""
+def counts(result: Counts, took_s: float) -> str:
+    """`12 computed, 30 reused, 0 failed in 41 s`, of a run that has finished; that nothing was new, if so."""
     computed, reused = result.computed.total(), result.reused.total()
-    return f"{computed} computed, {reused} reused, 0 failed in {duration_text(took_s)}"
+    told = f"{computed} computed, {reused} reused, 0 failed in {duration_text(took_s)}"
+    return told if computed else f"nothing new: {told}"
 
 
 def log_results(result: PipelineResult) -> None:

@@ -51,8 +51,12 @@ def make(
     told = provenance() | {"device": context.device_of(node)} | dict(worker or {})
     if node.origins:
         told[RECORDED] = [origin.model_dump(mode="json") for origin in node.origins]
-    with context.artifacts.publishing(node.spec, told) as draft:
-        stage.run(node, context, draft, progress)
+    try:
+        with context.artifacts.publishing(node.spec, told) as draft:
+            stage.run(node, context, draft, progress)
+    finally:
+        if node.resources.backbone:
+            context.backbone.release()
 
 
 def make_with(threads: int, node: Node, context: RunContext, progress: Progress) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -186,7 +187,11 @@ def compute_segment_here(
     with line.logs(), errors_located():
         progress = ToldProgress(line)
         progress.start("segment", task.n_tokens, "tokens")
-        sealed = compute_segment(task, context.backbone.load, progress)
+        load = partial(context.backbone.load, progress=progress)
+        try:
+            sealed = compute_segment(task, load, progress)
+        finally:
+            context.backbone.release()
         progress.finish()
         return replace(sealed, provenance={**sealed.provenance, **_this_worker()})
 

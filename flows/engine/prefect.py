@@ -11,7 +11,6 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
-import torch
 from prefect import tags, task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
@@ -20,6 +19,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
 
 from permafrost.flows.context import RunContext
+from permafrost.flows.curable import DELAYS_S, is_curable
 from permafrost.flows.engine.engine import end, make_with
 from permafrost.flows.engine.late_imports import import_late_libraries
 from permafrost.flows.engine.progress import Display, NodeProgress
@@ -28,19 +28,9 @@ from permafrost.flows.engine.schedule import Outcome, Schedule
 from permafrost.flows.graph import Graph, Node
 from permafrost.flows.stage import stage_of
 from permafrost.flows.stopping import STOP
-from permafrost.storage.errors import ObjectStoreError, PermafrostError, StoreBusyError
+from permafrost.storage.errors import PermafrostError
 from permafrost.storage.progress import Progress
 
-CURABLE = (
-    StoreBusyError,
-    ObjectStoreError,
-    OSError,
-    torch.OutOfMemoryError,
-    torch.AcceleratorError,
-)
-"""Errors that a retry may cure: a busy store, a flaky file system, a lost device, device memory that another
-program held for a moment. Not wrong input, damaged data or our own bugs. An extraction splits its batches
-itself, and a single text that does not fit is not retried."""
 _POLL_S = 0.1
 
 
@@ -102,7 +92,7 @@ class ThisProcess:
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
-    return isinstance(state.result(raise_on_failure=False), CURABLE)
+    return is_curable(state.result(raise_on_failure=False))
 
 
 @task(
@@ -110,8 +100,8 @@ def _may_help(task: Any, run: Any, state: Any) -> bool:
     task_run_name="{label}",
     cache_policy=NO_CACHE,
     persist_result=False,
-    retries=2,
-    retry_delay_seconds=[2, 10],
+    retries=len(DELAYS_S),
+    retry_delay_seconds=list(DELAYS_S),
     retry_condition_fn=_may_help,
 )
 def run_node(

@@ -16,6 +16,7 @@ from permafrost.storage.durable import write_json
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
+from permafrost.storage.replica import replica_of
 
 
 def source_of(target: ExtractTarget) -> BackboneSource:
@@ -71,7 +72,10 @@ class Extract(Stage):
 
         corpus, target = context.corpus(node.input("corpus")), target_of(node, context)
         runtime = context.runtime.extract
-        load = partial(context.backbone.load, target, runtime.device)
+        load = partial(context.backbone.load, target, runtime.device, progress=progress)
+        if context.segments is not None and replica_of(context.home) is None:
+            # Others compute, and have the GPU for that; here weights are read.
+            load = partial(context.backbone.weights, target, runtime.device)
         report = extract(
             target,
             context.home,

@@ -106,7 +106,6 @@ def extract(
             n_truncated = _n_truncated(store, digests, runtime.block_texts)
             return ExtractReport(store, 0, 0, 0, n_truncated)
     load = cache(load or _loader(target, runtime))
-    pool = _pool(target, root, runtime, pool, load)
     store = FeatureStore.create_or_open(
         home,
         target.identity,
@@ -117,6 +116,8 @@ def extract(
     )
     try:
         with _writer(store, runtime, progress) as writer:
+            # Only now: who has the backbone's GPU waits for no store.
+            pool = _pool(target, root, runtime, pool, load)
             progress.start("extract", plan.n_tokens, "tokens")
             cells = _laid_out(writer, target, texts, digests, runtime.block_texts)
             done = _compute(writer, target, cells, runtime, pool, progress)
@@ -146,10 +147,10 @@ def recompute_cells(
     Raises:
         StoreBusyError: another process is writing to this store.
     """
-    pool = _pool(target, store.root, runtime, pool, load or _loader(target, runtime))
     total = sum(store.segment(s).n_tokens for s in cells)
     try:
         with _writer(store, runtime, progress) as writer:
+            pool = _pool(target, store.root, runtime, pool, load or _loader(target, runtime))
             progress.start("repair", total, "tokens")
             return _compute(writer, target, cells.items(), runtime, pool, progress).n_tokens
     finally:
@@ -231,7 +232,7 @@ def _pool(
 ) -> SegmentPool:
     if pool is not None and replica_of(root) is None:
         return pool
-    # Loaded before anything is written, so that a bad device or bad weights are reported first.
+    # Before texts are laid out, so that a bad device or bad weights are reported first.
     return InProcess(target, load(), runtime)
 
 

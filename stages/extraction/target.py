@@ -46,7 +46,7 @@ class ExtractConfig(BaseModel):
 class ExtractRuntime(BaseModel):
     """How it is extracted. Changes results only within the tolerance that `verify --recompute` states."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     device: str = "auto"
     """Where the backbone runs: auto (the first GPU, else the CPU), cpu, cuda, cuda:1, ..."""

@@ -19,8 +19,8 @@ from tests.docker.plain_processes import BUSY_S, HEALTHY_S, STOP_S, Box, compose
 from tests.flows.conftest import tiny_experiment
 from tests.stages.extraction.tiny_models import save_model
 
-SERVERS = ("server", "scheduler", "gpu-worker", "cpu-worker", "runner")
-ONCE = ("pool", "deployment")
+SERVERS = ("server", "scheduler", "gpu-worker", "cpu-worker", "runner", "cpu-runner")
+ONCE = ("pool", "cpu-pool", "deployment")
 """They end by themselves."""
 
 
@@ -133,9 +133,11 @@ def test_from_an_empty_box_to_nightly_runs_which_a_stop_only_interrupts(
         path.chmod(0o755 if path.is_dir() else 0o644)
 
     up(box)
-    (deployment,) = ask(box, "deployments/filter", {})
-    assert deployment["name"] == "nightly"
-    assert deployment["schedules"][0]["schedule"]["cron"] == "* * * * *"
+    deployments = {d["name"]: d for d in ask(box, "deployments/filter", {})}
+    assert deployments.keys() == {"nightly", "extract", "downstream", "watch"}
+    crons = {d["schedules"][0]["schedule"]["cron"] for d in deployments.values() if d["schedules"]}
+    assert crons == {"* * * * *", "*/10 * * * *"}
+    assert {d["work_pool_name"] for d in deployments.values()} == {"gpu", "cpu"}
 
     # A stop in the middle of a run: all is over in time, what was published stays, and the server is told.
     took: dict[str, float] = {}

@@ -1,120 +1,22 @@
-"""The deployment in prefect.yaml on a real server and a real worker, on loopback."""
+"""The deployments of prefect.yaml on a real server and real workers: bad nights, killed runs, new texts."""
 
+import contextlib
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
-import time
-import urllib.request
+import threading
+import urllib.error
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.ports import free_port
-
-ROOT = Path(__file__).parents[2]
-DEADLINE_S = 240
-
-
-class Box:
-    """A machine with a Prefect server and worker of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}/api"
-        self.folder = folder
-        self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")},
-            "PREFECT_HOME": str(folder / "prefect"),
-            "PREFECT_API_URL": self.url,
-            "PREFECT_SERVER_API_HOST": "127.0.0.1",
-            "PREFECT_SERVER_API_PORT": str(port),
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_SERVER_UI_ENABLED": "false",
-            "PREFECT_WORKER_QUERY_SECONDS": "2",
-            "DO_NOT_TRACK": "1",
-            "PWD": str(ROOT),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-        }
-        self._running = ExitStack()
-
-    def prefect(self, *arguments: str) -> str:
-        """Run a prefect command to its end."""
-        done = subprocess.run(
-            [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def start(self, name: str, *arguments: str) -> None:
-        """Start a prefect command that keeps running."""
-        log = self._running.enter_context((self.folder / f"{name}.log").open("w"))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self._running.callback(_end, process)
-
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Ask the server's API."""
-        request = urllib.request.Request(
-            f"{self.url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=30) as response:
-            return json.load(response)
-
-    def healthy(self) -> bool:
-        """Whether the server answers."""
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as response:
-                return response.status == 200
-        except OSError:
-            return False
-
-    def logs(self) -> str:
-        """What server and worker printed."""
-        return "\n".join(p.read_text()[-3000:] for p in self.folder.glob("*.log"))
-
-    def stop(self) -> None:
-        """End what was started."""
-        self._running.close()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def until(condition: Callable[[], Any], what: str, box: Box) -> Any:
-    """Wait for a truthy value."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(1)
-    pytest.fail(f"no {what} after {DEADLINE_S} s\n{box.logs()}")
+from tests.flows.prefect_box import ROOT, Box, deployments, until
+from tests.flows.test_new_texts import FIRST, NEW, experiment, rows, to_jsonl
 
 
 @pytest.fixture
@@ -126,51 +28,158 @@ def box(tmp_path: Path) -> Iterator[Box]:
         box.stop()
 
 
-@pytest.mark.timeout(600)
+@contextlib.contextmanager
+def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A web server on loopback: its address, and what it was sent."""
+    heard: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing is printed."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hook", heard
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def notify(box: Box, address: str) -> None:
+    """Apply automations.yaml, as docs/nightly.md has it."""
+    program = (
+        "from prefect.blocks.webhook import Webhook; "
+        f"print(Webhook(url={address!r}).save('failed-runs', overwrite=True))"
+    )
+    assert program.replace(repr(address), "'ADDRESS'") in (ROOT / "docs" / "nightly.md").read_text()
+    block = box.python(program).strip()
+    written = (ROOT / "automations.yaml").read_text()
+    automations = box.folder / "automations.yaml"
+    automations.write_text(written.replace("00000000-0000-0000-0000-000000000000", block))
+    box.prefect("automation", "create", "--from-file", str(automations))
+
+
+def stage_states(box: Box, run: dict[str, Any], wanted: int) -> Counter[str]:
+    """States of a run's stages, once so many are recorded."""
+
+    def states() -> Counter[str] | None:
+        found = box.post("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
+        counted = Counter(r["state_name"] for r in found)
+        return counted if counted["Completed"] + counted["Cached"] == wanted else None
+
+    return until(states, f"{wanted} recorded stages", box)
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.deep
-def test_scheduled_run_completes_and_the_next_one_reuses_everything(
+def test_a_night_that_fails_is_told_and_spoils_no_other_and_a_killed_one_is_cleared(
     box: Box, experiment_file: Path, tmp_path: Path
 ) -> None:
-    document = yaml.safe_load((ROOT / "prefect.yaml").read_text())
-    (deployment,) = document["deployments"]
-    assert deployment["schedules"][0]["cron"]
-    deployment["parameters"] = {"experiment": str(experiment_file), "home": str(tmp_path / "home")}
-    # The nightly schedule stays; a second one fires within the test's time.
-    deployment["schedules"].append({"interval": 20, "active": True, "slug": "soon"})
-    changed = tmp_path / "prefect.yaml"
-    changed.write_text(yaml.safe_dump(document))
+    written = experiment_file.read_text()
+    experiment_file.write_text(written.replace("seeds:", "seds:"))
+    document, by_name = deployments(
+        {"experiment": str(experiment_file), "home": str(tmp_path / "home")}
+    )
+    nightly = by_name["nightly"]
+    # The nightly schedule stays, elsewhere; a second one fires within the test's time.
+    nightly["schedules"][0]["timezone"] = "Asia/Tokyo"
+    nightly["schedules"].append({"interval": 20, "active": True, "slug": "soon"})
+    box.deploy(document)
+    at_two = [r for r in box.runs("SCHEDULED") if "T17:00:00" in r["expected_start_time"]]
+    assert at_two, "two in the morning in Tokyo is 17:00 UTC"
 
-    box.start("server", "server", "start")
-    until(box.healthy, "healthy server", box)
-    pool = deployment["work_pool"]["name"]
-    box.prefect("work-pool", "create", pool, "--type", "process")
-    box.prefect("deploy", "--all", "--prefect-file", str(changed))
-    box.start("worker", "worker", "start", "--pool", pool, "--type", "process")
+    # What is given is checked against the config models before a run is made.
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        box.start_run("pipeline/nightly", {"runtime": {"extract": {"batch_tokens": 0}}})
+    assert refused.value.code in (409, 422)
+    assert "0 is less than the minimum of 1" in refused.value.read().decode()
 
-    def finished() -> list[dict[str, Any]]:
-        runs = box.post("flow_runs/filter", {"sort": "START_TIME_ASC"})
-        failed = [r for r in runs if r["state_type"] in ("FAILED", "CRASHED")]
-        assert not failed, box.logs()
-        done = [r for r in runs if r["state_type"] == "COMPLETED"]
-        return done if len(done) >= 2 else []
+    with webhook() as (address, heard):
+        notify(box, address)
+        worker = box.work("gpu")
+        failed = box.ended(box.start_run("pipeline/nightly"))
+        assert failed["state_type"] == "FAILED"
+        assert "seds: there is no such field" in failed["state"]["message"]
+        (told, *_) = until(lambda: heard, "call of the webhook", box)
+        assert told["text"].startswith("Permafrost: pipeline tiny is Failed: ")
+        assert "seds: there is no such field" in told["text"]
 
-    first, second = until(finished, "two finished scheduled runs", box)[:2]
+    experiment_file.write_text(written)
+    first, second = until(
+        lambda: done if len(done := box.runs("COMPLETED")) > 1 else [], "two good nights", box
+    )[:2]
     assert first["auto_scheduled"]
     assert second["auto_scheduled"]
+    assert not box.runs("CRASHED"), box.logs()
+    assert stage_states(box, first, 41) == {"Completed": 41}
+    assert stage_states(box, second, 41) == {"Cached": 41}
+    assert first["state"]["message"].startswith("41 computed, 0 reused, 0 failed in ")
+    assert second["state"]["message"].startswith("nothing new: 0 computed, 41 reused, 0 failed in ")
 
-    def stage_states(run: dict[str, Any], wanted: int) -> Counter[str]:
-        def states() -> Counter[str] | None:
-            found = box.post("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
-            counted = Counter(r["state_name"] for r in found)
-            return counted if counted["Completed"] + counted["Cached"] == wanted else None
+    # The worker first, which would tell of it; then its run.
+    def under_way() -> dict[str, Any] | None:
+        running = [r for r in box.runs("RUNNING") if "permafrost.pid" in r["labels"]]
+        return running[0] if running else None
 
-        return until(states, f"{wanted} recorded stages", box)
+    run = until(under_way, "run under way", box)
+    os.killpg(worker.pid, signal.SIGSTOP)
+    os.kill(int(run["labels"]["permafrost.pid"]), signal.SIGKILL)
+    os.killpg(worker.pid, signal.SIGKILL)
+    assert box.get(f"flow_runs/{run['id']}")["state_type"] == "RUNNING"
+    box.work("cpu")
+    watch = box.ended(box.start_run("watch/watch"))
+    assert watch["state"]["message"].startswith("nothing new in 2 corpora, in ")
+    cleared = box.get(f"flow_runs/{run['id']}")
+    assert cleared["state_type"] == "CRASHED"
+    pid = run["labels"]["permafrost.pid"]
+    assert f"Killed by force: process {pid} on " in cleared["state"]["message"]
 
-    assert stage_states(first, 41) == {"Completed": 41}
-    assert stage_states(second, 41) == {"Cached": 41}
-    upcoming = box.post(
-        "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
-    )
-    at_two = [r for r in upcoming if "T02:00:00" in r["expected_start_time"]]
-    assert at_two, "the cron schedule made no runs"
-    assert shutil.which("prefect", path=box.environment["PATH"])
+
+@pytest.mark.timeout(900)
+@pytest.mark.deep
+def test_new_rows_are_seen_extracted_and_used_downstream(
+    box: Box, tiny_bert: Path, tmp_path: Path
+) -> None:
+    data, file = tmp_path / "train.jsonl", tmp_path / "watched.yaml"
+    to_jsonl(data, rows(0, FIRST))
+    source = {"kind": "files", "files": {"train": str(data)}}
+    file.write_text(yaml.safe_dump(experiment(tiny_bert, source)))
+    home = tmp_path / "home"
+    document, by_name = deployments({"experiment": str(file), "home": str(home)})
+    by_name["watch"]["parameters"]["settle_s"] = 0
+    box.deploy(document)
+    for pool in ("gpu", "cpu"):
+        box.work(pool)
+
+    def look() -> str:
+        watch = box.ended(box.start_run("watch/watch"))
+        assert watch["state_type"] == "COMPLETED", watch["state"]["message"]
+        return watch["state"]["message"]
+
+    def of(flow: str) -> list[dict[str, Any]]:
+        (found,) = box.post("flows/filter", {"flows": {"name": {"any_": [flow]}}})
+        return [r for r in box.runs("COMPLETED") if r["flow_id"] == found["id"]]
+
+    for n_before, new in enumerate((f"{FIRST}", f"{NEW} texts new")):
+        if n_before:
+            to_jsonl(data, rows(FIRST, NEW))
+        said = look()
+        assert "; started extract/extract: " in said
+        assert not n_before or new in said
+        until(lambda n=n_before: len(of("downstream")) > n, "downstream run", box)
+        assert len(of("extract")) == n_before + 1
+    assert look().startswith("nothing new in 1 corpus, in ")
+    extracted, used = of("extract")[-1], of("downstream")[-1]
+    assert extracted["state"]["message"].startswith("2 computed, 0 reused, 0 failed in ")
+    assert extracted["parameters"]["runtime"] == {"extract": {"busy": "wait"}}
+    assert used["parameters"] == {"experiment": str(file), "home": str(home)}
+    runs = json.loads((home / "runs" / "watched.json").read_text())
+    assert any(ref.startswith("report/") for ref in runs["artifacts"])

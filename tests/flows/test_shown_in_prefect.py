@@ -31,7 +31,8 @@ from prefect.logging.loggers import flow_run_logger
 from permafrost.flows import shown_in_prefect
 from permafrost.flows.engine import hearing
 from permafrost.flows.engine.run_log import scores_text
-from permafrost.flows.pipeline import check_types, pipeline
+from permafrost.flows.parameters import request
+from permafrost.flows.pipeline import pipeline
 from permafrost.flows.quiet import EMBEDDED_DEFAULTS, TOLD_TO_PREFECT, set_quiet_defaults
 from permafrost.flows.shown_in_prefect import (
     NAME_CHARS,
@@ -192,14 +193,21 @@ def test_a_wrong_parameter_of_a_deployment_is_told_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("experiment", 3), ("home", None), ("overrides", [1]), ("engine", ["dask"])]
+    ("name", "value"),
+    [
+        ("experiment", 3),
+        ("home", None),
+        ("overrides", [1]),
+        ("engine", ["dask"]),
+        ("runtime", "fast"),
+    ],
 )
 def test_a_parameter_of_another_type_is_named_with_its_value(name: str, value: object) -> None:
     right = {"experiment": "a.yaml", "home": "h", "overrides": None, "engine": None}
-    check_types(**right)
-    check_types(**{**right, "experiment": {}, "overrides": ["a=1"], "engine": "dask"})
+    request(**right)
+    request(**{**right, "experiment": {}, "overrides": ["a=1"], "engine": "dask"})
     with pytest.raises(InputError, match=re.escape(f"the parameter {name} is {value!r}, of type ")):
-        check_types(**{**right, name: value})
+        request(**{**right, name: value})
 
 
 def test_a_bug_keeps_its_traceback(

@@ -1,0 +1,159 @@
+"""The flow that looks for new texts: what it says, and what it starts."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+from prefect.client.schemas.objects import FlowRun
+from rich.console import Console
+
+from permafrost.flows import watching
+from permafrost.flows.engine.serial import SerialEngine
+from permafrost.flows.parts import downstream, extract
+from permafrost.flows.running import checked, run_backbone_part
+from permafrost.flows.watching import watch
+from tests.flows.test_new_texts import FIRST, NEW, experiment, rows, to_jsonl
+
+Look = Callable[[], str]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "train.jsonl"
+    to_jsonl(path, rows(0, FIRST))
+    return path
+
+
+@pytest.fixture
+def document(data: Path, tiny_bert: Path) -> dict[str, Any]:
+    return experiment(tiny_bert, {"kind": "files", "files": {"train": str(data)}})
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest, prefect_server: None) -> str:
+    """A deployment that nobody works for."""
+    name = f"extract-{request.node.name.replace('/', '-')[:60]}"
+    with get_client(sync_client=True) as client:
+        flow = client.create_flow(extract)
+        client.create_deployment(flow_id=flow, name=name)
+    return name
+
+
+@pytest.fixture
+def look(document: dict[str, Any], name: str, tmp_path: Path) -> Look:
+    """Looks, and returns the message of the run."""
+
+    def message() -> str:
+        home = str(tmp_path / "home")
+        state = watch(document, home, ["seeds=[0]"], f"extract/{name}", 0, return_state=True)
+        state.result()
+        return str(state.message)
+
+    return message
+
+
+def started(name: str) -> list[FlowRun]:
+    """Runs of the deployment."""
+    only = DeploymentFilter(name=DeploymentFilterName(any_=[name]))
+    with get_client(sync_client=True) as client:
+        return client.read_flow_runs(deployment_filter=only)
+
+
+def test_what_is_new_is_given_to_one_run_and_nothing_new_to_none(
+    look: Look, document: dict[str, Any], data: Path, name: str, tmp_path: Path
+) -> None:
+    said = look()
+    (run,) = started(name)
+    assert said.startswith("corpus reviews: new: no earlier corpus")
+    assert said.endswith(f"; started extract/{name}: {run.name}")
+    home = str(tmp_path / "home")
+    given = {"experiment": document, "home": home, "overrides": ["seeds=[0]"]}
+    assert run.parameters == given
+
+    again = look()
+    assert f"; given to the run {run.name} of extract/{name} before, whose state is " in again
+    assert len(started(name)) == 1
+
+    run_backbone_part(checked(document, home, ("seeds=[0]",)), SerialEngine(), Console(quiet=True))
+    assert look().startswith("nothing new in 1 corpus, in ")
+    to_jsonl(data, rows(FIRST, NEW))
+    said = look()
+    assert f"train.jsonl: {NEW} texts new; extract " in said
+    assert len(started(name)) == 2
+
+
+def test_what_is_being_written_is_left_for_the_next_look(
+    look: Look, data: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "sleep", lambda seconds: to_jsonl(data, rows(FIRST, NEW)))
+    assert look().endswith("; still being written, left for the next look")
+    assert started(name) == []
+
+    # In the middle of a line, too.
+    line = json.dumps(rows(FIRST + NEW, 1)[0]) + "\n"
+    with data.open("a") as file:
+        file.write(line[:10])
+
+    def finish(seconds: float) -> None:
+        with data.open("a") as file:
+            file.write(line[10:])
+
+    monkeypatch.setattr(watching, "sleep", finish)
+    assert f"; started extract/{name}: " in look()
+
+
+def test_a_line_that_stays_broken_and_a_deployment_that_is_not_there_are_told(
+    look: Look, document: dict[str, Any], data: Path, name: str, tmp_path: Path
+) -> None:
+    with data.open("a") as file:
+        file.write('{"text": ')
+    with pytest.raises(ValueError, match=r"train\.jsonl"):
+        look()
+    assert started(name) == []
+    for run in (
+        lambda: watch(document, str(tmp_path / "home"), start="extract/none", return_state=True),
+        lambda: extract(document, str(tmp_path / "home"), then="down/none", return_state=True),
+    ):
+        with pytest.raises(
+            ValueError, match=r"there is no deployment '(extract|down)/none' to start"
+        ):
+            run().result()
+
+
+@pytest.mark.deep
+@pytest.mark.usefixtures("prefect_server")
+def test_downstream_runs_nothing_that_needs_the_backbone(
+    document: dict[str, Any], tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    with pytest.raises(RuntimeError) as refused:
+        _raise(downstream(document, str(home), return_state=True))
+    assert "'corpus reviews' and 1 more would run here" in str(refused.value)
+    assert not list(home.glob("artifacts/*/*"))
+
+    first = extract(document, str(home), return_state=True)
+    assert first.message is not None
+    assert first.message.startswith("2 computed, 0 reused, 0 failed in ")
+    assert sorted(p.name for p in (home / "artifacts").iterdir()) == ["corpus", "extract"]
+    second = extract(document, str(home), return_state=True)
+    assert second.message is not None
+    assert second.message.startswith("nothing new: 0 computed, 2 reused, 0 failed in ")
+
+    # Garbage collection keeps it for the rest.
+    kept = json.loads((home / "runs" / "unfinished" / "watched.json").read_text())
+    assert any(ref.startswith("extract/") for ref in kept["artifacts"])
+    result = downstream(document, str(home))
+    assert result.reused == {"corpus": 1, "extract": 1}
+    assert result.computed["report"] == 1
+    assert not (home / "runs" / "unfinished" / "watched.json").exists()
+
+
+def _raise(state: Any) -> None:
+    try:
+        state.result()
+    except Exception as error:
+        raise RuntimeError(str(error)) from error
