@@ -27,12 +27,17 @@ class ConfigChange:
 
 def config_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[ConfigChange]:
     """The fields in which b differs from a, in the order of the files."""
-    before, after = dict(leaves(a)), dict(leaves(b))
+    before, after = _filled(a), _filled(b)
     return [
         ConfigChange(field, _written(before, field), _written(after, field))
         for field in dict.fromkeys((*before, *after))
         if _written(before, field) != _written(after, field)
     ]
+
+
+def _filled(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field by its dotted name. A mapping without fields is none: those of the other side are told."""
+    return {field: value for field, value in leaves(config) if value != {}}
 
 
 def _written(fields: Mapping[str, Any], field: str) -> str:

@@ -2,11 +2,10 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
-from operator import not_
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,11 +25,12 @@ from permafrost.flows.methods import MethodConfig
 from permafrost.flows.methods.layers import Pretraining
 from permafrost.flows.methods.method import EvaluatedMethod
 from permafrost.flows.methods.probes import ProbeConfig
+from permafrost.flows.overrides import overridden, require_no_grid_instead
 from permafrost.flows.plain_document import plain_document
 from permafrost.flows.read_methods import check_read_methods
 from permafrost.flows.recipes import DEFAULT_RECIPE, RecipeField
-from permafrost.flows.wrong_fields import missing_entry, wrong_fields
-from permafrost.flows.yaml_reader import MAX_FILE_BYTES, MAX_NESTING, read_yaml
+from permafrost.flows.wrong_fields import wrong_fields
+from permafrost.flows.yaml_reader import MAX_FILE_BYTES, read_yaml
 from permafrost.stages.bounds import MAX_SEED
 from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.extraction.capture import Capture
@@ -47,7 +47,7 @@ from permafrost.storage.features.layout import Codec
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import LIMIT, quoted
 
-_SHARED = "x-"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 """Keys that are no fields, but a place for what several fields share."""
 
 
@@ -73,6 +73,21 @@ def loaded_plugins(paths: tuple[str, ...]) -> tuple[str, ...]:
     return paths
 
 
+def _plain_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            "a name has lower-case letters, digits and hyphens, and begins with a letter or digit"
+        )
+    return name
+
+
+def _each_once(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    twice = [seed for seed, n in Counter(seeds).items() if n > 1]
+    if twice:
+        raise ValueError(f"seed {twice[0]} is given more than once; give each once")
+    return seeds
+
+
 class Experiment(BaseModel):
     """What to compute from which texts, and how to report it."""
 
@@ -82,7 +97,7 @@ class Experiment(BaseModel):
         default=(), max_length=LIMIT, validate_default=True
     )
     """Python files that add kinds. This field comes first, as later ones may use these kinds."""
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=LIMIT)
+    name: Annotated[str, AfterValidator(_plain_name)] = Field(max_length=LIMIT)
     """Of the experiment: lower-case letters, digits and hyphens. `gc` keeps what the latest run of each name
     used."""
     backbone: BackboneConfig
@@ -107,9 +122,9 @@ class Experiment(BaseModel):
     and scored on both. Both have the same train and dev; other methods fit on each, to the same end."""
     methods: dict[str, MethodConfig] = Field(min_length=1)
     """What is compared, by the name that reports give it."""
-    seeds: tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...] = Field(
-        default=(0, 1, 2), min_length=1, max_length=1_000
-    )
+    seeds: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], AfterValidator(_each_once)
+    ] = Field(default=(0, 1, 2), min_length=1, max_length=1_000)
     """Each method that is trained is trained once with each of these."""
     pretrainings: dict[str, Pretraining] = {}
     """Layer autoencoders by name, for methods of kind `layers`."""
@@ -378,19 +393,15 @@ def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] =
         raise InputError(
             f"{where} holds {type(document).__name__}, expected fields such as name, tasks"
         )
-    is_shared = [override.startswith(_SHARED) for override in overrides]
-    for override in compress(overrides, is_shared):
-        _override_shared(document, override)
-    document = _without_aliases(document)
-    for override in compress(overrides, map(not_, is_shared)):
-        _override(document, override)
-    fields = _expanded(_fields(document), "$")
+    fields = _expanded(overridden(document, overrides, Experiment), "$")
     try:
-        return Experiment.model_validate(fields)
+        experiment = Experiment.model_validate(fields)
     except ValidationError as error:
         raise InputError(
             f"{where} has {error.error_count()} wrong field(s):\n  {wrong_fields(error, Experiment, fields)}"
         ) from error
+    require_no_grid_instead(fields, overrides)
+    return experiment
 
 
 def _text(path: Path) -> str:
@@ -408,70 +419,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
         raise InputError(f"{path} is not a readable YAML file: {error}") from error
-
-
-def _override(document: dict[str, Any], override: str) -> None:
-    dotted, equals, text = override.partition("=")
-    if not equals or not dotted:
-        raise InputError(f"--set {quoted(override)} is not of the form path.to.field=value")
-    at: Any = document
-    parts, seen = dotted.split("."), list[str]()
-    if len(parts) > MAX_NESTING:
-        raise InputError(f"--set {quoted(override)} names a field {len(parts):,} names deep")
-    while len(parts) > 1:
-        # Names of tasks and methods may contain dots, so the longest existing name is used.
-        lengths = range(len(parts) - 1, 0, -1)
-        n = next((n for n in lengths if isinstance(at, dict) and ".".join(parts[:n]) in at), 1)
-        name, parts = ".".join(parts[:n]), parts[n:]
-        seen.append(name)
-        if why := missing_entry(Experiment, document, seen):
-            new = f"{'.'.join(seen)}={{field: value, ...}}"
-            raise InputError(f"--set {quoted(override)}: {why}; a new one is given whole, '{new}'")
-        at = at.setdefault(name, {}) if isinstance(at, dict) else at
-        if not isinstance(at, dict):
-            where = ".".join(seen)
-            raise InputError(
-                f"--set {quoted(override)}: {where} is {quoted(at)}, which has no field {quoted(parts[0])}"
-            )
-    old, new = at.get(parts[0]), read_yaml(text, f"the value of --set {quoted(override)}")
-    at[parts[0]] = new
-    if isinstance(old, dict | list):
-        _replace(document, old, new)
-
-
-def _override_shared(document: dict[str, Any], override: str) -> None:
-    """As `_override`, inside an `x-` key. Raises: InputError: no field would change."""
-    before = _without_aliases(document)
-    _override(document, override)
-    after = _without_aliases(document)
-    if before != after and _fields(before) == _fields(after):
-        shared = ", ".join(str(name) for name in before if str(name).startswith(_SHARED))
-        raise InputError(
-            f"--set {quoted(override)} would change nothing, as no field refers to it (there are "
-            f"{shared or 'no such keys'}); single values, and those that << merges, are copies; name the "
-            "field itself"
-        )
-
-
-def _fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in document.items() if not str(name).startswith(_SHARED)}
-
-
-def _replace(within: Any, old: Any, new: Any) -> None:
-    """Put `new` wherever an alias has put the very mapping or list `old`."""
-    places = within.items() if isinstance(within, dict) else enumerate(within)
-    for name, value in list(places):
-        if value is old:
-            within[name] = new
-        elif isinstance(value, dict | list) and value is not new:
-            _replace(value, old, new)
-
-
-def _without_aliases(value: Any) -> Any:
-    """A copy in which no two places share a mapping or list."""
-    if isinstance(value, dict):
-        return {name: _without_aliases(one) for name, one in value.items()}
-    return [_without_aliases(one) for one in value] if isinstance(value, list) else value
 
 
 def _expanded(value: Any, where: str) -> Any:

@@ -26,7 +26,7 @@ from permafrost.flows.times import (
 )
 from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan, plan_extraction
 from permafrost.storage.errors import NotFoundError
-from permafrost.storage.quoting import quoted
+from permafrost.storage.quoting import counted, quoted
 from permafrost.storage.texts import each_once
 
 
@@ -96,8 +96,9 @@ class Plan:
             return "estimated time: no estimate yet, as nothing of the kind ran under this home"
         unknown = f"; no estimate yet for {self.n_unknown:,} of them" if self.n_unknown else ""
         n = sum(t.n_run for t in self.times)
+        order = ", one after the other" if n > 1 else ""
         return (
-            f"estimated time: about {duration(self.seconds)} for {n:,} steps, one after the other, from what "
+            f"estimated time: about {duration(self.seconds)} for {counted(n, 'step')}{order}, from what "
             f"earlier runs took{unknown}"
         )
 
@@ -269,10 +270,11 @@ def _times(
 
 
 def why_stage(nodes: ExperimentGraph, home: Path, stage: str) -> list[tuple[str, Explanation]]:
-    """For every node of a stage that would run: its label and how it differs from what is published.
+    """For every node of a stage that would run, its label and how it differs from what is published; none if
+    all of it is published.
 
     Raises:
-        NotFoundError: the experiment has no such stage, or all of it is published.
+        NotFoundError: the experiment has no such stage.
     """
     stages = {n.stage for n in nodes.graph}
     if stage not in stages:
@@ -286,9 +288,5 @@ def why_stage(nodes: ExperimentGraph, home: Path, stage: str) -> list[tuple[str,
         if stage == node.stage == Extract.name
     }
     reasons = Reasons(nodes.graph, context, extractions, all_told=False)
-    waiting = [node for node in reasons.waiting.values() if node.stage == stage]
-    if not waiting:
-        raise NotFoundError(
-            f"every {stage} of this experiment is published; nothing of it would run"
-        )
+    waiting = (node for node in reasons.waiting.values() if node.stage == stage)
     return [(node.label, reasons.why(node)) for node in waiting]

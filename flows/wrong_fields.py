@@ -59,7 +59,7 @@ def missing_entry(config: type[BaseModel], given: object, path: Sequence[str]) -
 def near(name: str, names: Sequence[str]) -> str | None:
     """The name that is most like another one, if any is."""
     lower = {known.casefold(): known for known in names}
-    found = get_close_matches(name.casefold(), lower, 1, 0.5)
+    found = get_close_matches(name.casefold(), lower, 1, 0.55)
     return lower[found[0]] if found else None
 
 
@@ -97,6 +97,9 @@ def _line(e: ErrorDetails, config: type[BaseModel], given: object) -> str:
             tag, names = _tags(at, value)
             such = f" such as '{tag}: {names[0]}'" if names else ""
             return f"{where}: expected fields{such} (given: {_shown(e['input'])})"
+        case "tuple_type" | "list_type":
+            given_text = _shown(e["input"])
+            return f"{where}: expected a list, such as [{given_text}] (given: {given_text})"
         case _:
             pass
     reason = _cut(e["msg"].removeprefix("Value error, "), 4 * LIMIT)
@@ -105,7 +108,8 @@ def _line(e: ErrorDetails, config: type[BaseModel], given: object) -> str:
     ):
         # Of fields together: the reason names them.
         return f"{where}: {reason}" if where else reason
-    return f"{where}: {reason} (given: {_shown(e['input'])})"
+    shown = _shown(e["input"])
+    return f"{where}: {reason}" if shown in reason else f"{where}: {reason} (given: {shown})"
 
 
 def _place(

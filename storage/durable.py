@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Generator
 from pathlib import Path
@@ -98,6 +99,18 @@ def _is_in_the_way(error: OSError, path: Path) -> bool:
 def draft_path(path: Path) -> Path:
     """A new private name beside `path`, on the same file system."""
     return path.with_name(f"{DRAFT_PREFIX}{path.name}-{owner()}-{uuid.uuid4().hex[:8]}")
+
+
+def let_others_read(folder: Path) -> None:
+    """Let whoever may read a folder read its files: safetensors writes them for the owner alone, and a home
+    or an export may be for a group."""
+    for path in folder.rglob("*"):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        wanted = mode | (path.parent.stat().st_mode & 0o444)
+        if mode != wanted and path.is_file():
+            # Some file systems have no modes.
+            with contextlib.suppress(PermissionError):
+                path.chmod(wanted)
 
 
 def sync_folder(folder: Path) -> None:

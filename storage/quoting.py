@@ -41,6 +41,11 @@ def quoted(value: object) -> str:
     return text if len(text) <= LIMIT else f"{text[:LIMIT]}…"
 
 
+def counted(n: int, what: str) -> str:
+    """`1 step`, `2,000 steps`."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
 def shortened(message: str) -> str:
     """A message with its line breaks kept and all else made visible, cut if a word or the whole is too
     long."""

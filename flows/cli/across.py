@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from permafrost.flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, emit, home_folder
+from permafrost.flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, emit, existing_home
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -53,7 +53,7 @@ def across(
     from permafrost.stages.report.across import require_groups
     from permafrost.stages.report.markup import to_markdown
 
-    found, remarks = read_across(runs, home_folder(home), _listed(methods))
+    found, remarks = read_across(runs, existing_home(home), _listed(methods))
     groups = dict(map(_group, group or [])) or {"all tasks": [[task] for task in found.tasks]}
     require_groups(groups, found.tasks)
     if output is not None:

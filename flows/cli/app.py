@@ -4,6 +4,7 @@
 import errno
 import logging
 import sys
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -46,7 +47,6 @@ _NOT_POSSIBLE = {
 app = typer.Typer(
     name="permafrost",
     cls=Commands,
-    help="Run a frozen transformer once, keep what it computed, try many heads on it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -70,6 +70,27 @@ for module in (
     removal,
 ):
     module.register(app)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        # Imported here: it takes a while, and no command needs it.
+        from importlib.metadata import version
+
+        typer.echo(version("permafrost"))
+        raise typer.Exit
+
+
+@app.callback()
+def permafrost(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Run a frozen transformer once, keep what it computed, try many heads on it."""
 
 
 def _tells_more(record: logging.LogRecord) -> bool:
@@ -98,7 +119,10 @@ def main() -> None:
     except OSError as error:
         if error.errno not in _NOT_POSSIBLE:
             raise
-        _say(errors, f"{error.filename or 'a file'}: {error.strerror}; choose another place")
+        todo = "choose another place"
+        if error.errno in (errno.EACCES, errno.EPERM):
+            todo = f"ask its owner for permission, or {todo}"
+        _say(errors, f"{error.filename or 'a file'}: {error.strerror}; {todo}")
         sys.exit(2)
 
 

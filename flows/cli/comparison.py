@@ -1,10 +1,19 @@
 """`compare`: what got better or worse between two runs."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from permafrost.flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, console, emit, home_folder
+from permafrost.flows.cli.common import (
+    DEFAULT_HOME,
+    HomeFlag,
+    JsonFlag,
+    console,
+    emit,
+    existing_home,
+    home_folder,
+)
 
 SourceArgument = Annotated[
     str,
@@ -40,9 +49,8 @@ def compare(
     from permafrost.flows.comparing import compare_sources
     from permafrost.stages.metrics.bootstrap import BootstrapConfig
 
-    home_a = home_folder(home)
-    other = home_a if home_b is None else home_folder(home_b)
-    comparison = compare_sources(a, b, home_a, other, BootstrapConfig())
+    homes = (_home_of(a, home), _home_of(b, home if home_b is None else home_b))
+    comparison = compare_sources(a, b, *homes, BootstrapConfig())
     if json:
         emit(comparison_table.as_json(*comparison))
         return
@@ -53,3 +61,8 @@ def compare(
             typer.echo(comparison_table.as_markdown(*comparison), nl=False)
         case "latex":
             typer.echo(comparison_table.as_latex(*comparison), nl=False)
+
+
+def _home_of(source: str, home: str) -> Path:
+    """The home of one side; a table of results may be compared without one."""
+    return home_folder(home) if Path(source).exists() else existing_home(home)

@@ -15,6 +15,7 @@ from permafrost.flows.cli.common import (
     WaitFlag,
     console,
     emit,
+    existing_home,
     home_folder,
     say_path,
     seconds_since_start,
@@ -26,7 +27,7 @@ from permafrost.flows.imports import kept_imports
 from permafrost.storage.quoting import quoted
 
 ExperimentArgument = Annotated[
-    Path, typer.Argument(help="Experiment file (YAML).", show_default=False)
+    Path, typer.Argument(metavar="FILE", help="Experiment file (YAML).", show_default=False)
 ]
 
 EngineFlag = Annotated[
@@ -179,7 +180,7 @@ def report(
         from permafrost.flows.rebuild_report import rebuild_report
 
     nodes = build_graph(load_experiment(experiment, set_ or []))
-    say_path(rebuild_report(nodes, home_folder(home)))
+    say_path(rebuild_report(nodes, existing_home(home)))
 
 
 def demo() -> None:

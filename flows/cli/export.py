@@ -13,7 +13,7 @@ from permafrost.flows.cli.common import (
     PluginsFlag,
     console,
     emit,
-    home_folder,
+    existing_home,
     load_plugins,
     say_path,
     size,
@@ -31,6 +31,7 @@ def export(
     artifact: Annotated[
         str,
         typer.Argument(
+            metavar="ID",
             help="Artifact of a trained head (fit/<key>; choose/<key> of a grid), of a linear classifier "
             "(linear/<key>), or of a head trained with its backbone (finetune/<key>).",
             show_default=False,
@@ -69,7 +70,7 @@ def export(
         from permafrost.stages.encoder.export import export_head
 
     load_plugins(plugins)
-    done = export_head(home_folder(home), artifact, output, form, backbone, device, use)
+    done = export_head(existing_home(home), artifact, output, form, backbone, device, use)
     if json:
         emit(
             {

@@ -18,7 +18,7 @@ from permafrost.flows.cli.common import (
     say,
 )
 from permafrost.storage.errors import NotFoundError
-from permafrost.storage.quoting import quoted
+from permafrost.storage.quoting import counted, quoted
 
 if TYPE_CHECKING:
     from permafrost.flows.history import Run, RunScore
@@ -150,7 +150,7 @@ def pin(run: RunArgument, home: HomeFlag = DEFAULT_HOME) -> None:
     from permafrost.flows.pins import pin as pin_run
 
     kept = pin_run(existing_home(home), run)
-    what = f"{len(kept.refs)} artifacts and {len(kept.stores)} feature stores"
+    what = f"{counted(len(kept.refs), 'artifact')} and {counted(len(kept.stores), 'feature store')}"
     say(f"{kept.name} is pinned: gc keeps its {what}")
 
 

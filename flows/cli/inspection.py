@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from permafrost.storage.artifacts import ArtifactStore, Manifest
     from permafrost.storage.features.store import FeatureStore
 
-IdArgument = Annotated[str, typer.Argument(help="Store id, artifact key, or the beginning of one.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Store id, artifact key, or the beginning of one.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +63,9 @@ def find_store_folder(home: Path, name: str) -> Path | None:
 
 
 def why(
-    name: Annotated[str, typer.Argument(help="Artifact key, its beginning, or a stage name.")],
+    name: Annotated[
+        str, typer.Argument(metavar="ID", help="Artifact key, its beginning, or a stage name.")
+    ],
     experiment: Annotated[
         Path | None,
         typer.Option(help="With a stage name: why this experiment would run that stage."),
@@ -76,7 +80,7 @@ def why(
 
     root = existing_home(home)
     if experiment is not None:
-        # Imported here: an experiment needs torch, a plain look at manifests does not.
+        # Imported here: a plain look at manifests needs no experiment.
         from permafrost.flows.build import build_graph
         from permafrost.flows.experiment import load_experiment
         from permafrost.flows.plan import why_stage
@@ -87,6 +91,10 @@ def why(
     if json:
         emit([{"artifact": label, **to_plain(found.as_json())} for label, found in rows])
         return
+    if not rows:
+        console.print(
+            f"nothing would run: every {name} of this experiment is published", highlight=False
+        )
     for label, found in rows:
         for line in (label, *(f"  {line}" for line in found.lines())):
             console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -20,7 +20,7 @@ from permafrost.flows.cli.common import (
 from permafrost.flows.cli.history import show_run
 from permafrost.flows.cli.inspection import IdArgument, find_store
 from permafrost.storage.errors import NotFoundError
-from permafrost.storage.quoting import quoted
+from permafrost.storage.quoting import counted, quoted
 
 if TYPE_CHECKING:
     from permafrost.flows.history import History, Run
@@ -273,7 +273,8 @@ def _show_store(store: FeatureStore, runs: list[Run], json: bool) -> None:
         ("longest", f"{identity.max_length} tokens"),
         (
             "holds",
-            f"{info['n_texts']:,} texts, {info['n_tokens']:,} tokens in {info['n_segments']:,} segments",
+            f"{counted(info['n_texts'], 'text')}, {counted(info['n_tokens'], 'token')} in "
+            f"{counted(info['n_segments'], 'segment')}",
         ),
         ("arrays", ", ".join(info["arrays"])),
         ("complete", "yes" if whole else f"no, {info['incomplete_cells']:,} cells are missing"),

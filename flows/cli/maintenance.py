@@ -51,7 +51,8 @@ def _chosen(root: Path, name: str | None) -> tuple[list[Path], list[ArtifactRef]
 
 def verify(
     name: Annotated[
-        str | None, typer.Argument(help="A store or artifact; everything by default.")
+        str | None,
+        typer.Argument(metavar="ID", help="A store or artifact; everything by default."),
     ] = None,
     recompute: Annotated[
         int,
@@ -162,7 +163,7 @@ def _print_verification(
 
 
 def repair(
-    name: Annotated[str, typer.Argument(help="The store or artifact to repair.")],
+    name: Annotated[str, typer.Argument(metavar="ID", help="The store or artifact to repair.")],
     backbone: BackboneFlag = None,
     plugins: PluginsFlag = None,
     home: HomeFlag = DEFAULT_HOME,

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 NameArgument = Annotated[
     str | None,
-    typer.Argument(help="Store id, or its beginning; not needed where there is only one store."),
+    typer.Argument(
+        metavar="ID", help="Store id, or its beginning; not needed where there is only one store."
+    ),
 ]
 ArraysFlag = Annotated[
     str,

@@ -11,7 +11,7 @@ from permafrost.flows.cli.common import (
     JsonFlag,
     console,
     emit,
-    home_folder,
+    existing_home,
     say_path,
     table,
 )
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def statistics(
-    store: Annotated[str, typer.Argument(help="Store id, or its beginning.")],
+    store: Annotated[str, typer.Argument(metavar="ID", help="Store id, or its beginning.")],
     arrays: Annotated[
         str, typer.Option(help="Which arrays, as a pattern: 'hidden/*', 'value/3'.")
     ] = "*",
@@ -63,7 +63,7 @@ def statistics(
             pass
         case _:
             raise InputError(f"statistics are computed by Dask; --engine is {quoted(engine)}")
-    root = home_folder(home)
+    root = existing_home(home)
     found = find_store(root, store)
     if found is None:
         raise NotFoundError(

@@ -13,6 +13,7 @@ from permafrost.flows.cli.common import (
     WaitFlag,
     console,
     emit,
+    existing_home,
     home_folder,
     load_plugins,
     say_cut,
@@ -315,7 +316,7 @@ def embed(
     if head is not None:
         if dev is not None:
             raise InputError(f"--dev {dev} has no use with --head {head}; leave one out")
-        how = trained_model(home_folder(home), head, backbone, *_graphs(graphs, texts))
+        how = trained_model(existing_home(home), head, backbone, *_graphs(graphs, texts))
     elif graphs is not None:
         raise InputError(
             "--graphs is read by graph-text models, and none was named; add --head finetune/<key>, or leave "

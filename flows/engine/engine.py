@@ -13,6 +13,7 @@ from permafrost.flows.graph import Graph, Node
 from permafrost.flows.origin import RECORDED
 from permafrost.flows.stage import stage_of
 from permafrost.flows.stopping import STOP
+from permafrost.storage.durable import let_others_read
 from permafrost.storage.fingerprint import load
 from permafrost.storage.progress import Progress
 
@@ -54,6 +55,7 @@ def make(
     try:
         with context.artifacts.publishing(node.spec, told) as draft:
             stage.run(node, context, draft, progress)
+            let_others_read(draft.folder)
     finally:
         if node.resources.backbone:
             context.backbone.release()

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
@@ -32,6 +32,7 @@ from permafrost.stages.heads.head import HeadConfig
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.scored import ScoreConfig, scored_examples
 from permafrost.storage.artifacts import Draft
+from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 
 if TYPE_CHECKING:
@@ -70,6 +71,14 @@ class HeadMethod(EvaluatedMethod):
     """Only these tasks; every task that goes with the loss if not given."""
     backbone: str | None = None
     """Name of an adapted backbone to read in place of the experiment's; see `adapted`."""
+
+    @model_validator(mode="after")
+    def _grid_is_of_the_fit(self) -> "HeadMethod":
+        try:
+            self.candidates(self.task_kinds[0], "accuracy", 0)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        return self
 
     @property
     def task_kinds(self) -> tuple[TaskKind, ...]:

@@ -272,6 +272,21 @@ def require_sides(answers: Answers, texts: Sequence[str], text_pairs: Sequence[s
             f"there are {len(texts)} texts and {len(text_pairs)} text_pairs; give each text its second one"
         )
     for name, side in (("texts", texts), ("text_pairs", text_pairs or ())):
+        require_strings(name, side)
         for at, text in enumerate(side):
             if not text.strip():
                 raise InputError(f"{name}[{at}] is blank; leave it out, or give a text")
+
+
+def require_strings(name: str, texts: Sequence[object]) -> None:
+    """Check that each of a list of texts is one.
+
+    Raises:
+        InputError: one is not; the message has its number.
+    """
+    for at, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(
+                f"{name}[{at}] is {quoted(text)} and no text; give a list of strings (of pairs, the second "
+                "texts go into a list of their own, text_pairs)"
+            )

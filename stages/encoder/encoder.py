@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.encoder.answers import answered, answers_of
+from permafrost.stages.encoder.answers import answered, answers_of, require_strings
 from permafrost.stages.encoder.features import compute_features
 from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.vectors import TextVectors
@@ -57,14 +57,15 @@ class Encoder:
             progress: receives the number of texts done; silent if not given.
 
         Raises:
-            InputError: `texts` is a single text instead of a list, or a text is empty or has no token left;
-                the message gives its index.
+            InputError: `texts` is a single text instead of a list, or holds something else; or a text is
+                empty or has no token left. The message gives its index.
             OverflowRangeError: an activation does not fit the dtype in which features are stored.
         """
         if isinstance(texts, str):
             raise InputError(
                 f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
             )
+        require_strings("texts", texts)
         indices = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         if not indices:
             return np.empty((0, self.d_out), np.float32)

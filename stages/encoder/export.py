@@ -30,6 +30,7 @@ from permafrost.storage.durable import (
     disk_errors_named,
     draft_path,
     json_bytes,
+    let_others_read,
     sync_folder,
 )
 from permafrost.storage.errors import InputError
@@ -231,6 +232,7 @@ def _appearing(output: Path) -> Generator[Path]:
         with disk_errors_named(output):
             draft.mkdir(parents=True)
             yield draft
+            let_others_read(draft)
             for path in sorted(p for p in draft.rglob("*") if p.is_file()):
                 with path.open("rb") as file:
                     os.fsync(file.fileno())

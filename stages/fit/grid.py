@@ -1,6 +1,7 @@
 """Dotted names for the fields of a nested config, and replacing one of them."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import JsonValue
@@ -44,7 +45,8 @@ def replaced(tree: dict[str, Any], field: str, value: JsonValue) -> dict[str, An
 def _unknown(tree: dict[str, Any], field: str) -> InputError:
     names = [name for name, _ in flat(tree)]
     groups = [name for name, value in tree.items() if isinstance(value, dict)]
+    known = sorted(names + groups)
+    near = "".join(f"; the nearest is {quoted(one)}" for one in get_close_matches(field, known, 1))
     return InputError(
-        f"grid names the field {quoted(field)}, which this fit does not have; it has "
-        f"{', '.join(sorted(names + groups))}"
+        f"grid names the field {quoted(field)}, which a fit does not have{near}; it has {', '.join(known)}"
     )

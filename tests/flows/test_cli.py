@@ -176,6 +176,9 @@ def test_why_names_what_differs(finished: Cli, experiment_file: Path) -> None:
         "why", "fit", "--experiment", str(experiment_file), "--set", "methods.mean.optim.lr=0.5"
     )
     assert "fit mean · ratio 0.2 · seed 0 mean: optim.lr 0.01 -> 0.5 compared with fit/" in said
+    said = finished("why", "fit", "--experiment", str(experiment_file))
+    assert "nothing would run: every fit of this experiment is published" in said
+    assert finished.json("why", "fit", "--experiment", str(experiment_file)) == []
     latest = finished.json("why", "score")
     assert latest[0]["nearest"] is None
     assert latest[0]["why"].startswith("new: no earlier score of ")

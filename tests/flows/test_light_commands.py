@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,19 @@ def called(
 
 def test_help_imports_no_store(called: Callable[[Sequence[str]], tuple[int, set[str]]]) -> None:
     assert called(["--help"]) == (0, set())
+
+
+def test_the_version_is_printed_by_itself(
+    called: Callable[[Sequence[str]], tuple[int, set[str]]],
+) -> None:
+    assert called(["--version"]) == (0, set())
+    done = subprocess.run(
+        [sys.executable, "-c", "from permafrost.flows.cli import main; main()", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == version("permafrost") + "\n"
 
 
 def test_a_typo_is_told_and_a_plan_made_without_what_computes(

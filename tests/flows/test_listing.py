@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from permafrost.flows.cli.common import console, print_rows
+from permafrost.flows.config_changes import config_changes
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.graph import Graph, Node
@@ -224,6 +225,22 @@ def test_compare_two_runs_by_number(cli: Cli) -> None:
     (note,) = [note for note in left["notes"] if note.startswith("tiny@1")]
     assert f"{n_gone} of the {len(ran.results)} artifacts with its results are gone" in note
     assert note in cli("compare", "tiny@1", "tiny@2")
+
+
+def test_a_mapping_that_was_emptied_is_told_by_its_fields_alone() -> None:
+    grid = {"methods": {"GLOT": {"grid": {"layer": ["hidden/1"]}, "lr": 1}}}
+    none = {"methods": {"GLOT": {"grid": {}, "lr": 1}}}
+    assert [str(change) for change in config_changes(grid, none)] == [
+        'methods.GLOT.grid.layer: ["hidden/1"] in A, absent in B'
+    ]
+
+
+def test_who_may_read_a_home_s_folders_may_read_its_files(twice: Path) -> None:
+    files = [path for path in (twice / "artifacts").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".safetensors" for path in files)
+    for path in files:
+        allowed = path.parent.stat().st_mode & 0o444
+        assert path.stat().st_mode & 0o444 == allowed, path
 
 
 def test_a_home_of_an_earlier_version_is_told_by_its_reports(cli: Cli) -> None:

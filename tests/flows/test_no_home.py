@@ -17,6 +17,12 @@ READING = [
     ("runs",),
     ("pin", "mine@1"),
     ("unpin", "mine@1"),
+    ("compare", "mine@1", "mine@2"),
+    ("across", "mine@1", "other@1"),
+    ("statistics", "3f"),
+    ("export", "fit/3f", "-o", "folder"),
+    ("predict", "texts.txt", "--head", "fit/3f", "-o", "answers.csv"),
+    ("embed", "texts.txt", "--head", "fit/3f", "-o", "vectors.parquet"),
 ]
 
 

@@ -191,6 +191,13 @@ def test_artifacts_that_do_not_answer_say_which_do(finished_home: Path) -> None:
         permafrost.predict("ice", head=fitted, home=finished_home)
     with pytest.raises(permafrost.InputError, match=r"texts\[1\] is blank"):
         permafrost.predict(["ice", " "], head=fitted, home=finished_home)
+    encoder = permafrost.open(finished_home).encoder(fitted)
+    pairs: Any = [("ice", "snow")]
+    for use in (encoder.predict, encoder.encode):
+        with pytest.raises(
+            permafrost.InputError, match=r"texts\[0\] is \('ice', 'snow'\) and no text"
+        ):
+            use(pairs)
 
 
 def test_the_snippets_of_the_document_run(

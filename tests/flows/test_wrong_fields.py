@@ -56,6 +56,14 @@ def refused(*overrides: str, **fields: Any) -> str:
         ("methods.GLOT.optim.lr={a: 1}", "methods.GLOT.optim.lr: "),
         ("runtime.workers=-1", "runtime.workers: Input should be greater than or equal to 0 (given: -1)"),
         ("methods.GLOT.layer=[1]", "methods.GLOT.layer: "),
+        ("seeds=3", "seeds: expected a list, such as [3] (given: 3)"),
+        ("seeds=[0,1,0]", "seeds: seed 0 is given more than once; give each once"),
+        ("name=a/b", "name: a name has lower-case letters, digits and hyphens, and begins with a "),
+        ("optim.lr=1", "optim: there is no such field; there are plugins, name, "),
+        ("methods.GLOT.grid.layr=[1]",
+         "methods.GLOT: grid names the field 'layr', which a fit does not have; the nearest is 'layer'; "),
+        ("capture=hiden=1",
+         "capture: cannot capture 'hiden' (in 'hiden=1'); possible are hidden, values, attention_rows"),
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_named_as_in_the_file(override: str, says: str) -> None:
@@ -101,6 +109,32 @@ def test_an_override_inside_what_does_not_exist_says_so(override: str, says: str
     said = refused(override)
     assert said.startswith(f"--set '{override}': {says}")
     assert "a new one is given whole" in said
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["methods.GLOT.layer=hidden/2"],
+         "--set 'methods.GLOT.layer=hidden/2' would change nothing, as methods.GLOT.grid tries layer "
+         "['hidden/1', 'hidden/2'] in its place; set methods.GLOT.grid.layer=[VALUE, ...] instead"),
+        (["methods.GLOT.grid={head.tau: [0.1]}", "methods.GLOT.head.tau=0.2"],
+         "--set 'methods.GLOT.head.tau=0.2' would change nothing, as methods.GLOT.grid tries head.tau [0.1]"),
+    ],
+)  # fmt: skip
+def test_what_a_grid_tries_cannot_be_set_beside_it(overrides: list[str], says: str) -> None:
+    with pytest.raises(InputError) as raised:
+        load_experiment(tiny_experiment(Path("tiny")), overrides)
+    assert str(raised.value).startswith(says)
+
+
+def test_a_grid_s_field_is_set_by_its_dotted_name_and_a_grid_without_fields_tries_nothing() -> None:
+    tiny = tiny_experiment(Path("tiny"))
+    tried = ["methods.GLOT.grid={head.tau: [0.1]}", "methods.GLOT.grid.head.tau=[0.3, 0.5]"]
+    assert load_experiment(tiny, tried).model_dump()["methods"]["GLOT"]["grid"] == {
+        "head.tau": (0.3, 0.5)
+    }
+    alone = load_experiment(tiny, ["methods.GLOT.grid={}", "methods.GLOT.layer=hidden/2"])
+    assert alone.model_dump()["methods"]["GLOT"]["layer"] == "hidden/2"
 
 
 def test_an_override_may_add_a_whole_entry_and_fields_that_were_left_out() -> None:

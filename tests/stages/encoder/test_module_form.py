@@ -185,6 +185,9 @@ def test_the_folder_says_what_it_is(home: Home, exported: Path) -> None:
         p.read_text() for p in exported.rglob("*") if p.suffix in (".md", ".json")
     )
     assert read_json(exported / "permafrost.json")["artifact"] in card
+    for path in (p for p in exported.rglob("*") if p.is_file()):
+        # Whoever may open the folder may load it.
+        assert path.stat().st_mode & 0o444 == path.parent.stat().st_mode & 0o444, path
 
 
 def test_another_backbone_in_the_folder_is_refused(exported: Path) -> None:
