@@ -143,6 +143,11 @@ def _report(old: Side, new: Side, known: Compared) -> list[Change]:
     for what in ("method", "task", "seed"):
         had, has = (dict.fromkeys(str(c.get(what)) for c in r["cells"]) for r in (before, after))
         changes += _named(what, had, has)
+    if not changes:
+        # All of them were there, but not on the same tasks.
+        changes += _named(
+            "score", *(dict.fromkeys(map(_scored, r["cells"])) for r in (before, after))
+        )
     for field, what in (("probes", "probe"), ("pretrainings", "name")):
         had, has = (dict.fromkeys(str(c.get(what)) for c in r[field]) for r in (before, after))
         changes += _named(field.removesuffix("s"), had, has)
@@ -156,6 +161,10 @@ def _report(old: Side, new: Side, known: Compared) -> list[Change]:
     if before["page"] != after["page"]:
         changes.append(Change("template or style of the page changed", "page"))
     return changes
+
+
+def _scored(cell: Mapping[str, Any]) -> str:
+    return f"of {cell.get('method')} on {cell.get('task')}"
 
 
 def _cell(cell: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -31,7 +31,8 @@ class Evaluation(BaseModel):
     """Named sets of tasks from the hub."""
     methods: tuple[str, ...] | None = None
     """Methods of kind `embed` or `head`, or of kind `layers` with a unified embedding; if not given, all of
-    kind `embed`. None (`[]`) in an evaluation that is there to choose layers by, see `layers_by`."""
+    kind `embed`, and with `fitted_on` those that are trained on that task. None (`[]`) in an evaluation that
+    is there to choose layers by, see `layers_by`."""
     fitted_on: str | None = None
     """The task of the experiment on which heads are trained, `auto` layers chosen and whitening fitted (on
     the texts of train; a task of any kind)."""
@@ -47,26 +48,40 @@ class Evaluation(BaseModel):
             tasks.update(suite(name))
         return tasks | self.tasks
 
-    def method_names(self, methods: Mapping[str, Method], name: str) -> tuple[str, ...]:
-        """Its methods: those given, or all training-free ones whose layers it does not choose.
+    def method_names(self, known: "Known", name: str) -> tuple[str, ...]:
+        """Its methods: those given, or all training-free ones whose layers it does not choose and, with
+        `fitted_on`, those that are trained on that task.
 
         Args:
-            methods: of the experiment.
+            known: the methods of the experiment.
             name: of this evaluation.
         """
         if self.methods is not None:
             return self.methods
-        return tuple(n for n, m in methods.items() if not m.is_random and _scored_by(m, name))
+        return tuple(
+            n
+            for n, m in known.methods.items()
+            if _scored_by(m, name) and (not m.is_random or self.fitted_on in known.tasks[n])
+        )
 
-    def instructed_methods(self, methods: Mapping[str, Method], name: str) -> tuple[str, ...]:
+    def instructed_methods(self, known: "Known", name: str) -> tuple[str, ...]:
         """Those of its methods that use the instructions of tasks; see `method_names`."""
         named = self.instructions.methods
-        return self.method_names(methods, name) if named is None else named
+        return self.method_names(known, name) if named is None else named
 
     def reads_instructions(self, chosen: str) -> bool:
         """Whether a method whose layers are chosen by this evaluation reads the instructions of tasks."""
         named = self.instructions.methods
         return named is None or chosen in named
+
+
+@dataclass(frozen=True)
+class Known:
+    """The methods that an evaluation may score."""
+
+    methods: Mapping[str, Method]
+    tasks: Mapping[str, tuple[str, ...]]
+    """The tasks that each of them is scored on."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +132,7 @@ class EvaluationCell:
 
 def _scored_by(method: Method, evaluation: str) -> bool:
     evaluated = method.evaluated()
-    if evaluated is None:
+    if evaluated is None or evaluated.without_vector() is not None:
         return False
     by = evaluated.choosing()
     return by is None or by.evaluation != evaluation
@@ -167,13 +182,10 @@ def instructed_recipes(
 
 
 @dataclass(frozen=True)
-class Named:
+class Named(Known):
     """The names that evaluations may refer to."""
 
-    methods: Mapping[str, Method]
     recipes: Mapping[str, Recipe]
-    tasks: Mapping[str, tuple[str, ...]]
-    """The tasks that each method is scored on."""
     task_names: tuple[str, ...]
 
 
@@ -193,7 +205,7 @@ def check_evaluations(evaluations: Mapping[str, Evaluation], named: Named) -> No
                 f"{where}.fitted_on is {quoted(fitted_on)}; there are "
                 f"{', '.join(named.task_names) or 'no tasks'}"
             )
-        methods = evaluation.method_names(named.methods, name)
+        methods = evaluation.method_names(named, name)
         for method in methods:
             _check_method(where, method, fitted_on, named)
         if not methods and name not in choosing:
@@ -239,7 +251,7 @@ def _check_instructions(
     name: str, evaluation: Evaluation, named: Named, choosing: Sequence[str]
 ) -> None:
     where, instructions = f"evaluations.{name}", evaluation.instructions
-    scored, tasks = evaluation.method_names(named.methods, name), evaluation.all_tasks
+    scored, tasks = evaluation.method_names(named, name), evaluation.all_tasks
     evaluated = (*scored, *choosing)
     for field, names, known in (
         ("methods", instructions.methods or (), evaluated),
@@ -250,7 +262,7 @@ def _check_instructions(
                 f"{where}.instructions.{field} names {quoted(unknown[0])}; the evaluation has "
                 f"{', '.join(known)}"
             )
-    reading = evaluation.instructed_methods(named.methods, name)
+    reading = evaluation.instructed_methods(named, name)
     for read in dict.fromkeys((*reading, *filter(evaluation.reads_instructions, choosing))):
         method = named.methods[read].evaluated()
         assert method is not None, "checked before"

@@ -20,7 +20,7 @@ from pydantic import (
 
 from permafrost.flows.adapted import AdaptedBackbone, Tunings, check_adapted
 from permafrost.flows.context import RunRuntime
-from permafrost.flows.evaluations import Evaluation, EvaluationCell, Named, check_evaluations
+from permafrost.flows.evaluations import Evaluation, EvaluationCell, Known, Named, check_evaluations
 from permafrost.flows.methods import MethodConfig
 from permafrost.flows.methods.layers import Pretraining
 from permafrost.flows.methods.method import EvaluatedMethod
@@ -247,12 +247,12 @@ class Experiment(BaseModel):
         check_adapted(
             self.adapted, Tunings(self.methods, self.tasks_of, self.seeds_of, self.all_recipes)
         )
-        scored_on = {name: self.tasks_of(name) for name in self.methods}
+        scored_on = self._evaluable.tasks
         check_evaluations(
-            self.evaluations, Named(self.methods, self.all_recipes, scored_on, tuple(self.tasks))
+            self.evaluations, Named(self.methods, scored_on, self.all_recipes, tuple(self.tasks))
         )
         evaluated = {
-            m for n, e in self.evaluations.items() for m in e.method_names(self.methods, n)
+            m for n, e in self.evaluations.items() for m in e.method_names(self._evaluable, n)
         }
         for name, method in self.methods.items():
             # A training-free method need not be scored on a task to be evaluated.
@@ -300,14 +300,18 @@ class Experiment(BaseModel):
             for seed in self.seeds_of(name)
         )
 
+    @property
+    def _evaluable(self) -> Known:
+        return Known(self.methods, {name: self.tasks_of(name) for name in self.methods})
+
     @cached_property
     def evaluation_cells(self) -> tuple[EvaluationCell, ...]:
         """Every method on every evaluation task; a method without randomness has one seed."""
         cells: list[EvaluationCell] = []
         for place, evaluation in self.evaluations.items():
-            reading = evaluation.instructed_methods(self.methods, place)
+            reading = evaluation.instructed_methods(self._evaluable, place)
             for task, config in evaluation.all_tasks.items():
-                for name in evaluation.method_names(self.methods, place):
+                for name in evaluation.method_names(self._evaluable, place):
                     method = self.methods[name].evaluated()
                     assert method is not None, "the experiment was checked for it"
                     instructions = evaluation.instructions if name in reading else NoInstructions()

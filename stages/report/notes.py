@@ -62,6 +62,7 @@ def annotated(
             *unfinished_note(curves, [row.method for row in table.of_role("control")]),
             *marks_note(by_column, bootstrap, table.has_seeds),
             *few_seeds_note(results, by_column),
+            *metrics_note(table),
             *(averages_note(columns, means) if is_averaged else ()),
             *small_sets_note(replace(table, standings=by_column), bootstrap),
             *overlap_note(columns),
@@ -117,6 +118,26 @@ def few_seeds_note(results: Sequence[CellResult], standings: Sequence[Standing])
             f"{fewest} seeds are few: where they lie far apart, only large differences can be significant.",
         )
     return ()
+
+
+def metrics_note(table: ResultsTable) -> tuple[str, ...]:
+    """A note on each task that is scored by one metric for some methods and by another for the others."""
+    places: dict[str, list[int]] = {}
+    for place, column in enumerate(table.columns):
+        places.setdefault(column.task, []).append(place)
+    notes: list[str] = []
+    for task, at in places.items():
+        scored = [
+            [place for place in at if row.entries[place] is not None] for row in table.compared
+        ]
+        if len(at) == 1 or any(len(places) > 1 for places in scored):
+            continue
+        metrics = [table.columns[place].metric for place in at]
+        notes.append(
+            f"Methods on {task} are scored by different metrics ({', '.join(metrics)}), which cannot be "
+            f"compared. One metric for all of them: 'metrics: {{{task}: {metrics[0]}}}' in the experiment."
+        )
+    return tuple(notes)
 
 
 def averages_note(columns: Sequence[Column], averages: Sequence[Average]) -> tuple[str, ...]:

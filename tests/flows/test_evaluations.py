@@ -368,6 +368,20 @@ def test_an_evaluation_writes_no_store(
 
 
 @pytest.mark.parametrize(
+    ("fitted_on", "evaluated"), [("pairs", ["mean", "asked", "head"]), (None, ["mean", "asked"])]
+)
+def test_unless_it_names_methods_it_has_all_without_training_and_those_of_its_task(
+    folder: Path, tiny_bert: Path, fitted_on: str | None, evaluated: list[str]
+) -> None:
+    content = experiment(folder, tiny_bert)
+    del content["methods"]["VA auto"]
+    content["evaluations"]["mteb"] |= {"methods": None, "fitted_on": fitted_on}
+    cells = load_experiment(content).evaluation_cells
+    assert list(dict.fromkeys(cell.name for cell in cells)) == evaluated
+    assert {cell.seed for cell in cells if cell.name == "head"} == ({0, 1} if fitted_on else set())
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"methods": ["men"]}, r"evaluations.mteb.methods names 'men'; there are mean, asked"),

@@ -167,6 +167,20 @@ def test_downstream_names_what_changed_and_where_it_began(home: Recorded) -> Non
     assert explainer.why(later, (place(),)).headline == "because its fit changed"
 
 
+def test_a_report_names_a_score_whose_method_and_task_were_there(home: Recorded) -> None:
+    def report(*scored: tuple[str, str]) -> ArtifactSpec:
+        row = {"seed": 0, "role": "method", "category": "sts", "loss": None}
+        cells = [{**row, "method": method, "task": task, "result": "r"} for method, task in scored]
+        config = {"name": "mine", "report": {"title": "One"}, "page": "1" * 16, "cells": cells}
+        return spec("report", {**config, "probes": [], "pretrainings": []})
+
+    home.publish(report(("mean", "CoLA"), ("GLOT", "STS")), Origin(experiment="mine"))
+    more = report(("mean", "CoLA"), ("GLOT", "STS"), ("GLOT", "CoLA"), ("mean", "STS"))
+    assert home.why(more, Origin(experiment="mine")).headline == (
+        "scores of GLOT on CoLA, of mean on STS added"
+    )
+
+
 def test_a_report_names_what_came_and_how_many_results_changed(home: Recorded) -> None:
     cells = [
         {

@@ -21,7 +21,7 @@ from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.entries import entry, p_text, signed
-from permafrost.stages.report.notes import annotated
+from permafrost.stages.report.notes import annotated, metrics_note
 from permafrost.stages.report.report import write_report
 from permafrost.stages.report.results_files import results_latex, results_markdown, results_summary
 from permafrost.stages.report.standing import standings
@@ -234,6 +234,18 @@ def test_means_are_over_tasks_of_one_kind_and_then_over_all():
     assert averages(tasks, "none") == ()
     assert averages(tasks[:1], "same_metric") == ()
     assert [a.heading for a in averages(tasks[:2], "same_metric")] == ["mean"]
+
+
+def test_methods_that_are_scored_by_different_metrics_are_noted_with_what_to_write():
+    tasks = columns(("sts", "spearman", "STS"), ("sts", "pearson", "STS"), ("b", "mcc", "x"))
+    one = Row("m", "method", (entry([0.5]), None, entry([0.5])), (0,), (0, 0))
+    other = Row("n", "method", (None, entry([0.5]), None), (0,), (0, 0))
+    (note,) = metrics_note(ResultsTable(tasks, (one, other)))
+    assert "Methods on sts are scored by different metrics (spearman, pearson)" in note
+    assert "'metrics: {sts: spearman}'" in note
+    both = Row("o", "method", (entry([0.5]), entry([0.5]), None), (0,), (0, 0))
+    assert metrics_note(ResultsTable(tasks, (one, other, both))) == ()
+    assert metrics_note(ResultsTable(tasks[:1], (one,))) == ()
 
 
 def test_different_metrics_are_averaged_only_where_that_is_asked_for():
