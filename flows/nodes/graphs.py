@@ -7,7 +7,7 @@ from permafrost.flows.graph import Input, Node, import_path
 from permafrost.flows.nodes.corpora import CorpusStage
 from permafrost.flows.nodes.extraction import source_of
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.extraction.lengths import measure
+from permafrost.stages.extraction.lengths import kept_cuts
 from permafrost.stages.extraction.recipes.recipe import recipe_identity
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
@@ -85,9 +85,7 @@ class BuildDescriptions(_View):
     @classmethod
     def build(cls, node: Node, context: RunContext) -> Corpus:
         target = context.bare_target(node)
-        return text_view(
-            graphs_of(node, context),
-            "descriptions",
-            node.config["place"],
-            lambda texts: measure(target, texts).truncated.tolist(),
-        )
+        with kept_cuts(target, node.ref.key) as are_cut:
+            return text_view(
+                graphs_of(node, context), "descriptions", node.config["place"], are_cut
+            )

@@ -1,6 +1,7 @@
 """Lengths of texts under a recipe, and refusing texts that are too long."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from permafrost.storage.features.record import has_record
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.fingerprint import fingerprint
 from permafrost.storage.kept import keep, kept
-from permafrost.storage.keys import canonical_json, digest
+from permafrost.storage.keys import canonical_json, digest, text_digest
 from permafrost.storage.quoting import quoted
 
 _AT_A_TIME = 256
@@ -81,7 +82,7 @@ class KnownLengths:
         known = self._known.setdefault(canonical_json(read_as), {})
         # A tokenizer takes seconds to import; of whatever is not kept, it counts all.
         name = digest([read_as, list(digests)])
-        made_from = [name, *versions(), *_counting(target)]
+        made_from = [name, *versions(), *_counting(target, "estimated")]
         if (found := kept("token_counts", name, made_from)) is not None:
             n_tokens, exact = found
             return n_tokens, exact
@@ -96,9 +97,39 @@ class KnownLengths:
         return n_tokens, exact
 
 
-def _counting(target: ExtractTarget) -> list[str]:
+@contextmanager
+def kept_cuts(
+    target: ExtractTarget, name: str
+) -> Generator[Callable[[Sequence[str]], Sequence[bool]]]:
+    """Gives whether texts lose their end, each counted once: answers are kept by content, as plans ask the
+    same again until what they are asked for is published.
+
+    Args:
+        target: of the backbone that reads the texts.
+        name: of what is asked for: the key of a corpus.
+    """
+    identity = target.identity
+    read_as = [identity.tokenizer_digest, identity.recipe, target.max_length]
+    made_from = [*read_as, *versions(), *_counting(target, "measure")]
+    known: dict[str, bool] = kept("cuts", name, made_from) or {}
+    n_kept = len(known)
+
+    def are_cut(texts: Sequence[str]) -> Sequence[bool]:
+        digests = list(map(text_digest, texts))
+        new = {one: text for one, text in zip(digests, texts, strict=True) if one not in known}
+        if new:
+            found = measure(target, list(new.values())).truncated.tolist()
+            known.update(zip(new, found, strict=True))
+        return [known[one] for one in digests]
+
+    yield are_cut
+    if len(known) > n_kept:
+        keep("cuts", name, made_from, known)
+
+
+def _counting(target: ExtractTarget, function: str) -> list[str]:
     """Digests of our code, and a plug-in's, that counts tokens under a recipe."""
-    entries = ("permafrost.stages.extraction.lengths:estimated", type(target.recipe))
+    entries = (f"permafrost.stages.extraction.lengths:{function}", type(target.recipe))
     return [fingerprint(entry, (*PACKAGES, *packages())).digest for entry in entries]
 
 

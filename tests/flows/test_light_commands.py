@@ -129,10 +129,7 @@ def test_so_is_a_plan_of_what_trains_a_backbone_or_reads_all_layers(
             "one": {**single, "latents": {"layers": "1"}},
             "two": {**single, "latents": {"layers": "2"}},
             "both": {"kind": "layers_on_heads", "heads": ["one", "two"]},
-            "GT2VEC": {
-                "kind": "graph_text",
-                "model": {"kind": "gt2vec", "description": "none"},
-            },
+            "GT2VEC": {"kind": "graph_text", "model": {"kind": "gt2vec"}},
             "GCN": {"kind": "graph_text", "model": {"kind": "qa_gnn", "encoder": {"kind": "gcn"}}},
         },
         "seeds": [0],

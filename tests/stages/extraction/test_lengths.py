@@ -16,7 +16,13 @@ from permafrost.stages.extraction.backbone import (
 )
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import ExtractReport, extract
-from permafrost.stages.extraction.lengths import KnownLengths, Measured, estimated, measure
+from permafrost.stages.extraction.lengths import (
+    KnownLengths,
+    Measured,
+    estimated,
+    kept_cuts,
+    measure,
+)
 from permafrost.stages.extraction.recipes import parse_recipe
 from permafrost.stages.extraction.target import (
     ExtractConfig,
@@ -204,6 +210,32 @@ def test_numbers_of_tokens_are_kept_for_the_same_texts_read_the_same_way(
     assert counted[4:] == [SHORT[:2]]
     total(template, SHORT)
     assert len(counted) == 5
+
+
+def test_what_is_cut_is_kept_for_the_same_texts_read_the_same_way(
+    run: Extraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "cache"))
+    asked: list[list[str]] = []
+
+    def counted(target: ExtractTarget, texts: list[str]) -> Measured:
+        asked.append(texts)
+        return measure(target, texts)
+
+    monkeypatch.setattr(lengths, "measure", counted)
+
+    def cut(target: ExtractTarget, *groups: list[str]) -> list[bool]:
+        with kept_cuts(target, "corpus") as are_cut:
+            return [one for group in groups for one in are_cut(group)]
+
+    plain = run.target("plain")
+    assert cut(plain, [*SHORT, *LONG], LONG[:1]) == [False, False, False, True, True, True]
+    assert asked == [[*SHORT, *LONG]]
+    assert cut(plain, LONG, SHORT) == [True, True, False, False, False]
+    assert len(asked) == 1
+    assert cut(replace(plain, max_length=60), LONG) == [False, False]
+    assert cut(plain, ["ice", "lake"]) == [False, False]
+    assert asked[1:] == [LONG, ["ice", "lake"]], "one answer a name is kept"
 
 
 @pytest.mark.parametrize(
