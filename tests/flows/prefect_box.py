@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -95,8 +96,16 @@ class Box:
             {"Content-Type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=30) as response:
-            return json.loads(response.read() or "null")
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    return json.loads(response.read() or "null")
+            except urllib.error.HTTPError as error:
+                # A server whose database is locked says so, and wants to be asked again.
+                if error.code != 503 or time.monotonic() > deadline:
+                    raise
+            time.sleep(1)
 
     def runs(self, *states: str) -> list[dict[str, Any]]:
         """Flow runs in these states, the first first."""
