@@ -23,6 +23,7 @@ from permafrost.storage.paths import HOME_BYTES, cache_folder, checked_path
 from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.quoting import quoted
 from permafrost.storage.readers import FeatureReader, open_reader
+from permafrost.storage.removal import removal_named
 from permafrost.storage.replica import attach, public_name, replica_of
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ class Home:
 
     def results(self, experiment: str) -> dict[str, Any]:
         """The numbers of the report, from `summary.json`. Raises as `report`."""
-        return read_json(self.report(experiment).with_name("summary.json"))
+        with removal_named(self.folder):
+            return read_json(self.report(experiment).with_name("summary.json"))
 
     def history(self, experiment: str) -> tuple[Run, ...]:
         """Every run of an experiment, by number, also those that failed or found nothing to do.
@@ -163,17 +165,19 @@ class Home:
             InputError: it is not a fit, or a head that has no vector for a single text.
             IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
                 digests.
+            RemovedError: the head was removed while it was being loaded.
         """
         from permafrost.stages.encoder.graph_text import FINETUNE
         from permafrost.stages.encoder.graph_text_encoder import load_graph_text
         from permafrost.stages.encoder.load import load_encoder
         from permafrost.stages.encoder.tuned import is_tuned_head, load_tuned
 
-        if is_tuned_head(self.folder, str(head)):
-            return load_tuned(self.folder, str(head), backbone, device=device)
-        if self.artifacts.find(str(head)).stage == FINETUNE:
-            return load_graph_text(self.folder, str(head), backbone, device=device)
-        return load_encoder(self.folder, str(head), backbone, device=device)
+        with removal_named(self.folder):
+            if is_tuned_head(self.folder, str(head)):
+                return load_tuned(self.folder, str(head), backbone, device=device)
+            if self.artifacts.find(str(head)).stage == FINETUNE:
+                return load_graph_text(self.folder, str(head), backbone, device=device)
+            return load_encoder(self.folder, str(head), backbone, device=device)
 
     def reader(
         self,
@@ -200,10 +204,11 @@ class Home:
         if isinstance(texts, str):
             raise InputError(f"a reader is of a list of texts; write [{quoted(texts)}]")
         digests = [text_digest(text) for text in texts]
-        holding = holding_store(self.folder, array, texts, digests, store)
-        return open_reader(
-            holding, array, digests, budget_bytes=memory_bytes, tokens=tokens, texts=texts
-        )
+        with removal_named(self.folder):
+            holding = holding_store(self.folder, array, texts, digests, store)
+            return open_reader(
+                holding, array, digests, budget_bytes=memory_bytes, tokens=tokens, texts=texts
+            )
 
     def pull(
         self,

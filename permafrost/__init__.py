@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ObjectStoreError,
         OverflowRangeError,
         PermafrostError,
+        RemovedError,
         StoreBusyError,
     )
 
@@ -56,6 +57,7 @@ __all__ = [
     "Plan",
     "PredictedClasses",
     "PredictedScores",
+    "RemovedError",
     "StoreBusyError",
     "encode",
     "graphs_from_data",

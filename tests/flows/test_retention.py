@@ -22,7 +22,7 @@ from permafrost.flows.running import checked, reused, run_serially
 from permafrost.flows.runs import RunRecord, read_run, run_path, write_run
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec, ArtifactStore
 from permafrost.storage.disk_use import files_under
-from permafrost.storage.errors import InputError, RemovedError, StoreBusyError
+from permafrost.storage.errors import InputError, NotFoundError, RemovedError, StoreBusyError
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.writing import writing
 from permafrost.storage.gate import pass_gate, removing
@@ -370,3 +370,24 @@ def test_the_snippet_of_the_page(read: Cli, monkeypatch: pytest.MonkeyPatch) -> 
         "token_ids",
     ]
     assert pinned(home.folder) == ["mine@1"]
+
+
+def test_a_head_that_goes_while_it_is_loaded_is_an_error_that_says_so(
+    finished_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(finished_home, home)
+    real = ArtifactStore.open
+
+    def removed_after(self: ArtifactStore, ref: ArtifactRef) -> Path:
+        folder = real(self, ref)
+        self.remove(ref)
+        return folder
+
+    monkeypatch.setattr(ArtifactStore, "open", removed_after)
+    with pytest.raises(
+        NotFoundError, match=r"fit/.* holds no trained head: .*head.json is missing"
+    ):
+        permafrost.open(home).encoder(ArtifactStore(home).refs("fit")[0])
+    with pytest.raises(RemovedError, match=r"report/.*summary.json is gone: it was removed while"):
+        permafrost.open(home).results("tiny")
