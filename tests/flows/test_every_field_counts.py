@@ -39,11 +39,14 @@ from permafrost.stages.scoring.controls import ControlConfig
 from permafrost.stages.scoring.scored import ScoreConfig
 from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.stages.sensitivity import SensitivityConfig
+from permafrost.stages.sensitivity.attention_map_config import AttentionMapConfig
+from permafrost.stages.sensitivity.path_bound_config import PathBoundConfig
 from permafrost.stages.token_prediction import LogitLensConfig, NextTokenConfig
 from permafrost.storage.keys import digest, to_plain
 
 UNIONS = (ControlConfig, NextTokenConfig)
 PLAIN = (
+    *(AttentionMapConfig, PathBoundConfig),
     *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig),
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),
     *(FinetuneConfig, FinetuneOptim, FinetuneScoreConfig, OnHeadConfig),
