@@ -17,6 +17,7 @@ def check_claims(
         ValueError: a method, a probe or a curve of a probe is not there; pydantic makes its own error of it.
     """
     for number, claim in enumerate(claims):
+        wanted: list[tuple[str, str, Mapping[str, object]]]
         wanted = [("method", name, methods) for name in claim.methods]
         for probe, curve in claim.curves:
             wanted.append(("probe", probe, probes))

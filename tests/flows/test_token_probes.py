@@ -196,9 +196,11 @@ def test_what_a_probe_is_made_of_is_in_its_key(files: dict[str, str], tmp_path: 
     lens, sensitivity = ("lens", "hidden states", "texts"), ("sensitivity", "plain", "texts")
     for override, changed in {
         "backbone.max_length=50": set(before),
-        "backbone.dtype=bfloat16": set(before) - {sensitivity, ("sensitivity", "HTP", "texts")},
-        "recipe=plain:bos=omit": set(before) - {("sensitivity", "HTP", "texts")},
-        "recipes.htp=htp:block=tokens,size=4": {("sensitivity", "HTP", "texts")},
+        "backbone.dtype=bfloat16": {k for k in before if k[0] in ("next token", "lens")},
+        "recipe=plain:bos=omit": {k for k in before if k[1] != "HTP"},
+        "recipes.htp=htp:block=tokens,size=4": {k for k in before if k[1] == "HTP"},
+        "probes.bound.methods.HTP.max_tokens=9": {("bound", "HTP", "texts")},
+        "probes.map.methods.plain.blocks=[2]": {("map", "plain", "texts")},
         "probes.lens.methods.hidden states.cutoff=10": {lens},
         "probes.sensitivity.methods.plain.layer=2": {sensitivity},
         "runtime.device=auto": set(),
