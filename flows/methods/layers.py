@@ -56,8 +56,8 @@ class Latents(BaseModel):
     """Its name in the experiment."""
     layers: LayersText = "all"
     """Hidden states: `all` (blocks 1..L), `half`, indices and ranges."""
-    at: Literal["last", "readout", "mean"] = "last"
-    """FREEZE! reads the last token."""
+    at: Literal["last", "readout", "mean", "sum"] = "last"
+    """FREEZE! reads the last token, and tried the mean and the sum of all."""
 
     def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
         """Pooled arrays, one per layer.

@@ -111,8 +111,16 @@ def _swept(entry: CurveEntry) -> SweptCurve:
 
 
 def _pretraining(entry: PretrainingEntry, context: RunContext) -> PretrainingRun:
-    history = _open(entry.ref, context) / HISTORY
-    return PretrainingRun(entry.name, entry.task, history, entry.layers)
+    folder = _open(entry.ref, context)
+    record = read_json(folder / "autoencoders.json")
+    return PretrainingRun(
+        entry.name,
+        entry.task,
+        folder / HISTORY,
+        entry.layers,
+        "each" if record["config"].get("joined") is None else "together",
+        tuple(record.get("unexplained", ())),
+    )
 
 
 def _open(ref: str, context: RunContext) -> Path:

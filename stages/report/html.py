@@ -107,6 +107,7 @@ def render(page: Page) -> str:
         "learning_svg": page.svgs.get("learning_curves"),
         "layers_svg": page.svgs.get("layer_curves"),
         "pretraining_svg": page.svgs.get("pretraining"),
+        "by_layer_svg": page.svgs.get("pretraining_by_layer"),
         "summary_svg": page.svgs.get("token_summary"),
         "layer_tables": layer_tables(page.layer_curves),
         "probes": [(probe, page.svgs[probe.figure]) for probe in page.probes],

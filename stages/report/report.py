@@ -59,10 +59,16 @@ from permafrost.stages.report.markup import PlainTable, to_latex, to_markdown
 from permafrost.stages.report.notes import annotated
 from permafrost.stages.report.palette import extended, marks
 from permafrost.stages.report.pretraining import (
+    Pretraining,
     PretrainingRun,
     pretraining_description,
     pretraining_figure,
     read_pretrainings,
+)
+from permafrost.stages.report.pretraining_layers import (
+    by_layer_description,
+    by_layer_figure,
+    by_layer_table,
 )
 from permafrost.stages.report.probes import probe_description, probe_figure, read_probes
 from permafrost.stages.report.residuals import residual_tables, residuals
@@ -184,6 +190,7 @@ def write_report(
             pictures[name] = attention_map_figure(group)
         if pretrained:
             pictures["pretraining"] = pretraining_figure(pretrained)
+            pictures["pretraining_by_layer"] = by_layer_figure(pretrained)
         if aligned:
             pictures["alignment"] = alignment_figure(aligned, row_marks)
         titles: dict[str, Mapping[str, Sequence[str]]] = {}
@@ -201,6 +208,7 @@ def write_report(
             "metric": main_description(config, table, swept),
             "learning_curves": learning_description(curves),
             "pretraining": pretraining_description(pretrained),
+            "pretraining_by_layer": by_layer_description(pretrained),
             "layer_curves": layer_description(by_layer),
             **{name: probe_description(probe) for name, probe in probed.items()},
             **{name: attention_map_description(group) for name, group in mapped.items()},
@@ -237,6 +245,7 @@ def write_report(
         config.bootstrap.level,
         claims=claims,
         residuals=held,
+        pretrainings=pretrained,
         layers=layer_tables(by_layer),
         weighed=weighed,
         choices=choice_rows(results),
@@ -300,6 +309,7 @@ def plain_tables(
     *,
     claims: Sequence[ClaimResult],
     residuals: Sequence[PlainTable],
+    pretrainings: Sequence[Pretraining],
     layers: Sequence[LayerTable],
     weighed: Sequence[TaskSummary],
     choices: Sequence[ChoiceRow],
@@ -313,6 +323,7 @@ def plain_tables(
         level: coverage of the intervals.
         claims: what came of them.
         residuals: predictions against grades.
+        pretrainings: their errors by layer.
         layers: scores by layer, by task.
         weighed: summaries of token weights, by task.
         choices: what was chosen on dev.
@@ -324,6 +335,7 @@ def plain_tables(
         claims_table(claims, level),
         *residuals,
         controls_table(control_findings(table)),
+        *map(by_layer_table, pretrainings),
         *map(layers_table, layers),
         *map(token_weights_table, weighed),
         *map(word_classes_table, weighed),

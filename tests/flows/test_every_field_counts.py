@@ -18,6 +18,7 @@ from permafrost.stages.finetune import losses  # noqa: F401 # its categories are
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim, FinetuneScoreConfig
 from permafrost.stages.fit import FitConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig
+from permafrost.stages.freeze.config import ClassifierConfig
 from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise
 from permafrost.stages.graph_encoders.kinds.pyg_relational import PygRelational
 from permafrost.stages.graphs.facts import Facts
@@ -46,7 +47,7 @@ from permafrost.storage.keys import digest, to_plain
 
 UNIONS = (ControlConfig, NextTokenConfig)
 PLAIN = (
-    *(AttentionMapConfig, PathBoundConfig),
+    *(AttentionMapConfig, ClassifierConfig, PathBoundConfig),
     *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig),
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),
     *(FinetuneConfig, FinetuneOptim, FinetuneScoreConfig, OnHeadConfig),
