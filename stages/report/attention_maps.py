@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
 from matplotlib.figure import Figure
 
 from permafrost.stages.metrics.attention_map import AttentionMap
@@ -107,7 +107,7 @@ def attention_map_figure(group: MapGroup) -> Figure:
 def _panel(axes: Axes, kept: AttentionMap, block: int, weights: np.ndarray) -> None:
     axes.imshow(
         weights,
-        cmap=LinearSegmentedColormap.from_list("heat", [(0, 0, 0, 0), *HEAT[1:]]),
+        cmap=LinearSegmentedColormap.from_list("heat", [to_rgba(HEAT[1], 0), *HEAT[1:]]),
         norm=PowerNorm(_STRETCH, 0, 1),
         interpolation="nearest",
         aspect="auto",
