@@ -160,8 +160,8 @@ def recipes(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
         yield from _costs(args, backbone)
 
 
-def save_random_decoder(folder: Path) -> Path:
-    """A decoder of moderate size with random weights."""
+def save_random_decoder(folder: Path, max_positions: int = 2048) -> Path:
+    """A decoder of moderate size with random weights, for inputs of up to so many tokens."""
     from tests.stages.extraction.tiny_models import save_model
 
     d_model, n_heads = RANDOM["d_model"], RANDOM["n_heads"]
@@ -175,7 +175,7 @@ def save_random_decoder(folder: Path) -> Path:
         head_dim=d_model // n_heads,
         intermediate_size=8 * d_model // 3,
         initializer_range=0.02,
-        max_position_embeddings=2048,
+        max_position_embeddings=max_positions,
     )
 
 

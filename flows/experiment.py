@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from permafrost.flows.adapted import AdaptedBackbone, Tunings, check_adapted
+from permafrost.flows.claims import check_claims
 from permafrost.flows.context import RunRuntime
 from permafrost.flows.evaluations import Evaluation, EvaluationCell, Known, Named, check_evaluations
 from permafrost.flows.methods import MethodConfig
@@ -231,13 +232,7 @@ class Experiment(BaseModel):
                     "both; give both the same"
                 )
         check_read_methods(self.methods, self.tasks_of)
-        for number, claim in enumerate(self.report.claims):
-            for name in claim.methods:
-                if name not in self.methods:
-                    raise ValueError(
-                        f"report.claims.{number} names the method {quoted(name)}; there are "
-                        f"{', '.join(self.methods)}; without claims: --set report.claims=[]"
-                    )
+        check_claims(self.report.claims, self.methods, self.probes)
         for number, held in enumerate(self.report.residuals):
             if held.method not in self.methods:
                 raise ValueError(

@@ -4,7 +4,7 @@ Importing these takes seconds, and an experiment is planned without them.
 """
 
 ADAPTED_BACKBONE = "permafrost.stages.finetune.adapted_backbone:adapted_files"
-AUTOENCODERS = "permafrost.stages.freeze.pretrained:load_autoencoders"
+AUTOENCODERS = "permafrost.stages.freeze.pair_classifiers:load_pretrained"
 CORPUS_VECTORS = "permafrost.stages.embed.corpus:CorpusVectors.load"
 FINETUNED = "permafrost.stages.finetune.trained:load_finetuned"
 PAIR_FIT = "permafrost.stages.freeze.pair_fit:load_pair_fit"

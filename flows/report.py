@@ -47,6 +47,7 @@ def report_node(nodes: ExperimentNodes) -> Node:
             ref=node.id,
         )
         for name, node in nodes.pretrainings.items()
+        if e.pretrainings[name].reconstructs
     ]
     stores = [
         StoreEntry(

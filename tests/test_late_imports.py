@@ -83,7 +83,7 @@ def test_whoever_plans_imports_nothing_that_computes() -> None:
         ),
         *(
             f"permafrost.flows.methods.probes.{n}"
-            for n in ("sensitivity", "task_score", "token_graph")
+            for n in ("attention_map", "path_bound", "sensitivity", "task_score", "token_graph")
         ),
         *(f"permafrost.stages.heads.{n}" for n in ("glot", "mlp", "adapool", "scorer", "poolings")),
         *(

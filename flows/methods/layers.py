@@ -1,8 +1,8 @@
 """Heads on the latents of every layer (FREEZE!): `kind: layers`, and the pretrainings they start from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -27,7 +27,12 @@ from permafrost.stages.extraction.capture import (
     in_order,
 )
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.freeze.config import AutoencoderConfig, PairFitConfig, Scale
+from permafrost.stages.freeze.config import (
+    AutoencoderConfig,
+    ClassifierConfig,
+    PairFitConfig,
+    Scale,
+)
 from permafrost.stages.freeze.layers_head import PairHeadConfig, heads_with_vectors
 from permafrost.stages.freeze.losses import PairLossConfig
 from permafrost.stages.scoring.similarity import SimilarityConfig
@@ -39,7 +44,7 @@ from permafrost.storage.quoting import quoted
 if TYPE_CHECKING:
     from permafrost.stages.encoder.vectors import LatentVectors
     from permafrost.stages.fit.checkpoint import Checkpoint
-    from permafrost.stages.freeze.encoders import LayerAutoencoders
+    from permafrost.stages.freeze.encoders import PretrainedEncoders
 
 
 class Latents(BaseModel):
@@ -51,8 +56,8 @@ class Latents(BaseModel):
     """Its name in the experiment."""
     layers: LayersText = "all"
     """Hidden states: `all` (blocks 1..L), `half`, indices and ranges."""
-    at: Literal["last", "readout", "mean"] = "last"
-    """FREEZE! reads the last token."""
+    at: Literal["last", "readout", "mean", "sum"] = "last"
+    """FREEZE! reads the last token, and tried the mean and the sum of all."""
 
     def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
         """Pooled arrays, one per layer.
@@ -66,7 +71,8 @@ class Latents(BaseModel):
 
 
 class Pretraining(BaseModel):
-    """Layer autoencoders, trained once on generic texts and used by every head that names them."""
+    """Encoders of every layer, trained once and used by every head that names them: those of autoencoders of
+    generic texts, or of a classification of pairs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,14 +82,30 @@ class Pretraining(BaseModel):
     """What is read of each layer."""
     autoencoder: AutoencoderConfig = AutoencoderConfig(seed=0)
     """Its sizes, and how it is trained."""
+    classifier: ClassifierConfig | None = None
+    """In its place: encoders that tell the classes of the task's pairs, those of train."""
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> "Pretraining":
+        if self.classifier is not None and "autoencoder" in self.model_fields_set:
+            raise ValueError("autoencoder and classifier are both given; leave one out")
+        return self
+
+    @property
+    def reconstructs(self) -> bool:
+        """Whether it has errors of reconstruction, which the report draws."""
+        return self.classifier is None
 
     def node(self, name: str, upstream: Upstream) -> Node:
-        """Layer autoencoders trained on the texts of a task."""
+        """Encoders trained on the texts of a task, or on its pairs."""
         arrays = self.latents.arrays(upstream.sizes)
         read = upstream.reading(self.latents.recipe, arrays, self.task)
-        return Pretrain.node(
+        stage, config = Pretrain, to_plain(self.autoencoder)
+        if self.classifier is not None:
+            stage, config = PretrainClassifiers, {"kind": "classifier", **to_plain(self.classifier)}
+        return stage.node(
             f"pretrain {name}",
-            self.autoencoder,
+            config,
             (upstream.corpus(self.task), *read.inputs),
             run_facts={**read.run_facts, "pretraining": name, "task": self.task},
             after=read.after,
@@ -282,6 +304,33 @@ class Pretrain(Stage):
         config.encoders.by_layer(len(arrays_of(node)))
 
 
+class PretrainClassifiers(Stage):
+    """Trains the encoders of every layer on labelled pairs."""
+
+    name = "pretrain"
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.freeze.pair_classifiers import labelled_pairs, pretrain_classifiers
+
+        config = _classifier_config(node.config)
+        pairs = labelled_pairs(context.corpus(node.input("corpus")))
+        with checkpoint_file(node, context) as path:
+            file = _checkpoint(node, context, path)
+            rows = latents(node, context)
+            result = pretrain_classifiers(config, rows, pairs, progress, context.device, file)
+            result.save(draft.folder)
+        draft.summary = {n: node.run_facts[n] for n in ("pretraining", "task")}
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        from permafrost.stages.freeze.pair_classifiers import labelled_pairs
+
+        labelled_pairs(context.corpus(node.input("corpus")))
+        config = _classifier_config(node.config)
+        config.encoders.by_layer(len(arrays_of(node)))
+
+
 class FitLayers(Stage):
     """Trains a pair head."""
 
@@ -316,17 +365,27 @@ class FitLayers(Stage):
         config, label_range = _fit_config(node)
         require_pairs(context.corpus(node.input("corpus")), label_range)
         if (given := node.run_facts.get("encoders")) is not None:
-            pretrained = AutoencoderConfig.model_validate(given["config"])
+            pretrained = _pretrained_config(given["config"])
             require_encoders(config, _layers(arrays_of(node)), pretrained, _layers(given["arrays"]))
         elif (sizes := config.head.encoder_sizes) is not None:
             sizes.by_layer(len(arrays_of(node)))
+
+
+def _pretrained_config(config: Mapping[str, Any]) -> AutoencoderConfig | ClassifierConfig:
+    if config.get("kind") == "classifier":
+        return _classifier_config(config)
+    return AutoencoderConfig.model_validate(config)
+
+
+def _classifier_config(config: Mapping[str, Any]) -> ClassifierConfig:
+    return ClassifierConfig.model_validate({k: v for k, v in config.items() if k != "kind"})
 
 
 def _layers(arrays: Sequence[str]) -> list[Index]:
     return [ArrayName.parse(array).index for array in arrays]
 
 
-def _for_layers(pretrained: "LayerAutoencoders", node: Node) -> "LayerAutoencoders":
+def _for_layers(pretrained: "PretrainedEncoders", node: Node) -> "PretrainedEncoders":
     """Those of the layers that a fit reads."""
     from permafrost.stages.freeze.pretrained_layers import places_of
 

@@ -23,10 +23,12 @@ from permafrost.flows.nodes.reporting import (
 )
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.extraction.recipes.inputs import OPENING, PLACEHOLDER
+from permafrost.stages.metrics.attention_map import read_attention_map
 from permafrost.stages.metrics.records import HISTORY
 from permafrost.stages.probes.curves import ProbeCurves
 from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.stages.report.attention import AttentionRows, TextAttention
+from permafrost.stages.report.attention_maps import KeptMap
 from permafrost.stages.report.cells import Cell, Costs
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction
@@ -83,6 +85,7 @@ def write(node: Node, context: RunContext, folder: Path, gaps: Sequence[str] = (
         layer_curves=_layer_curves([p for p in probes if there(p.ref)], context),
         probes=_probe_curves([p for p in probes if there(p.ref)], context),
         probe_captions={p.kind: p.caption for p in probes},
+        attention_maps=_attention_maps([p for p in probes if there(p.ref)], context),
         pretrainings=[_pretraining(p, context) for p in pretrainings if there(p.ref)],
         extractions=extractions(node, context),
         attention=attention_rows(node, context),
@@ -108,8 +111,16 @@ def _swept(entry: CurveEntry) -> SweptCurve:
 
 
 def _pretraining(entry: PretrainingEntry, context: RunContext) -> PretrainingRun:
-    history = _open(entry.ref, context) / HISTORY
-    return PretrainingRun(entry.name, entry.task, history, entry.layers)
+    folder = _open(entry.ref, context)
+    record = read_json(folder / "autoencoders.json")
+    return PretrainingRun(
+        entry.name,
+        entry.task,
+        folder / HISTORY,
+        entry.layers,
+        "each" if record["config"].get("joined") is None else "together",
+        tuple(record.get("unexplained", ())),
+    )
 
 
 def _open(ref: str, context: RunContext) -> Path:
@@ -209,6 +220,12 @@ def _probe_curves(entries: Sequence[ProbeEntry], context: RunContext) -> pa.Tabl
             rows += [{**fixed, **asdict(point)} for point in curves.points]
     columns = {column: [row[column] for row in rows] for column in PROBE_CURVES.names}
     return pa.table(columns, schema=PROBE_CURVES) if rows else None
+
+
+def _attention_maps(entries: Sequence[ProbeEntry], context: RunContext) -> list[KeptMap]:
+    """Those that probes kept beside their curves."""
+    found = [(entry, read_attention_map(_open(entry.ref, context))) for entry in entries]
+    return [KeptMap(e.probe, e.curve, e.task, kept) for e, kept in found if kept is not None]
 
 
 def text_tokens(node: Node, context: RunContext, digests: Sequence[str]) -> dict[str, list[Token]]:

@@ -6,6 +6,9 @@ Axes: B texts, H attention heads, G key-value heads, T positions, Q the last of 
 keys), D width of a head.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import transformers
@@ -17,6 +20,19 @@ from permafrost.stages.extraction.recording import current_block
 
 ATTENTION = "permafrost"
 """Name under which the function is registered with transformers."""
+
+
+_held: ContextVar[bool] = ContextVar("permafrost_attention_held", default=False)
+
+
+@contextmanager
+def holding_attention() -> Iterator[None]:
+    """Differentiate passes in the `with` body as if attention weights did not depend on the input."""
+    token = _held.set(True)
+    try:
+        yield
+    finally:
+        _held.reset(token)
 
 
 def register_attention() -> None:
@@ -73,6 +89,8 @@ def observed_attention(
             causal=causal,
             softcap=softcap,
         )
+    if _held.get():
+        query, key = query.detach(), key.detach()
     if softcap is not None:
         output = softcapped_attention(
             query, key, value, attention_mask, scaling=factor, causal=causal, softcap=softcap

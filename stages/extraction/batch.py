@@ -70,9 +70,12 @@ class Batch:
 
     def span_mean(self, rows: Float[Tensor, "b t d"]) -> Float[Tensor, "b d"]:
         """Mean over each text's span, summed and divided in float32."""
+        return self.span_sum(rows) / self.span.sum(1, keepdim=True)
+
+    def span_sum(self, rows: Float[Tensor, "b t d"]) -> Float[Tensor, "b d"]:
+        """Sum over each text's span, in float32."""
         # Masked, not multiplied by 0: activations at padding need not be finite.
-        inside = rows.float().masked_fill(~self.span[..., None], 0.0)
-        return inside.sum(1) / self.span.sum(1, keepdim=True)
+        return rows.float().masked_fill(~self.span[..., None], 0.0).sum(1)
 
 
 def pad(

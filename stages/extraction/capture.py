@@ -16,8 +16,8 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 What = Literal["hidden", "values", "attention_rows"]
-At = Literal["tokens", "readout", "mean", "last"]
-How = Literal["readout", "mean", "last"]
+At = Literal["tokens", "readout", "mean", "sum", "last"]
+How = Literal["readout", "mean", "sum", "last"]
 Index = int | Literal["final"]
 
 
@@ -54,15 +54,15 @@ class ArrayName:
             InputError: not the name of a captured array.
         """
         match = re.fullmatch(
-            r"(?:(hidden|values|attention_rows)|pooled/(hidden|values)_(readout|mean|last))"
+            r"(?:(hidden|values|attention_rows)|pooled/(hidden|values)_(readout|mean|sum|last))"
             r"/(0|[1-9][0-9]{0,8}|final)",
             text,
         )
         if match is None or (match[4] == "final" and "hidden" not in (match[1], match[2])):
             raise InputError(
                 f"{quoted(text)} is not a captured array; names are hidden/K, hidden/final, values/K, "
-                f"attention_rows/K and pooled/WHAT_HOW/K with WHAT hidden or values and HOW readout, mean "
-                f"or last"
+                f"attention_rows/K and pooled/WHAT_HOW/K with WHAT hidden or values and HOW readout, mean, "
+                f"sum or last"
             )
         index: Index = "final" if match[4] == "final" else int(match[4])
         return cls(cast(What, match[1] or match[2]), cast(How | None, match[3]), index)

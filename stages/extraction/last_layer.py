@@ -14,7 +14,7 @@ from permafrost.stages.extraction.sizes import BackboneSizes
 Model = TypeVar("Model", bound=BaseModel)
 
 _LAST = re.compile(
-    r"(hidden|values|attention_rows|pooled/hidden_(?:readout|mean|last)|pooled/values_(?:readout|mean|last))/last"
+    r"(hidden|values|attention_rows|pooled/(?:hidden|values)_(?:readout|mean|sum|last))/last"
 )
 _LAYERS = "layers"
 """The fields that select layers as text."""

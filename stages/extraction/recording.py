@@ -119,6 +119,8 @@ class Recorder:
                 rows = batch.pack(rows_BTD)
             elif name.how == "mean":
                 rows = batch.span_mean(rows_BTD)
+            elif name.how == "sum":
+                rows = batch.span_sum(rows_BTD)
             else:
                 rows = batch.at(batch.last if name.how == "last" else batch.readout, rows_BTD)
             self.rows[name.text] = self._keep(name.text, rows)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
+from permafrost.stages.bounds import MAX_SEED, MAX_STEPS, MAX_WIDTH
 from permafrost.stages.freeze.encoder_sizes import EncoderSizes
 from permafrost.stages.freeze.later_fields import LaterFields
 from permafrost.stages.freeze.layers_head import PairHeadConfig
@@ -26,6 +26,8 @@ class _Config(LaterFields):
 class AutoencoderConfig(_Config):
     """How layer autoencoders are pretrained on generic texts."""
 
+    later_fields: ClassVar[frozenset[str]] = frozenset({"scale", "joined"})
+
     encoders: EncoderSizes = EncoderSizes()
     """Widths of the codes."""
     lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
@@ -42,6 +44,35 @@ class AutoencoderConfig(_Config):
     """Seeds the initial weights, dropout, the held-out texts and the order of the batches."""
     scale: Scale = "none"
     """What is done with the latents first; `feature` takes its numbers from the texts that are trained on."""
+    joined: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
+    """Width of one embedding of a text, the sum over layers of each code's map up, from which every decoder
+    reconstructs its layer (FREEZE!, 4.3). Layers then share an embedding, so all are kept at the epoch with
+    the lowest mean error. Without it every decoder has its own layer's code."""
+
+
+class ClassifierConfig(_Config):
+    """How encoders are pretrained to tell the relation of two texts, as the notebooks do on SNLI: a linear
+    map to the classes from a layer's two codes and their difference, side by side."""
+
+    joined: ClassVar[None] = None
+    """Every layer is trained for itself."""
+
+    encoders: EncoderSizes = EncoderSizes()
+    """Widths of the codes."""
+    lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
+    """Learning rate of every layer."""
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
+    """Of the optimiser."""
+    batch_size: int = Field(default=64, ge=1, le=MAX_STEPS)
+    """Pairs per step."""
+    max_epochs: int = Field(default=50, ge=1, le=MAX_STEPS)
+    """Passes over the pairs; each layer keeps its own best."""
+    dev_share: float = Field(default=0.05, gt=0, lt=1)
+    """Share of the train pairs that is held out to choose each layer's epoch."""
+    seed: int = Field(ge=0, le=MAX_SEED)
+    """Seeds the initial weights, dropout, the held-out pairs and the order of the batches."""
+    scale: Scale = "none"
+    """What is done with the latents first; `feature` takes its numbers from the pairs that are trained on."""
 
 
 class PairFitConfig(_Config):

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.fit.checkpoint import Checkpoint
 from permafrost.stages.freeze.config import PairFitConfig
-from permafrost.stages.freeze.encoders import LayerAutoencoders
+from permafrost.stages.freeze.encoders import PretrainedEncoders
 from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
 from permafrost.stages.freeze.graded import graded_pairs
 from permafrost.stages.freeze.pair_fit import PairFitResult, load_pair_fit
@@ -32,7 +32,7 @@ def fit_corpus(
     latents: Float32[np.ndarray, "n l d"],
     corpus: Corpus,
     label_range: tuple[float, float],
-    autoencoders: LayerAutoencoders | None,
+    autoencoders: PretrainedEncoders | None,
     progress: Progress,
     device: str = "cpu",
     checkpoint: Checkpoint | None = None,

@@ -26,7 +26,7 @@ class EncoderSizes(LaterFields):
     """Widths of the layer autoencoders (FREEZE!, 4.2.3)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    later_fields: ClassVar[frozenset[str]] = frozenset({"widths", "middle", "activation"})
+    later_fields: ClassVar[frozenset[str]] = frozenset({"widths", "middle", "activation", "inner"})
 
     early: int = Field(default=256, ge=1, le=MAX_WIDTH)
     """Code width in the first half of the layers."""
@@ -41,6 +41,9 @@ class EncoderSizes(LaterFields):
     have one."""
     activation: Literal["gelu", "silu"] = "gelu"
     """After every block; the notebooks have SiLU for Qwen."""
+    inner: Literal["mean", "latent"] = "mean"
+    """Width of middle blocks: the mean of a latent's and a code's, or a latent's, as in the encoders that
+    the notebooks train on SNLI."""
 
     def by_layer(self, n_layers: int) -> tuple[LayerSize, ...]:
         """Of the encoder of every layer, in order.
@@ -59,6 +62,10 @@ class EncoderSizes(LaterFields):
                     "layer that is read"
                 )
         return tuple(map(LayerSize, widths, middle))
+
+    def middle_width(self, d_model: int, width: int) -> int:
+        """Width of the middle blocks of an encoder of `width`."""
+        return (d_model + width) // 2 if self.inner == "mean" else d_model
 
     def of_layers(self, layers: Sequence[int], n_layers: int) -> "EncoderSizes":
         """The sizes of some of `n_layers` layers, by their place from 0."""

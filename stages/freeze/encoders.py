@@ -9,6 +9,7 @@ Axes: n texts, l layers, d width of a latent, c width of a code, i and o widths 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, groupby, pairwise
 
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from permafrost.stages.freeze.code_joins import SumOfProjections
 from permafrost.stages.freeze.encoder_sizes import EncoderSizes, LayerSize
 
 
@@ -147,6 +149,11 @@ class LayerEncoders(nn.Module):
         """Number of layers."""
         return sum(self.groups.sizes)
 
+    @property
+    def d_codes(self) -> int:
+        """Width of the codes of all layers side by side."""
+        return sum(n * width for n, width in zip(self.groups.sizes, self.widths, strict=True))
+
     def forward(self, x: Float[Tensor, "n l d"]) -> list[Float[Tensor, "_ n _"]]:
         """The codes of each group of layers, with the layer axis first."""
         return self.groups(self.groups.split(x))
@@ -180,10 +187,10 @@ def _block(
 def autoencoder_encoders(
     sizes: EncoderSizes, n_layers: int, d_model: int, generator: torch.Generator
 ) -> LayerEncoders:
-    """The encoding half: from d_model to the mean of d_model and the code width, then to the code."""
+    """The encoding half: from d_model to the middle width, then to the code."""
 
     def network(n: int, size: LayerSize) -> nn.Module:
-        middle = (d_model + size.width) // 2
+        middle = sizes.middle_width(d_model, size.width)
         widths = [d_model, *[middle] * size.middle, size.width]
         blocks = (_block(n, i, o, sizes, generator) for i, o in pairwise(widths))
         return nn.Sequential(*chain.from_iterable(blocks))
@@ -202,45 +209,96 @@ def _networks(
     return LayerGroups([n for n, _ in groups], [network(n, size) for n, size in groups])
 
 
-class LayerAutoencoders(nn.Module):
-    """One autoencoder per layer; they share nothing."""
+ByLayer = list[tuple[list[nn.Parameter], int]]
+"""For each layer the parameters that it is part of, and its row in them."""
+
+
+def rows_by_layer(*parts: LayerGroups) -> ByLayer:
+    """Of networks that have the same groups of layers."""
+    networks = zip(*(part.networks for part in parts), strict=True)
+    return [
+        ([p for network in group for p in network.parameters()], row)
+        for size, group in zip(parts[0].sizes, networks, strict=True)
+        for row in range(size)
+    ]
+
+
+@torch.no_grad()
+def copy_layers(own: ByLayer, into: ByLayer, layers: Sequence[int]) -> None:
+    """Copy the parameters of some layers, by their place from 0."""
+    for (copies, row), layer in zip(into, layers, strict=True):
+        originals, original_row = own[layer]
+        for copy, original in zip(copies, originals, strict=True):
+            copy[row].copy_(original[original_row])
+
+
+class PretrainedEncoders(nn.Module, ABC):
+    """What heads start from: one encoder per layer, and what it was trained with."""
+
+    encoders: LayerEncoders
+    up: SumOfProjections | None
+    """Maps of all codes to one embedding; None where there are none."""
+
+    @abstractmethod
+    def by_layer(self) -> ByLayer:
+        """For each layer the parameters that it is part of, and its row in them."""
+
+    @abstractmethod
+    def of_layers(self, layers: Sequence[int]) -> "PretrainedEncoders":
+        """Copies of those of some layers, by their place from 0, ascending."""
+
+
+class LayerAutoencoders(PretrainedEncoders):
+    """One autoencoder per layer; they share nothing, but for the sum that `joined` decoders read."""
 
     def __init__(
-        self, sizes: EncoderSizes, n_layers: int, d_model: int, generator: torch.Generator
+        self,
+        sizes: EncoderSizes,
+        n_layers: int,
+        d_model: int,
+        generator: torch.Generator,
+        joined: int | None = None,
     ) -> None:
+        """Args: joined: width of the sum of all codes' maps up, which decoders read; None: their own code."""
         super().__init__()
 
         def network(n: int, size: LayerSize) -> nn.Module:
-            middle = (d_model + size.width) // 2
+            middle = sizes.middle_width(d_model, size.width)
             return nn.Sequential(
-                *_block(n, size.width, middle, sizes, generator),
+                *_block(n, joined or size.width, middle, sizes, generator),
                 xavier_linear(n, middle, d_model, generator),
             )
 
         self.sizes = sizes
         self.encoders = autoencoder_encoders(sizes, n_layers, d_model, generator)
         self.decoders = _networks(sizes, n_layers, network)
+        self.up = None
+        if joined is not None:
+            self.up = SumOfProjections(self.encoders.d_codes, joined, generator)
 
     def forward(self, x: Float[Tensor, "n l d"]) -> Float[Tensor, "n l d"]:
         """The reconstruction."""
-        return torch.cat(self.decoders(self.encoders(x))).transpose(0, 1)
+        return torch.cat(self._outputs(x)).transpose(0, 1)
 
     def errors(self, x: Float[Tensor, "n l d"]) -> Float[Tensor, " l"]:
         """Mean squared error of the reconstruction, per layer."""
-        parts = zip(self.decoders(self.encoders(x)), self.encoders.groups.split(x), strict=True)
+        parts = zip(self._outputs(x), self.encoders.groups.split(x), strict=True)
         return torch.cat([(output - x).square().mean(dim=(1, 2)) for output, x in parts])
 
-    @torch.no_grad()
+    def _outputs(self, x: Float[Tensor, "n l d"]) -> list[Float[Tensor, "_ n d"]]:
+        codes = self.encoders(x)
+        if self.up is None:
+            return self.decoders(codes)
+        sum_NE = self.up([code for group in codes for code in group.unbind()])
+        return self.decoders([sum_NE.expand(n, -1, -1) for n in self.decoders.sizes])
+
     def of_layers(self, layers: Sequence[int]) -> "LayerAutoencoders":
         """Copies of those of some layers, by their place from 0, ascending."""
         n_layers, d_model = self.encoders.n_layers, self.encoders.d_model
         sizes = self.sizes.of_layers(layers, n_layers)
+        assert self.up is None, "a sum over layers has no part for some of them"
         chosen = LayerAutoencoders(sizes, len(layers), d_model, torch.Generator())
-        own = self.by_layer()
-        for (copies, row), layer in zip(chosen.by_layer(), layers, strict=True):
-            originals, original_row = own[layer]
-            for copy, original in zip(copies, originals, strict=True):
-                copy[row].copy_(original[original_row])
+        copy_layers(self.by_layer(), chosen.by_layer(), layers)
         return chosen
 
     @property
@@ -248,11 +306,6 @@ class LayerAutoencoders(nn.Module):
         """Number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def by_layer(self) -> list[tuple[list[nn.Parameter], int]]:
+    def by_layer(self) -> ByLayer:
         """For each layer the parameters that it is part of, and its row in them."""
-        pairs = zip(self.encoders.groups.networks, self.decoders.networks, strict=True)
-        return [
-            ([*encoder.parameters(), *decoder.parameters()], row)
-            for size, (encoder, decoder) in zip(self.encoders.groups.sizes, pairs, strict=True)
-            for row in range(size)
-        ]
+        return rows_by_layer(self.encoders.groups, self.decoders)

@@ -20,7 +20,7 @@ from permafrost.stages.fit.checkpoint import Checkpoint, train_resumably
 from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.encoders import (
-    LayerAutoencoders,
+    PretrainedEncoders,
     dropout_states,
     load_dropout_states,
 )
@@ -42,7 +42,7 @@ def fit_pairs(
     latents: Float32[np.ndarray, "n l d"],
     train: GradedPairs,
     dev: GradedPairs,
-    autoencoders: LayerAutoencoders | None,
+    autoencoders: PretrainedEncoders | None,
     progress: Progress,
     device: str = "cpu",
     checkpoint: Checkpoint | None = None,
@@ -101,7 +101,7 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
         latents: NDArray[np.float32],
         train: GradedPairs,
         dev: GradedPairs,
-        autoencoders: LayerAutoencoders | None,
+        autoencoders: PretrainedEncoders | None,
         device: torch.device,
     ) -> None:
         self.config, self.latents, self.train, self._dev = config, latents, train, dev
@@ -204,7 +204,7 @@ def _start(
     config: PairFitConfig,
     latents: NDArray[np.float32],
     train: GradedPairs,
-    autoencoders: LayerAutoencoders | None,
+    autoencoders: PretrainedEncoders | None,
     device: torch.device,
 ) -> PairHead:
     """A new head on its device; the same seed gives the same weights on every device."""

@@ -41,6 +41,11 @@ class LayersHead(LaterFields, Kind, ABC):
         """Sizes of the pretrained encoders that it may start from; None if it cannot."""
         return None
 
+    @property
+    def join_width(self) -> int | None:
+        """Width of the sum of its codes' maps up; None if it has none."""
+        return None
+
     @abstractmethod
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """A head for latents `[n_layers, d_model]`, its weights drawn from `generator` (on the CPU)."""

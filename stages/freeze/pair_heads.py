@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from permafrost.stages.freeze.encoders import LayerAutoencoders, LayerEncoders
+from permafrost.stages.freeze.code_joins import SumOfProjections
+from permafrost.stages.freeze.encoders import LayerEncoders, PretrainedEncoders
 from permafrost.stages.freeze.layers_head import Output
 from permafrost.stages.freeze.scaling import AsTheyAre
 from permafrost.stages.heads.initialise import linear
@@ -51,7 +52,7 @@ class PairHead(nn.Module, ABC):
         """Called with the latents of the train pairs before training; most heads do not need it."""
         return
 
-    def load_encoders(self, autoencoders: LayerAutoencoders) -> None:
+    def load_encoders(self, autoencoders: PretrainedEncoders) -> None:
         """Start from copies of pretrained encoders.
 
         Raises:
@@ -74,7 +75,7 @@ class EncodedHead(PairHead):
         """The code of each layer."""
         return [code for group in self.encoders(x) for code in group.unbind()]
 
-    def load_encoders(self, autoencoders: LayerAutoencoders) -> None:
+    def load_encoders(self, autoencoders: PretrainedEncoders) -> None:
         """Start from copies of pretrained encoders.
 
         Raises:
@@ -122,6 +123,16 @@ class Unified(EncodedHead):
         super().__init__()
         self.encoders = encoders
         self.join = join
+
+    def load_encoders(self, autoencoders: PretrainedEncoders) -> None:
+        """Start from copies of pretrained encoders, and of their maps up where both have them.
+
+        Raises:
+            InputError: they have other sizes.
+        """
+        super().load_encoders(autoencoders)
+        if autoencoders.up is not None and isinstance(self.join, SumOfProjections):
+            self.join.load_state_dict(autoencoders.up.state_dict())
 
     def embed(self, x: Float[Tensor, "n l d"]) -> Float[Tensor, "n e"]:
         """The embedding of each text."""

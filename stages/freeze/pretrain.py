@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from permafrost.stages.fit.checkpoint import Checkpoint, train_resumably
 from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
@@ -24,6 +24,7 @@ from permafrost.stages.freeze.encoders import (
     load_dropout_states,
 )
 from permafrost.stages.freeze.latents import LEAST, gather
+from permafrost.stages.freeze.layerwise import LayerwiseAdamW, held_out, keep_layers
 from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch
 from permafrost.stages.freeze.scaling import StandardFeatures, scaling
 from permafrost.storage.errors import InputError, PermafrostError
@@ -53,7 +54,8 @@ def pretrain(
         PermafrostError: a reconstruction error is not finite.
         CorruptDataError: the checkpoint is damaged.
     """
-    train, dev = _held_out(config, len(latents))
+    require_texts(len(latents))
+    train, dev = held_out(len(latents), config.dev_share, config.seed)
     n_layers, d_model = latents.shape[1:]
     trainee = AutoencoderTrainee(config, latents, train, dev, torch.device(device))
     trainer = Trainer(trainee, Plan(config.max_epochs, len(trainee.batches(1))))
@@ -63,9 +65,9 @@ def pretrain(
     finally:
         progress.finish()
     history = [
-        LayerEpoch(epoch.epoch, layer, epoch.losses[layer], -score)
-        for epoch in trainer.history
-        for layer, score in enumerate(epoch.dev or ())
+        LayerEpoch(epoch.epoch, layer, epoch.losses[layer], error)
+        for epoch, errors in zip(trainer.history, trainee.dev_errors, strict=True)
+        for layer, error in enumerate(errors)
     ]
     chosen = tuple(
         history[(best.epoch - 1) * n_layers + layer] for layer, best in enumerate(trainer.best)
@@ -94,11 +96,16 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
         self.device = device
         n_layers, d_model = latents.shape[1:]
         draw = torch.Generator().manual_seed(config.seed)
-        self.model = LayerAutoencoders(config.encoders, n_layers, d_model, draw).to(device)
+        self.dev_errors: list[list[float]] = []
+        """Of every layer after every epoch."""
+        self.model = LayerAutoencoders(config.encoders, n_layers, d_model, draw, config.joined).to(
+            device
+        )
         self.scaling = scaling(config.scale, n_layers, d_model).to(device)
         self.scaling.fit(lambda: map(self._latents, np.array_split(train, len(self.batches(1)))))
         rates = [config.lr * (1 + layer / n_layers) for layer in range(n_layers)]
-        self.optimizer = LayerwiseAdamW(self.model, rates, config.weight_decay)
+        shared = () if self.model.up is None else tuple(self.model.up.parameters())
+        self.optimizer = LayerwiseAdamW(self.model, rates, config.weight_decay, shared)
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """Indices into the texts held for training."""
@@ -114,12 +121,17 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
 
     @torch.no_grad()
     def dev(self) -> list[float]:
-        """Minus each layer's reconstruction error on the held-out texts."""
+        """Minus each layer's reconstruction error on the held-out texts; minus the mean over layers for those
+        that share an embedding, as they are kept together."""
         total_L = torch.zeros(self.latents.shape[1], dtype=torch.float64, device=self.device)
         for start in range(0, len(self._dev), self.config.batch_size):
             batch = self._dev[start : start + self.config.batch_size]
             total_L += self.model.errors(self.scaling(self._latents(batch))) * len(batch)
-        return (-total_L / len(self._dev)).tolist()
+        errors: list[float] = (total_L / len(self._dev)).tolist()
+        self.dev_errors.append(errors)
+        if self.config.joined is not None:
+            return [-sum(errors) / len(errors)] * len(errors)
+        return [-error for error in errors]
 
     @torch.no_grad()
     def variance(self) -> tuple[float, ...]:
@@ -133,26 +145,23 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
     @torch.no_grad()
     def keep(self, kept: dict[str, Tensor], parts: Sequence[int]) -> None:
         """Copy the rows of these layers."""
-        if not kept:
+        if not kept or self.config.joined is not None:
             super().keep(kept, parts)
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        by_layer = self.model.by_layer()
-        for layer in parts:
-            parameters, row = by_layer[layer]
-            for parameter in parameters:
-                kept[names[id(parameter)]][row].copy_(parameter[row])
+        else:
+            keep_layers(self.model, kept, parts)
 
     def shown(self, dev: Sequence[float]) -> str:
         """Nothing, as there are too many layers to show."""
         return ""
 
     def state(self) -> dict[str, Any]:
-        """Where dropout's generators are."""
-        return dropout_states(self.model)
+        """Where dropout's generators are, and the errors so far."""
+        return {"dropout": dropout_states(self.model), "dev_errors": self.dev_errors}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Dropout goes on as it would have."""
-        load_dropout_states(self.model, state, self.device)
+        load_dropout_states(self.model, state["dropout"], self.device)
+        self.dev_errors = [list(errors) for errors in state["dev_errors"]]
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
         """An error that names the layer and the learning rate."""
@@ -160,38 +169,6 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
             f"the reconstruction error of layer {part} (from 0) is {abs(value)} {what} "
             f"with lr {self.config.lr}; lower lr, or check the features with 'permafrost verify'"
         )
-
-
-class LayerwiseAdamW(torch.optim.AdamW):
-    """AdamW with the updates that a separate AdamW per autoencoder would make.
-
-    A torch optimiser has one learning rate per parameter, so it gets each layer's row as a parameter, which
-    shares the memory of value and gradient with the whole.
-    """
-
-    def __init__(
-        self, autoencoders: LayerAutoencoders, rates: Sequence[float], weight_decay: float
-    ) -> None:
-        self._gradients = {
-            parameter: torch.zeros_like(parameter) for parameter in autoencoders.parameters()
-        }
-        for parameter, gradient in self._gradients.items():
-            parameter.grad = gradient
-        groups = [
-            {"params": [self._row(whole, row) for whole in wholes], "lr": rate}
-            for (wholes, row), rate in zip(autoencoders.by_layer(), rates, strict=True)
-        ]
-        super().__init__(groups, weight_decay=weight_decay, fused=True)
-
-    def _row(self, whole: nn.Parameter, row: int) -> nn.Parameter:
-        part = nn.Parameter(whole.detach()[row])
-        part.grad = self._gradients[whole][row]
-        return part
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Zero the gradients in place, even with `set_to_none`: the rows share their memory."""
-        for gradient in self._gradients.values():
-            gradient.zero_()
 
 
 def require_texts(n_texts: int) -> None:
@@ -205,14 +182,3 @@ def require_texts(n_texts: int) -> None:
             f"autoencoders are trained on some texts and chosen on others, but there are {n_texts}; give "
             "at least 2"
         )
-
-
-def _held_out(
-    config: AutoencoderConfig, n_texts: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices of the texts to train on and of those held out, both sorted."""
-    require_texts(n_texts)
-    n_dev = min(max(1, round(config.dev_share * n_texts)), n_texts - 1)
-    # A separate random stream, so that the split is not the permutation that orders the batches.
-    order = np.random.default_rng([config.seed, 1 << 32]).permutation(n_texts)
-    return np.sort(order[n_dev:]), np.sort(order[:n_dev])

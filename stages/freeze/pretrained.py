@@ -97,9 +97,8 @@ class AutoencoderResult:
 def _restored(
     config: AutoencoderConfig, n_layers: int, d_model: int, state: Mapping[str, Tensor]
 ) -> LayerAutoencoders:
-    autoencoders = LayerAutoencoders(
-        config.encoders, n_layers, d_model, torch.Generator().manual_seed(config.seed)
-    )
+    draw = torch.Generator().manual_seed(config.seed)
+    autoencoders = LayerAutoencoders(config.encoders, n_layers, d_model, draw, config.joined)
     autoencoders.load_state_dict(dict(state))
     return autoencoders.requires_grad_(False).eval()
 

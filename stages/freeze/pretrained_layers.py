@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from permafrost.stages.extraction.capture import Index
-from permafrost.stages.freeze.config import AutoencoderConfig, PairFitConfig
+from permafrost.stages.freeze.config import AutoencoderConfig, ClassifierConfig, PairFitConfig
 from permafrost.stages.freeze.layers_head import LAYERS_HEADS, AutoencodedHead
 from permafrost.storage.errors import InputError
 
@@ -25,7 +25,7 @@ def places_of(layers: Sequence[Index], pretrained: Sequence[Index]) -> tuple[int
 def require_encoders(
     config: PairFitConfig,
     layers: Sequence[Index],
-    pretrained: AutoencoderConfig,
+    pretrained: AutoencoderConfig | ClassifierConfig,
     pretrained_layers: Sequence[Index],
 ) -> None:
     """Check that a head can start from pretrained encoders, those of the layers that it reads.
@@ -52,10 +52,22 @@ def require_encoders(
             f"the head reads latents with scale {config.scale}, but the encoders were pretrained on those "
             f"with scale {pretrained.scale}; give both the same"
         )
+    width = head.join_width
+    if pretrained.joined is not None and width not in (None, pretrained.joined):
+        raise InputError(
+            f"the head {head.kind} has embeddings of {width} numbers, but the pretrained decoders read a sum "
+            f"of {pretrained.joined}; give both the same"
+        )
     places, n = places_of(layers, pretrained_layers), len(pretrained_layers)
+    if pretrained.joined is not None and len(places) < n:
+        raise InputError(
+            f"the head reads {len(places)} of the {n} layers whose sum the pretrained decoders read; let it "
+            "read all, or pretrain without 'joined'"
+        )
     theirs = pretrained.encoders.by_layer(n)
-    if (sizes.activation, *sizes.by_layer(len(layers))) != (
+    if (sizes.activation, sizes.inner, *sizes.by_layer(len(layers))) != (
         pretrained.encoders.activation,
+        pretrained.encoders.inner,
         *(theirs[place] for place in places),
     ):
         raise InputError(

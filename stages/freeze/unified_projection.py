@@ -22,8 +22,9 @@ class UnifiedProjectionHead(AutoencodedHead):
     """One embedding per text: the sum over layers of each code's up-projection; the similarity is a cosine.
 
     FREEZE!'s unified embedding (4.3, "Pooling and attention mechanisms"); the paper gives neither its width
-    nor its training on pairs. We differ: there the autoencoders reconstruct from the sum, here they are
-    pretrained layer by layer, and the projections are learnt on the pairs.
+    nor its training on pairs. As there, autoencoders may be pretrained to reconstruct from the sum (`joined`
+    of the pretraining, of this width): the projections then start from theirs. From others they are learnt
+    on the pairs.
     """
 
     has_vector: ClassVar[bool] = True
@@ -32,6 +33,11 @@ class UnifiedProjectionHead(AutoencodedHead):
     d_embed: int = Field(default=1024, ge=1, le=MAX_WIDTH)
     """Width of the embedding."""
 
+    @property
+    def join_width(self) -> int:
+        """Its embedding's."""
+        return self.d_embed
+
     def build(self, n_layers: int, d_model: int, generator: torch.Generator) -> PairHead:
         """See `Unified`."""
         from permafrost.stages.freeze.code_joins import SumOfProjections
@@ -39,6 +45,4 @@ class UnifiedProjectionHead(AutoencodedHead):
         from permafrost.stages.freeze.pair_heads import Unified
 
         encoders = autoencoder_encoders(self.encoders, n_layers, d_model, generator)
-        groups = zip(encoders.groups.sizes, encoders.widths, strict=True)
-        d_codes = sum(n * width for n, width in groups)
-        return Unified(encoders, SumOfProjections(d_codes, self.d_embed, generator))
+        return Unified(encoders, SumOfProjections(encoders.d_codes, self.d_embed, generator))

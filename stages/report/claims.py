@@ -6,16 +6,27 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference
-from permafrost.stages.report.config import Claim, SameBest
+from permafrost.stages.report.claim_kinds import Claim, CurveClaim, SameBest
+from permafrost.stages.report.curve_claims import Curves, held
 from permafrost.stages.report.entries import DASH, hundredths, p_text, signed
 from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.paired import paired_difference
 from permafrost.stages.report.tables import ResultsTable, Row
 
-Outcome = Literal["confirmed", "contrary", "within noise", "not testable", "not tested", "not run"]
+Outcome = Literal[
+    "confirmed",
+    "contrary",
+    "within noise",
+    "not testable",
+    "not tested",
+    "not run",
+    "holds",
+    "does not hold",
+]
 """`confirmed` and `contrary`: the difference is significant, with the claimed sign or the other.
 `not testable`: it is not, and half of its interval is wider than the gap that the claim is about.
-`not tested`: the predictions were not kept, or are of other examples. `not run`: a method is missing."""
+`not tested`: the predictions were not kept, or are of other examples. `not run`: a method is missing.
+`holds`, `does not hold`: of curves, whose values are compared as they are."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,7 @@ class Comparison:
     higher: str
     lower: str
     value: float | None
-    """Of the method that is said to score higher, less the other; None if one was not run."""
+    """Of the method that is said to score higher, less the other; None if one was not run, and for curves."""
     tested: Difference | None
     outcome: Outcome
 
@@ -36,7 +47,7 @@ class Comparison:
 class ClaimResult:
     """What came of a claim."""
 
-    claim: Claim | SameBest
+    claim: Claim | SameBest | CurveClaim
     comparisons: tuple[Comparison, ...]
 
     @property
@@ -55,27 +66,43 @@ class ClaimResult:
 
 
 def claim_results(
-    claims: Sequence[Claim | SameBest], table: ResultsTable, config: BootstrapConfig
+    claims: Sequence[Claim | SameBest | CurveClaim],
+    table: ResultsTable,
+    config: BootstrapConfig,
+    curves: Curves,
 ) -> tuple[ClaimResult, ...]:
     """Test every claim. p-values are two-sided, and not corrected for the number of comparisons.
 
     Args:
-        claims: of an experiment, whose methods they name.
+        claims: of an experiment, whose methods and probes they name.
         table: its results, resampled.
         config: how they were resampled.
+        curves: of its probes.
     """
     rows = {row.method: row for row in table.rows}
-    return tuple(
-        ClaimResult(
-            c,
-            tuple(
-                _same_best(c, table, rows, config)
-                if isinstance(c, SameBest)
-                else _comparisons(c, table, rows, config)
-            ),
-        )
-        for c in claims
-    )
+    return tuple(ClaimResult(c, tuple(_compare(c, table, rows, config, curves))) for c in claims)
+
+
+def _compare(
+    claim: Claim | SameBest | CurveClaim,
+    table: ResultsTable,
+    rows: dict[str, Row],
+    config: BootstrapConfig,
+    curves: Curves,
+) -> Iterator[Comparison]:
+    match claim:
+        case SameBest():
+            return _same_best(claim, table, rows, config)
+        case CurveClaim():
+            return _of_curves(claim, curves)
+        case _:
+            return _comparisons(claim, table, rows, config)
+
+
+def _of_curves(claim: CurveClaim, curves: Curves) -> Iterator[Comparison]:
+    outcomes: dict[bool | None, Outcome] = {True: "holds", False: "does not hold", None: "not run"}
+    for found in held(claim, curves):
+        yield Comparison(found.on, found.higher, found.lower, None, None, outcomes[found.holds])
 
 
 def _same_best(

@@ -1,20 +1,13 @@
 """Title, layout and averages of a report."""
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    PositiveFloat,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from permafrost.stages.bounds import MAX_TEXTS
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
+from permafrost.stages.report.claim_kinds import AnyClaim
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -163,73 +156,6 @@ class SweepAxis(_Config):
 
 
 XAxis = Annotated[CurveAxis | TasksAxis | SweepAxis, Field(discriminator="kind")]
-
-
-class Claim(_Config):
-    """What a paper says of the methods, or what one expects of them; the report says what came of it."""
-
-    kind: Literal["higher"] = "higher"
-    says: str = Field(min_length=1)
-    """In words, and where it stands: `table 1: GLOT above every pooling`."""
-    higher: str = Field(min_length=1)
-    """The method that is said to score higher."""
-    lower: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
-    """Those that are said to score lower."""
-    tasks: tuple[str, ...] = ()
-    """On which tasks; on all of them if none is named."""
-    over: Literal["tasks", "mean"] = "tasks"
-    """Whether it is said of each of the tasks, or of the mean over those that both methods were run on."""
-    gap: PositiveFloat | None = None
-    """The smallest difference that is printed for it, in points (metric x 100). Where ours is within noise
-    and half of its interval is wider than that, the test set is too small to say anything."""
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """All that it names."""
-        return (self.higher, *self.lower)
-
-
-class SameBest(_Config):
-    """The setting that is best for some methods is said to be best for others, as GLOT's threshold for a
-    linear probe and for the tasks."""
-
-    kind: Literal["same_best"]
-    says: str = Field(min_length=1)
-    """In words, and where it stands."""
-    by: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=2)
-    """Methods, one for each setting, whose best is sought: that with the highest mean over their tasks."""
-    of: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=2)
-    """Others at the same settings, in the same order. On each task the one at the best setting is held
-    against the best of the rest."""
-    tasks: tuple[str, ...] = ()
-    """Of the others; all on which they were run if none is named."""
-    gap: PositiveFloat | None = None
-    """As in claims that one method is higher."""
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """All that it names."""
-        return (*self.by, *self.of)
-
-    @model_validator(mode="after")
-    def _settings_are_the_same(self) -> "SameBest":
-        if len(self.by) != len(self.of):
-            raise ValueError(
-                f"by names {len(self.by)} methods and of {len(self.of)}; give one of each for every setting, "
-                "in the same order"
-            )
-        return self
-
-
-def _with_kind(claim: Any) -> Any:
-    """A claim that says no kind is that one method is higher than others."""
-    is_plain = isinstance(claim, Mapping) and "kind" not in claim
-    return {"kind": "higher", **claim} if is_plain else claim
-
-
-AnyClaim = Annotated[
-    Annotated[Claim | SameBest, Field(discriminator="kind")], BeforeValidator(_with_kind)
-]
 
 
 class Residuals(_Config):

@@ -11,6 +11,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from permafrost.stages.report.alignment import AlignmentCurve
+from permafrost.stages.report.attention_maps import MapGroup, words
 from permafrost.stages.report.canvas import InlineSvg, shortened
 from permafrost.stages.report.cells import CellResult, TaskCorpus
 from permafrost.stages.report.choices import choice_fields, choice_rows
@@ -57,6 +58,7 @@ class Page:
     layer_curves: Sequence[LayerCurve]
     probes: Sequence[Probe]
     pretrainings: Sequence[Pretraining]
+    attention_maps: Sequence[MapGroup]
     maps: Sequence[TaskMap]
     examples: Sequence[Example]
     attended: Sequence[Example]
@@ -105,10 +107,12 @@ def render(page: Page) -> str:
         "learning_svg": page.svgs.get("learning_curves"),
         "layers_svg": page.svgs.get("layer_curves"),
         "pretraining_svg": page.svgs.get("pretraining"),
+        "by_layer_svg": page.svgs.get("pretraining_by_layer"),
         "summary_svg": page.svgs.get("token_summary"),
         "layer_tables": layer_tables(page.layer_curves),
         "probes": [(probe, page.svgs[probe.figure]) for probe in page.probes],
         "pretrainings": page.pretrainings,
+        "attention_maps": [(group, page.svgs[group.figure]) for group in page.attention_maps],
         "maps": [(task_map, page.svgs[task_map.figure]) for task_map in page.maps],
         "n_intervals": sum(len(s.entries) for s in page.table.standings),
         "level": f"{page.config.bootstrap.level:.0%}",
@@ -159,6 +163,7 @@ def _template() -> Template:
         magnitude=lambda values: DASH.join(dict.fromkeys(map(magnitude, sorted(values)))),
         pieces=pieces_html,
         icon=icon,
+        words=words,
         svg=lambda drawn: drawn.markup,
     )
     return environment.from_string(asset(TEMPLATE))

@@ -9,6 +9,7 @@ PARTS = (
     "standing.html.j2",
     "clean.html.j2",
     "claims.html.j2",
+    "attention_maps.html.j2",
     "maps.html.j2",
     "attention.html.j2",
     "graphs.html.j2",

@@ -8,6 +8,7 @@ beside that on train.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +48,11 @@ class PretrainingRun:
     history: Path
     layers: tuple[str, ...]
     """Names of the layers, in the order of their indices in the history."""
+    kept: Literal["each", "together"] = "each"
+    """Whether each layer is kept at its own best epoch, or all at that of the lowest mean error."""
+    unexplained: tuple[float | None, ...] = ()
+    """Share of each layer's variance that its kept epoch does not reconstruct, on held-out texts; empty where
+    it was not recorded."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,10 @@ class Pretraining:
     task: str
     epochs: Int64[np.ndarray, " n_epochs"]
     depths: tuple[Depth, ...]
+    layers: tuple[str, ...]
+    dev_mse: Float64[np.ndarray, "n_epochs n_layers"]
+    """Error of every layer on held-out texts after every epoch."""
+    unexplained: tuple[float | None, ...]
 
 
 def read_pretrainings(runs: Sequence[PretrainingRun]) -> tuple[Pretraining, ...]:
@@ -116,6 +126,8 @@ def _pretraining(run: PretrainingRun) -> Pretraining:
         )
     train_EL, dev_EL = (values.reshape(len(epochs), n_layers) for values in (train, dev))
     kept = dev_EL.argmin(0)
+    if run.kept == "together":
+        kept = np.full(n_layers, dev_EL.mean(1).argmin())
     depths: list[Depth] = []
     parts = [part for part in np.array_split(np.arange(n_layers), 3) if len(part)]
     for name, part in zip(_NAMES[len(parts)], parts, strict=True):
@@ -130,7 +142,15 @@ def _pretraining(run: PretrainingRun) -> Pretraining:
                 kept_dev_mse=tuple(dev_EL[kept[part], part].tolist()),
             )
         )
-    return Pretraining(run.name, run.task, epochs.astype(np.int64), tuple(depths))
+    return Pretraining(
+        run.name,
+        run.task,
+        epochs.astype(np.int64),
+        tuple(depths),
+        run.layers,
+        dev_EL,
+        run.unexplained,
+    )
 
 
 def _read(run: PretrainingRun) -> pa.Table:

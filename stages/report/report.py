@@ -16,6 +16,12 @@ from permafrost.stages.report.alignment import (
     alignment_figure,
 )
 from permafrost.stages.report.attention import AttentionRows, attention_examples
+from permafrost.stages.report.attention_maps import (
+    KeptMap,
+    attention_map_description,
+    attention_map_figure,
+    map_groups,
+)
 from permafrost.stages.report.cells import Cell, CellResult, TaskCorpus, read_results
 from permafrost.stages.report.choices import ChoiceRow, choice_rows, choices_table, settled_table
 from permafrost.stages.report.claims import (
@@ -33,6 +39,7 @@ from permafrost.stages.report.costs import (
     costs_table,
     extractions_table,
 )
+from permafrost.stages.report.curve_claims import read_curves
 from permafrost.stages.report.errors import task_errors
 from permafrost.stages.report.finding import finding
 from permafrost.stages.report.graph_picture import picture, picture_description, standalone
@@ -52,10 +59,16 @@ from permafrost.stages.report.markup import PlainTable, to_latex, to_markdown
 from permafrost.stages.report.notes import annotated
 from permafrost.stages.report.palette import extended, marks
 from permafrost.stages.report.pretraining import (
+    Pretraining,
     PretrainingRun,
     pretraining_description,
     pretraining_figure,
     read_pretrainings,
+)
+from permafrost.stages.report.pretraining_layers import (
+    by_layer_description,
+    by_layer_figure,
+    by_layer_table,
 )
 from permafrost.stages.report.probes import probe_description, probe_figure, read_probes
 from permafrost.stages.report.residuals import residual_tables, residuals
@@ -96,6 +109,7 @@ def write_report(
     layer_curves: pa.Table | None = None,
     probes: pa.Table | None = None,
     probe_captions: Mapping[str, str] | None = None,
+    attention_maps: Sequence[KeptMap] = (),
     pretrainings: Sequence[PretrainingRun] = (),
     extractions: Sequence[Extraction] = (),
     attention: AttentionRows | None = None,
@@ -122,6 +136,7 @@ def write_report(
         probes: results of other probes, with the columns `PROBE_CURVES`; drawn, tabulated, and written as
             probes.parquet.
         probe_captions: what the figure of each kind of probe shows.
+        attention_maps: attention of every token of a text, which some probes keep; drawn.
         pretrainings: pretraining runs, whose curves are drawn.
         extractions: runs of the backbone, whose costs are tabulated.
         attention: stored attention rows, shown for a few texts.
@@ -141,11 +156,13 @@ def write_report(
     table = annotated(tabulate(results), results, config, curves)
     said = finding(table, config, has_gaps=bool(gaps))
     table = replace(table, notes=(*gaps, *table.notes))
-    claims = claim_results(config.claims, table, config.bootstrap)
     by_layer = () if layer_curves is None else read_layer_curves(layer_curves)
     probed = (
         {} if probes is None else {p.figure: p for p in read_probes(probes, probe_captions or {})}
     )
+    curves_by_name = read_curves(list(probed.values()), by_layer)
+    claims = claim_results(config.claims, table, config.bootstrap, curves_by_name)
+    mapped = {group.figure: group for group in map_groups(attention_maps)}
     pretrained = read_pretrainings(pretrainings)
     maps = {m.figure: m for m in read_task_maps(results, texts)}
     weights = read_weights(results)
@@ -169,8 +186,11 @@ def write_report(
             pictures["layer_curves"] = layer_figure(by_layer, all_marks)
         for name, probe in probed.items():
             pictures[name] = probe_figure(probe, extended(row_marks, probe.methods))
+        for name, group in mapped.items():
+            pictures[name] = attention_map_figure(group)
         if pretrained:
             pictures["pretraining"] = pretraining_figure(pretrained)
+            pictures["pretraining_by_layer"] = by_layer_figure(pretrained)
         if aligned:
             pictures["alignment"] = alignment_figure(aligned, row_marks)
         titles: dict[str, Mapping[str, Sequence[str]]] = {}
@@ -188,8 +208,10 @@ def write_report(
             "metric": main_description(config, table, swept),
             "learning_curves": learning_description(curves),
             "pretraining": pretraining_description(pretrained),
+            "pretraining_by_layer": by_layer_description(pretrained),
             "layer_curves": layer_description(by_layer),
             **{name: probe_description(probe) for name, probe in probed.items()},
+            **{name: attention_map_description(group) for name, group in mapped.items()},
             **{name: map_description(task_map) for name, task_map in maps.items()},
             "token_summary": summary_description(weighed),
             "alignment": alignment_description(aligned),
@@ -223,6 +245,7 @@ def write_report(
         config.bootstrap.level,
         claims=claims,
         residuals=held,
+        pretrainings=pretrained,
         layers=layer_tables(by_layer),
         weighed=weighed,
         choices=choice_rows(results),
@@ -242,6 +265,7 @@ def write_report(
         layer_curves=by_layer,
         probes=tuple(probed.values()),
         pretrainings=pretrained,
+        attention_maps=tuple(mapped.values()),
         maps=tuple(maps.values()),
         examples=examples,
         attended=attended,
@@ -285,6 +309,7 @@ def plain_tables(
     *,
     claims: Sequence[ClaimResult],
     residuals: Sequence[PlainTable],
+    pretrainings: Sequence[Pretraining],
     layers: Sequence[LayerTable],
     weighed: Sequence[TaskSummary],
     choices: Sequence[ChoiceRow],
@@ -298,6 +323,7 @@ def plain_tables(
         level: coverage of the intervals.
         claims: what came of them.
         residuals: predictions against grades.
+        pretrainings: their errors by layer.
         layers: scores by layer, by task.
         weighed: summaries of token weights, by task.
         choices: what was chosen on dev.
@@ -309,6 +335,7 @@ def plain_tables(
         claims_table(claims, level),
         *residuals,
         controls_table(control_findings(table)),
+        *map(by_layer_table, pretrainings),
         *map(layers_table, layers),
         *map(token_weights_table, weighed),
         *map(word_classes_table, weighed),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.batch import Batch
-from permafrost.stages.extraction.capture import ArrayName, Index
+from permafrost.stages.extraction.capture import ArrayName, Index, deepest_block
 from permafrost.stages.extraction.forward import padded_batch
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import Recipe
@@ -62,14 +62,15 @@ def sensitivity(
     """
     assert len(encoded) == 1, "one text at a time"
     length = int(encoded.token_ids.lengths[0])
+    names: dict[Readout, ArrayName] = {r: ArrayName("hidden", r, layer) for r in readouts}
     squares: dict[Readout, Tensor] = {
         readout: torch.zeros(length, dtype=torch.float64) for readout in readouts
     }
     for some in directions.to(backbone.device).split(max(BATCH_TOKENS // length, 1)):
         copies = encoded.take(np.zeros(len(some), dtype=np.int64))
-        inputs, outputs = _differentiable(backbone, copies, recipe, layer, readouts)
+        inputs, outputs = differentiable(backbone, copies, recipe, list(names.values()))
         for k, readout in enumerate(readouts):
-            product = (outputs[readout] * some).sum()
+            product = (outputs[names[readout].text] * some).sum()
             (gradient_CTD,) = torch.autograd.grad(
                 product, inputs, retain_graph=k + 1 < len(readouts)
             )
@@ -78,24 +79,30 @@ def sensitivity(
     return {readout: (total / scale).sqrt().numpy() for readout, total in squares.items()}
 
 
-def _differentiable(
-    backbone: Backbone, encoded: Encoded, recipe: Recipe, layer: Index, readouts: Sequence[Readout]
-) -> tuple[Tensor, dict[Readout, Tensor]]:
-    """Input embeddings `[C, T, D]` as leaves of a graph, and readouts `[C, D]` made of them: computed as what
-    is stored under `pooled/hidden_readout` and `pooled/hidden_mean`."""
+def differentiable(
+    backbone: Backbone, encoded: Encoded, recipe: Recipe, names: Sequence[ArrayName]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Input embeddings `[C, T, D]` as leaves of a graph, and rows `[C, D]` made of them.
+
+    Args:
+        backbone: in float32.
+        encoded: copies of one text.
+        recipe: resolved.
+        names: of pooled hidden states, computed as what is stored under these names.
+    """
     batch = padded_batch(backbone, encoded, recipe)
     assert batch.is_token is None, "copies of one text have one length"
-    names: dict[Readout, ArrayName] = {r: ArrayName("hidden", r, layer) for r in readouts}
-    recorder = Recorder(list(names.values()), batch, None if layer == "final" else layer)
+    deepest = deepest_block([name.text for name in names], backbone.sizes)
+    runs_whole = any(name.index == "final" for name in names)
+    recorder = Recorder(names, batch, None if runs_whole else deepest)
     rewired = None if recipe.rewiring is None else Rewired(recipe.rewiring, batch)
     with recording(recorder), rewiring(rewired), torch.enable_grad():
         inputs = _embedded(backbone, batch).detach().requires_grad_(True)
         backbone.model(inputs_embeds=inputs)
     recorder.require_complete(backbone.sizes.model_type)
     if rewired is not None:
-        n_run = backbone.sizes.n_layers if layer == "final" else layer
-        rewired.require_complete(n_run, backbone.sizes.model_type)
-    return inputs, {r: recorder.rows[name.text] for r, name in names.items()}
+        rewired.require_complete(deepest, backbone.sizes.model_type)
+    return inputs, dict(recorder.rows)
 
 
 def _embedded(backbone: Backbone, batch: Batch) -> Tensor:

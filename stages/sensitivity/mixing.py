@@ -96,18 +96,20 @@ def block_mixings(
 
 
 def path_sums(
-    mixings: Sequence[Mixing], residual: float, copies: Sequence[NDArray[np.int64] | None]
+    mixings: Sequence[Mixing],
+    residuals: Sequence[float],
+    copies: Sequence[NDArray[np.int64] | None],
 ) -> Mixing:
     """Sum over all paths of the products along them: M(L-1) C(L-1) ... M(0) C(0).
 
     Args:
         mixings: attention weights of each block, rows sum to 1.
-        residual: weight b of the residual stream.
+        residuals: weight b of the residual stream in each block.
         copies: before each block, rows of [source, target]: the state of the source is written over that of
             the target; None for none.
     """
     product = np.eye(len(mixings[0]))
-    for attention, pairs in zip(mixings, copies, strict=True):
+    for attention, residual, pairs in zip(mixings, residuals, copies, strict=True):
         if pairs is not None:
             # All copies are made at once, from the states before any of them.
             product[pairs[:, 1]] = product[pairs[:, 0]]

@@ -92,7 +92,8 @@ def _profiles(
     gradients = sensitivity(backbone, text, recipe, layer, config.readouts, directions)
     n_blocks = backbone.sizes.n_layers if layer == "final" else layer
     mixings = block_mixings(backbone, text, recipe, n_blocks)
-    sums = path_sums(mixings, config.residual, copies_before(recipe, text, n_blocks))
+    residuals = [config.residual] * n_blocks
+    sums = path_sums(mixings, residuals, copies_before(recipe, text, n_blocks))
     own = own_tokens(text, 0)
     for readout in config.readouts:
         bound = _read_out(sums, readout, text, recipe)

@@ -18,6 +18,7 @@ from permafrost.stages.finetune import losses  # noqa: F401 # its categories are
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim, FinetuneScoreConfig
 from permafrost.stages.fit import FitConfig, OptimConfig
 from permafrost.stages.freeze import AutoencoderConfig, PairFitConfig
+from permafrost.stages.freeze.config import ClassifierConfig
 from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise
 from permafrost.stages.graph_encoders.kinds.pyg_relational import PygRelational
 from permafrost.stages.graphs.facts import Facts
@@ -39,11 +40,14 @@ from permafrost.stages.scoring.controls import ControlConfig
 from permafrost.stages.scoring.scored import ScoreConfig
 from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.stages.sensitivity import SensitivityConfig
+from permafrost.stages.sensitivity.attention_map_config import AttentionMapConfig
+from permafrost.stages.sensitivity.path_bound_config import PathBoundConfig
 from permafrost.stages.token_prediction import LogitLensConfig, NextTokenConfig
 from permafrost.storage.keys import digest, to_plain
 
 UNIONS = (ControlConfig, NextTokenConfig)
 PLAIN = (
+    *(AttentionMapConfig, ClassifierConfig, PathBoundConfig),
     *(AutoencoderConfig, DilutionCorpus, EmbedConfig, FitConfig, GeometryConfig),
     *(Latents, LayerProbeConfig, LinearConfig, LogitLensConfig, OptimConfig, PairFitConfig),
     *(FinetuneConfig, FinetuneOptim, FinetuneScoreConfig, OnHeadConfig),

@@ -47,6 +47,13 @@ ROWS = {
         *("pretrained for 160 epochs", "mean of tokens", "standardised by feature"),
         *("standardised by vector", "centred"),
     },
+    "sums": {
+        *("decoders from the sum", "decoders from the sum, MSE", "sum of maps up"),
+        *("sum of maps up, MSE", "as in the ladder", "mean of tokens", "sum of tokens"),
+    },
+    "snli": {
+        *("as in the ladder", "from scratch", "pretrained on SNLI", "from scratch, SNLI's shape"),
+    },
     "paper/gpt2": {
         *LADDER,
         *CONTROLS,
@@ -55,7 +62,12 @@ ROWS = {
         *(f"block {k} alone" for k in (1, 6, 12, 18, 23, 24)),
         *(f"unified, {how}" for how in ("sum of maps up", "weights of blocks")),
         *("unified, attention over blocks", "standardised by feature", "standardised by vector"),
-        "mean of tokens",
+        *(
+            "mean of tokens",
+            "sum of tokens",
+            "pretrained on SNLI",
+            "unified, decoders from the sum",
+        ),
         "MLP on the scores of single blocks",
     },
     "paper/qwen2": {*RUNGS, "widened late, log-variance"},
@@ -71,7 +83,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model("llama", folder / "mixed6m-gqa", num_hidden_layers=6)
     save_model("gpt2", folder / "gpt2", n_layer=24)
     save_model("llama", folder / "qwen2", num_hidden_layers=24)
-    for name in ("stsb", "genericskb"):
+    for name in ("stsb", "genericskb", "snli"):
         (folder / name).mkdir()
     for n, split in enumerate(("train", "dev", "test")):
         rows = [
@@ -87,6 +99,11 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
             sentences = [{"sentence": f"{WORDS[2 + i]} and {split}"} for i in range(12)]
             path = folder / "genericskb" / ("train.parquet" if n == 0 else "valid.parquet")
             write_rows(path, sentences)
+    related = [
+        {"sentence1": f"a {WORDS[i]}", "sentence2": f"no {WORDS[i]}", "label": i % 3}
+        for i in range(12)
+    ]
+    write_rows(folder / "snli" / "dev.parquet", related)
     return folder
 
 

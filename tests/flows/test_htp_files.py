@@ -54,6 +54,8 @@ ROWS = {
     "table16": {*SIZES, SAME},
     "figure1": {"mean", "last", "PromptEOL"},
     "figure2": CUT,
+    "figure3": {"last", "mean"},
+    "theory": {"last", "mean"},
     "figure5": {f"{n}, {k}" for n in (*LENGTHS, SAME) for k in (64, 128, 256, 512)},
     "figure8": {"a sentence", "N tokens", "8 tokens"},
     "paper/table1": RETRIEVAL,
@@ -67,6 +69,8 @@ ROWS = {
     | {"rewired 1 to 31", "rewired 11 to 31", NOT},
     "paper/table16": SIZES,
     "paper/figure2": CUT,
+    "paper/figure3": {"last", "mean"},
+    "paper/theory": {"last", "mean"},
     "paper/figure5": {f"{n}, {512 << k}" for n in LENGTHS for k in range(6)},
     "paper/figure1": {"mean", "last", "PromptEOL"},
     "paper/figure8": {"a sentence", "N tokens"},
@@ -122,6 +126,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(12)
     ]
     write_rows(folder / "wikiqa" / "test.parquet", candidates)
+    write_rows(folder / "imdb" / "test.parquet", [{"text": "It was cold. " * 12}])
     meetings = [{"meeting_id": m, "text": f"We met in {m}. It was cold."} for m in "abc"]
     write_rows(folder / "qmsum" / "meetings.parquet", meetings)
     asked = [

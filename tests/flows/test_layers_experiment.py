@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -297,3 +298,61 @@ def test_wrong_experiments_say_what_is_wrong(
     with pytest.raises(InputError) as caught:
         look(path, tmp_path / "home", overrides)
     assert says in str(caught.value)
+
+
+def test_heads_start_from_a_sum_and_from_classified_pairs(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    """Pretrainings of both kinds, on latents summed over tokens too, through to scores and the page."""
+    whole = experiment(files)
+    even, deep = {"early": 8, "late": 8}, {**SIZES, "middle": [2, 2, 2], "inner": "latent"}
+    rows = {"text": ["the a", "the b", "the c"] * 8, "text_pair": ["a", "b", "no c"] * 8}
+    related = tmp_path / "related.parquet"
+    pq.write_table(pa.table({**rows, "label": [0, 1, 2] * 8}), related)
+    whole["tasks"]["related"] = {
+        "kind": "files",
+        "files": {"train": str(related)},
+        "task": {"kind": "pair_classification", "text": "text", "text_pair": "text_pair"},
+    }
+    few = {"max_epochs": 2, "batch_size": 16, "seed": 0}
+    whole["pretrainings"] = {
+        "sum": {
+            "task": "generic",
+            "latents": {"at": "sum"},
+            "autoencoder": {**few, "encoders": even, "joined": 6},
+        },
+        "related": {"task": "related", "classifier": {**few, "encoders": deep}},
+    }
+    training = {
+        "kind": "layers",
+        "max_epochs": 2,
+        "evaluate_every": 1,
+        "batch_size": 16,
+        "loss": "mse",
+    }
+    unified = {"kind": "unified_projection", "encoders": even, "d_embed": 6}
+    siamese = {"kind": "autoencoder_siamese", "encoders": deep, "hidden": 8}
+    whole["methods"] = {
+        "sum": {**training, "head": unified, "encoders": "sum", "latents": {"at": "sum"}},
+        "related": {**training, "head": siamese, "encoders": "related"},
+    }
+    whole["seeds"], whole["report"] = [0], {"title": "Pretrained otherwise"}
+    home = tmp_path / "home"
+    path = write(tmp_path / "experiment.yaml", whole)
+    found = run_serially(path, home)
+    assert found.computed["pretrain"] == found.computed["fit"] == 2
+    page = found.report.read_text(encoding="utf-8")
+    assert 'id="pretraining"' in page
+    tables = found.report.with_name("tables.md").read_text(encoding="utf-8")
+    assert "Reconstruction by layer, sum" in tables
+    assert "Reconstruction by layer, related" not in tables
+    assert run_serially(path, home).computed == {}
+    whole["pretrainings"]["related"]["autoencoder"] = {"seed": 0}
+    with pytest.raises(InputError, match="autoencoder and classifier are both given"):
+        look(write(tmp_path / "both.yaml", whole), home)
+    del whole["pretrainings"]["related"]["autoencoder"]
+    whole["pretrainings"]["related"]["task"] = "generic"
+    with pytest.raises(
+        InputError, match="pretrained on pairs with classes, but the task is of kind"
+    ):
+        run_serially(write(tmp_path / "texts.yaml", whole), home)

@@ -1,5 +1,6 @@
 """Probes that look inside a backbone, as part of an experiment: what runs, what is loaded, what is drawn."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,29 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
                     "HTP": {**few, "n_directions": 2, "n_bins": 3, "recipe": "htp"},
                 },
             },
+            "bound": {
+                "kind": "path_bound",
+                "tasks": ["texts"],
+                "methods": {"HTP": {**few, "n_texts": 1, "blocks": [1, 2], "recipe": "htp"}},
+            },
+            "map": {
+                "kind": "attention_map",
+                "tasks": ["texts"],
+                "methods": {"plain": {"min_words": 4}, "HTP": {"min_words": 4, "recipe": "htp"}},
+            },
         },
-        "report": {"title": "Inside"},
+        "report": {
+            "title": "Inside",
+            "claims": [
+                {
+                    "kind": "curve",
+                    "says": "the bound holds",
+                    "probe": "bound",
+                    "higher": 1.0001,
+                    "lower": {"method": "HTP", "measure": "mean: largest share of the bound"},
+                }
+            ],
+        },
         "runtime": {"workers": 2, "device": "cpu", "extract": {"device": "cpu"}},
     }
 
@@ -117,9 +139,9 @@ def test_probes_run_once_and_a_second_run_loads_nothing(
     path = write(tmp_path / "experiment.yaml", experiment(files))
     home = tmp_path / "home"
     first = run_serially(path, home)
-    expected = {"corpus": 2, "extract": 1, "control": 1, "probe": 7, "report": 1}
+    expected = {"corpus": 2, "extract": 1, "control": 1, "probe": 10, "report": 1}
     assert first.computed == expected
-    # One backbone for the extraction, two lenses and two sensitivities; the rest reads one matrix, and before
+    # One backbone for the extraction and every probe that runs one; the rest reads one matrix, and before
     # anything runs the names of the checkpoint's tensors.
     assert sorted(loads) == ["float32", *["unembedding"] * 5 * 2]
     dag = look(path, home)
@@ -143,9 +165,16 @@ def test_probes_run_once_and_a_second_run_loads_nothing(
         "probe_1_next_token.png",
         "probe_2_logit_lens.png",
         "probe_3_sensitivity.png",
+        "probe_4_path_bound.png",
+        "probe_5_attention_map.png",
     }
+    assert (first.report.parent / "figures" / "attention_map_1.png").exists()
     page = first.report.read_text(encoding="utf-8")
     assert "the backbone's own unembedding" in page.replace("&#39;", "'")
+    assert 'id="attention-maps"' in page
+    claims = json.loads(first.report.with_name("summary.json").read_text())["claims"]
+    assert [c["outcome"] for c in claims] == ["holds"]
+    assert len(claims[0]["comparisons"]) == 2
     loads.clear()
     again = run_serially(path, home)
     assert not again.computed
@@ -167,9 +196,11 @@ def test_what_a_probe_is_made_of_is_in_its_key(files: dict[str, str], tmp_path: 
     lens, sensitivity = ("lens", "hidden states", "texts"), ("sensitivity", "plain", "texts")
     for override, changed in {
         "backbone.max_length=50": set(before),
-        "backbone.dtype=bfloat16": set(before) - {sensitivity, ("sensitivity", "HTP", "texts")},
-        "recipe=plain:bos=omit": set(before) - {("sensitivity", "HTP", "texts")},
-        "recipes.htp=htp:block=tokens,size=4": {("sensitivity", "HTP", "texts")},
+        "backbone.dtype=bfloat16": {k for k in before if k[0] in ("next token", "lens")},
+        "recipe=plain:bos=omit": {k for k in before if k[1] != "HTP"},
+        "recipes.htp=htp:block=tokens,size=4": {k for k in before if k[1] == "HTP"},
+        "probes.bound.methods.HTP.max_tokens=9": {("bound", "HTP", "texts")},
+        "probes.map.methods.plain.blocks=[2]": {("map", "plain", "texts")},
         "probes.lens.methods.hidden states.cutoff=10": {lens},
         "probes.sensitivity.methods.plain.layer=2": {sensitivity},
         "runtime.device=auto": set(),

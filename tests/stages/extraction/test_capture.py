@@ -87,7 +87,7 @@ def test_the_same_tensor_can_be_kept_per_token_and_per_text() -> None:
         ("hidden=deep", "'deep' is not a layer"),
         ("hidden=", "'' is not a layer"),
         ("hidden=-0", "'-0' is not a layer"),
-        ("hidden=1@max", "'@max' .* @tokens, @readout, @mean, @last"),
+        ("hidden=1@max", "'@max' .* @tokens, @readout, @mean, @sum, @last"),
         ("attention_rows=2@mean", "cannot be pooled with @mean"),
     ],
 )

@@ -160,7 +160,11 @@ def test_pooled_arrays_are_poolings_of_token_arrays(pair: Pairs, model_type: str
     tokens = run(backbone, "hidden=2,values=2", batch)
     pooled = run(
         backbone,
-        "hidden=2@mean,hidden=2@last,hidden=2@readout,values=2@mean,values=2@last,values=2@readout",
+        ",".join(
+            f"{what}=2@{how}"
+            for what in ("hidden", "values")
+            for how in ("mean", "sum", "last", "readout")
+        ),
         batch,
     )
     readout = -1 if backbone.sizes.is_decoder else 0
@@ -169,6 +173,7 @@ def test_pooled_arrays_are_poolings_of_token_arrays(pair: Pairs, model_type: str
             own = rows[torch.from_numpy(batch.span[i])]
             assert len(own) == len(rows) - (1 if backbone.sizes.is_decoder else 2)
             assert torch.allclose(pooled[f"pooled/{what}_mean/2"][i], own.mean(0), atol=1e-5)
+            assert torch.allclose(pooled[f"pooled/{what}_sum/2"][i], own.sum(0), atol=1e-4)
             assert torch.equal(pooled[f"pooled/{what}_last/2"][i], rows[-1])
             assert torch.equal(pooled[f"pooled/{what}_readout/2"][i], rows[readout])
 

@@ -72,8 +72,11 @@ def gin_added(module: Any, layer: Any, states: Tensor, batch: GraphBatch) -> Ten
 
 
 def rgcn(module: Any, layer: Any, states: Tensor, batch: GraphBatch) -> Tensor:
-    """A node's own map, and for every relation the mean over the edges that arrive."""
+    """A node's own map, and for every relation the mean over the edges that arrive; with bases, the map of a
+    relation is a sum of theirs."""
     weights, root, bias = (getattr(layer.layer.layer, n) for n in ("weight", "root", "bias"))
+    if layer.layer.layer.num_bases is not None:
+        weights = torch.einsum("rb,bio->rio", layer.layer.layer.comp, weights)
     edges = list(zip(*index_of(batch).tolist(), batch.relation.tolist(), strict=True))
     out = []
     for node in range(batch.n_nodes):
@@ -97,8 +100,9 @@ def rgcn(module: Any, layer: Any, states: Tensor, batch: GraphBatch) -> Tensor:
         (GinEncoder(), gin),
         (GinEncoder(relations="added"), gin_added),
         (PygRelational(name="RGCNConv"), rgcn),
+        (PygRelational(name="RGCNConv", args={"num_bases": 30}), rgcn),
     ],
-    ids=["gcn", "gcn_added", "gin", "gin_added", "rgcn"],
+    ids=["gcn", "gcn_added", "gin", "gin_added", "rgcn", "rgcn_30_bases"],
 )
 def test_it_equals_torch_geometric_or_loops_with_gradients(
     config: Any, convolve: Convolve, residual: str

@@ -7,20 +7,23 @@ import pytest
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, paired_bootstrap
 from permafrost.stages.metrics.predictions import PREDICTIONS
 from permafrost.stages.report.cells import Cell, read_results
+from permafrost.stages.report.claim_kinds import Claim, CurveClaim, CurvePart, SameBest
 from permafrost.stages.report.claims import (
     ClaimResult,
     claim_results,
     claims_summary,
     claims_table,
 )
-from permafrost.stages.report.config import Claim, ReportConfig, SameBest
+from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.curve_claims import NO_CURVES, Curves
 from permafrost.stages.report.notes import annotated
-from permafrost.stages.report.tables import tabulate
+from permafrost.stages.report.tables import ResultsTable, tabulate
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 
 N = 400
 REPORT = ReportConfig(title="t", bootstrap=BootstrapConfig(n_resamples=400))
 LABELS = two_classes(N)
+EMPTY = ResultsTable((), ())
 
 
 def cell(folder: Path, method: str, right: float, task: str = "t", draw: int = 0) -> Cell:
@@ -31,7 +34,7 @@ def came_of(cells: list[Cell], **claim) -> ClaimResult:
     results = read_results(cells)
     table = annotated(tabulate(results), results, REPORT)
     said = Claim(**({"says": "c", "higher": "good", "lower": ("other",)} | claim))
-    (result,) = claim_results([said], table, REPORT.bootstrap)
+    (result,) = claim_results([said], table, REPORT.bootstrap, NO_CURVES)
     return result
 
 
@@ -140,7 +143,7 @@ def test_the_best_setting_of_one_is_held_against_the_best_other_of_another(
     names = [f"{kind} {i}" for kind in ("probe", "head") for i in range(3)]
     claim = {"kind": "same_best", "says": "c", "by": names[:3], "of": names[3:]}
     said = ReportConfig.model_validate({"title": "t", "claims": [claim]}).claims
-    (result,) = claim_results(said, table, REPORT.bootstrap)
+    (result,) = claim_results(said, table, REPORT.bootstrap, NO_CURVES)
     on_a, on_b = result.comparisons
     assert (on_a.on, on_a.higher, on_a.lower, on_a.outcome) == ("a", "head 1", lower, outcome)
     assert (on_b.on, on_b.lower, on_b.outcome) == ("b", "head 2", "confirmed")
@@ -153,10 +156,70 @@ def test_a_best_setting_of_what_was_not_run_is_not_known(tmp_path: Path) -> None
     said = SameBest(
         kind="same_best", says="c", by=("x", "y", "z"), of=("head 0", "head 1", "head 2")
     )
-    (result,) = claim_results([said], table, REPORT.bootstrap)
+    (result,) = claim_results([said], table, REPORT.bootstrap, NO_CURVES)
     assert result.outcome == "not run"
 
 
 def test_a_best_setting_needs_the_same_settings() -> None:
     with pytest.raises(ValueError, match="by names 2 methods and of 3; give one of each"):
         SameBest(kind="same_best", says="c", by=("a", "b"), of=("c", "d", "e"))
+
+
+CURVES = Curves(
+    {"theory": "block"},
+    {
+        ("theory", "HTP", "reviews", "even"): {"1": 0.2, "2": 0.6, "final": 0.5},
+        ("theory", "plain", "reviews", "even"): {"1": 0.3, "2": 0.4, "final": 0.5},
+        ("theory", "plain", "titles", "even"): {"1": 0.1},
+        ("", "VA", "reviews", "recall@1"): {"1": 0.1, "2": 0.4},
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("claim", "outcomes"),
+    [
+        ({}, {"1": "does not hold", "2": "holds", "final": "does not hold"}),
+        ({"at": ("2",)}, {"2": "holds"}),
+        ({"lower": 0.5}, {"1": "does not hold", "2": "holds", "final": "does not hold"}),
+        ({"lower": {"method": "HTP", "measure": "even", "at": "1"}, "at": ("2",)}, {"2": "holds"}),
+        ({"lower": {"method": "TP", "measure": "even"}}, {"reviews": "not run"}),
+        ({"at": ("9",)}, {"9": "not run"}),
+    ],
+)
+def test_a_claim_about_curves_compares_values_as_they_are(claim: dict, outcomes: dict[str, str]):
+    """Position by position on a task of both; equal values do not hold."""
+    part = {"method": "HTP", "measure": "even"}
+    whole = {"says": "c", "higher": part, "lower": {**part, "method": "plain"}} | claim
+    said = CurveClaim(kind="curve", probe="theory", tasks=("reviews",), **whole)
+    (result,) = claim_results([said], EMPTY, REPORT.bootstrap, CURVES)
+    found = {c.on.removeprefix("reviews, block "): c.outcome for c in result.comparisons}
+    assert found == outcomes
+    assert all(c.value is None and c.tested is None for c in result.comparisons)
+
+
+def test_two_positions_of_one_curve_are_one_comparison():
+    part = CurvePart(method="VA", measure="recall@1", at="2")
+    said = CurveClaim(
+        kind="curve",
+        says="rises",
+        probe="layers",
+        higher=part,
+        lower=part.model_copy(update={"at": "1"}),
+    )
+    (result,) = claim_results([said], EMPTY, REPORT.bootstrap, CURVES)
+    (one,) = result.comparisons
+    assert (one.on, one.higher, one.lower) == (
+        "reviews",
+        "recall@1 of VA at 2",
+        "recall@1 of VA at 1",
+    )
+    assert (one.outcome, claims_summary([result])[0]["comparisons"][0]["difference"]) == (
+        "holds",
+        None,
+    )
+
+
+def test_a_claim_about_curves_names_one():
+    with pytest.raises(ValueError, match="both numbers; give a curve for one"):
+        CurveClaim(kind="curve", says="c", probe="p", higher=1, lower=0)

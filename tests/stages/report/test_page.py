@@ -9,7 +9,8 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from permafrost.stages.report.canvas import drawing, svg
-from permafrost.stages.report.config import Claim, CurveAxis, ReportConfig
+from permafrost.stages.report.claim_kinds import Claim
+from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.main_figure import main_figure
 from permafrost.stages.report.page_files import STYLE, asset
 from permafrost.stages.report.palette import marks

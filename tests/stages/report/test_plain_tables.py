@@ -92,6 +92,7 @@ def test_intervals_are_those_of_the_standing(tmp_path: Path):
     (first, *_) = plain_tables(
         table,
         0.95,
+        pretrainings=(),
         residuals=(),
         claims=(),
         layers=(),

@@ -1,6 +1,7 @@
 """Pretraining curves: from the history of a real pretraining to figure, table and page."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from permafrost.stages.report.pretraining import (
     pretraining_figure,
     read_pretrainings,
 )
+from permafrost.stages.report.pretraining_layers import by_layer_figure, by_layer_table
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.report.fake_results import Grid
@@ -120,6 +122,32 @@ def test_the_figure_has_a_line_per_depth_and_a_ring_per_layer(run: PretrainingRu
     }
 
 
+def test_layers_that_share_an_embedding_are_kept_together(run: PretrainingRun):
+    (each,), (together,) = (
+        read_pretrainings([replace(run, kept=how)]) for how in ("each", "together")
+    )
+    assert len({e for d in each.depths for e in d.kept_epochs}) > 1
+    means = errors(run, "dev_mse", [0, 1, 2, 3]).mean(1)
+    assert {e for d in together.depths for e in d.kept_epochs} == {int(means.argmin()) + 1}
+
+
+def test_every_layer_has_a_line_and_its_share_of_variance(run: PretrainingRun):
+    shares = (0.1, 0.2, None, 0.4)
+    (found,) = read_pretrainings([replace(run, unexplained=shares)])
+    with drawing():
+        left, right = by_layer_figure([found]).axes
+    assert left.get_yscale() == "linear"
+    drawn = [np.asarray(line.get_ydata()).tolist() for line in left.lines]
+    assert drawn == errors(run, "dev_mse", [0, 1, 2, 3]).T.tolist()
+    (line,) = right.lines
+    assert np.asarray(line.get_xdata()).tolist() == [0, 1, 3]
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([10, 20, 40])
+    rows = by_layer_table(found).rows
+    assert [row[0] for row in rows] == ["1", "2", "3", "4"]
+    assert [row[3] for row in rows] == ["10.0", "20.0", "–", "40.0"]
+    assert [row[1] for row in rows] == [str(e) for d in found.depths for e in d.kept_epochs]
+
+
 @pytest.mark.drawn
 def test_the_page_shows_figure_and_numbers(make_grid, run: PretrainingRun, tmp_path: Path):
     grid: Grid = make_grid(tasks=["t"], methods=["m"], controls=[], seeds=[0])
@@ -128,7 +156,7 @@ def test_the_page_shows_figure_and_numbers(make_grid, run: PretrainingRun, tmp_p
     page = Page(folder / "report.html")
     assert {"href": "#pretraining"} in page.all("a")
     section = page.source[page.source.index('id="pretraining"') : page.source.index('id="tokens"')]
-    assert section.count(' role="img"') == 1
+    assert section.count(' role="img"') == 2
     assert not re.search(r"#[0-9a-f]{6}", section)
     (found,) = read_pretrainings([run])
     for depth in found.depths:

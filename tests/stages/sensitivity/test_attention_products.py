@@ -53,7 +53,7 @@ def test_products_are_causal_and_stochastic(pair: Pairs, model_type: str) -> Non
     batch, recipe = encoded(both.backbone, texts=TEXTS[1:2]), resolved(both.backbone, "plain")
     mixings = block_mixings(both.backbone, batch, recipe, N_LAYERS)
     for residual in (0.0, 1.0, 3.0):
-        found = path_sums(mixings, residual, copies_before(recipe, batch, N_LAYERS))
+        found = path_sums(mixings, [residual] * N_LAYERS, copies_before(recipe, batch, N_LAYERS))
         assert not np.triu(found, 1).any()
         assert (found >= 0).all()
         assert found.sum(axis=1) == pytest.approx(np.ones(len(found)), abs=1e-6)
@@ -65,7 +65,7 @@ def test_a_product_is_the_sum_over_all_paths() -> None:
     n, residual = 4, 0.5
     blocks = [stochastic(n, seed)[0] for seed in range(3)]
     steps = [(block + residual * np.eye(n)) / (1 + residual) for block in blocks]
-    found = path_sums(blocks, residual, [None] * 3)
+    found = path_sums(blocks, [residual] * 3, [None] * 3)
     for i, j in combinations(range(n), repeat=2):
         paths = sum(
             steps[0][a, i] * steps[1][b, a] * steps[2][j, b]
@@ -104,7 +104,9 @@ def test_the_bound_bounds_where_it_is_stated_for(is_identity: bool) -> None:
     whole = torch.autograd.functional.jacobian(lambda x: linear_model(x, attention, values), inputs)
     assert isinstance(whole, Tensor)
     strength = n_heads * size
-    sums = path_sums([a.mean(axis=0) for a in attention], 1 / strength, [None] * n_blocks)
+    sums = path_sums(
+        [a.mean(axis=0) for a in attention], [1 / strength] * n_blocks, [None] * n_blocks
+    )
     bound = (1 + strength) ** n_blocks * sums
     for j, i in combinations(range(n), repeat=2):
         norm = float(torch.linalg.matrix_norm(whole[j, :, i], ord=2))
@@ -132,7 +134,7 @@ def test_copies_are_one_more_mixing(pair: Pairs) -> None:
         assert np.abs(mine - other.mean(0).numpy()).max() <= ROW_TOLERANCE
     copies = copies_before(recipe, batch, N_LAYERS)
     assert [pairs is not None for pairs in copies] == [k in REWIRED for k in range(N_LAYERS)]
-    found = path_sums(ours, 1.0, copies)
+    found = path_sums(ours, [1.0] * N_LAYERS, copies)
     n = len(found)
     expected = np.eye(n)
     for k, weights in enumerate(ours):
@@ -145,5 +147,5 @@ def test_copies_are_one_more_mixing(pair: Pairs) -> None:
     starts = np.flatnonzero(batch.token_ids[0] == -1)
     first, last = int(starts[0]) + 1, n - 1
     assert found[first, last] > 0, "the first word takes of the last"
-    plain = path_sums(ours, 1.0, [None] * N_LAYERS)
+    plain = path_sums(ours, [1.0] * N_LAYERS, [None] * N_LAYERS)
     assert plain[first, last] == 0

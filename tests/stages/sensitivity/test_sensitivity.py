@@ -64,7 +64,7 @@ def test_the_stage_is_the_mean_over_texts_of_its_parts(pair: Pairs, recipe: str)
         own = own_tokens(batch, 0)
         grads = sensitivity(both.backbone, batch, how, "final", ("readout", "mean"), directions)
         mixings = block_mixings(both.backbone, batch, how, N_LAYERS)
-        sums = path_sums(mixings, 1.0, copies_before(how, batch, N_LAYERS))
+        sums = path_sums(mixings, [1.0] * N_LAYERS, copies_before(how, batch, N_LAYERS))
         bounds = {"readout": sums[-1], "mean": sums[batch.span[0]].mean(0)}
         for readout in ("readout", "mean"):
             mine, bound = grads[readout][own], bounds[readout][own]
