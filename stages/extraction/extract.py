@@ -32,7 +32,7 @@ from permafrost.storage.features.projections import has_projection, write_projec
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.segment_drafts import SealedSegment
 from permafrost.storage.features.segments import build_table, pack
-from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.store import DERIVED, FeatureStore, store_folder
 from permafrost.storage.features.waiting import writing_when_free
 from permafrost.storage.features.writing import StoreWriter, writing
 from permafrost.storage.paths import require_writable
@@ -174,7 +174,8 @@ class _Done:
         """Padded tokens from which on batches were split, as they ran out of memory."""
 
     def add(self, sealed: SealedSegment) -> None:
-        self._segments[sealed.segment] = len(sealed.cells), sealed.n_tokens
+        n_cells = len(sealed.cells.keys() - set(DERIVED))
+        self._segments[sealed.segment] = n_cells, sealed.n_tokens
         if (split := sealed.provenance.get(SPLIT_FROM)) is not None:
             self.split_from = min(int(split), self.split_from or int(split))
 
@@ -297,7 +298,7 @@ def _add_missing_texts(
         return
     measured = measure(target, [texts[i] for i in new.tolist()])
     for indices in pack(measured.lengths, store.record.axes):
-        number = store.n_slots()
+        number = writer.next_number()
         table = build_table(
             number,
             store.record.axes,
