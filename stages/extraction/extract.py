@@ -40,6 +40,8 @@ from permafrost.storage.progress import Progress
 from permafrost.storage.replica import replica_of
 
 LoadBackbone = Callable[[], Backbone]
+COMMITTING = 4
+"""Threads that commit: flushes that wait for a disk side by side cost it little more than one."""
 
 
 @dataclass(frozen=True)
@@ -212,13 +214,12 @@ def _compute(
             given.append(number)
             yield task_of(writer.assign(number, arrays), target, runtime)
 
-    # Commits wait for the disk, so they have a thread of their own.
-    with (
-        DiskThread() as commits,
-        contextlib.closing(pool.compute(tasks(), progress)) as sealed_segments,
-    ):
+    # Commits wait for the disk, so they have threads of their own: a segment always the same one.
+    with contextlib.ExitStack() as stack:
+        commits = [stack.enter_context(DiskThread()) for _ in range(COMMITTING)]
+        sealed_segments = stack.enter_context(contextlib.closing(pool.compute(tasks(), progress)))
         for sealed in sealed_segments:
-            commits.submit(partial(writer.commit, sealed))
+            commits[sealed.segment % COMMITTING].submit(partial(writer.commit, sealed))
             done.add(sealed)
     assert all(number in done for number in given), "the pool lost a segment"
     return done

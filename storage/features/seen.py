@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,16 +43,14 @@ class SeenTables:
     """By segment."""
 
 
-def marks_of_tables(root: Path) -> dict[int, tuple[int, ...]]:
-    """The marks of all segment tables; take them before reading the tables."""
+def marks_of_tables(root: Path, numbers: Iterable[int]) -> dict[int, tuple[int, ...]]:
+    """The marks of these segments' tables; take them before reading the tables."""
     found: dict[int, tuple[int, ...]] = {}
-    with contextlib.suppress(FileNotFoundError), os.scandir(root / "segments") as entries:
-        for entry in entries:
-            stem, dot, suffix = entry.name.partition(".")
-            if stem.isdigit() and dot + suffix == ".parquet":
-                with contextlib.suppress(FileNotFoundError):
-                    s = entry.stat()
-                    found[int(stem)] = (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+    with _opened(root / "segments") as inside:
+        for number in numbers:
+            with contextlib.suppress(OSError):
+                s = os.stat(f"{number:06d}.parquet", dir_fd=inside)
+                found[number] = (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
     return found
 
 
@@ -126,18 +124,17 @@ class SeenReceipts:
         if len(segments) >= WORTH and not self._asked:
             self._asked = True
             self._listed = self._kept() | self._listed
-        base, settled = os.fspath(self._root / "receipts"), _settled()
-        found: dict[int, frozenset[str]] = {}
-        n_new = 0
-        for segment in segments:
-            known = self._listed.get(segment)
-            if known is None or _marks(f"{base}/{segment:06d}/", known.folders) != known.marks:
-                known = listed_receipts(self._root, segment)
-                self._listed.pop(segment, None)
-                if known.marks and max(known.marks[2::_FOLDER]) <= settled:
-                    self._listed[segment] = known
-                    n_new += 1
-            found[segment] = known.arrays
+        settled, found, n_new = _settled(), dict[int, frozenset[str]](), 0
+        with _opened(self._root / "receipts") as inside:
+            for segment in segments:
+                known = self._listed.get(segment)
+                if known is None or _marks(f"{segment:06d}/", known.folders, inside) != known.marks:
+                    known = listed_receipts(self._root, segment)
+                    self._listed.pop(segment, None)
+                    if known.marks and max(known.marks[2::_FOLDER]) <= settled:
+                        self._listed[segment] = known
+                        n_new += 1
+                found[segment] = known.arrays
         if n_new >= WORTH:
             self._keep()
         return found
@@ -186,15 +183,29 @@ class _Numbered:
         return list(self._numbers)
 
 
-def _marks(folder: str, folders: Iterable[str]) -> tuple[int, ...]:
+def _marks(folder: str, folders: Iterable[str], inside: int | None) -> tuple[int, ...]:
     """Of the folders below a segment's receipts; none if one of them is gone."""
     found: list[int] = []
     try:
         for name in folders:
-            found += marks_of_folder(folder + name)
+            found += marks_of_folder(folder + name, inside)
     except OSError:
         return ()
     return tuple(found)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Generator[int | None]:
+    """The descriptor of a folder; None if it is not there."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _settled() -> int:

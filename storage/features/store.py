@@ -291,7 +291,7 @@ class FeatureStore:
             # A segment has been dropped or restored since.
             places = Places()
         many = len(numbers) - len(places.segments) >= WORTH
-        marks = marks_of_tables(self.root) if many else {}
+        marks = marks_of_tables(self.root, numbers) if many else {}
         if many and not places.segments and (seen := seen_tables(self.root, marks)) is not None:
             places = seen.places
             self._sha256.update(seen.sha256)
@@ -313,7 +313,8 @@ class FeatureStore:
     def remember(self) -> None:
         """Keep what was read of a large store for the next process that opens it."""
         if len(self._places.segments) >= WORTH:
-            keep_tables(self.root, marks_of_tables(self.root), self._places, self._sha256)
+            marks = marks_of_tables(self.root, self._places.segments)
+            keep_tables(self.root, marks, self._places, self._sha256)
 
     def missing_cells(
         self, segments: Iterable[int], arrays: Sequence[str]
