@@ -172,7 +172,6 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--cold", action="store_true", help="also open it with nothing kept")
-    parser.add_argument("--cold", action="store_true", help="also open it with nothing kept")
     parser.add_argument("--folder", type=Path, default=None, help="where to write")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", choices=CHILDREN, help=argparse.SUPPRESS)
