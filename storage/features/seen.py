@@ -221,7 +221,8 @@ def _path(root: Path, what: str) -> Path:
 def _load(root: Path, what: str) -> dict[str, NDArray[Any]] | None:
     """Kept arrays; None if there are none, of another version, or damaged."""
     try:
-        with np.load(_path(root, what), allow_pickle=False) as kept:
+        # numpy leaves a file open that it opened itself and could not read.
+        with _path(root, what).open("rb") as file, np.load(file, allow_pickle=False) as kept:
             found = {name: kept[name] for name in kept.files}  # zip's own checksums are compared
     except (OSError, ValueError, KeyError, EOFError, InputError, zipfile.BadZipFile):
         return None
