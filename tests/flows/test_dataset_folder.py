@@ -20,6 +20,7 @@ from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.features.verification import verify
 from permafrost.storage.progress import SilentProgress
+from tests.documents import snippet
 from tests.flows.test_cli import Cli
 from tests.storage.small_store import filled_store, flip
 
@@ -205,3 +206,18 @@ def test_a_store_without_corpora_has_a_card_too(tmp_path: Path) -> None:
     permafrost.open(tmp_path / "a").push(tmp_path / "b", form="dataset")
     assert [c["config_name"] for c in header(tmp_path / "b")["configs"]] == ["segments"]
     assert f"{len(small.texts)} texts" in (tmp_path / "b" / "README.md").read_text()
+
+
+@pytest.mark.deep
+def test_the_snippet_of_the_page_runs(
+    finished_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished_home, ".permafrost")
+    code = snippet("a folder for the hub").replace("CoLA", "ratio 0.2")
+    found: dict[str, Any] = {}
+    exec(compile(code, "sharing.md", "exec"), found)
+    reader = permafrost.open("folder").reader("hidden/2", [found["first"]["text"]], tokens="all")
+    _, batch = next(reader.in_order(1))
+    assert np.array_equal(found["rows"].astype(np.float32), batch[0])
