@@ -1,7 +1,7 @@
 """Taking turns at writing a store on an object store: who waits says so, and who writes gives way.
 
-The lease has one holder, and an extraction may take days. On a local disk nobody gives way: whoever
-waits there shares the machine with the writer.
+The lease has one holder, and an extraction may take days. Only another machine asks: on the same one both
+would want one GPU, which a run keeps while it waits.
 """
 
 import time

@@ -26,7 +26,9 @@ def writing_when_free(store: FeatureStore, progress: Progress) -> Generator[Stor
                     progress.start("wait", 0, "")
                 waited = True
                 progress.advance(0, f"waiting for {error.writer}, which writes the feature store")
-                say_wanted(store)
+                if error.elsewhere:
+                    # Here it may have the GPU, and keep it.
+                    say_wanted(store)
                 time.sleep(turns.LOOK_S)
         if waited:
             progress.finish()

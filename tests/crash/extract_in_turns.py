@@ -1,10 +1,11 @@
 """Extracts a corpus into a home on an object store beside another process that does the same.
 
-python extract_in_turns.py MODEL_FOLDER URL N_TEXTS
+python extract_in_turns.py MODEL_FOLDER URL N_TEXTS MACHINE
 
 Says `ready`, waits for a line, and prints how many cells it has computed.
 """
 
+import socket
 import sys
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from permafrost.storage.progress import SilentProgress
 from tests.crash.extract_to_object_store import AXES, corpus, target_of
 
 
-def main(model: Path, url: str, n_texts: int) -> None:
+def main(model: Path, url: str, n_texts: int, machine: str) -> None:
     """One extraction, in short turns."""
+    socket.gethostname = lambda: machine
     turns.TURN_S, turns.LOOK_S, module.GIVE_WAY_S = 0.0, 0.05, 0.5
     target, texts = target_of(model), corpus(n_texts)
     home = open_home(url, SilentProgress())
@@ -38,4 +40,4 @@ def main(model: Path, url: str, n_texts: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])

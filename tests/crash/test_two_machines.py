@@ -35,7 +35,7 @@ def machine(server: ObjectServer, model: Path, cache: Path) -> "subprocess.Popen
         "PERMAFROST_CACHE": str(cache),
     }
     return subprocess.Popen(
-        [*PROGRAM, str(model), HOME, str(N_TEXTS)],
+        [*PROGRAM, str(model), HOME, str(N_TEXTS), cache.name.replace(" ", "-")],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -83,7 +83,8 @@ class TheFirst:
     """One fault, of the first request of a kind."""
 
     def __init__(self, named: Named, fault: Fault) -> None:
-        self._named, self._fault, self.happened = named, fault, False
+        self._named, self.happened = named, False
+        self._fault: Fault = fault
 
     def __call__(self, method: str, key: str) -> Fault | None:
         if self.happened or not self._named(method, key):

@@ -123,7 +123,9 @@ def test_a_table_that_was_swapped_for_another_is_told(small: SmallStore) -> None
     known(small)
     one, two = (segment_path(small.store.root, n) for n in (1, 2))
     spare = one.with_name("spare")
-    one.rename(spare), two.rename(one), spare.rename(two)
+    one.rename(spare)
+    two.rename(one)
+    spare.rename(two)
     with pytest.raises(CorruptDataError, match="is not the one that its receipts were written for"):
         known(small)
 
