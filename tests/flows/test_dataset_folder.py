@@ -83,7 +83,7 @@ def test_the_folder_names_nothing_of_this_machine_and_has_no_odd_files(folder: P
 
 def test_zarr_and_xarray_open_it_where_it_is(folder: Path) -> None:
     (store,) = all_stores(folder)
-    group = zarr.open_group(store.zarr_path, mode="r")
+    group: Any = zarr.open_group(store.zarr_path, mode="r")
     row = store.segment(0).table.slice(0, 1).to_pylist()[0]
     start, stop = row["token_start"], row["token_start"] + row["n_tokens"]
     reader = permafrost.open(folder).reader("hidden/2", [row["text"]], tokens="all")
