@@ -54,7 +54,7 @@ def _small(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
 
 def _large(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
     call, n = _Commands(folder), args.texts
-    _narrow_backbone(folder / "narrow")
+    narrow_backbone(folder / "narrow")
     files = {}
     for split, start, stop in (("train", 2000, n), ("dev", 0, 1000), ("test", 1000, 2000)):
         files[split] = str(folder / f"{split}.parquet")
@@ -143,7 +143,7 @@ def _small_experiment() -> dict[str, Any]:
     return demo | {"seeds": [0]}
 
 
-def _narrow_backbone(folder: Path) -> None:
+def narrow_backbone(folder: Path) -> None:
     """One block of width 32 with the tokenizer of MiniLM."""
     import transformers
 

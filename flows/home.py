@@ -222,10 +222,11 @@ class Home:
         """Copy what this home lacks of another home's feature store; what is there already stays as it is.
 
         Args:
-            source: the other home: a folder or a URL.
+            source: the other home: a folder, a URL, or `hf://datasets/OWNER/NAME`.
             store: beginning of the store's id; not needed where there is only one.
             arrays: names of arrays, or patterns of them: `hidden/6`, `["hidden/*", "values/3"]`.
-            corpus: a task of the other home, or `corpus/<key>`: only segments that hold its texts, whole.
+            corpus: a task of the other home, or `corpus/<key>`: only segments that hold its texts, whole,
+                and the corpus itself.
             dry_run: only find out what would be copied.
 
         Returns:
@@ -237,6 +238,10 @@ class Home:
             CorruptDataError: something in the source is not what its receipt says.
             StoreBusyError: another process writes to this home's store.
         """
+        if isinstance(source, str) and source.startswith("hf://"):
+            from permafrost.flows.dataset_folder import downloaded
+
+            source = downloaded(source)
         there = open_existing_home(source, SilentProgress())
         return _shared(there, self.folder, store, arrays, corpus, dry_run)
 
@@ -247,11 +252,16 @@ class Home:
         *,
         arrays: str | Sequence[str] = "*",
         corpus: str | None = None,
+        form: Literal["home", "dataset"] = "home",
         dry_run: bool = False,
     ) -> "Copied":
-        """Copy what another home lacks of a feature store of this home to there. Otherwise as `pull`."""
+        """Copy what another home lacks of a feature store of this home to there. Otherwise as `pull`.
+
+        As a `dataset` the other home, which is a folder, gets a card with which it can be uploaded to the
+        Hugging Face hub.
+        """
         there = open_home(target, SilentProgress())
-        return _shared(self.folder, there, store, arrays, corpus, dry_run)
+        return _shared(self.folder, there, store, arrays, corpus, dry_run, form)
 
     def gc(
         self,
@@ -347,14 +357,15 @@ def _shared(
     arrays: str | Sequence[str],
     corpus: str | None,
     dry_run: bool,
+    form: Literal["home", "dataset"] = "home",
 ) -> "Copied":
     from permafrost.flows.sharing import Wanted, copy_between, would_copy
 
     names = arrays.split(",") if isinstance(arrays, str) else arrays
     wanted = Wanted(store, tuple(names), corpus)
     if dry_run:
-        return would_copy(source, target, wanted)
-    return copy_between(source, target, wanted, lambda _: SilentProgress())
+        return would_copy(source, target, wanted, form)
+    return copy_between(source, target, wanted, lambda _: SilentProgress(), form=form)
 
 
 def _reopened(url: str) -> Home:

@@ -1,10 +1,13 @@
-"""Copying feature stores, and parts of them, between homes."""
+"""Copying feature stores, parts of them, and corpora between homes."""
 
+import hashlib
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from permafrost.flows.dataset_folder import require_hub_limits, write_card
 from permafrost.flows.history import histories
 from permafrost.flows.listing import list_artifacts
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
@@ -18,6 +21,8 @@ from permafrost.storage.replica import public_name
 
 CORPUS = "corpus"
 _TEXTS = "texts.parquet"
+_DATA = (".parquet", ".json")
+"""Endings of the files of a corpus; no other is copied."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Wanted:
     arrays: Sequence[str] = (EVERY_ARRAY,)
     """Names of arrays, or patterns of them: `hidden/3`, `hidden/*`."""
     corpus: str | None = None
-    """A task's name, or `corpus/<key>`: only segments that hold its texts, whole."""
+    """A task's name, or `corpus/<key>`: only segments that hold its texts, whole, and the corpus itself."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Copied:
     target: str
     store_id: str
     plan: TransferPlan
+    corpus: ArtifactRef | None = None
+    """The corpus that was named; its texts, examples and labels are copied with the features."""
 
     def as_json(self) -> dict[str, Any]:
         """All of it, for programs."""
@@ -65,6 +72,7 @@ class Copied:
             "n_cells_lacking": plan.n_lacking,
             "n_cells_damaged": sum(len(s.damaged) for s in plan.segments),
             "bytes": plan.n_bytes,
+            "corpus": None if self.corpus is None else str(self.corpus),
         }
 
 
@@ -74,33 +82,48 @@ def copy_between(
     wanted: Wanted,
     progress: Callable[[str], Progress],
     busy: Literal["end", "wait"] = "end",
+    form: Literal["home", "dataset"] = "home",
 ) -> Copied:
-    """Copy what the home `target` lacks of what is wanted of the home `source`. Raises as `transfer`, and as
-    `chosen_part`."""
-    part = chosen_part(source, target, wanted)
+    """Copy what the home `target` lacks of what is wanted of the home `source`.
+
+    As a `dataset`, the target gets a card for the hub, too. Raises as `transfer`, `copy_corpus` and
+    `chosen_part`.
+    """
+    part, corpus = chosen_part(source, target, wanted, form)
     label = f"copy features/{part.source.store_id[:12]}"
-    return _copied(source, target, transfer(part, target, progress(label), busy))
+    plan = transfer(part, target, progress(label), busy)
+    if corpus is not None:
+        copy_corpus(source, target, corpus)
+    if form == "dataset":
+        write_card(target)
+    return _copied(source, target, plan, corpus)
 
 
-def would_copy(source: Path, target: Path, wanted: Wanted) -> Copied:
+def would_copy(
+    source: Path, target: Path, wanted: Wanted, form: Literal["home", "dataset"] = "home"
+) -> Copied:
     """What `copy_between` would copy; writes nothing."""
-    return _copied(source, target, plan_transfer(chosen_part(source, target, wanted), target))
+    part, corpus = chosen_part(source, target, wanted, form)
+    return _copied(source, target, plan_transfer(part, target), corpus)
 
 
-def _copied(source: Path, target: Path, plan: TransferPlan) -> Copied:
+def _copied(source: Path, target: Path, plan: TransferPlan, corpus: ArtifactRef | None) -> Copied:
     return Copied(
         public_name(source.absolute()),
         public_name(target.absolute()),
         plan.part.source.store_id,
         plan,
+        corpus,
     )
 
 
-def chosen_part(source: Path, target: Path, wanted: Wanted) -> StorePart:
-    """The part of a store that is wanted.
+def chosen_part(
+    source: Path, target: Path, wanted: Wanted, form: Literal["home", "dataset"] = "home"
+) -> tuple[StorePart, ArtifactRef | None]:
+    """The part of a store that is wanted, and the corpus that was named.
 
     Raises:
-        InputError: both homes are the same, or a name fits several.
+        InputError: both homes are the same, or a name fits several, or the part is too large for the hub.
         NotFoundError: a name fits nothing.
         CorruptDataError: the store cannot be opened, or is damaged.
     """
@@ -108,9 +131,52 @@ def chosen_part(source: Path, target: Path, wanted: Wanted) -> StorePart:
         raise InputError(
             f"both homes are {public_name(source.absolute())}; name another one to copy from or to"
         )
-    store = chosen_store(source, wanted.store)
-    digests = None if wanted.corpus is None else _digests(source, wanted.corpus)
-    return part_of(store, wanted.arrays, digests)
+    store, artifacts = chosen_store(source, wanted.store), ArtifactStore(source)
+    corpus = None if wanted.corpus is None else _corpus(source, artifacts, wanted.corpus)
+    digests = None if corpus is None else _digests(artifacts.open(corpus) / _TEXTS)
+    part = part_of(store, wanted.arrays, digests)
+    if form == "dataset":
+        require_hub_limits(part, target)
+    return part, corpus
+
+
+def copy_corpus(source: Path, target: Path, ref: ArtifactRef) -> None:
+    """Copy a corpus, unless it is there: tables and JSON, each file against its checksum before and after.
+
+    Raises:
+        CorruptDataError: a file is not what the manifest says; nothing was published.
+        InputError: it was made by a version that names corpora in another way.
+    """
+    there, here = ArtifactStore(source), ArtifactStore(target)
+    if here.is_done(ref) and not here.problems(ref):
+        return
+    manifest = there.manifest(ref)
+    if odd := [name for name in manifest.files if PurePosixPath(name).name != name]:
+        raise CorruptDataError(
+            f"{ref} names the file {quoted(odd[0])}, which no corpus has; it was not copied"
+        )
+    folder = there.open(ref)
+    if manifest.spec.ref != ref:
+        raise InputError(
+            f"{ref} was made by a version of permafrost that names corpora in another way; its features were "
+            "copied, the corpus was not. Run its experiment here, which makes it anew"
+        )
+    if here.is_done(ref):
+        here.remove(ref)  # damaged
+    with here.publishing(manifest.spec, manifest.provenance) as draft:
+        draft.summary = manifest.summary
+        for name, record in manifest.files.items():
+            if not name.endswith(_DATA):
+                continue
+            path = draft.folder / name
+            shutil.copyfile(folder / name, path)
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != record.sha256:
+                raise CorruptDataError(
+                    f"{name} of {ref} did not arrive as its manifest says; nothing of the corpus was kept. "
+                    "Run the same command again"
+                )
 
 
 def chosen_store(home: Path, name: str | None) -> FeatureStore:
@@ -135,14 +201,12 @@ def chosen_store(home: Path, name: str | None) -> FeatureStore:
     )
 
 
-def _digests(home: Path, name: str) -> list[str]:
+def _digests(path: Path) -> list[str]:
     """Digests of the texts of a corpus."""
     # Imported here: Arrow takes a moment, and few copies are of a corpus.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    artifacts = ArtifactStore(home)
-    path = artifacts.open(_corpus(home, artifacts, name)) / _TEXTS
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
             column = file.read(["digest"], use_threads=False).column("digest")

@@ -25,8 +25,13 @@ _INSIDE_CHECKPOINTS = f"artifacts/*/{DRAFT_PREFIX}*-checkpoint/{DRAFT_PREFIX}*"
 def owner() -> str:
     """This process, for the name of a draft: `<place>.<pid>.<start>`; pids are reused, start times are
     not."""
-    started = _state_and_start(os.getpid())
-    return f"{_place()}.{os.getpid()}.{started[1] if started else 0}"
+    return _named(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _named(pid: int) -> str:
+    started = _state_and_start(pid)
+    return f"{_place()}.{pid}.{started[1] if started else 0}"
 
 
 def is_of_dead_process(draft: Path) -> bool:

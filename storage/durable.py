@@ -5,6 +5,7 @@ In a home that mirrors an object store every change is made there first.
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -217,6 +218,14 @@ def holds(path: Path, content: bytes) -> bool:
     """Whether the file exists with exactly this content."""
     try:
         return read_whole(path) == content
+    except (CorruptDataError, FileNotFoundError):
+        return False
+
+
+def holds_sha256(path: Path, sha256: str) -> bool:
+    """Whether the file exists with content of this digest."""
+    try:
+        return hashlib.sha256(read_whole(path)).hexdigest() == sha256
     except (CorruptDataError, FileNotFoundError):
         return False
 

@@ -32,6 +32,8 @@ class StoreBusyError(PermafrostError):
 
     writer: str = "another process"
     """Who, as far as it says so."""
+    elsewhere: bool = False
+    """Whether that is on another machine."""
 
 
 class DiskFullError(PermafrostError):

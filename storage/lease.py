@@ -103,7 +103,7 @@ class Lease:
                 f"it ends (--wait does), or use another --home. If that process is dead, the lease ends in "
                 f"{TTL_S - age:.0f} s. Nothing was changed"
             )
-            busy.writer = writer
+            busy.writer, busy.elsewhere = writer, holder["host"] != socket.gethostname()
             raise busy
         try:
             return self._put({"e_tag": meta["e_tag"]})

@@ -376,9 +376,10 @@ def open_reader(
             f"{len(unknown):,} of {len(digests):,} texts are not in store {store.store_id[:12]}: "
             f"{_first_of(unknown, digests, texts)}; extract them first"
         )
-    holes = [s for s in np.unique(where.segment).tolist() if array not in store.committed(s)]
+    there = store.committed_in(np.unique(where.segment).tolist())
+    holes = [segment for segment, arrays in there.items() if array not in arrays]
     if holes:
-        have = ", ".join(sorted(store.committed(holes[0]))) or "nothing"
+        have = ", ".join(sorted(there[holes[0]])) or "nothing"
         raise NotFoundError(
             f"{array} is missing in {len(holes)} segments of the store {store.store_id[:12]} (segment "
             f"{holes[0]} has {have}); extract it first"

@@ -274,6 +274,12 @@ class Replica:
             raise
         return True
 
+    def put_word(self, path: Path) -> None:
+        """Put an object of which it only counts that it is there; there is none in the replica."""
+        key = self.key_of(path)
+        with self._wire("write", key):
+            obstore.put(self._store, key, b"\n", use_multipart=False)
+
     def _content(self, key: str) -> bytes | None:
         """What an object holds; None if there is none."""
         with contextlib.suppress(FileNotFoundError, BaseError):

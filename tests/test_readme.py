@@ -27,6 +27,7 @@ RUN_BY_TESTS = {
     "uses a trained head",  # tests/flows/test_export_command.py
     "joins the tables of a corpus",  # tests/flows/test_store_tables.py
     "the tokenizer of a store",  # tests/flows/test_store_tables.py
+    "a folder for the hub",
     "pulls from another home",  # tests/flows/test_sharing.py
     "keeps a home small",  # tests/flows/test_retention.py
     "predicts",  # tests/flows/test_predict_command.py

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -24,6 +24,8 @@ from permafrost.flows.cli.common import (
 if TYPE_CHECKING:
     from permafrost.flows.sharing import Copied, Wanted
 
+HUB = "hf://"
+
 NameArgument = Annotated[
     str | None,
     typer.Argument(
@@ -39,7 +41,14 @@ ArraysFlag = Annotated[
 CorpusFlag = Annotated[
     str | None,
     typer.Option(
-        help="Only segments that hold texts of this task, or of corpus/<key>; they are copied whole."
+        help="Only segments that hold texts of this task, or of corpus/<key>; they are copied whole, and the "
+        "corpus with its labels."
+    ),
+]
+AsFlag = Annotated[
+    Literal["home", "dataset"],
+    typer.Option(
+        "--as", help="dataset: a folder with a card, to be uploaded to the Hugging Face hub."
     ),
 ]
 DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only say what would be copied.")]
@@ -58,6 +67,7 @@ def push(
     name: NameArgument = None,
     arrays: ArraysFlag = "*",
     corpus: CorpusFlag = None,
+    form: AsFlag = "home",
     dry_run: DryRunFlag = False,
     wait: WaitFlag = False,
     home: HomeFlag = DEFAULT_HOME,
@@ -65,12 +75,17 @@ def push(
 ) -> None:
     """Copy what another home lacks of a feature store, or of a part of it, to there."""
     source = existing_home(home)
-    _copy(source, home_folder(to), _wanted(name, arrays, corpus), dry_run, wait, json)
+    _copy(source, home_folder(to), _wanted(name, arrays, corpus), dry_run, wait, json, form)
 
 
 def pull(
     from_: Annotated[
-        str, typer.Option("--from", help="The other home: a folder or a URL.", show_default=False)
+        str,
+        typer.Option(
+            "--from",
+            help="The other home: a folder, a URL, or hf://datasets/OWNER/NAME.",
+            show_default=False,
+        ),
     ],
     name: NameArgument = None,
     arrays: ArraysFlag = "*",
@@ -81,7 +96,7 @@ def pull(
     json: JsonFlag = False,
 ) -> None:
     """Copy what this home lacks of another home's feature store, or of a part of it, to here."""
-    source = existing_home(from_)
+    source = _downloaded(from_) if from_.startswith(HUB) else existing_home(from_)
     _copy(source, home_folder(home), _wanted(name, arrays, corpus), dry_run, wait, json)
 
 
@@ -91,14 +106,26 @@ def _wanted(name: str | None, arrays: str, corpus: str | None) -> Wanted:
     return Wanted(name, tuple(a.strip() for a in arrays.split(",")), corpus)
 
 
+def _downloaded(name: str) -> Path:
+    from permafrost.flows.dataset_folder import downloaded
+
+    return existing_home(str(downloaded(name)))
+
+
 def _copy(
-    source: Path, target: Path, wanted: Wanted, dry_run: bool, wait: bool, json: bool
+    source: Path,
+    target: Path,
+    wanted: Wanted,
+    dry_run: bool,
+    wait: bool,
+    json: bool,
+    form: Literal["home", "dataset"] = "home",
 ) -> None:
     from permafrost.flows.engine.progress import Display, NodeProgress
     from permafrost.flows.sharing import copy_between, would_copy
 
     if dry_run:
-        done = would_copy(source, target, wanted)
+        done = would_copy(source, target, wanted, form)
     else:
         with Display(console) as display:
             done = copy_between(
@@ -107,6 +134,7 @@ def _copy(
                 wanted,
                 lambda label: NodeProgress(display, label),
                 "wait" if wait else "end",
+                form,
             )
     if json:
         emit({**done.as_json(), "dry_run": dry_run})
@@ -128,6 +156,8 @@ def _say(done: Copied, verb: str) -> None:
         f"{verb} {found['n_cells']:,} cells ({size(found['bytes'])}) of {found['n_segments']:,} segments "
         f"with {found['n_texts']:,} texts; {found['n_cells_present']:,} cells were there already"
     )
+    if found["corpus"] is not None:
+        say(f"and the texts, examples and labels of {found['corpus'][:19]}")
     if n := found["n_cells_damaged"]:
         say(f"{n:,} of them replace{'s' if n == 1 else ''} what was damaged there")
     if n := found["n_cells_lacking"]:

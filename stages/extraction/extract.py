@@ -10,10 +10,12 @@ however many texts there are. A batch that does not fit in memory is split, and 
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -32,7 +34,8 @@ from permafrost.storage.features.projections import has_projection, write_projec
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.segment_drafts import SealedSegment
 from permafrost.storage.features.segments import build_table, pack
-from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.store import DERIVED, FeatureStore, store_folder
+from permafrost.storage.features.turns import GIVE_WAY_S, Turn
 from permafrost.storage.features.waiting import writing_when_free
 from permafrost.storage.features.writing import StoreWriter, writing
 from permafrost.storage.paths import require_writable
@@ -40,6 +43,8 @@ from permafrost.storage.progress import Progress
 from permafrost.storage.replica import replica_of
 
 LoadBackbone = Callable[[], Backbone]
+COMMITTING = 4
+"""Threads that commit: flushes that wait for a disk side by side cost it little more than one."""
 
 
 @dataclass(frozen=True)
@@ -114,16 +119,25 @@ def extract(
         codec=target.codec,
         axes=axes,
     )
+    done, busy, computing = _Done(), runtime.busy, None
     try:
-        with _writer(store, runtime, progress) as writer:
-            # Only now: who has the backbone's GPU waits for no store.
-            pool = _pool(target, root, runtime, pool, load)
-            progress.start("extract", plan.n_tokens, "tokens")
-            cells = _laid_out(writer, target, texts, digests, runtime.block_texts)
-            done = _compute(writer, target, cells, runtime, pool, progress)
-            for k in target.projected_blocks:
-                if not has_projection(store, k):
-                    write_projection(store, k, *output_projection(load(), k))
+        while True:
+            with _writer(store, busy, progress) as writer:
+                if computing is None:
+                    # Only now: who has the backbone's GPU waits for no store.
+                    computing = _pool(target, root, runtime, pool, load)
+                progress.start("extract", max(plan.n_tokens - done.n_tokens, 0), "tokens")
+                turn = Turn(store)
+                cells = turn.items(_laid_out(writer, target, texts, digests, runtime.block_texts))
+                _compute(writer, target, cells, runtime, computing, progress, done)
+                for k in target.projected_blocks:
+                    if not has_projection(store, k):
+                        write_projection(store, k, *output_projection(load(), k))
+            if not turn.is_over:
+                break
+            progress.finish()
+            time.sleep(GIVE_WAY_S)
+            busy = "wait"
     finally:
         progress.finish()
     n_truncated = _n_truncated(store, digests, runtime.block_texts)
@@ -149,19 +163,21 @@ def recompute_cells(
     """
     total = sum(store.segment(s).n_tokens for s in cells)
     try:
-        with _writer(store, runtime, progress) as writer:
+        with _writer(store, runtime.busy, progress) as writer:
             pool = _pool(target, store.root, runtime, pool, load or _loader(target, runtime))
             progress.start("repair", total, "tokens")
-            return _compute(writer, target, cells.items(), runtime, pool, progress).n_tokens
+            done = _Done()
+            _compute(writer, target, cells.items(), runtime, pool, progress, done)
+            return done.n_tokens
     finally:
         progress.finish()
 
 
 def _writer(
-    store: FeatureStore, runtime: ExtractRuntime, progress: Progress
+    store: FeatureStore, busy: Literal["end", "wait"], progress: Progress
 ) -> contextlib.AbstractContextManager[StoreWriter]:
-    """The store's writer; waits for another one if `runtime` says so."""
-    return writing(store) if runtime.busy == "end" else writing_when_free(store, progress)
+    """The store's writer; waits for another one if it is to."""
+    return writing(store) if busy == "end" else writing_when_free(store, progress)
 
 
 class _Done:
@@ -174,7 +190,8 @@ class _Done:
         """Padded tokens from which on batches were split, as they ran out of memory."""
 
     def add(self, sealed: SealedSegment) -> None:
-        self._segments[sealed.segment] = len(sealed.cells), sealed.n_tokens
+        n_cells = len(sealed.cells.keys() - set(DERIVED))
+        self._segments[sealed.segment] = n_cells, sealed.n_tokens
         if (split := sealed.provenance.get(SPLIT_FROM)) is not None:
             self.split_from = min(int(split), self.split_from or int(split))
 
@@ -201,26 +218,24 @@ def _compute(
     runtime: ExtractRuntime,
     pool: SegmentPool,
     progress: Progress,
-) -> _Done:
+    done: _Done,
+) -> None:
     """Have the cells of each segment computed, and commit them as they come back."""
     given: list[int] = []
-    done = _Done()
 
     def tasks() -> Iterator[SegmentTask]:
         for number, arrays in cells:
             given.append(number)
             yield task_of(writer.assign(number, arrays), target, runtime)
 
-    # Commits wait for the disk, so they have a thread of their own.
-    with (
-        DiskThread() as commits,
-        contextlib.closing(pool.compute(tasks(), progress)) as sealed_segments,
-    ):
+    # Commits wait for the disk, so they have threads of their own: a segment always the same one.
+    with contextlib.ExitStack() as stack:
+        commits = [stack.enter_context(DiskThread()) for _ in range(COMMITTING)]
+        sealed_segments = stack.enter_context(contextlib.closing(pool.compute(tasks(), progress)))
         for sealed in sealed_segments:
-            commits.submit(partial(writer.commit, sealed))
+            commits[sealed.segment % COMMITTING].submit(partial(writer.commit, sealed))
             done.add(sealed)
     assert all(number in done for number in given), "the pool lost a segment"
-    return done
 
 
 def _pool(
@@ -297,7 +312,7 @@ def _add_missing_texts(
         return
     measured = measure(target, [texts[i] for i in new.tolist()])
     for indices in pack(measured.lengths, store.record.axes):
-        number = store.n_slots()
+        number = writer.next_number()
         table = build_table(
             number,
             store.record.axes,

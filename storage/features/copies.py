@@ -8,7 +8,7 @@ from permafrost.storage.durable import is_there, read_whole, rewrite, write_dura
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.receipts import read_receipt
 from permafrost.storage.features.record import keep_record, read_copy
-from permafrost.storage.features.segments import segment_path, table_copy
+from permafrost.storage.features.segments import segment_path, table_copies, table_copy
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.replica import fetch_missing, replica_of
 
@@ -17,11 +17,13 @@ def keep_copies(store: FeatureStore) -> None:
     """Write the copies that are missing or differ; stores of earlier versions have none. Call it as the lease
     holder. A table is copied only if the segment's receipts confirm it."""
     keep_record(store.root, store.record)
+    if replica_of(store.root) is not None:
+        return  # on an object store only tables written together with a copy have one
+    copies = table_copies(store.root)
     for number in store.tables():
-        copy = table_copy(store.root, number)
-        if is_there(copy) or replica_of(copy) is not None:
-            # On an object store only tables written together with a copy have one.
+        if number in copies:
             continue
+        copy = table_copy(store.root, number)
         with contextlib.suppress(CorruptDataError, FileNotFoundError):
             content = read_whole(segment_path(store.root, number))
             if hashlib.sha256(content).hexdigest() in committed_tables(store, number):

@@ -53,7 +53,7 @@ def write_groups(store: FeatureStore, without: Collection[str] = ()) -> None:
 
 def completeness(store: FeatureStore) -> dict[str, list[bool]]:
     """For each array, whether its cell in each segment is complete; also for those that were dropped."""
-    by_segment = {s: store.committed(s) for s in store.tables()}
+    by_segment = store.committed_in(store.tables())
     arrays = in_order(set(store.declared()).union(*by_segment.values()))
     n = store.n_slots()
     return {a: [a in by_segment.get(s, ()) for s in range(n)] for a in arrays}

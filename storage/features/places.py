@@ -1,7 +1,9 @@
 """Locating texts by content digest, with digests as bytes, sorted once per segment."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +68,10 @@ class _Run:
         pairs = ((getattr(self, f.name), getattr(later, f.name)) for f in fields(self))
         return _Run(*(np.concatenate(pair) for pair in pairs))._sorted()
 
+    def only(self, which: NDArray[np.bool_]) -> "_Run":
+        """Some of these texts."""
+        return _Run(*(getattr(self, f.name)[which] for f in fields(self)))
+
     def _sorted(self) -> "_Run":
         order = np.argsort(self.head, kind="stable")
         return _Run(*(getattr(self, f.name)[order] for f in fields(self)))
@@ -114,6 +120,28 @@ class Places:
             later = runs.pop()
             runs.append(runs.pop().merged(later))
         return Places((*self.segments, number), tuple(runs))
+
+    def first(self, n: int) -> "Places":
+        """The places in the first `n` segments only."""
+        last = self.segments[n - 1] if n else -1
+        runs = (run.only(run.segment <= last) for run in self.runs)
+        return Places(self.segments[:n], tuple(run for run in runs if len(run)))
+
+    def packed(self) -> dict[str, NDArray[Any]]:
+        """All but the numbers of the segments as arrays, for `unpacked`."""
+        columns = {f.name: [getattr(run, f.name) for run in self.runs] for f in fields(_Run)}
+        return {
+            "runs": np.array([len(run) for run in self.runs], np.int64),
+            **{name: np.concatenate(parts) for name, parts in columns.items() if parts},
+        }
+
+    @classmethod
+    def unpacked(cls, segments: tuple[int, ...], arrays: Mapping[str, NDArray[Any]]) -> "Places":
+        """The inverse of `packed`. Raises: KeyError: an array is not there."""
+        ends = np.cumsum(arrays["runs"]).tolist()
+        parts = (slice(a, b) for a, b in pairwise([0, *ends]))
+        runs = (_Run(*(arrays[f.name][part] for f in fields(_Run))) for part in parts)
+        return cls(segments, tuple(runs))
 
     def find(self, digests: Sequence[str]) -> Locations:
         """The locations of the texts with these digests."""

@@ -138,8 +138,9 @@ def _corrected(root: Path, record: StoreRecord) -> StoreRecord:
 def _layouts(store: FeatureStore) -> dict[str, tuple[_Layout, _Layout]]:
     """For each array the layout in the record, and that of a committed shard."""
     layouts: dict[str, tuple[_Layout, _Layout]] = {}
-    for number in [*store.tables(), *store.lost_tables()]:
-        for array in sorted(store.committed(number).difference(layouts)):
+    committed = store.committed_in([*store.tables(), *store.lost_tables()])
+    for number, there in committed.items():
+        for array in sorted(there.difference(layouts)):
             try:
                 spec, receipt = store.spec(array), read_receipt(store.root, number, array)
             except (NotFoundError, CorruptDataError, FileNotFoundError):

@@ -1,8 +1,10 @@
 """Receipts: written last for a cell (segment x array), and the only proof that it is complete."""
 
+import contextlib
 import math
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,8 @@ from permafrost.storage.durable import remove, write_durably
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.shard import ShardSeal
 from permafrost.storage.sealed import read_sealed, sealed_bytes
+
+_RECEIPT = ".json"
 
 
 class Statistics(BaseModel):
@@ -138,15 +142,42 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
 
 def committed_arrays(root: Path, segment: int) -> frozenset[str]:
     """Names of the arrays that have a receipt in a segment."""
-    folder = root / "receipts" / f"{segment:06d}"
-    try:
-        return frozenset(
-            path.relative_to(folder).with_suffix("").as_posix()
-            for path in folder.rglob("*.json")
-            if not path.name.startswith(".")
-        )
-    except FileNotFoundError:  # of a store that is being removed
-        return frozenset()
+    return listed_receipts(root, segment).arrays
+
+
+class ListedReceipts(NamedTuple):
+    """The receipts of a segment, as they were listed."""
+
+    folders: tuple[str, ...]
+    """Below the segment's receipts; the first one has an empty name."""
+    marks: tuple[int, ...]
+    """Three numbers for each folder, taken before it was listed; see `marks_of_folder`."""
+    arrays: frozenset[str]
+
+
+def listed_receipts(root: Path, segment: int) -> ListedReceipts:
+    """List the receipts of a segment; there are none in what cannot be listed."""
+    base = f"{root}/receipts/{segment:06d}/"
+    folders, marks, arrays = [""], list[int](), list[str]()
+    for inside in folders:  # which grows
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            marks += marks_of_folder(base + inside)
+            with os.scandir(base + inside) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.name.endswith(_RECEIPT):
+                        arrays.append(inside + entry.name.removesuffix(_RECEIPT))
+                    elif entry.is_dir(follow_symlinks=False):
+                        folders.append(f"{inside}{entry.name}/")
+    return ListedReceipts(tuple(folders), tuple(marks), frozenset(arrays))
+
+
+def marks_of_folder(folder: str, inside: int | None = None) -> tuple[int, int, int]:
+    """Inode and times of a folder, which change when something in it comes or goes; `inside` is the
+    descriptor of the folder that its name is relative to."""
+    s = os.stat(folder, dir_fd=inside)
+    return s.st_ino, s.st_mtime_ns, s.st_ctime_ns
 
 
 def revoke_receipt(root: Path, segment: int, array: str) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from permafrost.storage.drafts import owner
 from permafrost.storage.errors import CorruptDataError, PermafrostError
-from permafrost.storage.features.layout import widen
+from permafrost.storage.features.layout import TEXT_OF_TOKEN, widen
 from permafrost.storage.features.receipts import Statistics, measure
 from permafrost.storage.features.shard import ShardSeal, ShardWriter
 from permafrost.storage.features.store import FeatureStore
@@ -34,6 +35,8 @@ class Assignment:
     """Of the segment's table, which says how many rows there are."""
     n_tokens: int
     arrays: tuple[str, ...]
+    derived: tuple[str, ...] = ()
+    """Arrays that follow from the table; the draft writes them by itself."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class SegmentDraft:
             )
         name = f"{assignment.segment:06d}-{owner()}-{uuid.uuid4().hex[:8]}"
         self._folder = assignment.drafts / name
-        self._statistics = dict.fromkeys(assignment.arrays, Statistics())
+        arrays = (*assignment.derived, *assignment.arrays)
+        self._statistics = dict.fromkeys(arrays, Statistics())
         self._writers: dict[str, ShardWriter] = {}
         self._is_open = True
         try:
@@ -97,8 +101,10 @@ class SegmentDraft:
                 f"home. Nothing was written"
             ) from error
         try:
-            for array in assignment.arrays:
+            for array in arrays:
                 self._writers[array] = self._opened(array)
+            for array in assignment.derived:
+                self.append(array, self._derived(array))
         except BaseException:
             self.abandon()
             raise
@@ -116,6 +122,11 @@ class SegmentDraft:
             codec=self._store.record.codec,
             fill=spec.fill,
         )
+
+    def _derived(self, array: str) -> NDArray[Any]:
+        assert array == TEXT_OF_TOKEN.name, f"{array} does not follow from a table"
+        rows = np.repeat(self._segment.table.column("text_row").to_numpy(), self._segment.lengths)
+        return rows.astype(TEXT_OF_TOKEN.storage)
 
     def append(self, array: str, rows: NDArray[Any], statistics: Statistics | None = None) -> None:
         """Append the next rows of `array`, in the storage dtype; statistics are measured if not given."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,21 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
+class SegmentLayout:
+    """How many rows a segment has, without its texts."""
+
+    number: int
+    sha256: str
+    """Of its table."""
+    n_texts: int
+    n_tokens: int
+
+    def rows(self, axis: str) -> int:
+        """Rows used on `axis`."""
+        return self.n_tokens if axis == "token" else self.n_texts
+
+
+@dataclass(frozen=True)
 class Segment:
     """The texts of one segment, in the order of their tokens."""
 
@@ -56,6 +72,11 @@ class Segment:
         """Number of token slots used."""
         return int(self.lengths.sum())
 
+    @property
+    def layout(self) -> SegmentLayout:
+        """Its rows."""
+        return SegmentLayout(self.number, self.sha256, self.n_texts, self.n_tokens)
+
     def rows(self, axis: str) -> int:
         """Rows used on `axis`."""
         return self.n_tokens if axis == "token" else self.n_texts
@@ -70,6 +91,21 @@ def table_copy(root: Path, number: int) -> Path:
     """The path of the copy of a segment's table; stores of earlier versions get it when they are next
     written."""
     return root / "copies" / f"{number:06d}.parquet"
+
+
+def numbered_tables(folder: Path) -> set[int]:
+    """The numbers of the tables in a folder, which need not be there."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 Path makes 10^5 paths of them
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return set()
+    parts = (name.partition(".") for name in names)
+    return {int(n) for n, _, suffix in parts if n.isdigit() and suffix == "parquet"}
+
+
+def table_copies(root: Path) -> set[int]:
+    """Numbers of the segments whose table has a copy."""
+    return numbered_tables(root / "copies")
 
 
 def build_table(

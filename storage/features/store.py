@@ -35,7 +35,14 @@ from permafrost.storage.features.record import (
     read_record,
     record_path,
 )
-from permafrost.storage.features.segments import Segment, read_segment
+from permafrost.storage.features.seen import (
+    WORTH,
+    SeenReceipts,
+    keep_tables,
+    marks_of_tables,
+    seen_tables,
+)
+from permafrost.storage.features.segments import Segment, numbered_tables, read_segment
 from permafrost.storage.features.shard import ShardRows
 from permafrost.storage.replica import public_name
 
@@ -60,6 +67,7 @@ class FeatureStore:
         self._sha256: dict[int, str] = {}
         """SHA-256 of the table of every segment read so far."""
         self._shards: dict[tuple[int, str], ShardRows] = {}
+        self._receipts = SeenReceipts(root)
 
     @classmethod
     def create_or_open(
@@ -127,6 +135,7 @@ class FeatureStore:
         self._places = Places()
         self._sha256.clear()
         self._shards.clear()
+        self._receipts = SeenReceipts(self.root)
 
     def require_there(self) -> None:
         """Raises: RemovedError: the store was removed since it was opened."""
@@ -172,8 +181,7 @@ class FeatureStore:
 
     def tables(self) -> list[int]:
         """Numbers of the segments whose table is there, ascending."""
-        folder = self.root / "segments"
-        return sorted(int(p.stem) for p in folder.glob("*.parquet") if p.stem.isdigit())
+        return sorted(numbered_tables(self.root / "segments"))
 
     def lost_tables(self) -> list[int]:
         """Numbers of the segments that have receipts and no table, ascending."""
@@ -183,7 +191,11 @@ class FeatureStore:
         return [s for s in sorted(used.difference(self.tables())) if self.committed(s)]
 
     def _used(self) -> set[int]:
-        return {int(p.name) for p in self.root.glob("receipts/[0-9]*") if p.name.isdigit()}
+        try:
+            names = os.listdir(self.root / "receipts")  # noqa: PTH208 Path makes 10^5 paths of them
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return set()
+        return {int(name) for name in names if name.isdigit()}
 
     def n_slots(self) -> int:
         """One more than the highest segment number ever used; numbers of dropped segments are not reused."""
@@ -239,9 +251,13 @@ class FeatureStore:
         """Arrays whose cell in `segment` is complete."""
         return committed_arrays(self.root, segment)
 
+    def committed_in(self, segments: Iterable[int]) -> dict[int, frozenset[str]]:
+        """As `committed`, for many segments at once."""
+        return self._receipts.of(list(segments))
+
     def arrays(self) -> list[str]:
         """All extracted arrays that have at least one committed cell, in the order of their numbers."""
-        found = set[str]().union(*(self.committed(s) for s in self.segments()))
+        found = set[str]().union(*self.committed_in(self.segments()).values())
         return in_order(found.difference(DERIVED))
 
     def metadata_paths(self) -> dict[str, Path]:
@@ -274,21 +290,39 @@ class FeatureStore:
         if places.segments != tuple(numbers[: len(places.segments)]):
             # A segment has been dropped or restored since.
             places = Places()
-        for number in numbers[len(places.segments) :]:
+        many = len(numbers) - len(places.segments) >= WORTH
+        marks = marks_of_tables(self.root, numbers) if many else {}
+        if many and not places.segments and (seen := seen_tables(self.root, marks)) is not None:
+            places = seen.places
+            self._sha256.update(seen.sha256)
+        new = numbers[len(places.segments) :]
+        for number in new:
             places = places.adding(number, self._read(number, PLACE).table)
         self._places = places
+        if len(new) >= WORTH:
+            keep_tables(self.root, marks, places, self._sha256)
         return places.find(digests)
+
+    def added(self, segment: Segment) -> None:
+        """A segment has just been written: it need not be read to locate its texts."""
+        last = self._places.segments[-1] if self._places.segments else -1
+        self._sha256[segment.number] = segment.sha256
+        if segment.number == last + 1:
+            self._places = self._places.adding(segment.number, segment.table)
+
+    def remember(self) -> None:
+        """Keep what was read of a large store for the next process that opens it."""
+        if len(self._places.segments) >= WORTH:
+            marks = marks_of_tables(self.root, self._places.segments)
+            keep_tables(self.root, marks, self._places, self._sha256)
 
     def missing_cells(
         self, segments: Iterable[int], arrays: Sequence[str]
     ) -> dict[int, tuple[str, ...]]:
         """For each segment, those of `arrays` (and of token ids and spans) without a receipt."""
         wanted = (*ALWAYS, *arrays)
-        cells = {
-            s: tuple(a for a in wanted if a not in have)
-            for s in segments
-            for have in [self.committed(s)]
-        }
+        committed = self.committed_in(segments)
+        cells = {s: tuple(a for a in wanted if a not in have) for s, have in committed.items()}
         return {s: names for s, names in cells.items() if names}
 
     def shard_path(self, segment: int, array: str) -> Path:

@@ -147,7 +147,7 @@ def _laid_out(writer: StoreWriter, source: FeatureStore, plan: SegmentPlan) -> i
             f"{problem}; run 'permafrost verify {source.store_id[:12]}' in the home that it is from. What "
             "was copied before stays"
         )
-    number = writer.store.n_slots()
+    number = writer.next_number()
     return writer.add_segment(_renumbered(segment, number, axes), number).number
 
 

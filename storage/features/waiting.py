@@ -5,12 +5,11 @@ import time
 from collections.abc import Generator
 
 from permafrost.storage.errors import StoreBusyError
+from permafrost.storage.features import turns
 from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.turns import no_longer_wanted, say_wanted
 from permafrost.storage.features.writing import StoreWriter, writing
 from permafrost.storage.progress import Progress
-
-LOOK_S = 1.0
-"""How often to see whether a store is free."""
 
 
 @contextlib.contextmanager
@@ -27,8 +26,12 @@ def writing_when_free(store: FeatureStore, progress: Progress) -> Generator[Stor
                     progress.start("wait", 0, "")
                 waited = True
                 progress.advance(0, f"waiting for {error.writer}, which writes the feature store")
-                time.sleep(LOOK_S)
+                if error.elsewhere:
+                    # Here it may have the GPU, and keep it.
+                    say_wanted(store)
+                time.sleep(turns.LOOK_S)
         if waited:
             progress.finish()
+            no_longer_wanted(store)
             store.forget()  # what the other one has written is there now
         yield writer

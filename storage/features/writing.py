@@ -14,7 +14,6 @@ import socket
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from permafrost.storage.durable import (
@@ -22,6 +21,7 @@ from permafrost.storage.durable import (
     disk_errors_named,
     draft_path,
     holds,
+    holds_sha256,
     json_bytes,
     publish,
     remove_any,
@@ -31,7 +31,6 @@ from permafrost.storage.durable import (
 from permafrost.storage.errors import CorruptDataError, RemovedError, StoreBusyError
 from permafrost.storage.features.copies import keep_copies
 from permafrost.storage.features.groups import write_groups
-from permafrost.storage.features.layout import TEXT_OF_TOKEN
 from permafrost.storage.features.rebuilding import require_agreement
 from permafrost.storage.features.receipts import Receipt, write_receipt
 from permafrost.storage.features.record import has_record, read_record, record_path
@@ -41,7 +40,13 @@ from permafrost.storage.features.segment_drafts import (
     SealedSegment,
     SegmentDraft,
 )
-from permafrost.storage.features.segments import Segment, read_segment, write_segment
+from permafrost.storage.features.segments import (
+    Segment,
+    SegmentLayout,
+    read_segment,
+    segment_path,
+    write_segment,
+)
 from permafrost.storage.features.shard import unlike
 from permafrost.storage.features.store import ALWAYS, DERIVED, FeatureStore
 from permafrost.storage.lease import Lease
@@ -150,11 +155,24 @@ def _require_right(store: FeatureStore) -> None:
 def _remove_drafts(root: Path) -> None:
     """Remove what killed writers left behind; safe for the lease holder, as nothing that is still computed
     for one of them can be committed."""
-    for path in sorted(root.rglob(f"{DRAFT_PREFIX}*")):
+    for path in _drafts(root):
         if path.is_dir() and not path.is_symlink():
             _set_aside(path)
         else:
             remove_any(path)
+
+
+def _drafts(root: Path) -> list[Path]:
+    """Whatever is named like a draft, outermost first; `rglob` takes minutes for 10^5 segments."""
+    found, folders = list[Path](), [os.fspath(root)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith(DRAFT_PREFIX):
+                    found.append(Path(entry.path))
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    return found
 
 
 def _set_aside(folder: Path) -> None:
@@ -170,6 +188,15 @@ class StoreWriter:
         self.store, self._lease = store, lease
         self._drafts: Path | None = None
         """Folder of the drafts; created when the first cells are assigned."""
+        self._declared = False
+        self._next: int | None = None
+        self._assigned: dict[int, SegmentLayout] = {}
+
+    def next_number(self) -> int:
+        """The number of the next new segment."""
+        if self._next is None:
+            self._next = self.store.n_slots()
+        return self._next
 
     def require_lease(self) -> None:
         """Raises: StoreBusyError: another machine may hold the lease now; call it before every change."""
@@ -178,51 +205,58 @@ class StoreWriter:
 
     def add_segment(self, table: pa.Table, number: int) -> Segment:
         """Publish the layout of a new segment; all of its cells are missing until they are filled."""
-        assert number == self.store.n_slots(), f"segment {number} is not the next one"
+        assert number == self.next_number(), f"segment {number} is not the next one"
         self.require_lease()
-        return write_segment(self.store.root, number, table)
+        segment = write_segment(self.store.root, number, table)
+        self._next = number + 1
+        self._assigned[number] = segment.layout
+        self.store.added(segment)
+        return segment
 
     def declare(self, arrays: Sequence[str]) -> None:
         """Write the Zarr metadata of `arrays` and of the existing arrays so that it covers every segment.
 
         All arrays of an axis have the same length, or xarray would refuse to open them together.
         """
-        n_segments, there = self.store.n_slots(), self.store.declared()
-        for array in sorted({*ALWAYS, *DERIVED, *arrays, *self.store.arrays(), *there}):
+        self._next = n_segments = self.store.n_slots()
+        for array in sorted(
+            {*ALWAYS, *DERIVED, *arrays, *self.store.arrays(), *self.store.declared()}
+        ):
             path = self.store.zarr_path / array / "zarr.json"
             wanted = json_bytes(self.store.array_metadata(array, n_segments))
             if not holds(path, wanted):
                 rewrite(path, wanted)
-        self._derive()
         write_groups(self.store)
+        self._declared = True
 
     def _derive(self) -> None:
-        """Write what follows from the segment tables, for the segments that lack it."""
-        for number in self.store.tables():
-            missing = [a for a in DERIVED if a not in self.store.committed(number)]
-            if not missing:
+        """Write what follows from the tables of the segments that lack it."""
+        for number, committed in self.store.committed_in(self.store.tables()).items():
+            if committed.issuperset(DERIVED):
                 continue
             try:
                 segment = self.store.segment(number)
             except CorruptDataError:
                 continue  # told of by those who read it
-            if not segment.n_tokens:
-                continue
-            rows = np.repeat(segment.table.column("text_row").to_numpy(), segment.lengths)
-            with SegmentDraft(self.store, self.assign(number, missing), {}) as draft:
-                draft.append(TEXT_OF_TOKEN.name, rows.astype(TEXT_OF_TOKEN.storage))
-                self.commit(draft.seal())
+            if segment.n_tokens:
+                with SegmentDraft(self.store, self.assign(number, ()), {}) as draft:
+                    self.commit(draft.seal())
 
     def assign(self, segment: int, arrays: Sequence[str]) -> Assignment:
-        """Assign missing cells of a segment to whoever computes them, in this or in another process.
+        """Assign missing cells of a segment to whoever computes them, in this or in another process, and with
+        them what follows from its table and is missing.
 
         Raises:
             CorruptDataError: something else is in the place of a shard.
         """
-        committed = set(arrays) & self.store.committed(segment)
+        there = self.store.committed(segment)
+        committed = there.intersection(arrays)
         assert not committed, f"{sorted(committed)} of segment {segment} are already committed"
-        layout = self.store.segment(segment)
-        for array in arrays:
+        if segment not in self._assigned:
+            self._assigned[segment] = self.store.segment(segment).layout
+        layout = self._assigned[segment]
+        derived = tuple(a for a in DERIVED if a not in there and layout.n_tokens)
+        for array in (*derived, *arrays):
             path = self.store.shard_path(segment, array)
             with disk_errors_named(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,13 +271,14 @@ class StoreWriter:
             segment_sha256=layout.sha256,
             n_tokens=layout.n_tokens,
             arrays=tuple(arrays),
+            derived=derived,
         )
 
     def commit(self, sealed: SealedSegment) -> None:
         """Publish every shard of a sealed draft, then every receipt.
 
-        A cell that has been committed since (computed twice) stays as it is. May run in another thread than
-        the other methods.
+        A cell that has been committed since (computed twice) stays as it is. May run in other threads than
+        the other methods, but for each segment always in the same one.
 
         Raises:
             CorruptDataError: the draft is not there, not whole, or not one for this store, this segment or
@@ -251,8 +286,7 @@ class StoreWriter:
         """
         self.require_lease()
         root, number = self.store.root, sealed.segment
-        # Read from disk: the store's cache of segments belongs to the other thread.
-        segment = read_segment(root, number, ["n_tokens"])
+        segment = self._layout(number)
         committed = self.store.committed(number)
         due = {a: cell for a, cell in sealed.cells.items() if a not in committed}
         self._require_fitting(sealed, due, segment)
@@ -273,9 +307,17 @@ class StoreWriter:
         for cell in sealed.cells.values():
             shutil.rmtree(self._draft(cell).parent, ignore_errors=True)
 
+    def _layout(self, number: int) -> SegmentLayout:
+        """Of a segment's table as it is on the disk."""
+        known = self._assigned.get(number)
+        path = segment_path(self.store.root, number)
+        if known is not None and holds_sha256(path, known.sha256):
+            return known
+        return read_segment(self.store.root, number, ["n_tokens"]).layout
+
     def _receipt(
         self,
-        segment: Segment,
+        segment: SegmentLayout,
         array: str,
         cell: SealedCell,
         provenance: Mapping[str, str],
@@ -303,7 +345,7 @@ class StoreWriter:
         return self._drafts / cell.draft
 
     def _require_fitting(
-        self, sealed: SealedSegment, due: Mapping[str, SealedCell], segment: Segment
+        self, sealed: SealedSegment, due: Mapping[str, SealedCell], segment: SegmentLayout
     ) -> None:
         what = f"the draft of segment {sealed.segment} for the store {self.store.store_id[:12]}"
         end = "nothing of it was committed. Run the same command again"
@@ -332,15 +374,19 @@ class StoreWriter:
                 )
 
     def finish(self) -> None:
-        """Have the groups say what is complete now, and copy the tables that a killed writer left without a
-        receipt and so without a copy; unless the store was removed."""
+        """Write what follows from the tables where it is missing (if arrays were declared), have the groups
+        say what is complete now, and copy the tables that a killed writer left without a receipt and so
+        without a copy; unless the store was removed."""
         if not (has_record(self.store.root) and self.store.n_slots()):
             return
         # Whoever has taken the lease over writes them.
         with contextlib.suppress(StoreBusyError):
             self.require_lease()
+            if self._declared:
+                self._derive()
             write_groups(self.store)
             keep_copies(self.store)
+            self.store.remember()
 
     def close(self) -> None:
         """Remove the drafts that were not committed, and their folder: a process that still computes for this

@@ -11,7 +11,12 @@ from permafrost.flows.home import open_home
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import extract
-from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from permafrost.stages.extraction.target import (
+    ExtractConfig,
+    ExtractRuntime,
+    ExtractTarget,
+    resolve_target,
+)
 from permafrost.storage.features.layout import Axes
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
@@ -29,15 +34,20 @@ def corpus(n: int) -> list[str]:
     return list(found)
 
 
-def main(model: Path, url: str, n_texts: int) -> None:
-    """One extraction."""
+def target_of(model: Path) -> ExtractTarget:
+    """Four arrays of a backbone."""
     config = ExtractConfig(
         backbone=BackboneConfig(source=str(model)),
         capture=parse_capture("hidden=1-2,values=2,attention_rows=2"),
     )
+    return resolve_target(config)
+
+
+def main(model: Path, url: str, n_texts: int) -> None:
+    """One extraction."""
     texts = corpus(n_texts)
     extract(
-        resolve_target(config),
+        target_of(model),
         open_home(url, SilentProgress()),
         texts,
         [text_digest(t) for t in texts],

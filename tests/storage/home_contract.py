@@ -106,6 +106,24 @@ class HomeContract(ABC):
         assert_reads(store, small)
         assert verify(store, SilentProgress()) == []
 
+    def test_what_one_machine_began_another_ends(self, place: Place) -> None:
+        small = filled_store(place.seen_from("a"), N_TEXTS, arrays=("hidden/1",))
+        with writing(small.store) as writer, contextlib.suppress(ZeroDivisionError):
+            writer.declare(ARRAYS)
+            small.fill(writer, 0, ARRAYS[1:], np.random.default_rng(1))
+            raise ZeroDivisionError
+        (store,) = all_stores(place.seen_from("b"))
+        missing = store.missing_cells(store.segments(), ARRAYS)
+        assert missing == {s: ARRAYS[1:] for s in store.segments() if s}
+        there = SmallStore(store, small.texts, small.rows)
+        with writing(store) as writer:
+            for number, arrays in missing.items():
+                there.fill(writer, number, arrays, np.random.default_rng(2))
+        (store,) = all_stores(place.seen_from("c"))
+        assert store.missing_cells(store.segments(), ARRAYS) == {}
+        assert_reads(store, there)
+        assert verify(store, SilentProgress()) == []
+
     def test_a_second_writer_is_refused_and_may_write_afterwards(self, place: Place) -> None:
         small = filled_store(place.seen_from("a"), N_TEXTS)
         (other,) = all_stores(place.seen_from("b"))

@@ -23,9 +23,10 @@ PAGE = 50
 """Keys per page of a listing: small, so that paging is exercised."""
 
 
-Fault = Literal["500", "503", "stalled", "torn", "answer lost"]
-"""A status; no answer for STALL_S; half of the content, then the connection is closed; or the request is
-carried out and the connection closed without an answer."""
+Fault = Literal["500", "503", "stalled", "torn", "request torn", "answer lost", "twice"]
+"""A status; no answer for STALL_S; half of the answer, then the connection is closed; half of the request has
+come when it is closed, and nothing is carried out; it is carried out and the connection closed without an
+answer; or it comes twice, and the second answer is given."""
 STALL_S = 3.0
 
 
@@ -93,11 +94,14 @@ def _handler(state: ObjectServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         _fault: Fault | None = None
+        _is_silent = False
 
         def log_message(self, format: str, *args: object) -> None:
             """Stay quiet."""
 
         def _answer(self, code: int, body: bytes = b"", **headers: str) -> None:
+            if self._is_silent:
+                return
             if self._fault == "answer lost":
                 self.close_connection = True
                 return
@@ -130,6 +134,16 @@ def _handler(state: ObjectServer) -> type[BaseHTTPRequestHandler]:
             self._fault = state.fault(self.command, key)
             if self._fault == "stalled":
                 time.sleep(STALL_S)
+            if self._fault == "request torn":
+                self.close_connection = True
+                return
+            if self._fault == "twice":
+                self._is_silent = True
+                self._carry_out(key, query, body)
+                self._is_silent = False
+            self._carry_out(key, query, body)
+
+        def _carry_out(self, key: str, query: dict[str, str], body: bytes) -> None:
             with state.lock:
                 state.requests[self.command] += 1
                 state.requests[f"{self.command} {key}"] += 1

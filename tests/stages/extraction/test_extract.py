@@ -354,7 +354,7 @@ def test_a_second_writer_may_wait_and_then_computes_only_what_is_left(
     run = extraction("bert")
     target = run.target("hidden=1")
     store = run(list(TEXTS), target).store
-    monkeypatch.setattr("permafrost.storage.features.waiting.LOOK_S", 0.0)
+    monkeypatch.setattr("permafrost.storage.features.turns.LOOK_S", 0.0)
     first = ExitStack()
 
     def end_of_first() -> None:
