@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -67,6 +68,7 @@ class ObjectServer:
         return tag_of(content)
 
 
+@lru_cache(maxsize=1024)
 def tag_of(content: bytes) -> str:
     """Entity tag."""
     return f'"{hashlib.md5(content).hexdigest()}"'
@@ -121,7 +123,10 @@ def _handler(state: ObjectServer) -> type[BaseHTTPRequestHandler]:
 
         def _parse(self) -> tuple[str, dict[str, str], bytes]:
             url = urlsplit(self.path)
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            n_bytes = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(n_bytes)
+            if len(body) < n_bytes:
+                raise ConnectionError("the client has gone in the middle of a request")
             query = {k: v[0] for k, v in parse_qs(url.query, keep_blank_values=True).items()}
             return unquote(url.path).lstrip("/"), query, body
 

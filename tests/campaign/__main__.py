@@ -1,0 +1,117 @@
+"""Faults on purpose, counted: `python -m tests.campaign --only kills --n 500 --folder build/campaign`.
+
+Each trial draws what happens from the seed, the fault and its number, and adds a line to `log.jsonl` in the
+folder; the same command goes on where it was stopped. Exit code 1 if a trial has failed.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from markupsafe import Markup
+
+from permafrost.stages.report import canvas
+from tests.campaign.homes import Homes, make_homes
+from tests.campaign.kills import kills
+from tests.campaign.log import Log
+
+Trial = Callable[[int, random.Random], dict[str, Any] | None]
+"""Does the trial of a number; returns what is counted, by name, under `counts`, and what else the log is to
+hold, or None if there is no trial of that number. Raises AssertionError."""
+
+
+@contextmanager
+def _kills(homes: Homes, folder: Path) -> Iterator[Trial]:
+    with kills(homes, folder) as found:
+        yield lambda number, rng: found.trial(rng)
+
+
+FAULTS: dict[str, tuple[Callable[[Homes, Path], AbstractContextManager[Trial]], str, int]] = {
+    "kills": (_kills, "kills", 500),
+}
+"""By name: trials, what of their counts is to reach a number, and that number."""
+
+
+def main() -> int:
+    """Run the trials that are left."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=FAULTS, default=[*FAULTS])
+    parser.add_argument("--n", type=int, help="how many of each; by default as in FAULTS")
+    parser.add_argument("--folder", type=Path, default=Path("build/campaign"))
+    parser.add_argument("--summary", action="store_true", help="only say what the log has")
+    asked = parser.parse_args()
+    folder = asked.folder.absolute()
+    log = Log(folder / "log.jsonl")
+    if not asked.summary:
+        _prepare()
+        homes = make_homes(folder / "homes")
+        for fault in asked.only:
+            _run(fault, asked.seed, asked.n, homes, folder, log)
+    sys.stdout.write(log.summary() + "\n")
+    return int(any(e["failure"] for f in asked.only for e in log.entries(f, asked.seed)))
+
+
+def _prepare() -> None:
+    """One thread, as this process forks; no pictures and no waiting for the disk, which take longest and
+    which no fault here touches."""
+    torch.set_num_threads(1)
+    canvas.png = lambda figure: b"\x89PNG\r\n\x1a\n"
+    canvas.svg = lambda *_: canvas.InlineSvg(Markup("<svg/>"))
+    os.fsync = lambda fd: os.fstat(fd)
+
+
+def _run(fault: str, seed: int, n: int | None, homes: Homes, folder: Path, log: Log) -> None:
+    trials, counted, default = FAULTS[fault]
+    wanted = default if n is None else n
+    done = log.entries(fault, seed)
+    left = wanted - sum(e.get("counts", {}).get(counted, 0) for e in done)
+    number = len(done)
+    work = folder / fault
+    shutil.rmtree(work, ignore_errors=True)
+    with trials(homes, work) as trial:
+        while left > 0:
+            began, failure, found = time.monotonic(), None, dict[str, Any]()
+            try:
+                answer = trial(number, random.Random(f"{seed} {fault} {number}"))
+                if answer is None:
+                    return
+                found = answer
+            except AssertionError as error:
+                failure = str(error) or traceback.format_exc()
+            log.add(
+                {
+                    "fault": fault,
+                    "seed": seed,
+                    "trial": number,
+                    "failure": failure,
+                    "seconds": round(time.monotonic() - began, 1),
+                    "commit": _COMMIT,
+                    **found,
+                }
+            )
+            left -= found.get("counts", {}).get(counted, 0)
+            number += 1
+
+
+def _commit() -> str:
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip()
+
+
+_COMMIT = _commit()
+
+if __name__ == "__main__":
+    sys.exit(main())
