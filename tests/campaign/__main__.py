@@ -13,31 +13,50 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from markupsafe import Markup
 
 from permafrost.stages.report import canvas
+from tests.campaign import writers
+from tests.campaign.bucket import bucket
+from tests.campaign.disks import Disks
 from tests.campaign.homes import Homes, make_homes
 from tests.campaign.kills import kills
 from tests.campaign.log import Log
 
+EVERY = 1_000_000
+"""As many as there are."""
 Trial = Callable[[int, random.Random], dict[str, Any] | None]
 """Does the trial of a number; returns what is counted, by name, under `counts`, and what else the log is to
 hold, or None if there is no trial of that number. Raises AssertionError."""
 
 
 @contextmanager
-def _kills(homes: Homes, folder: Path) -> Iterator[Trial]:
+def _kills(homes: Homes, folder: Path, seed: int) -> Iterator[Trial]:
     with kills(homes, folder) as found:
         yield lambda number, rng: found.trial(rng)
 
 
-FAULTS: dict[str, tuple[Callable[[Homes, Path], AbstractContextManager[Trial]], str, int]] = {
+def _disks(fault: Literal["full", "forbidden"], homes: Homes, folder: Path, seed: int) -> Trial:
+    return Disks(homes, folder, fault, seed).trial
+
+
+@contextmanager
+def _writers(homes: Homes, folder: Path, seed: int) -> Iterator[Trial]:
+    known = shutil.copytree(os.environ["PERMAFROST_CACHE"], folder / "known")
+    with bucket() as server:
+        yield lambda number, rng: writers.trial(homes, folder / "trial", server, known, number, rng)
+
+
+FAULTS: dict[str, tuple[Callable[[Homes, Path, int], AbstractContextManager[Trial]], str, int]] = {
     "kills": (_kills, "kills", 500),
+    "full": (lambda *a: nullcontext(_disks("full", *a)), "faults", EVERY),
+    "forbidden": (lambda *a: nullcontext(_disks("forbidden", *a)), "faults", EVERY),
+    "writers": (_writers, "starts", 140),
 }
 """By name: trials, what of their counts is to reach a number, and that number."""
 
@@ -79,7 +98,8 @@ def _run(fault: str, seed: int, n: int | None, homes: Homes, folder: Path, log: 
     number = len(done)
     work = folder / fault
     shutil.rmtree(work, ignore_errors=True)
-    with trials(homes, work) as trial:
+    work.mkdir()
+    with trials(homes, work, seed) as trial:
         while left > 0:
             began, failure, found = time.monotonic(), None, dict[str, Any]()
             try:
@@ -100,7 +120,7 @@ def _run(fault: str, seed: int, n: int | None, homes: Homes, folder: Path, log: 
                     **found,
                 }
             )
-            left -= found.get("counts", {}).get(counted, 0)
+            left -= found.get("counts", {}).get(counted, 0) if failure is None else 1
             number += 1
 
 

@@ -1,4 +1,4 @@
-"""The tests' object store in a process of its own, as who forks has one thread; a pipe tells what it holds."""
+"""The tests' object store in a process of its own, as who forks has one thread."""
 
 import hashlib
 import json

@@ -35,8 +35,12 @@ class Ended:
 
     @property
     def tail(self) -> str:
-        """The last of what it said, for a message."""
-        return self.said[-2000:]
+        """The last of what it said, for a message; of a traceback the lines of our own code."""
+        lines = self.said.strip().splitlines()
+        if "Traceback" not in self.said:
+            return "\n".join(lines[-6:])
+        ours = [line.strip() for line in lines if "/permafrost/" in line]
+        return "\n".join([*ours[-6:], *lines[-2:]])
 
 
 class Child:

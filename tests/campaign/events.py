@@ -18,8 +18,8 @@ _NAMES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.l
 _MAKING = {"open", "os.mkdir", "os.fsync"}
 """Events for which a full disk has no room, each time; a rename finds none only if it is the first."""
 
-At = Callable[[int, str], None]
-"""Told the number of an event, from 1, and its name, before it happens; may raise or kill."""
+At = Callable[[int, str, str], None]
+"""Told the number of an event, from 1, its name and its file, before it happens; may raise or kill."""
 
 
 def watch(folders: tuple[Path, ...], at: At) -> None:
@@ -28,11 +28,11 @@ def watch(folders: tuple[Path, ...], at: At) -> None:
     below = tuple(f"{folder}/" for folder in folders)
     count, busy = 0, False
 
-    def tell(name: str) -> None:
+    def tell(name: str, path: str) -> None:
         nonlocal count, busy
         count, busy = count + 1, True
         try:
-            at(count, name)
+            at(count, name, path)
         finally:
             busy = False
 
@@ -50,12 +50,12 @@ def watch(folders: tuple[Path, ...], at: At) -> None:
         if isinstance(path, str | Path) and (
             os.fspath(path).startswith(below) or (name != "open" and not Path(path).is_absolute())
         ):
-            tell(name)
+            tell(name, os.fspath(path))
 
     flush = os.fsync
 
     def fsync(fd: int) -> None:
-        tell("os.fsync")
+        tell("os.fsync", "")
         flush(fd)
 
     sys.addaudithook(hook)
@@ -78,7 +78,7 @@ def counted(folders: tuple[Path, ...], work: Callable[[], object]) -> Callable[[
     def counting() -> int:
         n = 0
 
-        def note(number: int, name: str) -> None:
+        def note(number: int, name: str, path: str) -> None:
             nonlocal n
             n = number
 
@@ -96,47 +96,38 @@ def counted(folders: tuple[Path, ...], work: Callable[[], object]) -> Callable[[
 def killing(at: int) -> At:
     """SIGKILL at an event."""
 
-    def kill(number: int, name: str) -> None:
+    def kill(number: int, name: str, path: str) -> None:
         if number == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return kill
 
 
-def filling(at: int, code: int = errno.ENOSPC) -> At:
+def filling(at: int) -> At:
     """No room from an event on: no byte is added to any file, by whatever library, no folder is made, and
-    nothing can be flushed. An odd event itself goes through where it opens a file: what is written then
-    fails."""
+    nothing can be flushed. Every other time a file can still be opened, and what is written to it fails."""
 
-    def fill(number: int, name: str) -> None:
+    def fill(number: int, name: str, path: str) -> None:
         if number < at:
             return
         if number == at:
             # Of this process alone; Python ignores the signal that comes with it.
-            resource.setrlimit(
-                resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-            )
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
             if name == "open" and at % 2:
                 return
         if name in _MAKING or (number == at and name == "os.rename"):
-            raise OSError(code, os.strerror(code))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     return fill
 
 
-def forbidding(at: int, home: Path) -> At:
-    """Nothing below a home can be changed from an event on; for a process that is not the superuser."""
+def forbidding(at: int) -> At:
+    """Nothing can be changed from an event on, as where a right was taken away or a disk is read-only now."""
 
-    def forbid(number: int, name: str) -> None:
-        if number == at:
-            allow(home, write=False)
+    def forbid(number: int, name: str, path: str) -> None:
+        if number >= at and name != "os.fsync":
+            code = errno.EACCES if at % 2 else errno.EROFS
+            raise OSError(code, os.strerror(code), path)
 
     return forbid
-
-
-def allow(home: Path, *, write: bool) -> None:
-    """Give or take the right to write below a home."""
-    for path in (home, *home.rglob("*")):
-        if not path.is_symlink():
-            mode = path.stat().st_mode & 0o777
-            path.chmod(mode | 0o200 if write else mode & ~0o222)
