@@ -138,11 +138,12 @@ def remove(path: Path) -> None:
     Raises:
         DiskFullError: it is gone, but its folder could not be flushed.
     """
-    if (replica := replica_of(path)) is not None:
-        replica.delete(path)
     with disk_errors_named(path):
         if remove_any(path):
             sync_folder(path.parent)
+    # After it has gone here: if killed in between, it comes back with the next look at the object store.
+    if (replica := replica_of(path)) is not None:
+        replica.delete(path)
 
 
 def is_there(path: Path) -> bool:
@@ -163,10 +164,11 @@ def remove_any(path: Path) -> bool:
 
 def remove_tree(folder: Path, first: str) -> None:
     """Remove a folder by one rename, then delete it: if killed in between, a draft is left. On an object
-    store `first`, the file without which the others are meaningless, is deleted before them."""
+    store `first`, the file without which the others are meaningless, is deleted before them, and what mirrors
+    them here before all: what is here has to be there."""
+    set_aside(folder)
     if (replica := replica_of(folder)) is not None:
         replica.delete_tree(folder, first)
-    set_aside(folder)
 
 
 def set_aside(folder: Path) -> None:

@@ -21,8 +21,9 @@ import torch
 from markupsafe import Markup
 
 from permafrost.stages.report import canvas
-from tests.campaign import writers
+from tests.campaign import clock, formats, writers
 from tests.campaign.bucket import bucket
+from tests.campaign.damage import Damages
 from tests.campaign.disks import Disks
 from tests.campaign.homes import Homes, make_homes
 from tests.campaign.kills import kills
@@ -33,6 +34,8 @@ EVERY = 1_000_000
 Trial = Callable[[int, random.Random], dict[str, Any] | None]
 """Does the trial of a number; returns what is counted, by name, under `counts`, and what else the log is to
 hold, or None if there is no trial of that number. Raises AssertionError."""
+Trials = Callable[[Homes, Path, int], AbstractContextManager[Trial]]
+"""Takes the homes, a folder of its own and the seed."""
 
 
 @contextmanager
@@ -52,11 +55,33 @@ def _writers(homes: Homes, folder: Path, seed: int) -> Iterator[Trial]:
         yield lambda number, rng: writers.trial(homes, folder / "trial", server, known, number, rng)
 
 
-FAULTS: dict[str, tuple[Callable[[Homes, Path, int], AbstractContextManager[Trial]], str, int]] = {
+def _each(trial: Callable[[Homes, Path, random.Random], dict[str, Any]]) -> Trials:
+    def trials(homes: Homes, folder: Path, seed: int) -> AbstractContextManager[Trial]:
+        return nullcontext(lambda number, rng: trial(homes, folder / "trial", rng))
+
+    return trials
+
+
+def _workers(homes: Homes, folder: Path) -> Trial:
+    # Imported here: Dask takes a second, and its threads are not for a process that forks.
+    from tests.campaign import workers
+
+    return lambda number, rng: workers.trial(homes, folder, rng)
+
+
+FAULTS: dict[str, tuple[Trials, str, int]] = {
     "kills": (_kills, "kills", 500),
     "full": (lambda *a: nullcontext(_disks("full", *a)), "faults", EVERY),
     "forbidden": (lambda *a: nullcontext(_disks("forbidden", *a)), "faults", EVERY),
     "writers": (_writers, "starts", 140),
+    "clock": (_each(clock.trial), "clocks", 50),
+    "damage": (lambda *a: nullcontext(Damages(*a).trial), "damages", EVERY),
+    "formats": (_each(formats.trial), "contents", 100_000),
+    "workers": (
+        lambda homes, folder, seed: nullcontext(_workers(homes, folder)),
+        "workers lost",
+        20,
+    ),
 }
 """By name: trials, what of their counts is to reach a number, and that number."""
 

@@ -3,6 +3,7 @@ right checksum. What is read is what was written, or an error of ours says that 
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from permafrost.storage.features.record import record_path
 from permafrost.storage.features.segments import read_segment, segment_path
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.sealed import sealed_bytes
+from tests.campaign.children import answer_of
+from tests.campaign.homes import Homes
 from tests.damage.small_home import FIT, SmallHome, build, check_reads, problems
 from tests.flows.run_records import begun
 
@@ -225,10 +228,18 @@ def try_one(form: Format, right: object, content: bytes, *, resealed: bool) -> b
     return False
 
 
-def trial(folder: Path, rng: random.Random, n: int = 100) -> dict[str, Any]:
+def trial(homes: Homes, folder: Path, rng: random.Random, n: int = 100) -> dict[str, Any]:
     """`n` contents for every format. Raises as `try_one`."""
+    folder.mkdir(parents=True)
+    try:
+        return answer_of(lambda: _contents(formats(folder), rng, n))
+    finally:
+        shutil.rmtree(folder)
+
+
+def _contents(found: dict[str, Format], rng: random.Random, n: int) -> dict[str, Any]:
     counts = {"contents": 0, "refused": 0}
-    for name, form in formats(folder).items():
+    for name, form in found.items():
         right, content = form.read(), form.path.read_bytes()
         for _ in range(n):
             resealed = form.sealed and rng.random() < 0.5

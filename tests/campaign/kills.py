@@ -44,6 +44,16 @@ class Kills:
             AssertionError: something was lost, wrong, or done twice.
         """
         name, remote = rng.choice([*CASES, "widen", "run"]), rng.random() < 0.3
+        where = "object home" if remote else "local home"
+        try:
+            phases = self._kill_and_go_on(name, remote, rng)
+        except AssertionError as error:
+            raise AssertionError(f"{name}, {where}: {error}") from error
+        counts = {"kills": phases.total(), f"kills on {where}s": phases.total(), **phases}
+        return {"case": name, "home": where, "counts": counts}
+
+    def _kill_and_go_on(self, name: str, remote: bool, rng: random.Random) -> Counter[str]:
+        """Where kills came."""
         seconds, n_events = self._whole_command(name, remote)
         with self._place(remote) as (folder, place):
             case = CASES[name](self.homes, place, folder, rng)
@@ -67,9 +77,7 @@ class Kills:
             if not finished:
                 self._go_on(place, case, before)
             self._require_right(place, case)
-        where = "object home" if remote else "local home"
-        counts = {"kills": phases.total(), f"kills on {where}s": phases.total(), **phases}
-        return {"case": name, "home": where, "counts": counts}
+        return phases
 
     @contextmanager
     def _place(self, remote: bool) -> Iterator[tuple[Path, Place]]:
