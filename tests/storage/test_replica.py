@@ -362,3 +362,27 @@ def test_any_zarr_reader_opens_the_features_in_the_object_store(
     ):
         assert np.array_equal(hidden[start : start + n], small.expected("hidden/1", text))  # pyright: ignore[reportArgumentType]
     assert set(ARRAYS) <= {name for name, _ in group.members(max_depth=None)}
+
+
+def test_a_removal_that_is_cut_short_leaves_nothing_here_that_is_not_there(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a kill, after the manifest went and before the other objects did."""
+    store = ArtifactStore(machine(tmp_path, "first"))
+    spec = ArtifactSpec(stage="fit", config={"lr": 1})
+    with store.publishing(spec, {}) as draft:
+        (draft.folder / "weights.bin").write_bytes(b"w")
+
+    def killed(*_: object) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replica.Replica, "_list", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.remove(spec.ref)
+    assert f"artifacts/{spec.ref}/artifact.json" not in keys(server)
+    assert f"artifacts/{spec.ref}/weights.bin" in keys(server), "it was not cut short"
+    assert ArtifactStore(machine(tmp_path, "first")).refs() == []
+    with store.publishing(spec, {}) as draft:
+        (draft.folder / "weights.bin").write_bytes(b"w")
+    assert store.problems(spec.ref) == []
