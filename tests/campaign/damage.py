@@ -77,6 +77,7 @@ class Damages:
             assert self._right["python"][0] == [], self._right["python"]
             shutil.rmtree(whole)
         home = copied(source, self.folder / "home")
+        other = name
         try:
             alike = [n for n in names if Path(n).suffix == Path(name).suffix and n != name]
             other = rng.choice(alike or [n for n in names if n != name])
@@ -121,9 +122,8 @@ class Damages:
         reference = self.homes.every
 
         def read() -> dict[str, Any]:
-            found = {name: list(_said(command(*c, *flags))) for name, c in commands.items()}
-            found["python"] = [_python(home, reference), ""]
-            return found
+            said = {name: list(_said(command(*c, *flags))) for name, c in commands.items()}
+            return {**said, "python": [_python(home, reference), ""]}
 
         ended = forked(read)
         assert ended.status == 0, ended.tail

@@ -122,7 +122,9 @@ def _of_people(folder: Path) -> dict[str, Format]:
         path.write_text(content)
         found[f"{suffix} table"] = Format(path, lambda path=path: _corpus(path), open=True)
     parquet = folder / "table.parquet"
-    pq.write_table(pa.Table.from_pylist(rows), parquet)
+    pq.write_table(
+        pa.table({"text": [r["text"] for r in rows], "label": [r["label"] for r in rows]}), parquet
+    )
     found["parquet table"] = Format(parquet, lambda: _corpus(parquet), open=True)
     return found
 

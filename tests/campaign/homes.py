@@ -126,8 +126,8 @@ def make_homes(folder: Path) -> Homes:
         methods={**first["methods"], "second": head},
     )
     other = _experiment("other", model) | {"backbone": {"source": str(model), "max_length": 12}}
-    for fields in (first, wide, other):
-        homes.experiment(fields["name"]).write_text(yaml.safe_dump(fields, sort_keys=False))
+    for name, fields in (("first", first), ("wide", wide), ("other", other)):
+        homes.experiment(name).write_text(yaml.safe_dump(fields, sort_keys=False))
 
     preload(lambda: _warm_up(homes))
 

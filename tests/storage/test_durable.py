@@ -184,8 +184,8 @@ def test_a_folder_that_cannot_be_flushed_is_named_and_what_was_removed_is_gone(
     (tmp_path / "file").touch()
     (tmp_path / "folder" / "inside").mkdir(parents=True)
     monkeypatch.setattr(os, "fsync", no_room)
-    with pytest.raises(DiskFullError, match="no room to write .*file"):
+    with pytest.raises(DiskFullError, match=r"no room to write .*file"):
         remove(tmp_path / "file")
-    with pytest.raises(DiskFullError, match="no room to write .*folder"):
+    with pytest.raises(DiskFullError, match=r"no room to write .*folder"):
         remove_tree(tmp_path / "folder", first="inside")
     assert list(tmp_path.iterdir()) == [], "nothing is left under another name"
