@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from permafrost.storage.drafts import owner
+from permafrost.storage.durable import disk_errors_named
 from permafrost.storage.errors import CorruptDataError, PermafrostError
 from permafrost.storage.features.layout import widen
 from permafrost.storage.features.receipts import Statistics, measure
@@ -89,7 +90,8 @@ class SegmentDraft:
         self._is_open = True
         try:
             # Not its parents: a folder of drafts that is gone must not come back.
-            self._folder.mkdir()
+            with disk_errors_named(self._folder):
+                self._folder.mkdir()
         except FileNotFoundError as error:
             raise PermafrostError(
                 f"the folder of drafts {assignment.drafts} is not there: the extraction that segment "

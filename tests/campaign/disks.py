@@ -19,7 +19,7 @@ from tests.campaign.homes import Homes, differences_in_child, problems_of
 Fault = Literal["full", "forbidden"]
 _AT: dict[Fault, Callable[[int], At]] = {"full": filling, "forbidden": forbidding}
 _SAID: dict[Fault, tuple[str, ...]] = {
-    "full": ("no room to write",),
+    "full": ("no room to write", "no room on the disk"),
     "forbidden": ("Permission denied", "Read-only file system"),
 }
 
