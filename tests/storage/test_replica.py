@@ -170,6 +170,22 @@ def test_a_lease_of_another_machine_holds_until_it_is_old(
     assert key not in server.objects
 
 
+@pytest.mark.parametrize("ahead_s", [-86400.0, 86400.0])
+def test_a_lease_has_its_age_by_the_clock_of_the_object_store(
+    server: ObjectServer, tmp_path: Path, ahead_s: float
+) -> None:
+    """With a clock here that is a day ahead a living one was taken over, with one behind a dead one held."""
+    small = filled(tmp_path)
+    server.ahead_s = ahead_s
+    key = put_lease(server, small.store, pid=1, host="another")
+    with pytest.raises(StoreBusyError, match=r"renewed \d{1,3} s ago"), writing(small.store):
+        pass
+    server.times[key] = time.time() + ahead_s - lease.TTL_S - 5
+    with writing(small.store):
+        assert json.loads(server.objects[key])["pid"] == os.getpid()
+    assert not [name for name in server.objects if "writer.lease" in name]
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff\x00"])
 def test_a_damaged_lease_runs_out_like_any_other(
     server: ObjectServer, tmp_path: Path, content: bytes
