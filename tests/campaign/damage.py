@@ -72,10 +72,9 @@ class Damages:
             return None
         name, how = cases[number]
         if self._right is None:
-            whole = copied(source, self.folder / "whole")
-            self._right = self._read(whole)
+            # To embed texts and to predict stores their features.
+            self._right = self._read(copied(source, self._whole))
             assert self._right["python"][0] == [], self._right["python"]
-            shutil.rmtree(whole)
         home = copied(source, self.folder / "home")
         other = name
         try:
@@ -95,6 +94,10 @@ class Damages:
             shutil.rmtree(home)
         counts = {"damages": 1, how: 1, "told by verify" if told else "verify finds nothing": 1}
         return {"file": name, "how": how, "of": len(cases), "counts": counts}
+
+    @property
+    def _whole(self) -> Path:
+        return self.folder / "whole"
 
     def _read(self, home: Path) -> dict[str, Any]:
         """What every reading command says and gives: status and words by command, and what they wrote."""
@@ -119,7 +122,7 @@ class Damages:
             "embed": ("embed", texts, "--head", head, "-o", out / "vectors.parquet"),
             "export": ("export", head, "-o", out / "exported", "--device", "cpu"),
         }
-        reference = self.homes.every
+        reference = self._whole
 
         def read() -> dict[str, Any]:
             said = {name: list(_said(command(*c, *flags))) for name, c in commands.items()}
@@ -149,7 +152,7 @@ class Damages:
     def _put_right(self, home: Path) -> None:
         """Repair what `verify` names, and run the experiments again; what is left wrong then is a record of a
         run, of which the message says what to do."""
-        reference = self.homes.every
+        reference = self._whole
         named = forked(command("verify", "--json", "--home", home)).said
         wheres = {p["where"] for p in json.loads(named[named.index("{") :])["problems"]}
         for where in sorted(w for w in wheres if not w.startswith("runs/")):
