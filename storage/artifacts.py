@@ -310,10 +310,13 @@ class ArtifactStore:
         """As `remove`, but leaves deleting to the caller: returns what the folder was renamed to. Of an
         object store nothing is left."""
         folder = self.folder(ref)
-        if (replica := replica_of(folder)) is not None:
-            replica.delete_tree(folder, MANIFEST)
-            folder.mkdir(parents=True, exist_ok=True)
-        return renamed_aside(folder)
+        if (replica := replica_of(folder)) is None:
+            return renamed_aside(folder)
+        # Here first, as all that is here has to be there.
+        folder.mkdir(parents=True, exist_ok=True)
+        doomed = renamed_aside(folder)
+        replica.delete_tree(folder, MANIFEST)
+        return doomed
 
     def leftovers(self) -> list[ArtifactRef]:
         """Folders without a manifest that hold files, by name: nothing reads them. A removal that was
