@@ -22,6 +22,7 @@ from permafrost.flows.runs import (
 )
 from permafrost.storage.errors import CorruptDataError, InputError, PermafrostError
 from tests.flows.engine.sums import total
+from tests.storage.small_store import filled_store, new_store
 
 A, B, C = total("a", 1), total("b", 2), total("c", 3)
 WRONG = Outcome(A, "failed", InputError("yours"))
@@ -83,3 +84,11 @@ def test_what_failed_is_told_where_the_report_with_gaps_finds_no_room(
     ended = read_history(home, "tiny").runs[-1].ended
     assert ended is not None
     assert (ended.outcome, "loss" in (ended.error or "")) == ("failed", True)
+
+
+def test_a_store_that_another_run_has_only_begun_says_nothing_of_its_making(
+    tmp_path: Path,
+) -> None:
+    """The run that it refuses writes a report of what there is, which asks for it."""
+    assert report_writing._made(new_store(tmp_path / "begun").store) == {}
+    assert report_writing._made(filled_store(tmp_path / "filled", 3).store)["library"] == "1.0"

@@ -15,7 +15,7 @@ import zarr
 from obstore.store import from_url
 from zarr.storage import ObjectStore
 
-from permafrost.storage import lease
+from permafrost.storage import lease, replica
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError, StoreBusyError
 from permafrost.storage.features.receipts import revoke_receipt
