@@ -11,7 +11,7 @@ TOOLS := .venv/.tools
 DOCS := .venv/.docs
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist $(DIST) --no-loadscope-reorder -n $$($(BIN)/python -c 'import os; print(os.cpu_count() + $(MORE))')
 
-.PHONY: demo test test-deep lint type docs bench papers gpu-check sbom golden clean
+.PHONY: demo test test-deep campaign lint type docs bench papers gpu-check sbom golden clean
 
 # The signal-dilution stress test, end to end on the packaged MiniLM weights. No server, no hub.
 demo: $(STAMP)
@@ -31,6 +31,12 @@ test: $(TESTS)
 # families, more examples of what is drawn, a scheduled run, ...
 test-deep: $(DEEP)
 	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "deep or hypothesis" $(ARGS)
+
+# Faults on purpose, for hours: kills, lost workers, full disks, lost rights, many writers, a clock that goes back, every file
+# of a home damaged, every format fuzzed. Goes on where it was stopped; build/campaign/log.jsonl has each trial.
+# ARGS="--only kills --n 50" runs some, ARGS=--summary only counts what the log has.
+campaign: $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.campaign $(ARGS)
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """The report of a run in which some nodes failed: the rest of the results, with the gaps marked."""
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,12 +8,13 @@ from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.runs import gaps_folder, remove_gaps
+from permafrost.storage.errors import PermafrostError
 
 
 def report_with_gaps(
     nodes: ExperimentGraph, context: RunContext, outcomes: Mapping[str, Outcome]
 ) -> Path | None:
-    """Write the report and return its path; None if there are no results at all.
+    """Write the report and return its path; None if there are no results at all, or it cannot be written.
 
     It lies beside the run records and is not published, as a published report would count as done for ever.
     """
@@ -22,10 +24,17 @@ def report_with_gaps(
     # Imported here, as what draws takes a second.
     from permafrost.flows.nodes.report_writing import write
 
-    folder = gaps_folder(context.home, nodes.experiment.name)
-    remove_gaps(context.home, nodes.experiment.name)
-    folder.mkdir(parents=True)
-    write(nodes.report, context, folder, _sentences(nodes, outcomes))
+    home, name = context.home, nodes.experiment.name
+    folder = gaps_folder(home, name)
+    try:
+        remove_gaps(home, name)
+        folder.mkdir(parents=True)
+        write(nodes.report, context, folder, _sentences(nodes, outcomes))
+    except (PermafrostError, OSError):
+        # Often what the nodes failed of as well, a full disk: they are to be told of, not this.
+        with contextlib.suppress(PermafrostError, OSError):
+            remove_gaps(home, name)
+        return None
     return folder / "report.html"
 
 

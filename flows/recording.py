@@ -113,7 +113,9 @@ class RunUnderWay:
     ) -> None:
         """Nodes have failed; the others are done, and `report` is of those."""
         scores = () if report is None else scores_of(report.with_name(RESULTS))
-        self._end("failed", outcomes, scores, error)
+        # The nodes are to be told of, not that their run could not be recorded.
+        with contextlib.suppress(PermafrostError, OSError):
+            self._end("failed", outcomes, scores, error)
 
     def broken_off(self, outcome: RunOutcome, error: BaseException | None) -> None:
         """Something else than a node has ended the run; what it made is told by what is there now."""

@@ -58,7 +58,6 @@ def gaps_folder(home: Path, experiment: str) -> Path:
 def begin_run(home: Path, record: RunRecord) -> None:
     """Record what a run will use before anything of it is made, so that `gc` keeps it whatever happens."""
     path = unfinished_path(home, record.experiment)
-    path.parent.mkdir(parents=True, exist_ok=True)
     rewrite(path, sealed_bytes(record.model_dump(mode="json")))
 
 

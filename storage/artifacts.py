@@ -239,8 +239,9 @@ class ArtifactStore:
                 },
             )
             write_durably(draft.folder / MANIFEST, sealed_bytes(manifest.model_dump(mode="json")))
-            for folder in draft.folder.rglob("*/"):
-                sync_folder(folder)
+            with disk_errors_named(target):
+                for folder in draft.folder.rglob("*/"):
+                    sync_folder(folder)
             if (replica := replica_of(target)) is not None:
                 if replica.exists(target / MANIFEST):
                     # Another machine was first; its artifact is fetched when it is read.
@@ -248,14 +249,9 @@ class ArtifactStore:
                     return
                 for name in (*files, MANIFEST):
                     replica.put(draft.folder / name, target / name)
-            try:
-                draft.folder.rename(target)
-            except OSError:
-                if not self.is_done(ref):
-                    # A folder without a manifest is in the way; without one it does not count as done.
-                    set_aside(target)
-                    draft.folder.rename(target)
-            sync_folder(target.parent)
+            with disk_errors_named(target):
+                _rename(draft.folder, target)
+                sync_folder(target.parent)
         finally:
             shutil.rmtree(draft.folder, ignore_errors=True)
 
@@ -314,10 +310,13 @@ class ArtifactStore:
         """As `remove`, but leaves deleting to the caller: returns what the folder was renamed to. Of an
         object store nothing is left."""
         folder = self.folder(ref)
-        if (replica := replica_of(folder)) is not None:
-            replica.delete_tree(folder, MANIFEST)
-            folder.mkdir(parents=True, exist_ok=True)
-        return renamed_aside(folder)
+        if (replica := replica_of(folder)) is None:
+            return renamed_aside(folder)
+        # Here first, as all that is here has to be there.
+        folder.mkdir(parents=True, exist_ok=True)
+        doomed = renamed_aside(folder)
+        replica.delete_tree(folder, MANIFEST)
+        return doomed
 
     def leftovers(self) -> list[ArtifactRef]:
         """Folders without a manifest that hold files, by name: nothing reads them. A removal that was
@@ -339,6 +338,19 @@ class ArtifactStore:
             for p in sorted(drafts)
             if is_of_dead_process(p) or now - p.lstat().st_mtime > STALE_DRAFT_S
         ]
+
+
+def _rename(draft: Path, target: Path) -> None:
+    """Give a finished folder its name, unless there is a published one."""
+    try:
+        draft.rename(target)
+    except OSError:
+        # Without a manifest what is in the way does not count as done.
+        if is_there(target) and not (target / MANIFEST).is_file():
+            set_aside(target)
+            draft.rename(target)
+        elif not is_there(target):
+            raise
 
 
 def parse_ref(text: str) -> ArtifactRef:

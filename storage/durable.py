@@ -134,11 +134,17 @@ def publish(draft: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or whatever damage put in its place, durably; does nothing if it does not exist."""
+    """Remove a file, or whatever damage put in its place, durably; does nothing if it does not exist.
+
+    Raises:
+        DiskFullError: it is gone, but its folder could not be flushed.
+    """
+    with disk_errors_named(path):
+        if remove_any(path):
+            sync_folder(path.parent)
+    # After it has gone here: if killed in between, it comes back with the next look at the object store.
     if (replica := replica_of(path)) is not None:
         replica.delete(path)
-    if remove_any(path):
-        sync_folder(path.parent)
 
 
 def is_there(path: Path) -> bool:
@@ -159,23 +165,35 @@ def remove_any(path: Path) -> bool:
 
 def remove_tree(folder: Path, first: str) -> None:
     """Remove a folder by one rename, then delete it: if killed in between, a draft is left. On an object
-    store `first`, the file without which the others are meaningless, is deleted before them."""
+    store `first`, the file without which the others are meaningless, is deleted before them, and what mirrors
+    them here before all: what is here has to be there."""
+    set_aside(folder)
     if (replica := replica_of(folder)) is not None:
         replica.delete_tree(folder, first)
-    set_aside(folder)
 
 
 def set_aside(folder: Path) -> None:
-    """Remove a folder, or whatever is in its place, by one rename, then delete it."""
-    remove_any(renamed_aside(folder))
+    """Remove a folder, or whatever is in its place, by one rename, then delete it.
+
+    Raises:
+        DiskFullError: it is gone, but the folder above could not be flushed; or nothing was changed.
+    """
+    doomed = draft_path(folder)
+    with disk_errors_named(folder):
+        folder.rename(doomed)
+        try:
+            sync_folder(folder.parent)
+        finally:
+            remove_any(doomed)
 
 
 def renamed_aside(folder: Path) -> Path:
     """Remove a folder, or whatever is in its place, by one rename, and leave deleting it to the caller;
     returns its new name, which is a draft's."""
     doomed = draft_path(folder)
-    folder.rename(doomed)
-    sync_folder(folder.parent)
+    with disk_errors_named(folder):
+        folder.rename(doomed)
+        sync_folder(folder.parent)
     return doomed
 
 

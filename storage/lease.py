@@ -17,7 +17,7 @@ from obstore.store import ObjectStore
 from permafrost.storage.errors import ObjectStoreError, StoreBusyError
 
 TTL_S = 180.0
-"""A lease that was not renewed for this long has expired. Much longer than clock skew."""
+"""A lease that was not renewed for this long, by the object store's clock, has expired."""
 RENEWAL_S = 20.0
 
 
@@ -95,7 +95,7 @@ class Lease:
         except FileNotFoundError:
             # Freed in between.
             return self._put("create")
-        age = (datetime.datetime.now(datetime.UTC) - meta["last_modified"]).total_seconds()
+        age = (self._time_there() - meta["last_modified"]).total_seconds()
         if age < TTL_S and not _is_dead(holder):
             writer = f"process {holder['pid']} on {holder['host']}"
             busy = StoreBusyError(
@@ -112,6 +112,16 @@ class Lease:
                 f"another process has just taken the lease {self._url}; wait until it ends. Nothing was "
                 f"changed"
             ) from error
+
+    def _time_there(self) -> datetime.datetime:
+        """The time by the clock that dates the lease, the object store's: this machine's may be wrong."""
+        key = f"{self._key}.{self._id}"
+        obstore.put(self._store, key, b"", use_multipart=False)
+        try:
+            return obstore.head(self._store, key)["last_modified"]
+        finally:
+            with contextlib.suppress(BaseError, FileNotFoundError):
+                obstore.delete(self._store, key)
 
     def _renew(self) -> None:
         failing_s = 0.0

@@ -44,6 +44,9 @@ _NOT_POSSIBLE = {
 }
 """What the system says of a place that cannot be read or written as asked: the user chose it."""
 
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What it says of a full disk, where no writer of ours has said what it was writing."""
+
 app = typer.Typer(
     name="permafrost",
     cls=Commands,
@@ -117,6 +120,12 @@ def main() -> None:
         _say(errors, f"{error}{notes}")
         sys.exit(2 if isinstance(error, InputError) else 1)
     except OSError as error:
+        if error.errno in _NO_ROOM:
+            where = f" for {error.filename}" if error.filename else ""
+            _say(
+                errors, f"no room on the disk{where}: {error.strerror}; free some, and run it again"
+            )
+            sys.exit(1)
         if error.errno not in _NOT_POSSIBLE:
             raise
         todo = "choose another place"

@@ -310,12 +310,7 @@ def _provenance(node: Node, context: RunContext) -> dict[str, str]:
     # That of an adapted backbone begins with the base's.
     base = first.weights_digest.partition(" ")[0]
     folders = [folder for i in ids if has_record(folder := store_folder(context.home, i))]
-    store = FeatureStore.open(folders[0]) if folders else None
-    made = (
-        {}
-        if store is None
-        else store.checked_receipt(store.segments()[0], TOKEN_IDS.name).provenance
-    )
+    made = _made(FeatureStore.open(folders[0])) if folders else {}
     return {
         "backbone": f"{source.source} (weights sha256 {base})",
         **{
@@ -334,3 +329,10 @@ def _provenance(node: Node, context: RunContext) -> dict[str, str]:
         "feature store": ", ".join(ids),
         **{f"extracted with {k}": v for k, v in made.items()},
     }
+
+
+def _made(store: FeatureStore) -> Mapping[str, str]:
+    """What the receipts of a store say of its making; nothing where another run has only begun it."""
+    name = TOKEN_IDS.name
+    done = next((s for s in store.segments() if name in store.committed(s)), None)
+    return {} if done is None else store.checked_receipt(done, name).provenance

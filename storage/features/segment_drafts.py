@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from permafrost.storage.drafts import owner
+from permafrost.storage.durable import disk_errors_named
 from permafrost.storage.errors import CorruptDataError, PermafrostError
 from permafrost.storage.features.layout import TEXT_OF_TOKEN, widen
 from permafrost.storage.features.receipts import Statistics, measure
@@ -93,7 +94,8 @@ class SegmentDraft:
         self._is_open = True
         try:
             # Not its parents: a folder of drafts that is gone must not come back.
-            self._folder.mkdir()
+            with disk_errors_named(self._folder):
+                self._folder.mkdir()
         except FileNotFoundError as error:
             raise PermafrostError(
                 f"the folder of drafts {assignment.drafts} is not there: the extraction that segment "

@@ -28,7 +28,12 @@ from permafrost.storage.durable import (
     rewrite,
     set_aside,
 )
-from permafrost.storage.errors import CorruptDataError, RemovedError, StoreBusyError
+from permafrost.storage.errors import (
+    CorruptDataError,
+    DiskFullError,
+    RemovedError,
+    StoreBusyError,
+)
 from permafrost.storage.features.copies import keep_copies
 from permafrost.storage.features.groups import write_groups
 from permafrost.storage.features.rebuilding import require_agreement
@@ -392,4 +397,6 @@ class StoreWriter:
         """Remove the drafts that were not committed, and their folder: a process that still computes for this
         writer has nowhere to write."""
         if self._drafts is not None:
-            _set_aside(self._drafts)
+            # What ended the writing is to be told, not that a folder could not be flushed.
+            with contextlib.suppress(DiskFullError):
+                _set_aside(self._drafts)

@@ -1,6 +1,8 @@
 """An error that is foreseen ends a run in one line; Prefect's traceback is for those that are not."""
 
+import errno
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -81,6 +83,23 @@ def test_a_full_disk_during_a_fit_is_told_in_one_line(
 
 
 @pytest.mark.usefixtures("prefect_server")
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_that_nobody_named_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(code, os.strerror(code), str(tmp_path / "copy"))
+
+    monkeypatch.setattr("permafrost.flows.home.open_existing_home", no_room)
+    monkeypatch.setattr(sys, "argv", ["permafrost", "ls", "--home", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err.strip()
+    assert "no room on the disk for" in said.replace("\n", " ")
+    assert "Traceback" not in said
+
+
 def test_an_error_of_our_own_keeps_its_traceback(
     finished_home: Path,
     experiment_file: Path,

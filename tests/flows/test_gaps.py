@@ -1,12 +1,17 @@
 """What a run with failures says and leaves."""
 
+import errno
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.garbage import collect
-from permafrost.flows.pipeline import raise_first
+from permafrost.flows.history import read_history
+from permafrost.flows.nodes import report_writing
+from permafrost.flows.pipeline import raise_first, run_serially
 from permafrost.flows.runs import (
     RunRecord,
     begin_run,
@@ -17,6 +22,7 @@ from permafrost.flows.runs import (
 )
 from permafrost.storage.errors import CorruptDataError, InputError, PermafrostError
 from tests.flows.engine.sums import total
+from tests.storage.small_store import filled_store, new_store
 
 A, B, C = total("a", 1), total("b", 2), total("c", 3)
 WRONG = Outcome(A, "failed", InputError("yours"))
@@ -57,3 +63,32 @@ def test_a_run_is_a_root_of_garbage_collection_from_its_beginning_to_its_end(
     assert list(unfinished_runs(tmp_path)) == []
     assert [p.name for p in run_files(tmp_path)] == ["x.json"]
     assert not gaps_folder(tmp_path, "x").exists()
+
+
+def test_what_failed_is_told_where_the_report_with_gaps_finds_no_room(
+    experiment_file: Path, finished_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk, of which the nodes have failed as well."""
+    home = Path(shutil.copytree(finished_home, tmp_path / "home"))
+
+    def no_room(*_: object) -> None:
+        (gaps_folder(home, "tiny") / "results.parquet").touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(report_writing, "write", no_room)
+    overrides = ["methods.shuffled.optim={lr: 1.0e+30, max_epochs: 3, batch_size: 4}"]
+    with pytest.raises(PermafrostError, match="loss") as caught:
+        run_serially(experiment_file, home, overrides)
+    assert "report with the gaps" not in " ".join(caught.value.__notes__)
+    assert not gaps_folder(home, "tiny").exists(), "half a report was left"
+    ended = read_history(home, "tiny").runs[-1].ended
+    assert ended is not None
+    assert (ended.outcome, "loss" in (ended.error or "")) == ("failed", True)
+
+
+def test_a_store_that_another_run_has_only_begun_says_nothing_of_its_making(
+    tmp_path: Path,
+) -> None:
+    """The run that it refuses writes a report of what there is, which asks for it."""
+    assert report_writing._made(new_store(tmp_path / "begun").store) == {}
+    assert report_writing._made(filled_store(tmp_path / "filled", 3).store)["library"] == "1.0"

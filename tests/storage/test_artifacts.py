@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -292,3 +293,21 @@ def test_a_folder_or_a_dangling_link_in_the_place_of_a_file_is_named_and_made_ag
     assert store.refs() == []
     _publish(store)
     assert store.problems(ref) == []
+
+
+def test_a_folder_that_cannot_be_flushed_is_a_full_disk_and_what_has_its_name_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, flush = ArtifactStore(tmp_path), os.fsync
+
+    def no_room(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink() == tmp_path / "artifacts" / "fit":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_room)
+        with pytest.raises(DiskFullError, match="no room to write"), store.publishing(SPEC, {}):
+            pass
+    assert store.is_done(SPEC.ref)
+    assert store.problems(SPEC.ref) == []

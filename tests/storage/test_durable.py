@@ -14,6 +14,7 @@ from permafrost.storage.durable import (
     is_there,
     read_json,
     remove,
+    remove_tree,
     rewrite,
     write_durably,
     write_json,
@@ -172,3 +173,19 @@ def test_json_nested_without_end_is_damage(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[" * 100_000)
     with pytest.raises(CorruptDataError, match="not valid JSON"):
         read_json(tmp_path / "x.json")
+
+
+def test_a_folder_that_cannot_be_flushed_is_named_and_what_was_removed_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "file").touch()
+    (tmp_path / "folder" / "inside").mkdir(parents=True)
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(DiskFullError, match=r"no room to write .*file"):
+        remove(tmp_path / "file")
+    with pytest.raises(DiskFullError, match=r"no room to write .*folder"):
+        remove_tree(tmp_path / "folder", first="inside")
+    assert list(tmp_path.iterdir()) == [], "nothing is left under another name"

@@ -15,7 +15,7 @@ import zarr
 from obstore.store import from_url
 from zarr.storage import ObjectStore
 
-from permafrost.storage import lease
+from permafrost.storage import lease, replica
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError, StoreBusyError
 from permafrost.storage.features.receipts import revoke_receipt
@@ -168,6 +168,22 @@ def test_a_lease_of_another_machine_holds_until_it_is_old(
     with writing(small.store):
         assert json.loads(server.objects[key])["pid"] == os.getpid()
     assert key not in server.objects
+
+
+@pytest.mark.parametrize("ahead_s", [-86400.0, 86400.0])
+def test_a_lease_has_its_age_by_the_clock_of_the_object_store(
+    server: ObjectServer, tmp_path: Path, ahead_s: float
+) -> None:
+    """With a clock here that is a day ahead a living one was taken over, with one behind a dead one held."""
+    small = filled(tmp_path)
+    server.ahead_s = ahead_s
+    key = put_lease(server, small.store, pid=1, host="another")
+    with pytest.raises(StoreBusyError, match=r"renewed \d{1,3} s ago"), writing(small.store):
+        pass
+    server.times[key] = time.time() + ahead_s - lease.TTL_S - 5
+    with writing(small.store):
+        assert json.loads(server.objects[key])["pid"] == os.getpid()
+    assert not [name for name in server.objects if "writer.lease" in name]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff\x00"])
@@ -362,3 +378,27 @@ def test_any_zarr_reader_opens_the_features_in_the_object_store(
     ):
         assert np.array_equal(hidden[start : start + n], small.expected("hidden/1", text))  # pyright: ignore[reportArgumentType]
     assert set(ARRAYS) <= {name for name, _ in group.members(max_depth=None)}
+
+
+def test_a_removal_that_is_cut_short_leaves_nothing_here_that_is_not_there(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a kill, after the manifest went and before the other objects did."""
+    store = ArtifactStore(machine(tmp_path, "first"))
+    spec = ArtifactSpec(stage="fit", config={"lr": 1})
+    with store.publishing(spec, {}) as draft:
+        (draft.folder / "weights.bin").write_bytes(b"w")
+
+    def killed(*_: object) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replica.Replica, "_list", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.remove(spec.ref)
+    assert f"artifacts/{spec.ref}/artifact.json" not in keys(server)
+    assert f"artifacts/{spec.ref}/weights.bin" in keys(server), "it was not cut short"
+    assert ArtifactStore(machine(tmp_path, "first")).refs() == []
+    with store.publishing(spec, {}) as draft:
+        (draft.folder / "weights.bin").write_bytes(b"w")
+    assert store.problems(spec.ref) == []

@@ -1,5 +1,7 @@
 """Drafts that others write and the store's writer commits: whole ones of this attempt, and nothing else."""
 
+import errno
+import os
 import pickle
 import shutil
 from dataclasses import replace
@@ -8,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from permafrost.storage.errors import CorruptDataError, PermafrostError
+from permafrost.storage.errors import CorruptDataError, DiskFullError, PermafrostError
 from permafrost.storage.features.receipts import read_receipt
 from permafrost.storage.features.segment_drafts import Assignment, SealedSegment, SegmentDraft
 from permafrost.storage.features.store import FeatureStore
@@ -224,3 +226,20 @@ def test_a_folder_in_the_place_of_a_shard_is_told_and_left(small: SmallStore) ->
             writer.commit(sealed)
         assert (path / "inside").is_dir()
         assert not small.store.committed(0).intersection(ARRAYS)
+
+
+def test_a_draft_that_finds_no_room_for_its_folder_says_so(
+    small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, store = small.store.segments()[0], small.store
+
+    def no_room(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with writing(store) as writer:
+        cells = writer.assign(number, ARRAYS)
+        monkeypatch.setattr(Path, "mkdir", no_room)
+        with pytest.raises(DiskFullError, match=r"no room to write .*draft-segments"):
+            SegmentDraft(store, cells, {})
+        monkeypatch.undo()
+    assert draft_files(store) == []
