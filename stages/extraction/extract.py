@@ -21,6 +21,7 @@ import numpy as np
 
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.computing import SPLIT_FROM
+from permafrost.stages.extraction.device import device_name
 from permafrost.stages.extraction.families import output_projection
 from permafrost.stages.extraction.lengths import measure, refuse_too_long
 from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan, plan_extraction
@@ -91,8 +92,8 @@ def extract(
             an object store: drafts are files, which other machines would not see.
 
     Raises:
-        InputError: a text is longer than max_length and `runtime` refuses such texts, or the home is not
-            writable.
+        InputError: a text is longer than max_length and `runtime` refuses such texts, the home is not
+            writable, or there is no such device.
         StoreBusyError: another process is writing to this store.
         DiskFullError: the arrays cannot fit (nothing is started), or the disk fills up during the run
             (committed segments stay).
@@ -110,6 +111,8 @@ def extract(
         if all(has_projection(store, k) for k in target.projected_blocks):
             n_truncated = _n_truncated(store, digests, runtime.block_texts)
             return ExtractReport(store, 0, 0, 0, n_truncated)
+    if pool is None:
+        device_name(runtime.device)  # a name that is wrong makes no store
     load = cache(load or _loader(target, runtime))
     store = FeatureStore.create_or_open(
         home,

@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 
 from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.backbone import Backbone
-from permafrost.stages.extraction.recipes.htp import HtpRecipe
-from permafrost.stages.extraction.recipes.inputs import OPENING, PLACEHOLDER, Encoded
+from permafrost.stages.extraction.recipes.inputs import (
+    OPENING,
+    PLACEHOLDER,
+    TEXT,
+    Encoded,
+    fill,
+    words_around,
+)
 from permafrost.stages.extraction.recipes.recipe import Recipe, encode
+from permafrost.stages.extraction.recipes.sentences import sentence_of_token
 from permafrost.stages.metrics.attention_map import AttentionMap
 from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.sensitivity.attention_map_config import MAX_TOKENS, AttentionMapConfig
@@ -79,14 +86,13 @@ def _sentence_ends(
 
     None where the words around the text change its tokens.
     """
-    # Its sources are the last tokens of sentences; nothing is run with it.
-    alone = encode(HtpRecipe(), backbone.tokenizer, [text], 4 * MAX_TOKENS)
-    assert alone.copies is not None, "a rewired recipe copies"
-    ids, places = alone.token_ids[0], own_tokens(alone, 0)
+    (alone,) = fill(words_around(TEXT, TEXT), backbone.tokenizer, [text], 4 * MAX_TOKENS)
+    ids = np.asarray(alone.encoding.ids)[alone.start : alone.end]
     # A word before the text may change its first token, from one without a space to one with it.
-    if not np.array_equal(ids[places][1 : len(own_ids)], own_ids[1:]):
+    if not np.array_equal(ids[1 : len(own_ids)], own_ids[1:]):
         return np.zeros(0, dtype=np.int64)
-    ends = np.searchsorted(places, np.unique(alone.copies[0][:, 0]))
+    sentences = sentence_of_token(alone)
+    ends = np.flatnonzero(np.append(np.diff(sentences) > 0, True))
     return ends[ends < len(own_ids)]
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.report.cells import Costs
-from permafrost.stages.report.config import Claim, ReportConfig
+from permafrost.stages.report.claim_kinds import Claim
+from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.pretraining import PretrainingRun
 from tests.stages.report.attended_graphs import kitchen, save_items

@@ -217,7 +217,7 @@ def test_gradients_are_in_float32_whatever_the_backbone_is_run_in(
     content["backbone"]["dtype"] = "bfloat16"
     content["capture"] = "hidden=1@mean"
     content["probes"] = {"sensitivity": content["probes"]["sensitivity"]}
-    del content["probes"]["sensitivity"]["methods"]["HTP"]
+    del content["probes"]["sensitivity"]["methods"]["HTP"], content["report"]["claims"]
     path = write(tmp_path / "experiment.yaml", content)
     found = run_serially(path, tmp_path / "home")
     assert found.computed["probe"] == 1
@@ -248,6 +248,7 @@ def test_wrong_probes_say_what_is_wrong(
         content["recipes"]["three"] = {"kind": "meta_eol", "prompts": ["A {text}", "B {text}"]}
     content["capture"] = "hidden=1@mean"
     content["probes"] = {"p": {"tasks": ["texts"], **probe}}
+    del content["report"]["claims"]
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError) as caught:
         _ = look(path, tmp_path / "home").nodes

@@ -11,7 +11,7 @@ from permafrost.stages.late_names import late_names
 if TYPE_CHECKING:
     from permafrost.stages.extraction.recipes.contrastive import ContrastiveRecipe
     from permafrost.stages.extraction.recipes.echo import EchoRecipe
-    from permafrost.stages.extraction.recipes.htp import HtpRecipe, sentence_starts
+    from permafrost.stages.extraction.recipes.htp import HtpRecipe
     from permafrost.stages.extraction.recipes.inputs import OPENING, PLACEHOLDER, Encoded
     from permafrost.stages.extraction.recipes.meta_eol import MetaEolRecipe
     from permafrost.stages.extraction.recipes.parse import parse_recipe
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         recipe_of,
         resolve_recipe,
     )
+    from permafrost.stages.extraction.recipes.sentences import sentence_starts
 
 __getattr__ = late_names(__name__)
 

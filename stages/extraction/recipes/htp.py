@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import blingfire
 import numpy as np
-from jaxtyping import Int64
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
@@ -27,13 +24,10 @@ from permafrost.stages.extraction.recipes.inputs import (
     words_around,
 )
 from permafrost.stages.extraction.recipes.prepending import RewiredRecipe
+from permafrost.stages.extraction.recipes.sentences import sentence_of_token
 
 if TYPE_CHECKING:
     import transformers
-
-_RECENT = 512
-"""Texts whose sentences are remembered: an input needs them twice, and texts are tokenised 256 together."""
-
 
 class HtpRecipe(RewiredRecipe):
     """HTP (section 4, Eq. 3): the end of each block of the text is shown to tokens before it.
@@ -93,11 +87,11 @@ class HtpRecipe(RewiredRecipe):
     def _blocks(self, filled: Filled) -> NDArray[np.int64]:
         """The block that each of the text's tokens is in, from 0."""
         if self.size == "per_sentence":
-            n_sentences = int(_sentences(filled)[-1]) + 1
+            n_sentences = int(sentence_of_token(filled)[-1]) + 1
             return np.arange(filled.n_own) // (filled.n_own // n_sentences)
         if self.block == "tokens":
             return np.arange(filled.n_own) // self.size
-        return _sentences(filled) // self.size
+        return sentence_of_token(filled) // self.size
 
     def _input(self, filled: Filled) -> TextInput:
         blocks = self._blocks(filled)
@@ -143,25 +137,3 @@ def _copies(sources: NDArray[np.int64], targets: Sequence[NDArray[np.int64]]) ->
     """Rows of [source, target] for every non-empty group of targets."""
     rows = [np.stack([sources, group], axis=1) for group in targets if len(group)]
     return np.concatenate(rows)
-
-
-def _sentences(filled: Filled) -> NDArray[np.int64]:
-    """The sentence that each of the text's tokens is in, from 0."""
-    starts = sentence_starts(filled.text) + filled.first_char
-    contents = filled.content_starts(filled.start, filled.end)
-    # What comes before the first sentence belongs to it. Sentences without a token do not count.
-    sentences = np.maximum(np.searchsorted(starts, contents, side="right"), 1)
-    return np.cumsum(np.diff(sentences, prepend=sentences[0]) > 0, dtype=np.int64)
-
-
-@lru_cache(maxsize=_RECENT)
-def sentence_starts(text: str) -> Int64[np.ndarray, " n_sentences"]:
-    """Indices of the characters at which the sentences of a text begin, by blingfire's rules.
-
-    HTP's released code uses spaCy's parser, and appends a full stop to a sentence without one; here the
-    text stays as it is. The result is shared, and read-only.
-    """
-    _, offsets = blingfire.text_to_sentences_and_offsets(text)
-    starts = np.asarray([start for start, _ in offsets], dtype=np.int64)
-    starts.flags.writeable = False
-    return starts

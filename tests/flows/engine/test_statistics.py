@@ -96,6 +96,7 @@ def test_workers_elsewhere_must_reach_prefects_server() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, more: list[str], message: str) -> None:
+    (tmp_path / "features").mkdir()
     result = RUNNER.invoke(app, ["statistics", "0000", "--home", str(tmp_path), *more])
     assert message in str(result.exception)
 
