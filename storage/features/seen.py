@@ -144,7 +144,7 @@ class SeenReceipts:
         if kept is None:
             return {}
         words = json.loads(kept["words"].tobytes())
-        folders = [tuple(w) for w in words["folders"]]
+        folders: list[tuple[str, ...]] = [tuple(w) for w in words["folders"]]
         arrays = [frozenset(w) for w in words["arrays"]]
         marks, at = kept["marks"].tolist(), 0
         found: dict[int, ListedReceipts] = {}
