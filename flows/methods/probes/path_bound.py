@@ -5,16 +5,13 @@ from typing import Literal
 from pydantic import Field
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Node, Resources
-from permafrost.flows.methods.method import Upstream
-from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
+from permafrost.flows.graph import Node
+from permafrost.flows.methods.probes.probe import LiveProbe, own_config
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.text_sample import choose_texts
-from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.sensitivity.config import require_differentiable
 from permafrost.stages.sensitivity.path_bound_config import PathBoundConfig
 from permafrost.storage.artifacts import Draft
-from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
 
 
@@ -23,55 +20,6 @@ class PathBoundMethod(PathBoundConfig):
 
     recipe: str | None = None
     """Its name in the experiment; the probe's if not given."""
-
-    @property
-    def config(self) -> PathBoundConfig:
-        """What is measured."""
-        fields = {name: getattr(self, name) for name in PathBoundConfig.model_fields}
-        return PathBoundConfig(**fields)
-
-
-class PathBoundProbe(Probe):
-    """Whether HTP's bounds hold on a decoder, and how they spread. Runs the backbone, with gradients."""
-
-    task_kinds = ANY_TASK
-    single_store = False
-    caption = (
-        "How much of the last token's vector, and of the mean, can hang on each token, by the bound of "
-        "Hierarchical Token Prepending, and how much does, attention weights held constant. The largest "
-        "share of the bound is 1 or less where the bound holds. Evenness: how many tokens alike would have "
-        "the entropy of the shares, over the number of tokens. K: the constant before the product of "
-        "mixings. Means over texts, of the share of the bound the largest."
-    )
-
-    kind: Literal["path_bound"] = "path_bound"
-    methods: dict[str, PathBoundMethod] = Field(min_length=1)
-    """Curves by name: of which texts, and under which recipe."""
-
-    def recipes(self) -> tuple[str, ...]:
-        """Curves may have one each."""
-        return tuple(dict.fromkeys(m.recipe or self.recipe for m in self.methods.values()))
-
-    def curve_arrays(self, curve: str, sizes: BackboneSizes) -> tuple[str, ...]:
-        """None: gradients cannot be had from stored features."""
-        return ()
-
-    def node(self, curve: str, task: str, upstream: Upstream) -> Node:
-        """One curve on one task."""
-        method = self.methods[curve]
-        use = upstream.backbone(method.recipe or self.recipe)
-        return ProbePathBound.node(
-            f"probe {curve} · {task}",
-            {
-                "kind": self.kind,
-                **to_plain(method.config),
-                "backbone": {**use.key, "compute_dtype": "float32"},
-            },
-            (upstream.corpus(task),),
-            kinds=(use.recipe,),
-            run_facts={**use.run_facts, "curve": curve, "task": task},
-            resources=Resources(backbone=True),
-        )
 
 
 class ProbePathBound(Stage):
@@ -98,3 +46,20 @@ class ProbePathBound(Stage):
         require_differentiable(target.recipe)
         config.read_blocks(target.sizes)
         choose_texts(context.corpus(node.input("corpus")).texts, config)
+
+
+class PathBoundProbe(LiveProbe):
+    """Whether HTP's bounds hold on a decoder, and how they spread. Runs the backbone, with gradients."""
+
+    caption = (
+        "How much of the last token's vector, and of the mean, can hang on each token, by the bound of "
+        "Hierarchical Token Prepending, and how much does, attention weights held constant. The largest "
+        "share of the bound is 1 or less where the bound holds. Evenness: how many tokens alike would have "
+        "the entropy of the shares, over the number of tokens. K: the constant before the product of "
+        "mixings. Means over texts, of the share of the bound the largest."
+    )
+    stage = ProbePathBound
+
+    kind: Literal["path_bound"] = "path_bound"
+    methods: dict[str, PathBoundMethod] = Field(min_length=1)
+    """Curves by name: of which texts, and under which recipe."""

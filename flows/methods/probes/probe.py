@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import BeforeValidator, Field
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Node
+from permafrost.flows.graph import Node, Resources
 from permafrost.flows.methods.method import Upstream
 from permafrost.flows.nodes.reading import features
 from permafrost.flows.recipes import DEFAULT_RECIPE
@@ -111,6 +111,45 @@ class FeatureProbe(Probe):
             kinds=(self.model_copy(update={"methods": {curve: self.methods[curve]}}),),
             run_facts={**read.run_facts, "curve": curve, "task": task},
             after=read.after,
+        )
+
+
+class LiveProbe(Probe):
+    """A probe of what no store keeps: it runs the backbone in float32 on texts of the task.
+
+    Each curve may be under a recipe of its own: its config has a field `recipe`, a name in the
+    experiment, or None for the probe's.
+    """
+
+    task_kinds = ANY_TASK
+    single_store = False
+    stage: ClassVar[type[Stage]]
+    """Measures one curve."""
+
+    def recipes(self) -> tuple[str, ...]:
+        """Curves may have one each."""
+        return tuple(dict.fromkeys(m.recipe or self.recipe for m in self.methods.values()))
+
+    def curve_arrays(self, curve: str, sizes: BackboneSizes) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def node(self, curve: str, task: str, upstream: Upstream) -> Node:
+        """One curve on one task."""
+        use = upstream.backbone(self.methods[curve].recipe or self.recipe)
+        config = to_plain(self.methods[curve])
+        del config["recipe"]  # the backbone's key has what it is
+        return self.stage.node(
+            f"probe {curve} · {task}",
+            {
+                "kind": self.kind,
+                **config,
+                "backbone": {**use.key, "compute_dtype": "float32"},
+            },
+            (upstream.corpus(task),),
+            kinds=(use.recipe,),
+            run_facts={**use.run_facts, "curve": curve, "task": task},
+            resources=Resources(backbone=True),
         )
 
 

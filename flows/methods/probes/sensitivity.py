@@ -5,15 +5,12 @@ from typing import Literal
 from pydantic import Field
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Node, Resources
-from permafrost.flows.methods.method import Upstream
-from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
+from permafrost.flows.graph import Node
+from permafrost.flows.methods.probes.probe import LiveProbe, own_config
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.text_sample import choose_texts
-from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.sensitivity.config import SensitivityConfig, require_differentiable
 from permafrost.storage.artifacts import Draft
-from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
 
 
@@ -22,54 +19,6 @@ class SensitivityMethod(SensitivityConfig):
 
     recipe: str | None = None
     """Its name in the experiment; the probe's if not given."""
-
-    @property
-    def config(self) -> SensitivityConfig:
-        """What is measured."""
-        fields = {name: getattr(self, name) for name in SensitivityConfig.model_fields}
-        return SensitivityConfig(**fields)
-
-
-class SensitivityProbe(Probe):
-    """How much a text's vector depends on each of its tokens. Runs the backbone, with gradients."""
-
-    task_kinds = ANY_TASK
-    single_store = False
-    caption = (
-        "How much of a text's vector hangs on its tokens, by their place in the text: the size of the "
-        "derivative by a token's embedding (autograd), and what attention alone lets through along all "
-        "paths (the bound of Hierarchical Token Prepending, up to a constant). Both are shares of the "
-        "text, 1 being an even share; means over texts."
-    )
-
-    kind: Literal["sensitivity"] = "sensitivity"
-    methods: dict[str, SensitivityMethod] = Field(min_length=1)
-    """Curves by name: which readouts, and how exactly."""
-
-    def recipes(self) -> tuple[str, ...]:
-        """Curves may have one each."""
-        return tuple(dict.fromkeys(m.recipe or self.recipe for m in self.methods.values()))
-
-    def curve_arrays(self, curve: str, sizes: BackboneSizes) -> tuple[str, ...]:
-        """None: gradients cannot be had from stored features."""
-        return ()
-
-    def node(self, curve: str, task: str, upstream: Upstream) -> Node:
-        """One curve on one task."""
-        method = self.methods[curve]
-        use = upstream.backbone(method.recipe or self.recipe)
-        return ProbeSensitivity.node(
-            f"probe {curve} · {task}",
-            {
-                "kind": self.kind,
-                **to_plain(method.config),
-                "backbone": {**use.key, "compute_dtype": "float32"},
-            },
-            (upstream.corpus(task),),
-            kinds=(use.recipe,),
-            run_facts={**use.run_facts, "curve": curve, "task": task},
-            resources=Resources(backbone=True),
-        )
 
 
 class ProbeSensitivity(Stage):
@@ -99,3 +48,19 @@ class ProbeSensitivity(Stage):
         require_differentiable(target.recipe)
         config.read_layer(target.sizes)
         choose_texts(context.corpus(node.input("corpus")).texts, config)
+
+
+class SensitivityProbe(LiveProbe):
+    """How much a text's vector depends on each of its tokens. Runs the backbone, with gradients."""
+
+    caption = (
+        "How much of a text's vector hangs on its tokens, by their place in the text: the size of the "
+        "derivative by a token's embedding (autograd), and what attention alone lets through along all "
+        "paths (the bound of Hierarchical Token Prepending, up to a constant). Both are shares of the "
+        "text, 1 being an even share; means over texts."
+    )
+    stage = ProbeSensitivity
+
+    kind: Literal["sensitivity"] = "sensitivity"
+    methods: dict[str, SensitivityMethod] = Field(min_length=1)
+    """Curves by name: which readouts, and how exactly."""
