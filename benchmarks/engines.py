@@ -233,6 +233,8 @@ def main() -> None:
                 print(f"round {i + 1}, {name} ...", file=sys.stderr, flush=True)
                 runs[name].append(run(file, home, CONFIGURATIONS[name]))
     one_thread = [r for name, done in runs.items() if name != "prefect" for r in done]
+    if any(r.weights.keys() != one_thread[0].weights.keys() for r in one_thread):
+        raise SystemExit("runs made other fits: the code was changed between them")
     if any(r.weights != one_thread[0].weights for r in one_thread):
         raise SystemExit("weights of fits differ between engines")
     some = runs[args.only[0]][0]

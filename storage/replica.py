@@ -43,6 +43,10 @@ SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 PIECE_BYTES = 16 << 20
 """Bytes per request of a download; each request has its own time limit."""
 
+PULLS = 3
+"""How often an index is pulled of which something was removed after it was listed: what is there then is
+another one, of which a part may be here already."""
+
 _INDEX = (
     "features/*/store.json",  # and its copy, in `copies/`
     "features/*/segments/*.parquet",
@@ -54,6 +58,7 @@ _INDEX = (
 )
 """Small files that list what exists (`*` also matches slashes)."""
 
+_RECEIPTS = "/receipts/"
 _TAGS = ".entity-tags.json"
 _TORN = "response body"
 """In the client's message where a connection ended in the middle of an answer."""
@@ -168,32 +173,43 @@ class Replica:
         If an index file changed elsewhere, what was fetched for it is dropped too (a receipt's shard, a
         manifest's files), and fetched again when it is read.
         """
+        for _ in range(PULLS):
+            if self._pulled(under, progress):
+                return
+
+    def _pulled(self, under: Path, progress: Progress) -> bool:
+        """Whether every file of the listing was still there when it was fetched."""
         listed = {key: tag for key, tag, _ in self._list(under) if _is_index(key)}
         wanted = [
             key
             for key, tag in listed.items()
             if self._tags.get(key) != tag or not (self.folder / key).exists()
         ]
+        all_there = True
         if wanted:
             progress.start("pull", len(wanted), "files")
             try:
                 # Receipts last, in the order of writing, as another process may be reading this replica.
-                receipts = [key for key in wanted if "/receipts/" in key]
-                others = [key for key in wanted if "/receipts/" not in key]
+                receipts = [key for key in wanted if _RECEIPTS in key]
+                others = [key for key in wanted if _RECEIPTS not in key]
                 with ThreadPoolExecutor(16) as pool:
                     for keys in (others, receipts):
-                        for _ in pool.map(self._refresh, keys):
+                        for is_there in pool.map(self._refresh, keys):
+                            all_there &= is_there
                             progress.advance(1)
             finally:
                 progress.finish()
         self.remember()
-        for path in under.rglob("*") if under.exists() else ():
-            key = self.key_of(path)
+        # Receipts first, in the order of removing: a table that is asked for after them is there if they
+        # were, also where another machine writes the store again between the two.
+        here = [(self.key_of(p), p) for p in (under.rglob("*") if under.exists() else ())]
+        for key, path in sorted(here, key=lambda one: _RECEIPTS not in one[0]):
             gone = _is_index(key) and key not in listed and path.is_file()
             # Another process of this machine may have put it there since the listing.
             if gone and not self.exists(path):
                 self._forget(path)
                 path.unlink(missing_ok=True)
+        return all_there
 
     def fetch(self, path: Path) -> None:
         """Download one object to its place in the replica, completely or not at all.
@@ -335,7 +351,8 @@ class Replica:
         """A lease whose object mirrors `path`."""
         return Lease(self._store, self.key_of(path), self.url_of(path))
 
-    def _refresh(self, key: str) -> None:
+    def _refresh(self, key: str) -> bool:
+        """Fetch an index file; whether it is there."""
         path = self.folder / key
         before = path.read_bytes() if path.exists() else None
         try:
@@ -343,9 +360,10 @@ class Replica:
         except CorruptDataError:
             if self.exists(path):
                 raise
-            return  # removed elsewhere since the listing
+            return False  # removed elsewhere since the listing
         if before is not None and before != path.read_bytes():
             self._forget(path)
+        return True
 
     def _forget(self, index_file: Path) -> None:
         """Drop what was fetched for an index file that is outdated."""

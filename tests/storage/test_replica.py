@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -328,6 +329,47 @@ def test_what_was_removed_elsewhere_goes_here_too(server: ObjectServer, tmp_path
     first.remove(spec(1).ref)
     machine(tmp_path, "second")
     assert not second.is_done(spec(1).ref)
+
+
+def test_a_store_that_is_removed_and_made_again_meanwhile_is_whole_here(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = filled(tmp_path)
+    second = machine(tmp_path, "second")
+    before = dict(server.objects)
+    server.objects.clear()
+    asked, exists = list[str](), replica.Replica.exists
+
+    def made_again_after(self: replica.Replica, path: Path) -> bool:
+        there = exists(self, path)
+        asked.append(self.key_of(path))
+        server.objects.update(before)  # after the first answer
+        return there
+
+    monkeypatch.setattr(replica.Replica, "exists", made_again_after)
+    machine(tmp_path, "second")
+    assert "/receipts/" in asked[0], "a receipt that goes last would stay behind without its table"
+    (store,) = all_stores(second)
+    assert store.lost_tables() == []
+    assert small.store.segments() == store.segments()
+
+
+def test_what_is_removed_while_it_is_pulled_is_not_half_here(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    second = machine(tmp_path, "second")
+    table = next((second / "features").rglob("segments/000000.parquet"))
+    table.unlink()  # so that it is fetched again, and receipts are not
+    download = replica.Replica.download
+
+    def removed_before(self: replica.Replica, path: Path, *more: Any) -> str:
+        server.objects.clear()
+        return download(self, path, *more)
+
+    monkeypatch.setattr(replica.Replica, "download", removed_before)
+    machine(tmp_path, "second")
+    assert not list((second / "features").rglob("receipts/**/*.json"))
 
 
 def test_a_lost_replica_costs_nothing(server: ObjectServer, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from permafrost.stages.extraction.recipes.sentences import sentence_of_token
 if TYPE_CHECKING:
     import transformers
 
+
 class HtpRecipe(RewiredRecipe):
     """HTP (section 4, Eq. 3): the end of each block of the text is shown to tokens before it.
 
