@@ -148,7 +148,7 @@ class SeenReceipts:
         arrays = [frozenset(w) for w in words["arrays"]]
         marks, at = kept["marks"].tolist(), 0
         found: dict[int, ListedReceipts] = {}
-        columns = (kept[name].tolist() for name in ("segments", "folders", "arrays"))
+        columns: list[list[int]] = [kept[n].tolist() for n in ("segments", "folders", "arrays")]
         for segment, of_folders, of_arrays in zip(*columns, strict=True):
             stop = at + _FOLDER * len(folders[of_folders])
             found[segment] = ListedReceipts(
