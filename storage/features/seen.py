@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,17 +143,17 @@ class SeenReceipts:
         kept = _load(self._root, "receipts")
         if kept is None:
             return {}
-        words = json.loads(kept["words"].tobytes())
-        folders: list[tuple[str, ...]] = [tuple(w) for w in words["folders"]]
+        words: dict[str, list[list[str]]] = json.loads(kept["words"].tobytes())
+        folders = [tuple(w) for w in words["folders"]]
         arrays = [frozenset(w) for w in words["arrays"]]
         marks, at = kept["marks"].tolist(), 0
         found: dict[int, ListedReceipts] = {}
-        columns: list[list[int]] = [kept[n].tolist() for n in ("segments", "folders", "arrays")]
-        for segment, of_folders, of_arrays in zip(*columns, strict=True):
-            stop = at + _FOLDER * len(folders[of_folders])
-            found[segment] = ListedReceipts(
-                folders[of_folders], tuple(marks[at:stop]), arrays[of_arrays]
-            )
+        segments, of_folders, of_arrays = (
+            cast("list[int]", kept[n].tolist()) for n in ("segments", "folders", "arrays")
+        )
+        for segment, f, a in zip(segments, of_folders, of_arrays, strict=True):
+            stop = at + _FOLDER * len(folders[f])
+            found[segment] = ListedReceipts(folders[f], tuple(marks[at:stop]), arrays[a])
             at = stop
         return found
 
