@@ -21,12 +21,10 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.batch import Batch
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.families import output_projection
-from permafrost.stages.extraction.forward import padded_batch, run_batch
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import Recipe
-from permafrost.stages.extraction.recording import Recorder, recording
-from permafrost.stages.extraction.rewiring import Rewired, rewiring
-from permafrost.stages.sensitivity.mixing import Mixing, attention_weights, copies_before
+from permafrost.stages.extraction.recording import Recorder
+from permafrost.stages.sensitivity.mixing import Mixing, attention_weights, copies_before, recorded
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def text_constants(backbone: Backbone, encoded: Encoded, recipe: Recipe) -> Text
         recipe: resolved.
     """
     n_blocks = backbone.sizes.n_layers
-    seen = _run(backbone, encoded, recipe)
+    seen = recorded(backbone, encoded, recipe, lambda batch: _HeadsRecorder(batch, n_blocks))
     copies = copies_before(recipe, encoded, n_blocks)
     blocks: list[BlockConstants] = []
     for k in range(1, n_blocks + 1):
@@ -112,17 +110,6 @@ class _HeadsRecorder(Recorder):
         """Block `block` is about to attend."""
         found = attention_weights(query, key, mask, scaling=scaling, causal=causal, softcap=softcap)
         self.weights[block], self.values[block] = found[0], value[0]
-
-
-def _run(backbone: Backbone, encoded: Encoded, recipe: Recipe) -> _HeadsRecorder:
-    assert len(encoded) == 1, "one text at a time"
-    batch = padded_batch(backbone, encoded, recipe)
-    recorder = _HeadsRecorder(batch, backbone.sizes.n_layers)
-    rewired = None if recipe.rewiring is None else Rewired(recipe.rewiring, batch)
-    with recording(recorder), rewiring(rewired):
-        run_batch(backbone, batch)
-    recorder.require_complete(backbone.sizes.model_type)
-    return recorder
 
 
 def _block(backbone: Backbone, k: int, states_TD: Tensor, seen: _HeadsRecorder) -> BlockConstants:

@@ -10,7 +10,8 @@ attention has one head; here weights are averaged over the heads. Copies of a re
 Axes: B texts, H attention heads, G key-value heads, T positions, D width of a head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -85,14 +86,28 @@ def block_mixings(
     backbone: Backbone, encoded: Encoded, recipe: Recipe, n_blocks: int
 ) -> list[Mixing]:
     """Attention weights of blocks 1..n_blocks on one text, averaged over heads."""
+    recorder = recorded(backbone, encoded, recipe, lambda batch: _WeightsRecorder(batch, n_blocks))
+    return [recorder.weights[block] for block in range(1, n_blocks + 1)]
+
+
+AnyRecorder = TypeVar("AnyRecorder", bound=Recorder)
+
+
+def recorded(
+    backbone: Backbone,
+    encoded: Encoded,
+    recipe: Recipe,
+    make: Callable[[Batch], AnyRecorder],
+) -> AnyRecorder:
+    """Run one text under its recipe; the recorder, made for its batch, with what it kept."""
     assert len(encoded) == 1, "one text at a time"
     batch = padded_batch(backbone, encoded, recipe)
-    recorder = _WeightsRecorder(batch, n_blocks)
+    recorder = make(batch)
     rewired = None if recipe.rewiring is None else Rewired(recipe.rewiring, batch)
     with recording(recorder), rewiring(rewired):
         run_batch(backbone, batch)
     recorder.require_complete(backbone.sizes.model_type)
-    return [recorder.weights[block] for block in range(1, n_blocks + 1)]
+    return recorder
 
 
 def path_sums(
