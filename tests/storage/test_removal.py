@@ -53,16 +53,20 @@ def test_a_file_of_a_home_that_is_gone_is_named(
 def test_listings_leave_out_what_goes_meanwhile(tmp_path: Path) -> None:
     artifacts = ArtifactStore(tmp_path)
     specs = [ArtifactSpec(stage="fit", config={"n": n}) for n in range(4)]
-    ended = threading.Event()
+    seen, ended = threading.Event(), threading.Event()
     faults: list[BaseException] = []
 
     def publish_and_remove() -> None:
+        """Each goes once the next is there, so that one can always be seen."""
         try:
-            for _ in range(60):
-                for spec in specs:
-                    with artifacts.publishing(spec, {}) as draft:
-                        (draft.folder / "numbers.json").write_text(json.dumps([1] * 100))
-                    artifacts.remove(spec.ref)
+            for n in range(6_000):  # more than 240 where the reader had no turn yet
+                if n >= 240 and seen.is_set():
+                    break
+                spec, before = specs[n % 4], specs[(n - 1) % 4]
+                with artifacts.publishing(spec, {}) as draft:
+                    (draft.folder / "numbers.json").write_text(json.dumps([1] * 100))
+                if n:
+                    artifacts.remove(before.ref)
         except BaseException as error:
             faults.append(error)
         finally:
@@ -70,10 +74,10 @@ def test_listings_leave_out_what_goes_meanwhile(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=publish_and_remove)
     thread.start()
-    n_seen = 0
     while not ended.is_set():
         refs = artifacts.refs()
-        n_seen += len(refs) + len(list(artifacts.all()))
+        if len(refs) + len(list(artifacts.all())):
+            seen.set()
         assert bytes_under(tmp_path) >= 0
         assert all(file.bytes >= 0 for file in files_under(tmp_path))
         for ref in refs:
@@ -82,4 +86,4 @@ def test_listings_leave_out_what_goes_meanwhile(tmp_path: Path) -> None:
                 artifacts.open(ref)
     thread.join()
     assert not faults
-    assert n_seen > 0
+    assert seen.is_set()
