@@ -17,6 +17,7 @@ from permafrost.storage.quoting import quoted
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 RECORD = "store.json"
+FORMAT = "permafrost-features"
 
 
 class StoreRecord(BaseModel):
@@ -24,7 +25,7 @@ class StoreRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: str = "permafrost-features"
+    format: str = FORMAT
     format_version: int = FORMAT_VERSION
     store_id: str
     identity: StoreIdentity
@@ -153,6 +154,11 @@ def parse_record(path: Path, hint: str = "") -> StoreRecord:
         fields, _ = read_sealed(path)
     except CorruptDataError as error:
         raise CorruptDataError(f"{error}{hint}") from error
+    if fields.get("format") != FORMAT:
+        raise CorruptDataError(
+            f"{path} is damaged: its format is {quoted(fields.get('format'))}, a store's record has "
+            f"{quoted(FORMAT)}{hint}"
+        )
     version = fields.get("format_version")
     if version != FORMAT_VERSION:
         raise InputError(

@@ -154,6 +154,7 @@ class Damages:
         run, of which the message says what to do."""
         reference = self._whole
         named = forked(command("verify", "--json", "--home", home)).said
+        assert "{" in named, f"verify does not go on: {named[:300]}"
         wheres = {p["where"] for p in json.loads(named[named.index("{") :])["problems"]}
         for where in sorted(w for w in wheres if not w.startswith("runs/")):
             require_told(forked(command("repair", where, "--home", home)))

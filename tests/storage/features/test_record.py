@@ -20,6 +20,7 @@ from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.keys import digest
 from permafrost.storage.progress import SilentProgress
+from permafrost.storage.sealed import sealed_bytes
 from tests.diagonal import diagonal
 from tests.storage.conftest import Shared
 from tests.storage.small_store import AXES, IDENTITY, SIZES, SmallStore, new_store, snapshot
@@ -122,7 +123,9 @@ def test_a_value_that_no_array_shows_is_compared_with_the_backbone(tmp_path: Pat
 
 
 @pytest.mark.parametrize("which", ["store.json", "copy"])
-@pytest.mark.parametrize("how", ["delete", "folder", "link", "empty", "list", "no checksum"])
+@pytest.mark.parametrize(
+    "how", ["delete", "folder", "link", "empty", "list", "no checksum", "sealed"]
+)
 def test_either_file_is_written_again_from_the_other(
     small: SmallStore, which: str, how: str
 ) -> None:
@@ -138,6 +141,8 @@ def test_either_file_is_written_again_from_the_other(
             path.symlink_to("nowhere")
         case "empty" | "list":
             path.write_text("" if how == "empty" else "[]")
+        case "sealed":  # a file of ours of another kind, whole
+            path.write_bytes(sealed_bytes({"run": "first@1"}))
         case "no checksum":
             del content["checksum"]
             content["axes"]["segment_texts"] = 16
