@@ -187,14 +187,16 @@ class _Done:
     """What came back from a pool; a segment that came twice counts once."""
 
     def __init__(self) -> None:
-        self._segments: dict[int, tuple[int, int]] = {}
-        """Cells and tokens by segment."""
+        self._segments = set[int]()
+        self.n_cells = self.n_tokens = 0
         self.split_from: int | None = None
         """Padded tokens from which on batches were split, as they ran out of memory."""
 
     def add(self, sealed: SealedSegment) -> None:
-        n_cells = len(sealed.cells.keys() - set(DERIVED))
-        self._segments[sealed.segment] = n_cells, sealed.n_tokens
+        if sealed.segment not in self._segments:
+            self._segments.add(sealed.segment)
+            self.n_cells += len(sealed.cells.keys() - set(DERIVED))
+            self.n_tokens += sealed.n_tokens
         if (split := sealed.provenance.get(SPLIT_FROM)) is not None:
             self.split_from = min(int(split), self.split_from or int(split))
 
@@ -204,14 +206,6 @@ class _Done:
     @property
     def n_segments(self) -> int:
         return len(self._segments)
-
-    @property
-    def n_cells(self) -> int:
-        return sum(n_cells for n_cells, _ in self._segments.values())
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(n_tokens for _, n_tokens in self._segments.values())
 
 
 def _compute(

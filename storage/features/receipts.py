@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+from array import array
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from permafrost.storage.features.shard import ShardSeal
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 _RECEIPT = ".json"
+INODE_BITS = (1 << 63) - 1
+"""Of an inode's number, which is unsigned, what a signed one holds."""
 
 
 class Statistics(BaseModel):
@@ -150,7 +153,7 @@ class ListedReceipts(NamedTuple):
 
     folders: tuple[str, ...]
     """Below the segment's receipts; the first one has an empty name."""
-    marks: tuple[int, ...]
+    marks: "array[int]"
     """Three numbers for each folder, taken before it was listed; see `marks_of_folder`."""
     arrays: frozenset[str]
 
@@ -158,10 +161,10 @@ class ListedReceipts(NamedTuple):
 def listed_receipts(root: Path, segment: int) -> ListedReceipts:
     """List the receipts of a segment; there are none in what cannot be listed."""
     base = f"{root}/receipts/{segment:06d}/"
-    folders, marks, arrays = [""], list[int](), list[str]()
+    folders, marks, arrays = [""], array("q"), list[str]()
     for inside in folders:  # which grows
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            marks += marks_of_folder(base + inside)
+            marks.extend(marks_of_folder(base + inside))
             with os.scandir(base + inside) as entries:
                 for entry in entries:
                     if entry.name.startswith("."):
@@ -170,14 +173,14 @@ def listed_receipts(root: Path, segment: int) -> ListedReceipts:
                         arrays.append(inside + entry.name.removesuffix(_RECEIPT))
                     elif entry.is_dir(follow_symlinks=False):
                         folders.append(f"{inside}{entry.name}/")
-    return ListedReceipts(tuple(folders), tuple(marks), frozenset(arrays))
+    return ListedReceipts(tuple(folders), marks, frozenset(arrays))
 
 
 def marks_of_folder(folder: str, inside: int | None = None) -> tuple[int, int, int]:
     """Inode and times of a folder, which change when something in it comes or goes; `inside` is the
     descriptor of the folder that its name is relative to."""
     s = os.stat(folder, dir_fd=inside)
-    return s.st_ino, s.st_mtime_ns, s.st_ctime_ns
+    return s.st_ino & INODE_BITS, s.st_mtime_ns, s.st_ctime_ns
 
 
 def revoke_receipt(root: Path, segment: int, array: str) -> None:

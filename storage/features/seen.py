@@ -13,7 +13,8 @@ import os
 import time
 import uuid
 import zipfile
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +24,12 @@ from numpy.typing import NDArray
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.places import Places
-from permafrost.storage.features.receipts import ListedReceipts, listed_receipts, marks_of_folder
+from permafrost.storage.features.receipts import (
+    INODE_BITS,
+    ListedReceipts,
+    listed_receipts,
+    marks_of_folder,
+)
 from permafrost.storage.paths import cache_folder
 
 WORTH = 256
@@ -43,29 +49,38 @@ class SeenTables:
     """By segment."""
 
 
-def marks_of_tables(root: Path, numbers: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """The marks of these segments' tables; take them before reading the tables."""
-    found: dict[int, tuple[int, ...]] = {}
+@dataclass(frozen=True)
+class TableMarks:
+    """The marks of some segments' tables, in the order of their numbers."""
+
+    numbers: NDArray[np.int64]
+    marks: NDArray[np.int64]
+    """`[n, 4]`."""
+
+
+def marks_of_tables(root: Path, numbers: Iterable[int]) -> TableMarks:
+    """The marks of these segments' tables that are there; take them before reading the tables."""
+    found, marks = array("q"), array("q")
     with _opened(root / "segments") as inside:
-        for number in numbers:
+        for number in sorted(numbers):
             with contextlib.suppress(OSError):
                 s = os.stat(f"{number:06d}.parquet", dir_fd=inside)
-                found[number] = (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
-    return found
+                marks.extend((s.st_ino & INODE_BITS, s.st_size, s.st_mtime_ns, s.st_ctime_ns))
+                found.append(number)
+    return TableMarks(np.array(found, np.int64), np.array(marks, np.int64).reshape(-1, _FILE))
 
 
-def seen_tables(root: Path, marks: Mapping[int, tuple[int, ...]]) -> SeenTables | None:
+def seen_tables(root: Path, marks: TableMarks) -> SeenTables | None:
     """What was kept of the tables, up to the first whose mark is another one now."""
     kept = _load(root, "tables")
     if kept is None:
         return None
     numbers: list[int] = kept["numbers"].tolist()
-    there = sorted(marks)[: len(numbers)]
-    if not there:
+    n = min(len(marks.numbers), len(numbers))
+    if not n:
         return None
-    now = np.array([marks[n] for n in there], np.int64).reshape(-1, _FILE)
-    n = len(there)
-    same = (kept["numbers"][:n] == np.array(there)) & (kept["marks"][:n] == now).all(1)
+    same = kept["numbers"][:n] == marks.numbers[:n]
+    same &= (kept["marks"][:n] == marks.marks[:n]).all(1)
     n_same = n if same.all() else int(np.argmin(same))
     if not n_same:
         return None
@@ -77,9 +92,7 @@ def seen_tables(root: Path, marks: Mapping[int, tuple[int, ...]]) -> SeenTables 
     return SeenTables(places, sha256)
 
 
-def keep_tables(
-    root: Path, marks: Mapping[int, tuple[int, ...]], places: Places, sha256: Mapping[int, str]
-) -> None:
+def keep_tables(root: Path, marks: TableMarks, places: Places, sha256: Mapping[int, str]) -> None:
     """Keep what tables say, up to the first that has not settled or of which something is unknown.
 
     Args:
@@ -88,20 +101,17 @@ def keep_tables(
         places: from the tables.
         sha256: of each table.
     """
-    settled = _settled()
-    n = 0
-    for number in places.segments:
-        mark = marks.get(number)
-        if mark is None or mark[-1] > settled or number not in sha256:
-            break
-        n += 1
+    segments = np.array(places.segments, np.int64)
+    n = min(len(segments), len(marks.numbers))
+    good = (segments[:n] == marks.numbers[:n]) & (marks.marks[:n, -1] <= _settled())
+    good &= np.array([number in sha256 for number in places.segments[:n]], bool)
+    n = n if good.all() else int(np.argmin(good))
     if n < WORTH:
         return
-    numbers = places.segments[:n]
-    digits = "".join(sha256[number] for number in numbers)
+    digits = "".join(sha256[number] for number in places.segments[:n])
     arrays = {
-        "numbers": np.array(numbers, np.int64),
-        "marks": np.array([marks[number] for number in numbers], np.int64),
+        "numbers": segments[:n],
+        "marks": marks.marks[:n],
         "sha256": np.frombuffer(bytes.fromhex(digits), np.uint8),
     }
     whole = places if n == len(places.segments) else places.first(n)
@@ -117,6 +127,8 @@ class SeenReceipts:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._listed: dict[int, ListedReceipts] = {}
+        self._words: dict[Hashable, Any] = {}
+        """Folders and arrays, most of which are the same in every segment."""
         self._asked = False
 
     def of(self, segments: Sequence[int]) -> dict[int, frozenset[str]]:
@@ -129,7 +141,7 @@ class SeenReceipts:
             for segment in segments:
                 known = self._listed.get(segment)
                 if known is None or _marks(f"{segment:06d}/", known.folders, inside) != known.marks:
-                    known = listed_receipts(self._root, segment)
+                    known = self._shared(listed_receipts(self._root, segment))
                     self._listed.pop(segment, None)
                     if known.marks and max(known.marks[2::_FOLDER]) <= settled:
                         self._listed[segment] = known
@@ -139,6 +151,12 @@ class SeenReceipts:
             self._keep()
         return found
 
+    def _shared(self, known: ListedReceipts) -> ListedReceipts:
+        folders = self._words.setdefault(known.folders, known.folders)
+        return known._replace(
+            folders=folders, arrays=self._words.setdefault(known.arrays, known.arrays)
+        )
+
     def _kept(self) -> dict[int, ListedReceipts]:
         kept = _load(self._root, "receipts")
         if kept is None:
@@ -146,28 +164,29 @@ class SeenReceipts:
         words: dict[str, list[list[str]]] = json.loads(kept["words"].tobytes())
         folders = [tuple(w) for w in words["folders"]]
         arrays = [frozenset(w) for w in words["arrays"]]
-        marks, at = kept["marks"].tolist(), 0
+        marks, at = array("q", kept["marks"].tobytes()), 0
         found: dict[int, ListedReceipts] = {}
         segments, of_folders, of_arrays = (
             cast("list[int]", kept[n].tolist()) for n in ("segments", "folders", "arrays")
         )
         for segment, f, a in zip(segments, of_folders, of_arrays, strict=True):
             stop = at + _FOLDER * len(folders[f])
-            found[segment] = ListedReceipts(folders[f], tuple(marks[at:stop]), arrays[a])
+            found[segment] = ListedReceipts(folders[f], marks[at:stop], arrays[a])
             at = stop
         return found
 
     def _keep(self) -> None:
-        folders, arrays = _Numbered(), _Numbered()
+        folders, arrays, marks = _Numbered(), _Numbered(), array("q")
         listed = list(self._listed.items())
-        columns = {
-            "segments": [s for s, _ in listed],
-            "folders": [folders.of(one.folders) for _, one in listed],
-            "arrays": [arrays.of(tuple(sorted(one.arrays))) for _, one in listed],
-            "marks": [mark for _, one in listed for mark in one.marks],
-        }
+        columns: dict[str, list[int]] = {"segments": [], "folders": [], "arrays": []}
+        for segment, one in listed:
+            columns["segments"].append(segment)
+            columns["folders"].append(folders.of(one.folders))
+            columns["arrays"].append(arrays.of(tuple(sorted(one.arrays))))
+            marks.extend(one.marks)
         words = json.dumps({"folders": folders.words, "arrays": arrays.words}).encode()
         packed = {name: np.array(column, np.int64) for name, column in columns.items()}
+        packed["marks"] = np.array(marks, np.int64)
         _save(self._root, "receipts", packed | {"words": np.frombuffer(words, np.uint8)})
 
 
@@ -183,15 +202,15 @@ class _Numbered:
         return list(self._numbers)
 
 
-def _marks(folder: str, folders: Iterable[str], inside: int | None) -> tuple[int, ...]:
+def _marks(folder: str, folders: Iterable[str], inside: int | None) -> "array[int]":
     """Of the folders below a segment's receipts; none if one of them is gone."""
-    found: list[int] = []
+    found = array("q")
     try:
         for name in folders:
-            found += marks_of_folder(folder + name, inside)
+            found.extend(marks_of_folder(folder + name, inside))
     except OSError:
-        return ()
-    return tuple(found)
+        return array("q")
+    return found
 
 
 @contextlib.contextmanager

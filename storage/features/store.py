@@ -291,7 +291,7 @@ class FeatureStore:
             # A segment has been dropped or restored since.
             places = Places()
         many = len(numbers) - len(places.segments) >= WORTH
-        marks = marks_of_tables(self.root, numbers) if many else {}
+        marks = marks_of_tables(self.root, numbers if many else ())
         if many and not places.segments and (seen := seen_tables(self.root, marks)) is not None:
             places = seen.places
             self._sha256.update(seen.sha256)

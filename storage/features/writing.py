@@ -196,6 +196,7 @@ class StoreWriter:
         self._declared = False
         self._next: int | None = None
         self._assigned: dict[int, SegmentLayout] = {}
+        """Of segments that were written or given out, until they are committed."""
 
     def next_number(self) -> int:
         """The number of the next new segment."""
@@ -311,6 +312,7 @@ class StoreWriter:
             raise
         for cell in sealed.cells.values():
             shutil.rmtree(self._draft(cell).parent, ignore_errors=True)
+        self._assigned.pop(number, None)
 
     def _layout(self, number: int) -> SegmentLayout:
         """Of a segment's table as it is on the disk."""

@@ -9,6 +9,8 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,3 +185,25 @@ def test_a_damaged_cache_costs_time_and_nothing_else(
     assert_same(found, where)
     assert missing == {}
     assert reads["read_segment"] == len(small.store.segments())
+
+
+def test_inodes_of_64_bits_are_marks_too(
+    small: SmallStore, reads: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = os.stat
+
+    def large(path: Any, **options: Any) -> object:
+        found = stat(path, **options)
+        if not isinstance(path, str) or not ("receipts" in path or "dir_fd" in options):
+            return found
+        fields = {n: getattr(found, n) for n in dir(found) if n.startswith("st_")}
+        return SimpleNamespace(**fields | {"st_ino": found.st_ino + (1 << 63)})
+
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.setattr(os, "stat", large)
+    where, missing = known(small)
+    reads.clear()
+    again, missing_again = known(small)
+    assert not reads
+    assert_same(again, where)
+    assert missing == missing_again == {}
