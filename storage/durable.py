@@ -189,11 +189,19 @@ def set_aside(folder: Path) -> None:
 
 def renamed_aside(folder: Path) -> Path:
     """Remove a folder, or whatever is in its place, by one rename, and leave deleting it to the caller;
-    returns its new name, which is a draft's."""
+    returns its new name, which is a draft's.
+
+    Raises:
+        DiskFullError: as `set_aside`.
+    """
     doomed = draft_path(folder)
     with disk_errors_named(folder):
         folder.rename(doomed)
-        sync_folder(folder.parent)
+        try:
+            sync_folder(folder.parent)
+        except BaseException:
+            remove_any(doomed)
+            raise
     return doomed
 
 
