@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import TypeAdapter
 
+import permafrost
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.history import half_path, read_history
 from permafrost.flows.pins import pin_path, pin_problems, pinned
@@ -49,10 +50,12 @@ class Format:
     """Whether it is JSON with a checksum of its own."""
     open: bool = False
     """Whether people write it: other content is read as such."""
+    slow: bool = False
+    """Whether reading takes a tenth of a second: a tenth of the contents is tried."""
 
 
-def formats(folder: Path) -> dict[str, Format]:
-    """One file of each format, in a home of their own."""
+def formats(exported: Path, folder: Path) -> dict[str, Format]:
+    """One file of each format, in a home of their own and in a copy of a head that was exported."""
     home = build(folder / "home")
     root, (store, _) = home.root, (home.folder(s) for s in home.stores)
     artifacts = ArtifactStore(root)
@@ -78,8 +81,21 @@ def formats(folder: Path) -> dict[str, Format]:
         ),
         "history": Format(half_path(root, "first", 1, "begun"), lambda: _history(root), True),
         "pin": Format(pin_path(root, "first@1"), lambda: [pinned(root), len(pin_problems(root))]),
+        **_of_an_export(Path(shutil.copytree(exported, folder / "exported"))),
         **_of_people(folder),
     }
+
+
+def _of_an_export(folder: Path) -> dict[str, Format]:
+    """What is read of an exported head: all but what is for people and for sentence-transformers."""
+
+    def vectors() -> object:
+        return permafrost.load_exported(folder).encode(["snow melts", "the lake"]).tolist()
+
+    names = ("permafrost.json", "head/head.json", "head/head.safetensors")
+    backbone = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    read = (*names, *(f"backbone/{name}" for name in backbone))
+    return {f"export's {name}": Format(folder / name, vectors, slow=True) for name in read}
 
 
 def _of_people(folder: Path) -> dict[str, Format]:
@@ -231,10 +247,10 @@ def try_one(form: Format, right: object, content: bytes, *, resealed: bool) -> b
 
 
 def trial(homes: Homes, folder: Path, rng: random.Random, n: int = 100) -> dict[str, Any]:
-    """`n` contents for every format. Raises as `try_one`."""
+    """`n` contents for every format, fewer for slow ones. Raises as `try_one`."""
     folder.mkdir(parents=True)
     try:
-        return answer_of(lambda: _contents(formats(folder), rng, n))
+        return answer_of(lambda: _contents(formats(homes.exported, folder), rng, n))
     finally:
         shutil.rmtree(folder)
 
@@ -243,7 +259,7 @@ def _contents(found: dict[str, Format], rng: random.Random, n: int) -> dict[str,
     counts = {"contents": 0, "refused": 0}
     for name, form in found.items():
         right, content = form.read(), form.path.read_bytes()
-        for _ in range(n):
+        for _ in range(n // 10 if form.slow else n):
             resealed = form.sealed and rng.random() < 0.5
             other = (other_values if resealed else mutated)(content, rng)
             try:

@@ -189,8 +189,9 @@ def copied(home: Path, target: Path) -> Path:
 
 
 def export(homes: Homes, home: Path | str, out: Path) -> Any:
-    """The work of exporting the head."""
-    return command("export", homes.head, "-o", out, "--device", "cpu", "--home", home)
+    """The work of exporting the head, in the form that our own code reads."""
+    flags = ("--form", "module", "--device", "cpu", "--home", home)
+    return command("export", homes.head, "-o", out, *flags)
 
 
 def _forget(home: Path, experiment: str) -> None:
