@@ -101,29 +101,34 @@ class Garbage:
             CorruptDataError: as `collect`; nothing was removed.
         """
         stays: dict[Path, str] = {}
-        doomed = list(self.drafts)
-        with removing(self.home):
-            again = _found(self.home, self.asked)
-            going = again.names
-            for ref in (*self.refs, *self.leftovers):
-                if str(ref) in going:
-                    doomed.append(self.artifacts.unpublish(ref))
-                elif self.artifacts.folder(ref).exists():
-                    stays[self.artifacts.folder(ref)] = "a run that has begun since uses it"
-            ids = {store.store_id for store in again.stores}
-            for store in self.stores:
-                if store.store_id not in ids:
-                    stays[store.root] = "a run that has begun since uses it"
-                    continue
-                try:
-                    with writing(store) as writer:
-                        doomed.append(remove_store(writer))
-                except StoreBusyError as error:
-                    stays[store.root] = f"{error.writer} writes it"
-                except RemovedError:
-                    continue
-        # Nothing reads it any more, so runs need not wait for that.
-        for path in doomed:
+        gone: list[Path] = []
+        try:
+            with removing(self.home):
+                again = _found(self.home, self.asked)
+                going = again.names
+                for ref in (*self.refs, *self.leftovers):
+                    if str(ref) in going:
+                        gone.append(self.artifacts.unpublish(ref))
+                    elif self.artifacts.folder(ref).exists():
+                        stays[self.artifacts.folder(ref)] = "a run that has begun since uses it"
+                ids = {store.store_id for store in again.stores}
+                for store in self.stores:
+                    if store.store_id not in ids:
+                        stays[store.root] = "a run that has begun since uses it"
+                        continue
+                    try:
+                        with writing(store) as writer:
+                            gone.append(remove_store(writer))
+                    except StoreBusyError as error:
+                        stays[store.root] = f"{error.writer} writes it"
+                    except RemovedError:
+                        continue
+        finally:
+            # Nothing reads it any more, so runs need not wait for that; an error, of a full disk for one,
+            # does not leave it lying about.
+            for path in gone:
+                _free(path)
+        for path in self.drafts:
             _free(path)
         return {path: why for path, why in stays.items() if path.exists()}
 

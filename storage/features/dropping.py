@@ -118,8 +118,10 @@ def _remove_shards(writer: StoreWriter, array: str) -> None:
         # Beside the other drafts, where the next writer or `gc` finds what a kill leaves.
         doomed = draft_path(writer.store.root / "dropped")
         folder.rename(doomed)
-        sync_folder(folder.parent)
-        remove_any(doomed)
+        try:
+            sync_folder(folder.parent)
+        finally:
+            remove_any(doomed)
 
 
 def _forget_due(store: FeatureStore, going: frozenset[str]) -> None:

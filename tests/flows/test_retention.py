@@ -22,7 +22,13 @@ from permafrost.flows.running import checked, reused, run_serially
 from permafrost.flows.runs import RunRecord, read_run, run_path, write_run
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec, ArtifactStore
 from permafrost.storage.disk_use import files_under
-from permafrost.storage.errors import InputError, NotFoundError, RemovedError, StoreBusyError
+from permafrost.storage.errors import (
+    DiskFullError,
+    InputError,
+    NotFoundError,
+    RemovedError,
+    StoreBusyError,
+)
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.writing import writing
 from permafrost.storage.gate import pass_gate, removing
@@ -264,6 +270,29 @@ def test_what_a_writer_holds_stays_and_two_do_not_remove_at_once(
         collect(aged.home, []).remove()
     assert collect(aged.home, []).remove() == {}
     assert all_stores(aged.home) == []
+
+
+def test_a_disk_that_gets_full_leaves_nothing_half_removed(
+    aged: Aged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, real = collect(aged.home, []), ArtifactStore.unpublish
+    first, second, *_ = found.refs
+
+    def full(self: ArtifactStore, ref: ArtifactRef) -> Path:
+        if ref == second:
+            raise DiskFullError("no room to write")
+        return real(self, ref)
+
+    monkeypatch.setattr(ArtifactStore, "unpublish", full)
+    with pytest.raises(DiskFullError):
+        found.remove()
+    artifacts = ArtifactStore(aged.home)
+    assert not artifacts.is_done(first)
+    assert artifacts.is_done(second)
+    assert not list(aged.home.rglob(".draft-*"))
+    monkeypatch.undo()
+    assert collect(aged.home, []).remove() == {}
+    assert not artifacts.is_done(second)
 
 
 @pytest.fixture
