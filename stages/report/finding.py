@@ -79,6 +79,7 @@ class _Ranked:
         """What is best, against the next best and the best control."""
         (best, value), *others = self.methods
         equal = [row for row, v in others if hundredths(v) == hundredths(value)]
+        behind = [(row, v) for row, v in others if hundredths(v) != hundredths(value)]
         names = _listed([_name(row) for row in (best, *equal)])
         reached = f"{self._metric} {hundredths(value)}{self._interval(best)}"
         if not others:
@@ -86,7 +87,7 @@ class _Ranked:
         else:
             how = "share the first place" if equal else "scores highest"
             said = f"{names} {how} {self._where}, with {reached}"
-        clauses = [*self._against_methods(best, others), *self._against_controls(best)]
+        clauses = [*self._against_methods(best, behind), *self._against_controls(best)]
         mark = "," if clauses[0].startswith("but ") else ":"
         return f"{said}{mark} {'; '.join(clauses)}."
 

@@ -54,11 +54,18 @@ def test_the_next_best_beyond_noise_is_named_with_the_distance(tmp_path: Path):
     assert said(cells).endswith("): 30.0 above bad (60.0, p = 0.005); there is no control.")
 
 
-def test_equal_ones_share_the_first_place_and_many_near_ones_are_counted(tmp_path: Path):
+def test_equal_ones_share_the_first_place_and_are_named_once(tmp_path: Path):
     cells = [cell(tmp_path, m, 0.8, draw=i) for i, m in enumerate("abcd")]
     text = said(cells)
     assert text.startswith("a, b, c and d share the first place on t, with accuracy 80.0 (95%")
-    assert re.search(r"within noise of b \(80\.0, p = \S+\), c \(80\.0, p = \S+\) and 1 more", text)
+    assert "within noise" not in text
+
+
+def test_many_near_ones_are_counted(tmp_path: Path):
+    scores = {"a": 0.8, "b": 0.795, "c": 0.79, "d": 0.785}
+    text = said([cell(tmp_path, m, v, draw=i) for i, (m, v) in enumerate(scores.items())])
+    assert text.startswith("a scores highest on t")
+    assert re.search(r"within noise of b \(79\.5, p = \S+\), c \(79\.0, p = \S+\) and 1 more", text)
 
 
 def test_a_mean_over_tasks_is_resampled_task_by_task(tmp_path: Path):
