@@ -16,9 +16,8 @@ from permafrost.storage.features.store import all_stores
 from tests.flows.editing import edit as edit
 from tests.flows.experiments import pairs, write
 from tests.flows.looked import Looked, look
-from tests.flows.test_evaluations import experiment
+from tests.flows.small_evaluations import experiment, write_data
 from tests.stages.extraction.tiny_models import save_model
-from tests.stages.mteb_evaluation.small_tasks import write_tasks
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -27,10 +26,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = write_tasks(tmp_path_factory.mktemp("data"))
-    for seed, split in enumerate(("train", "dev", "test")):
-        pairs(found / f"{split}.parquet", 24, seed)
-    return found
+    return write_data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")

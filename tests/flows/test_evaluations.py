@@ -19,9 +19,9 @@ from permafrost.stages.mteb_evaluation.tasks.sts import StsTask
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.features.store import FeatureStore, all_stores, store_folder
-from tests.flows.experiments import pairs, rows_of, run_in, write
+from tests.flows.experiments import rows_of, run_in, write
 from tests.flows.looked import look
-from tests.stages.mteb_evaluation.small_tasks import write_rows, write_tasks
+from tests.flows.small_evaluations import EVALUATED, experiment, write_data
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -29,52 +29,11 @@ pytestmark = [
 ]
 
 ROLES = {"head": "method", "shuffled": "control"}
-EVALUATED = ("mean", "asked", "VA auto", "head")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = write_tasks(tmp_path_factory.mktemp("data"))
-    for seed, split in enumerate(("train", "dev", "test")):
-        pairs(found / f"{split}.parquet", 24, seed)
-    return found
-
-
-def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
-    def local(kind: str) -> dict[str, str]:
-        return {"kind": "local", "type": kind, "path": str(folder / kind)}
-
-    files = {split: str(folder / f"{split}.parquet") for split in ("train", "dev", "test")}
-    columns = {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"}
-    head = {
-        "kind": "head",
-        "head": {"kind": "scorer", "hidden": 8},
-        "layer": "hidden/2",
-        "optim": {"lr": 0.01, "batch_size": 8, "max_epochs": 1},
-    }
-    return {
-        "name": "evaluations",
-        "backbone": {"source": str(backbone)},
-        "capture": "hidden=2@tokens",
-        "recipes": {"question": {"kind": "template", "template": "is {text} ?"}},
-        "tasks": {"pairs": {"kind": "files", "files": files, "task": columns}},
-        "methods": {
-            "mean": {"kind": "embed", "layers": "2"},
-            "asked": {"kind": "embed", "layers": "2", "prompts": {"query": "question"}},
-            "VA auto": {"kind": "embed", "method": "va", "layers": "auto"},
-            "head": head,
-        },
-        "evaluations": {
-            "mteb": {
-                "tasks": {k: local(k) for k in ("sts", "classification", "retrieval")},
-                "methods": list(EVALUATED),
-                "fitted_on": "pairs",
-            }
-        },
-        "seeds": [0, 1],
-        "report": {"title": "Evaluations", "averages": "mteb"},
-        "runtime": {"workers": 2, "extract": {"device": "cpu"}},
-    }
+    return write_data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")
@@ -379,85 +338,3 @@ def test_unless_it_names_methods_it_has_all_without_training_and_those_of_its_ta
     cells = load_experiment(content).evaluation_cells
     assert list(dict.fromkeys(cell.name for cell in cells)) == evaluated
     assert {cell.seed for cell in cells if cell.name == "head"} == ({0, 1} if fitted_on else set())
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"methods": ["men"]}, r"evaluations.mteb.methods names 'men'; there are mean, asked"),
-        ({"fitted_on": "pears"}, "evaluations.mteb.fitted_on is 'pears'; there are pairs"),
-        ({"fitted_on": None}, "'VA auto', which chooses its layers on a task; say on which with"),
-        ({"tasks": {}}, "evaluations.mteb has neither tasks nor suites"),
-        ({"suites": ["beer"]}, "evaluations.mteb.suites.0"),
-        (
-            {"tasks": {"x": {"kind": "local", "type": "stss", "path": "y"}}},
-            "is 'stss', .* nearest is 'sts'",
-        ),
-        ({"tasks": {"pairs": {"kind": "local", "type": "sts", "path": "y"}}}, "name of a task of"),
-        (
-            {"tasks": {"x": {"kind": "local", "type": "sts", "path": "nowhere"}}},
-            "no file nowhere/test.parquet .nor with .jsonl, .csv, .tsv.; nowhere is not a folder",
-        ),
-        (
-            {"tasks": {"x": {"kind": "mteb", "name": "STS1"}}},
-            r"mteb has no task 'STS1' among its \d+; near it are STS",
-        ),
-    ],
-)
-def test_wrong_evaluations_say_what_is_wrong(
-    folder: Path, tiny_bert: Path, tmp_path: Path, change: dict[str, Any], says: str
-) -> None:
-    content = experiment(folder, tiny_bert)
-    content["evaluations"]["mteb"] |= change
-    path = write(tmp_path / "experiment.yaml", content)
-    with pytest.raises(InputError, match=says):
-        look(path, tmp_path / "home").nodes  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("where", "value", "says"),
-    [
-        (
-            ("methods", "mean"),
-            {"kind": "layers", "head": {"kind": "cosine_mlp"}},
-            "whose head 'cosine_mlp' scores pairs of texts and has no vector .* only 'unified' and",
-        ),
-        (("methods", "asked", "prompts"), {"query": "no"}, "prompts.query reads the recipe 'no'"),
-        (("methods", "mean"), {"kind": "length"}, "of kind 'length' and has no vector"),
-        (
-            ("evaluations", "more"),
-            {"tasks": {"sts": {"kind": "local", "type": "sts", "path": "x"}}, "methods": ["mean"]},
-            "both have a task 'sts'",
-        ),
-    ],
-)
-def test_methods_that_cannot_be_evaluated_are_refused(
-    folder: Path, tiny_bert: Path, tmp_path: Path, where: tuple[str, ...], value: Any, says: str
-) -> None:
-    content = at = experiment(folder, tiny_bert)
-    for name in where[:-1]:
-        at = at[name]
-    at[where[-1]] = value
-    with pytest.raises(InputError, match=says):
-        load_experiment(write(tmp_path / "experiment.yaml", content))
-
-
-def test_an_experiment_needs_something_to_score(
-    folder: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    content = experiment(folder, tiny_bert) | {"tasks": {}, "evaluations": {}}
-    with pytest.raises(InputError, match="neither tasks nor evaluations"):
-        load_experiment(write(tmp_path / "experiment.yaml", content))
-
-
-def test_damaged_data_of_a_task_names_the_task(
-    folder: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    write_rows(
-        tmp_path / "sts" / "test.parquet", [{"sentence1": "a", "sentence2": "b", "score": 1.0}]
-    )
-    content = experiment(folder, tiny_bert)
-    content["evaluations"]["mteb"]["tasks"]["sts"]["path"] = str(tmp_path / "sts")
-    path = write(tmp_path / "experiment.yaml", content)
-    with pytest.raises(InputError, match=r"all 1 pairs of .*sts/test.parquet have the grade 1"):
-        run_serially(path, tmp_path / "home")

@@ -15,6 +15,7 @@ from permafrost.stages.extraction.backbone import (
     find_backbone,
     load_backbone,
 )
+from tests.stages.extraction.small_extraction import Extraction
 from tests.stages.extraction.tiny_models import save_model
 
 
@@ -52,3 +53,10 @@ def pair(tiny_files: Callable[[str], BackboneFiles]) -> Callable[[str], Pair]:
         return Pair(load_backbone(files, "float32", "cpu"), reference.eval())
 
     return load
+
+
+@pytest.fixture
+def extraction(
+    tiny_files: Callable[[str], BackboneFiles], tmp_path: Path
+) -> Callable[[str], Extraction]:
+    return lambda model_type: Extraction(tiny_files(model_type), tmp_path / model_type)

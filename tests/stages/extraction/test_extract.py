@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,90 +15,40 @@ from permafrost.stages.extraction import computing
 from permafrost.stages.extraction.backbone import (
     Backbone,
     BackboneConfig,
-    BackboneFiles,
-    load_backbone,
 )
-from permafrost.stages.extraction.capture import parse_capture
-from permafrost.stages.extraction.extract import ExtractReport, extract, recompute_cells
+from permafrost.stages.extraction.extract import extract
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.lengths import measure
 from permafrost.stages.extraction.planning import finished_plan, plan_extraction
 from permafrost.stages.extraction.recipes import Encoded, PlainRecipe, Recipe, encode
-from permafrost.stages.extraction.recompute import recompute
 from permafrost.stages.extraction.recording import Keep
 from permafrost.stages.extraction.target import (
-    ExtractConfig,
     ExtractRuntime,
-    ExtractTarget,
-    resolve_target,
-    target_of_store,
 )
 from permafrost.storage.errors import (
     DiskFullError,
-    IdentityMismatchError,
     InputError,
     NotFoundError,
     OverflowRangeError,
     PermafrostError,
     StoreBusyError,
 )
-from permafrost.storage.features.layout import Axes
 from permafrost.storage.features.projections import read_projection
 from permafrost.storage.features.store import DERIVED, FeatureStore, store_folder
-from permafrost.storage.features.verification import discard, verify
+from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import open_reader
 from tests.diagonal import diagonal
-from tests.stages.extraction.tiny_models import TEXTS, save_model
-
-AXES = Axes(segment_tokens=64, segment_texts=16)
-EVERYTHING = "hidden=all,values=all,attention_rows=all,hidden=2@mean,hidden=3@readout,values=1@mean"
-MORE = [f"{text} {word}" for word in ("sun", "wind", "night") for text in TEXTS]
-FLOAT16_NOISE = 2e-3
-"""Rounding to float16 (2**-11, relative) on activations of order 1, and batching noise of 1e-6."""
-
-
-class Extraction:
-    """An extraction of one tiny backbone into one home, counting what it does."""
-
-    def __init__(self, files: BackboneFiles, home: Path) -> None:
-        self.files, self.home = files, home
-        self.loads = 0
-
-    def target(self, capture: str, **fields: object) -> ExtractTarget:
-        backbone = BackboneConfig(source=str(self.files.folder))
-        return resolve_target(
-            ExtractConfig.model_validate(
-                {"backbone": backbone, "capture": parse_capture(capture), **fields}
-            )
-        )
-
-    def load(self) -> Backbone:
-        self.loads += 1
-        return load_backbone(self.files, "float32", "cpu")
-
-    def __call__(
-        self, texts: list[str], target: ExtractTarget, runtime: ExtractRuntime | None = None
-    ) -> ExtractReport:
-        runtime = runtime or ExtractRuntime(device="cpu", batch_tokens=64)
-        digests = [text_digest(t) for t in texts]
-        return extract(
-            target, self.home, texts, digests, runtime, SilentProgress(), axes=AXES, load=self.load
-        )
-
-
-@pytest.fixture
-def extraction(
-    tiny_files: Callable[[str], BackboneFiles], tmp_path: Path
-) -> Callable[[str], Extraction]:
-    return lambda model_type: Extraction(tiny_files(model_type), tmp_path / model_type)
-
-
-def rows(store: FeatureStore, array: str, text: str) -> np.ndarray:
-    reader = open_reader(store, array, [text_digest(text)], budget_bytes=1 << 20, tokens="all")
-    return next(reader.in_order(1))[1].data
+from tests.stages.extraction.small_extraction import (
+    EVERYTHING,
+    FLOAT16_NOISE,
+    MORE,
+    Extraction,
+    rows,
+)
+from tests.stages.extraction.tiny_models import TEXTS
 
 
 @diagonal(
@@ -434,60 +383,3 @@ def test_plan_predicts_tokens_and_bytes(extraction: Callable[[str], Extraction])
         [*digests, text_digest("snow")],
     )
     assert (wider.n_new_texts, wider.cells) == (1, {})
-
-
-def test_recompute_agrees_with_what_is_stored(extraction: Callable[[str], Extraction]) -> None:
-    run = extraction("qwen3")
-    store = run([*TEXTS, *MORE], run.target(EVERYTHING)).store
-    target = target_of_store(store.record, tuple(store.arrays()), None)
-    found = recompute(store, target, run.load(), 5, 0, SilentProgress())
-    assert {r.array for r in found} == set(store.arrays())
-    assert all(r.agrees for r in found), found
-    assert any(r.difference > 0 for r in found)
-
-
-def test_recompute_notices_other_numbers(extraction: Callable[[str], Extraction]) -> None:
-    run = extraction("bert")
-    store = run(list(TEXTS), run.target("hidden=1-2")).store
-    target = target_of_store(store.record, tuple(store.arrays()), None)
-    backbone = run.load()
-    with torch.no_grad():
-        backbone.model.encoder.layer[1].output.dense.weight.mul_(1.05)
-    found = {r.array: r.agrees for r in recompute(store, target, backbone, 4, 0, SilentProgress())}
-    assert found == {"hidden/1": True, "hidden/2": False, "span": True, "token_ids": True}
-
-
-def test_damaged_cell_is_recomputed_alone(extraction: Callable[[str], Extraction]) -> None:
-    run = extraction("bert")
-    target = run.target("hidden=all")
-    store = run([*TEXTS, *MORE], target).store
-    good = {t: rows(store, "hidden/2", t) for t in TEXTS}
-    shard = store.shard_path(1, "hidden/2")
-    content = bytearray(shard.read_bytes())
-    content[5] ^= 1
-    shard.write_bytes(content)
-    store = FeatureStore.open(store.root)
-    damage = verify(store, SilentProgress())
-    assert [(d.segment, d.array) for d in damage] == [(1, "hidden/2")]
-    with writing(store) as writer:
-        cells = discard(writer, damage)
-    assert cells == {1: ("hidden/2",)}
-    tokens = recompute_cells(
-        store, target, cells, ExtractRuntime(device="cpu"), SilentProgress(), load=run.load
-    )
-    assert tokens == store.segment(1).n_tokens
-    assert verify(store, SilentProgress()) == []
-    for text, expected in good.items():
-        np.testing.assert_allclose(
-            rows(store, "hidden/2", text), expected, rtol=FLOAT16_NOISE, atol=FLOAT16_NOISE
-        )
-
-
-def test_repair_refuses_another_backbone(
-    extraction: Callable[[str], Extraction], tmp_path: Path
-) -> None:
-    run = extraction("bert")
-    store = run(list(TEXTS), run.target("hidden=1")).store
-    other = save_model("bert", tmp_path / "other", initializer_range=0.5)
-    with pytest.raises(IdentityMismatchError, match="weights_digest: store has"):
-        target_of_store(store.record, ("hidden/1",), str(other))

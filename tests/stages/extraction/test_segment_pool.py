@@ -32,7 +32,8 @@ from permafrost.storage.features.verification import discard, verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import Progress, SilentProgress
-from tests.stages.extraction.test_extract import AXES, MORE, TEXTS, Extraction
+from tests.stages.extraction.small_extraction import AXES, MORE, Extraction
+from tests.stages.extraction.tiny_models import TEXTS
 
 ALL = [*TEXTS, *MORE]
 RUNTIME = ExtractRuntime(device="cpu", batch_tokens=64)

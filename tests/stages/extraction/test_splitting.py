@@ -20,7 +20,8 @@ from permafrost.storage.features.receipts import read_receipt
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.features.verification import verify
 from permafrost.storage.progress import SilentProgress
-from tests.stages.extraction.test_extract import MORE, TEXTS, Extraction, rows
+from tests.stages.extraction.small_extraction import MORE, Extraction, rows
+from tests.stages.extraction.tiny_models import TEXTS
 
 ALL = [*TEXTS, *MORE]
 WHOLE = ExtractRuntime(device="cpu", batch_tokens=4096)

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,11 @@ from torch import Tensor
 from transformers import (
     AutoModel,
     BertConfig,
-    LlamaConfig,
     MistralConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
 )
 
 from permafrost.stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
-from permafrost.stages.extraction.families import FAMILIES, Family
+from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.finetune import adapters, by_length
 from permafrost.stages.finetune.backbone_pass import read_states
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig
@@ -31,15 +28,23 @@ from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module, finetune
 from permafrost.stages.finetune.trained import BACKBONE, FinetuneResult, load_finetuned
 from permafrost.stages.finetune.trainee import GraphTextTrainee
-from permafrost.stages.finetune.tuned import Tuned
 from permafrost.stages.finetune.tunings.full import Full
 from permafrost.stages.finetune.tunings.lora import Lora
 from permafrost.stages.heads.directed_draws import DirectedDraws
-from permafrost.storage.errors import CorruptDataError, InputError
+from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import close, encoded, resolved
 from tests.stages.extraction.tiny_models import N_LAYERS
+from tests.stages.finetune.conftest import Own
+from tests.stages.finetune.small_lora import (
+    COUNTS,
+    built,
+    drawn,
+    filled,
+    n_adapters,
+    n_trained,
+)
 from tests.stages.finetune.test_graph_text_models import (
     WITHOUT_DROPOUT,
     Stopped,
@@ -48,77 +53,17 @@ from tests.stages.finetune.test_graph_text_models import (
 )
 from tests.stages.finetune.tiny_graphs import config_of, data_of, pairs
 
-Own = Callable[[str], Backbone]
 Pairs = Callable[[str], Pair]
 Stored = Callable[[str], FinetuneData]
 GT2VEC: dict[str, object] = {"kind": "gt2vec"}
 TEXT: dict[str, object] = {"kind": "text_only"}
 LORA: dict[str, object] = {"kind": "lora", "r": 2, "alpha": 4, "dropout": 0.3}
-COUNTS = {
-    # Of rank 2 in three blocks: 6 times (inputs + outputs) of the layers of one block.
-    "bert": (1536, 960),
-    "distilbert": (1536, 960),
-    "gemma2": (1344, 1440),
-    "gpt2": (1152, 1920),
-    "gpt_neox": (1152, 960),
-    "llama": (1344, 1440),
-    "mistral": (1344, 1440),
-    "modernbert": (1152, 1248),
-    "opt": (1536, 960),
-    "phi3": (960, 1248),
-    "qwen2": (1344, 1440),
-    "qwen3": (1632, 1440),
-    "roberta": (1536, 960),
-    "xlm-roberta": (1536, 960),
-}
-"""Parameters of adapters on attention and feed-forward layers."""
-
-
-@pytest.fixture
-def own(tiny_files: Callable[[str], BackboneFiles]) -> Own:
-    """A backbone that may be changed."""
-    return lambda family: load_backbone(tiny_files(family), "float32", "cpu")
 
 
 @pytest.fixture(scope="module")
 def stored(pair: Pairs) -> Stored:
     """What a store holds of one corpus by a family."""
     return cache(lambda family: data_of(pairs(), pair(family).backbone))
-
-
-def drawn(seed: int = 1) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def filled(tuned: Tuned) -> None:
-    """As after some training: no matrix is zero."""
-    for number, weight in enumerate(tuned.weights.values()):
-        # Drawn on the CPU, wherever the backbone is.
-        numbers = 0.2 * torch.randn(weight.shape, generator=drawn(number))
-        with torch.no_grad():
-            weight.copy_(numbers)
-
-
-@dataclass
-class Built:
-    """A network of its true size, without numbers."""
-
-    model: PreTrainedModel
-    family: Family
-
-
-def built(config: PreTrainedConfig, **options: Any) -> Built:
-    with torch.device("meta"):
-        model = AutoModel.from_config(config, **options)
-    return Built(model, FAMILIES[config.model_type])
-
-
-def n_trained(tuned: Tuned) -> int:
-    return sum(p.numel() for p in tuned.parameters())
-
-
-def n_adapters(config: PreTrainedConfig, **lora: Any) -> int:
-    return n_trained(Lora(**lora).attach(built(config), drawn()))
 
 
 def test_adapters_have_the_papers_number_of_parameters() -> None:
@@ -189,13 +134,6 @@ def _based(name: str) -> str:
     """Where peft keeps the layer itself."""
     layer, _, what = name.rpartition(".")
     return f"{layer}.base_layer.{what}"
-
-
-@pytest.mark.parametrize("family", ["gpt2", "phi3"])
-def test_targets_may_be_one_role_alone(own: Own, family: str) -> None:
-    for n, targets in enumerate(("attention", "feed_forward")):
-        tuned = Lora(r=2, targets=targets).attach(own(family), drawn())  # type: ignore[arg-type]
-        assert sum(w.numel() for w in tuned.parameters()) == COUNTS[family][n]
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "phi3"])
@@ -442,121 +380,3 @@ def test_what_reads_nothing_of_the_backbone_has_nothing_to_tune(stored: Stored) 
     with pytest.raises(ValueError, match=r"train is lora, but .* gnn_only .* set train: probe"):
         lora_config(data, {"kind": "gnn_only"})
     assert config_of(data.corpus, TEXT, train="probe").train.kind == "probe"
-
-
-KEYS = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "opt"), 64),
-    "distilbert": 64,
-    **dict.fromkeys(("llama", "mistral", "qwen2", "gemma2"), 48),
-    "qwen3": 56,
-}
-"""Inputs and outputs of the keys of a block; families that are missing fuse them."""
-NORMS = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "distilbert"), 192),
-    **dict.fromkeys(("gpt2", "gpt_neox", "opt"), 192),
-    **dict.fromkeys(("llama", "mistral", "qwen2", "phi3"), 96),
-    # Two norms; queries and keys of width 12 have their own; the first block has none, and none has a bias.
-    "gemma2": 192,
-    "qwen3": 168,
-    "modernbert": 64,
-}
-"""Parameters of the attention's norms in three blocks."""
-FEW = {"bert", "gemma2", "gpt2", "qwen3"}
-FEW_OF_THEM = [
-    *sorted(FEW),
-    *(pytest.param(f, marks=pytest.mark.deep) for f in sorted(COUNTS.keys() - FEW)),
-]
-
-
-@pytest.mark.parametrize("family", FEW_OF_THEM)
-def test_keys_alone_may_be_left_out_where_they_are_a_layer(own: Own, family: str) -> None:
-    backbone, config = own(family), Lora(r=2, targets="without_keys")
-    if family not in KEYS:
-        with pytest.raises(InputError, match=rf"a '{family}' backbone computes queries, keys and"):
-            config.require(backbone.sizes)
-        return
-    config.require(backbone.sizes)
-    tuned = config.attach(backbone, drawn())
-    assert sum(w.numel() for w in tuned.parameters()) == sum(COUNTS[family]) - 6 * KEYS[family]
-    assert not any(part in name for name in tuned.weights for part in ("/k", "/key"))
-
-
-@pytest.mark.parametrize("family", FEW_OF_THEM)
-def test_norms_of_the_attention_are_trained_whole(own: Own, pair: Pairs, family: str) -> None:
-    backbone, shared = own(family), pair(family).backbone
-    batch, recipe = encoded(backbone), resolved(backbone, "plain")
-    tuned = Lora(r=2, targets="attention_and_norms").attach(backbone, drawn())
-    adapters = [w for name, w in tuned.weights.items() if "lora_" in name]
-    norms = [w for name, w in tuned.weights.items() if "lora_" not in name]
-    assert sum(w.numel() for w in adapters) == COUNTS[family][0]
-    assert sum(w.numel() for w in norms) == NORMS[family]
-    base = read_states(shared, batch, recipe, "last")
-    z = read_states(backbone, batch, recipe, "last")
-    assert torch.equal(z, base), "bitwise"
-    z.square().sum().backward()
-    trained = [p for p in backbone.model.parameters() if p.requires_grad]
-    assert {id(p) for p in trained} == {id(p) for p in (*adapters, *norms)}
-    assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in norms)
-    with torch.no_grad():
-        for w in norms:
-            w += 0.1
-    assert not close(read_states(backbone, batch, recipe, "last").detach(), base)
-    assert torch.equal(read_states(shared, batch, recipe, "last"), base), "nobody else's"
-
-
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_trained_norms_are_saved_as_peft_reads_them(own: Own, tmp_path: Path, family: str) -> None:
-    backbone, again = own(family), own(family)
-    config = Lora(r=2, targets="attention_and_norms")
-    batch, recipe = encoded(backbone, texts=("snow melts",)), resolved(backbone, "plain")
-    tuned = config.attach(backbone, drawn())
-    filled(tuned)
-    tuned.eval()
-    names = {name: name.replace("/", ".") for name in tuned.weights}
-    tuned.save(tmp_path, {names[n]: w.detach() for n, w in tuned.weights.items()})
-    z = read_states(backbone, batch, recipe, "last").detach()
-    base = AutoModel.from_pretrained(backbone.files.folder)
-    theirs = peft.PeftModel.from_pretrained(base, str(tmp_path)).eval()
-    ids = torch.from_numpy(batch.token_ids.data.astype(np.int64))[None]
-    with torch.no_grad():
-        assert close(z, theirs(input_ids=ids).last_hidden_state[:, -1])
-    tuned.merge()
-    assert close(read_states(backbone, batch, recipe, "last").detach(), z)
-    assert not any("lora" in n or "modules_to_save" in n for n in backbone.model.state_dict())
-    loaded, fresh = config.load(tmp_path), config.attach(again, drawn(9))
-    assert loaded.keys() == set(names.values())
-    fresh.load_state_dict({f"weights.{n}": loaded[names[n]] for n in names}, strict=False)
-    fresh.eval()
-    assert torch.equal(read_states(again, batch, recipe, "last").detach(), z)
-
-
-@pytest.mark.parametrize(
-    "family", ["gpt2", *(pytest.param(f, marks=pytest.mark.deep) for f in ("llama", "gemma2"))]
-)
-def test_norms_of_a_backbone_in_half_precision_are_trained_in_full(
-    tiny_files: Callable[[str], BackboneFiles], family: str
-) -> None:
-    backbone = load_backbone(tiny_files(family), "bfloat16", "cpu")
-    batch, recipe = encoded(backbone), resolved(backbone, "plain")
-    base = read_states(backbone, batch, recipe, "last")
-    tuned = Lora(r=2, targets="attention_and_norms").attach(backbone, drawn())
-    assert all(w.dtype == torch.float32 for w in tuned.parameters())
-    z = read_states(backbone, batch, recipe, "last")
-    torch.testing.assert_close(z, base, rtol=0.1, atol=0.1 * float(base.abs().max()))
-    z.square().sum().backward()
-    norms = [w for name, w in tuned.weights.items() if "lora_" not in name]
-    before = [w.detach().clone() for w in norms]
-    torch.optim.AdamW(norms, lr=2e-4, weight_decay=0.0).step()
-    # Such a step is lost in bfloat16, whose neighbours of 1 are 0.004 and more away.
-    assert all(bool((w != b).all()) for w, b in zip(norms, before, strict=True))
-
-
-def test_attention_alone_has_half_the_parameters_of_value_aggregations_targets() -> None:
-    # Value Aggregation, section 7, says "less than a quarter"; at the same rank of Llama-2-7B it is 0.47.
-    block = LlamaConfig(num_hidden_layers=1)
-    whole = 32 * n_adapters(block, r=16, targets="without_keys")
-    attention = 32 * n_adapters(block, r=16, targets="attention")
-    assert (whole, attention) == (35_782_656, 16_777_216)
-    assert round(attention / whole, 2) == 0.47
-    with_norms = 32 * n_adapters(block, r=16, targets="attention_and_norms")
-    assert with_norms == attention + 32 * 4096

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from permafrost.stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
+from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.finetune.live_reader import LiveReader
@@ -26,9 +26,9 @@ from permafrost.storage.readers import InMemoryReader
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import close, encoded, resolved
 from tests.stages.extraction.tiny_models import WORDS, each_family
+from tests.stages.finetune.conftest import Own
 from tests.stages.finetune.test_graph_text_models import Stopped, Stopping
 
-Own = Callable[[str], Backbone]
 Pairs = Callable[[str], Pair]
 HEADS: dict[str, dict[str, Any]] = {
     "mean": {"kind": "mean"},
@@ -46,12 +46,6 @@ TEXTS = [
     " ".join(["a", *WORDS[2 + i % 5 : 4 + i % 5 + i % 3], "and", WORDS[2 + (i * 7) % 12], "."])
     for i in range(20)
 ]
-
-
-@pytest.fixture
-def own(tiny_files: Callable[[str], BackboneFiles]) -> Own:
-    """A backbone that may be changed."""
-    return lambda family: load_backbone(tiny_files(family), "float32", "cpu")
 
 
 def live(backbone: Backbone, array: str = "hidden/2") -> LiveReader:

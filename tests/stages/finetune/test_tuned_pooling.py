@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from permafrost.stages.extraction.backbone import Backbone, BackboneFiles, load_backbone
+from permafrost.stages.extraction.backbone import Backbone, BackboneFiles
 from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.finetune.live_reader import LiveReader
@@ -29,9 +29,9 @@ from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import close, encoded, resolved
 from tests.stages.extraction.tiny_models import WORDS
 from tests.stages.finetune import test_cached_below
+from tests.stages.finetune.conftest import Own
 from tests.stages.finetune.test_graph_text_models import Stopped, Stopping
 
-Own = Callable[[str], Backbone]
 Pairs = Callable[[str], Pair]
 N = 20
 TEXTS = [
@@ -81,12 +81,6 @@ REACHED = {
     "phi3": Reached("self_attn.qkv_proj", "input_layernorm", lambda w: w[-16:]),
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma2"), _LLAMA),
 }
-
-
-@pytest.fixture
-def own(tiny_files: Callable[[str], BackboneFiles]) -> Own:
-    """A backbone that may be changed."""
-    return lambda family: load_backbone(tiny_files(family), "float32", "cpu")
 
 
 def live(backbone: Backbone, array: str = VA) -> LiveReader:

@@ -18,7 +18,7 @@ from tests.stages.extraction.tiny_models import (
     save_model,
     word_tokenizer,
 )
-from tests.stages.graphs.test_linked_sources import built, questions
+from tests.stages.graphs.small_linked import built, questions
 
 LABELS = ["deep lake", "ice", "snow", "sun", "warm wind"]
 TEXTS = ["the lake freezes under ice", "a warm sun"]
