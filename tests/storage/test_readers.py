@@ -161,8 +161,6 @@ def test_what_fits_is_held_in_memory_and_what_does_not_is_windowed(shared: Share
     assert isinstance(over, WindowedReader)
 
 
-# Which files a process has mapped is told by Linux alone.
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no list of maps to look at")
 @pytest.mark.parametrize(("budget", "stays"), [(1 << 20, False), (1, True)])
 def test_what_is_held_in_memory_is_not_mapped_as_well(
     tmp_path: Path, budget: int, stays: bool
