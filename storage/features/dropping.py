@@ -12,6 +12,7 @@ from pathlib import Path
 
 from permafrost.storage.durable import (
     bytes_under,
+    disk_errors_named,
     draft_path,
     is_there,
     remove_any,
@@ -117,11 +118,12 @@ def _remove_shards(writer: StoreWriter, array: str) -> None:
     if is_there(folder):
         # Beside the other drafts, where the next writer or `gc` finds what a kill leaves.
         doomed = draft_path(writer.store.root / "dropped")
-        folder.rename(doomed)
-        try:
-            sync_folder(folder.parent)
-        finally:
-            remove_any(doomed)
+        with disk_errors_named(folder):
+            folder.rename(doomed)
+            try:
+                sync_folder(folder.parent)
+            finally:
+                remove_any(doomed)
 
 
 def _forget_due(store: FeatureStore, going: frozenset[str]) -> None:

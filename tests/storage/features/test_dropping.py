@@ -1,6 +1,7 @@
 """Dropping arrays from a store: at every step what is there is right, and the rest is 'not extracted'."""
 
 import contextlib
+import errno
 import mmap
 import os
 import shutil
@@ -13,7 +14,8 @@ import pytest
 import zarr
 
 from permafrost.storage.drafts import DRAFT_PREFIX
-from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.errors import DiskFullError, InputError, NotFoundError
+from permafrost.storage.features import dropping
 from permafrost.storage.features.dropping import arrays_to_drop, drop_arrays
 from permafrost.storage.features.due import Due, note_due, read_due
 from permafrost.storage.features.repairing import mend
@@ -124,6 +126,23 @@ def test_a_drop_that_is_killed_at_any_step_leaves_a_store_that_is_right(
 def _left(store: FeatureStore) -> list[str]:
     """What is left to drop: nothing after a kill that came after the last bytes."""
     return [d.array for d in arrays_to_drop(store, ["*"]) if d.array in DROPPED]
+
+
+def test_a_drop_that_meets_a_full_disk_leaves_nothing_lying_about(
+    small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = small.store
+
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    monkeypatch.setattr(dropping, "sync_folder", full)
+    with pytest.raises(DiskFullError, match="no room to write"):
+        drop(store, "hidden/1")
+    assert not list(store.root.rglob(f"{DRAFT_PREFIX}*"))
+    monkeypatch.undo()
+    assert not reads(FeatureStore.open(store.root), small, "hidden/1")
+    assert verify(FeatureStore.open(store.root), SilentProgress()) == []
 
 
 def test_a_store_grows_evenly_after_a_drop(small: SmallStore) -> None:
