@@ -100,29 +100,9 @@ class Garbage:
             StoreBusyError: another process is removing something of this home; nothing was removed.
             CorruptDataError: as `collect`; nothing was removed.
         """
-        stays: dict[Path, str] = {}
-        gone: list[Path] = []
+        stays, gone = dict[Path, str](), list[Path]()
         try:
-            with removing(self.home):
-                again = _found(self.home, self.asked)
-                going = again.names
-                for ref in (*self.refs, *self.leftovers):
-                    if str(ref) in going:
-                        gone.append(self.artifacts.unpublish(ref))
-                    elif self.artifacts.folder(ref).exists():
-                        stays[self.artifacts.folder(ref)] = "a run that has begun since uses it"
-                ids = {store.store_id for store in again.stores}
-                for store in self.stores:
-                    if store.store_id not in ids:
-                        stays[store.root] = "a run that has begun since uses it"
-                        continue
-                    try:
-                        with writing(store) as writer:
-                            gone.append(remove_store(writer))
-                    except StoreBusyError as error:
-                        stays[store.root] = f"{error.writer} writes it"
-                    except RemovedError:
-                        continue
+            self._take_away(stays, gone)
         finally:
             # Nothing reads it any more, so runs need not wait for that; an error, of a full disk for one,
             # does not leave it lying about.
@@ -131,6 +111,29 @@ class Garbage:
         for path in self.drafts:
             _free(path)
         return {path: why for path, why in stays.items() if path.exists()}
+
+    def _take_away(self, stays: dict[Path, str], gone: list[Path]) -> None:
+        """Rename what is garbage still, and note what that is called now, or why it stays."""
+        with removing(self.home):
+            again = _found(self.home, self.asked)
+            going = again.names
+            for ref in (*self.refs, *self.leftovers):
+                if str(ref) in going:
+                    gone.append(self.artifacts.unpublish(ref))
+                elif self.artifacts.folder(ref).exists():
+                    stays[self.artifacts.folder(ref)] = "a run that has begun since uses it"
+            ids = {store.store_id for store in again.stores}
+            for store in self.stores:
+                if store.store_id not in ids:
+                    stays[store.root] = "a run that has begun since uses it"
+                    continue
+                try:
+                    with writing(store) as writer:
+                        gone.append(remove_store(writer))
+                except StoreBusyError as error:
+                    stays[store.root] = f"{error.writer} writes it"
+                except RemovedError:
+                    continue
 
 
 def collect(

@@ -178,13 +178,9 @@ def set_aside(folder: Path) -> None:
     Raises:
         DiskFullError: it is gone, but the folder above could not be flushed; or nothing was changed.
     """
-    doomed = draft_path(folder)
+    doomed = renamed_aside(folder)
     with disk_errors_named(folder):
-        folder.rename(doomed)
-        try:
-            sync_folder(folder.parent)
-        finally:
-            remove_any(doomed)
+        remove_any(doomed)
 
 
 def renamed_aside(folder: Path) -> Path:

@@ -290,16 +290,17 @@ class FeatureStore:
         if places.segments != tuple(numbers[: len(places.segments)]):
             # A segment has been dropped or restored since.
             places = Places()
-        many = len(numbers) - len(places.segments) >= WORTH
-        marks = marks_of_tables(self.root, numbers if many else ())
-        if many and not places.segments and (seen := seen_tables(self.root, marks)) is not None:
-            places = seen.places
-            self._sha256.update(seen.sha256)
+        marks = None
+        if len(numbers) - len(places.segments) >= WORTH:
+            marks = marks_of_tables(self.root, numbers)
+            if not places.segments and (seen := seen_tables(self.root, marks)) is not None:
+                places = seen.places
+                self._sha256.update(seen.sha256)
         new = numbers[len(places.segments) :]
         for number in new:
             places = places.adding(number, self._read(number, PLACE).table)
         self._places = places
-        if len(new) >= WORTH:
+        if marks is not None and len(new) >= WORTH:
             keep_tables(self.root, marks, places, self._sha256)
         return places.find(digests)
 
