@@ -141,7 +141,8 @@ def test_a_drop_that_meets_a_full_disk_leaves_nothing_lying_about(
         drop(store, "hidden/1")
     assert not list(store.root.rglob(f"{DRAFT_PREFIX}*"))
     monkeypatch.undo()
-    assert not reads(FeatureStore.open(store.root), small, "hidden/1")
+    with pytest.raises(NotFoundError, match="extract it first"):
+        reads(FeatureStore.open(store.root), small, "hidden/1")
     assert verify(FeatureStore.open(store.root), SilentProgress()) == []
 
 
