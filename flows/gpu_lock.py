@@ -91,7 +91,7 @@ def holder(path: Path) -> str:
     try:
         found = json.loads(path.read_text())
         return f"process {int(found['pid'])} on {found['host']}"
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return "another process"
 
 

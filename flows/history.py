@@ -19,8 +19,9 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from permafrost.flows.runs import read_run, run_files, run_path
+from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import is_alive
-from permafrost.storage.durable import create_durably, disk_errors_named, is_there, write_durably
+from permafrost.storage.durable import create_durably, is_there, write_durably
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.sealed import read_sealed, sealed_bytes

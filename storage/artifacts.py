@@ -14,11 +14,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.disk_use import files_under
-from permafrost.storage.drafts import DRAFT_PREFIX, is_of_dead_process
+from permafrost.storage.drafts import DRAFT_PREFIX, draft_path, is_of_dead_process
 from permafrost.storage.durable import (
-    disk_errors_named,
-    draft_path,
     is_there,
     remove_any,
     renamed_aside,

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import socket
+import uuid
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +27,11 @@ def owner() -> str:
     """This process, for the name of a draft: `<place>.<pid>.<start>`; pids are reused, start times are
     not."""
     return _named(os.getpid())
+
+
+def draft_path(path: Path) -> Path:
+    """A new private name beside `path`, on the same file system."""
+    return path.with_name(f"{DRAFT_PREFIX}{path.name}-{owner()}-{uuid.uuid4().hex[:8]}")
 
 
 @lru_cache(maxsize=1)

@@ -4,102 +4,19 @@ In a home that mirrors an object store every change is made there first.
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 import stat
-import uuid
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.disk_use import files_under
-from permafrost.storage.drafts import DRAFT_PREFIX, owner
-from permafrost.storage.errors import CorruptDataError, DiskFullError, PermafrostError
+from permafrost.storage.drafts import draft_path
+from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.replica import replica_of
-
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_PROBE_BYTES = 1 << 20
-_IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP}
-
-
-@contextlib.contextmanager
-def disk_errors_named(path: Path) -> Generator[None]:
-    """Turn 'no space', 'quota' and 'file too large' into one error that says where and what to do, and
-    'is a directory' and the like into one that says what is damaged.
-
-    Libraries raise their own errors for a full disk, some of them without an errno.
-
-    Raises:
-        DiskFullError: there is no room.
-        CorruptDataError: a folder, a link or a file is in the place of something else.
-    """
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, OSError) and _is_in_the_way(error, path):
-            raise CorruptDataError(
-                f"cannot write {path}: something else is in its place or above it ({error.strerror}: "
-                f"{error.filename}); nothing was half-written. Run 'permafrost verify', or remove that"
-            ) from error
-        existing = next(p for p in (path, *path.parents) if p.exists())
-        if isinstance(error, PermafrostError) or not _tells_no_room(error, existing):
-            raise
-        text = error.strerror if isinstance(error, OSError) else None
-        reason = (text or str(error)).partition("\n")[0]
-        free = shutil.disk_usage(existing).free
-        raise DiskFullError(
-            f"no room to write {path}: {reason} ({free:,} bytes free there); nothing was half-written. Free "
-            f"some space or choose another --home, then run the same command again"
-        ) from error
-
-
-def _tells_no_room(error: Exception, near: Path) -> bool:
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _NO_ROOM
-    # Libraries in Rust, such as safetensors, give the errno in the message only.
-    if (number := re.search(r"\(os error (\d+)\)", str(error))) is not None:
-        return int(number[1]) in _NO_ROOM
-    # NumPy raises an OSError without errno, PyTorch a plain RuntimeError; anything else, subclasses included,
-    # is not a failed write, and does not justify a probe.
-    may_be_a_write = isinstance(error, OSError) or type(error) is RuntimeError
-    return may_be_a_write and _refuses_more(near if near.is_dir() else near.parent)
-
-
-def _refuses_more(folder: Path) -> bool:
-    """Whether a small probe does not fit, as NumPy's and PyTorch's errors do not mention a full disk."""
-    probe = draft_path(folder / "probe")
-    try:
-        with probe.open("wb") as file:
-            file.write(bytes(_PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        return error.errno in _NO_ROOM
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink(missing_ok=True)
-    return False
-
-
-def _is_in_the_way(error: OSError, path: Path) -> bool:
-    """Whether an error concerns `path`, a draft beside it or a folder above it, not a file that was read
-    while writing it."""
-    # A rename has two names; the obstacle is at the second.
-    name: object = error.filename if error.filename2 is None else error.filename2
-    if error.errno not in _IN_THE_WAY or not isinstance(name, str | Path):
-        return False
-    obstacle, path = Path(name).absolute(), path.absolute()
-    is_draft = obstacle.parent == path.parent and obstacle.name.startswith(DRAFT_PREFIX)
-    return is_draft or obstacle in (path, *path.parents)
-
-
-def draft_path(path: Path) -> Path:
-    """A new private name beside `path`, on the same file system."""
-    return path.with_name(f"{DRAFT_PREFIX}{path.name}-{owner()}-{uuid.uuid4().hex[:8]}")
 
 
 def let_others_read(folder: Path) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from permafrost.storage.durable import disk_errors_named
+from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.errors import StoreBusyError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.replica import public_name, replica_of

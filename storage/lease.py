@@ -154,7 +154,7 @@ def _holder(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
         return {"pid": int(found["pid"]), "host": str(found["host"])}
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, OverflowError):
         return {"pid": 0, "host": "an unknown machine"}
 
 
@@ -166,7 +166,7 @@ def _is_dead(holder: dict[str, Any]) -> bool:
         os.kill(int(holder["pid"]), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
+    except (PermissionError, OverflowError):  # the latter of a damaged number
         return False
     return False
 

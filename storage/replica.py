@@ -18,7 +18,6 @@ import fnmatch
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +27,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore, from_url
 
-from permafrost.storage.drafts import DRAFT_PREFIX, owner
+from permafrost.storage.disk_errors import disk_errors_named
+from permafrost.storage.drafts import DRAFT_PREFIX, draft_path
 from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError
 from permafrost.storage.lease import Lease
 from permafrost.storage.progress import Progress
@@ -216,17 +216,19 @@ class Replica:
 
         Raises:
             CorruptDataError: the object does not exist.
+            DiskFullError: there is no room for it here.
         """
         key = self.key_of(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         # Not beside it: a writer removes all drafts from the store that it writes.
-        draft = self.folder / f"{DRAFT_PREFIX}fetched-{owner()}-{uuid.uuid4().hex[:8]}"
-        try:
-            tag = self.download(path, draft)
-            draft.replace(path)
-            self._tags[key] = tag
-        finally:
-            draft.unlink(missing_ok=True)
+        draft = draft_path(self.folder / "fetched")
+        with disk_errors_named(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                tag = self.download(path, draft)
+                draft.replace(path)
+                self._tags[key] = tag
+            finally:
+                draft.unlink(missing_ok=True)
 
     def download(
         self, path: Path, target: Path, moved: Callable[[int], None] = lambda _: None

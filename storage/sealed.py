@@ -29,13 +29,14 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
     if not isinstance(content, dict):
         raise CorruptDataError(f"{path} is damaged: it holds no JSON object")
     fields = dict(cast(dict[str, Any], content))
+    has_checksum = CHECKSUM in fields
     found = fields.pop(CHECKSUM, None)
     try:
         expected = digest(fields)
     except ValueError as error:  # NaN, which json reads
         raise CorruptDataError(f"{path} is damaged: {error}") from error
-    if found is not None and found != expected:
+    if has_checksum and found != expected:
         raise CorruptDataError(
             f"{path} is damaged: its checksum is {found!s:.40}, its content has {expected}"
         )
-    return fields, found is not None
+    return fields, has_checksum

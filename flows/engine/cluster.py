@@ -33,8 +33,7 @@ from permafrost.flows.engine.roster import MEMORY_TOPIC, Roster
 from permafrost.flows.engine.worker_check import WorkerCheck, facts_here, set_mark
 from permafrost.flows.graph import Resources
 from permafrost.flows.stopping import STOP, Stopped
-from permafrost.storage.drafts import remove_drafts_of_dead_processes
-from permafrost.storage.durable import draft_path
+from permafrost.storage.drafts import draft_path, remove_drafts_of_dead_processes
 from permafrost.storage.errors import IdentityMismatchError, InputError
 from permafrost.storage.keys import digest
 from permafrost.storage.replica import replica_of

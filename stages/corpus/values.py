@@ -40,10 +40,7 @@ def checked_texts(
         raise InputError(f"{where} has no rows; give at least one text")
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not holds_text(kind):
-        raise InputError(
-            f"column {quoted(name)} of {where} holds {column.type}, expected text; name the column that "
-            "has the texts"
-        )
+        raise _no_text(column, name, where)
     texts = decoded(column, name, where, rows)
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True)
     at = pc.index(blank, True).as_py()
@@ -65,11 +62,13 @@ def decoded(
     """Text or bytes as `large_string`, keeping nulls; for the arguments see `checked_texts`.
 
     Raises:
-        InputError: a text is invalid UTF-8; the message has its row number.
+        InputError: the column is not text, or a text is invalid UTF-8; the message has its row number.
     """
     try:
         texts = column.cast(pa.large_string())
         texts.validate(full=True)
+    except pa.ArrowNotImplementedError as error:
+        raise _no_text(column, name, where) from error
     except pa.ArrowInvalid as error:
         at, raw = _first_undecodable(column)
         raise InputError(
@@ -77,6 +76,27 @@ def decoded(
             f"{quoted(raw[:60])}; {name_the_encoding('latin-1')}"
         ) from error
     return texts
+
+
+def _no_text(column: pa.ChunkedArray, name: str, where: str) -> InputError:
+    return InputError(
+        f"column {quoted(name)} of {where} holds {column.type}, expected text; name the column that has the "
+        "texts"
+    )
+
+
+def plain(table: pa.Table, name: str, where: str) -> list[Any]:
+    """The values of a column, those that are missing as None; raises InputError for invalid UTF-8."""
+    column = table.column(name)
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError as error:
+        if holds_text(column.type):
+            decoded(column, name, where)
+        raise InputError(
+            f"column {quoted(name)} of {where} has text that is not valid UTF-8: {error}; "
+            f"{name_the_encoding('latin-1')}"
+        ) from error
 
 
 def _first_undecodable(column: pa.ChunkedArray) -> tuple[int, bytes]:
@@ -108,7 +128,7 @@ def holds_text(kind: pa.DataType) -> bool:
 
 def values_of(table: pa.Table, name: str, where: str) -> list[Any]:
     """The values of a column; raises InputError if one is missing."""
-    values = table.column(name).to_pylist()
+    values = plain(table, name, where)
     if None in values:
         raise InputError(
             f"row {values.index(None) + 1} of {where} has nothing in column {quoted(name)} "
@@ -119,15 +139,12 @@ def values_of(table: pa.Table, name: str, where: str) -> list[Any]:
 
 def texts_of(table: pa.Table, name: str, where: str) -> list[str]:
     """The column as text; blank ones are allowed."""
-    if pa.types.is_large_binary(table.column(name).type):  # of a csv file
+    if _is_bytes(table.column(name)):  # of a csv file
         at = table.column_names.index(name)
         table = table.set_column(at, name, decoded(table.column(name), name, where))
     values = values_of(table, name, where)
     if not all(isinstance(value, str) for value in values):
-        raise InputError(
-            f"column {quoted(name)} of {where} holds {table.column(name).type}, expected text; name the "
-            f"column that has the texts"
-        )
+        raise _no_text(table.column(name), name, where)
     return values
 
 
@@ -257,7 +274,7 @@ def _lists(table: pa.Table, name: str, where: str) -> list[list[Any]]:
         )
         values = [_listed(text) if text else [] for text in texts_of(filled, name, where)]
         return [value if isinstance(value, list) else [value] for value in values]
-    values = [[] if value is None else value for value in column.to_pylist()]
+    values = [[] if value is None else value for value in plain(table, name, where)]
     for row, value in enumerate(values, start=1):
         if not isinstance(value, list):
             raise InputError(

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.storage.drafts import remove_dead_drafts_of
-from permafrost.storage.durable import disk_errors_named, draft_path
+from permafrost.storage.disk_errors import disk_errors_named
+from permafrost.storage.drafts import draft_path, remove_dead_drafts_of
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import canonical_json
 from permafrost.storage.paths import checked_path, require_writable

@@ -24,15 +24,9 @@ from permafrost.stages.encoder.tuned import find_tuned, is_tuned_head
 from permafrost.stages.encoder.tuned_export import merged, require_one_array, write_adapters
 from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.storage.artifacts import ArtifactStore
-from permafrost.storage.drafts import remove_dead_drafts_of
-from permafrost.storage.durable import (
-    bytes_under,
-    disk_errors_named,
-    draft_path,
-    json_bytes,
-    let_others_read,
-    sync_folder,
-)
+from permafrost.storage.disk_errors import disk_errors_named
+from permafrost.storage.drafts import draft_path, remove_dead_drafts_of
+from permafrost.storage.durable import bytes_under, json_bytes, let_others_read, sync_folder
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import HOME_BYTES, checked_path
 

@@ -224,7 +224,7 @@ def _rows(path: Path, columns: QuestionColumns) -> Iterator[dict[str, Any]]:
                 try:
                     with pq.ParquetFile(part, memory_map=True) as file:
                         yield from file.read().to_pylist()
-                except (pa.ArrowException, OSError) as error:
+                except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                     raise InputError(
                         f"{part} cannot be read as .parquet: {error}; repair the file"
                     ) from error

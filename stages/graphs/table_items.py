@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from permafrost.stages.corpus.values import checked_texts, ids_of
+from permafrost.stages.corpus.values import checked_texts, ids_of, plain
 from permafrost.stages.graphs.assembling import Item
 from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.stages.graphs.graph_tables import TableGraph
@@ -72,7 +72,7 @@ class UsedGraphs:
 
 def ids_or_none(table: pa.Table, name: str, where: str) -> list[str | None]:
     """The column as ids; None for an empty cell."""
-    values = table.column(name).to_pylist()
+    values = plain(table, name, where)
     there = [i for i, value in enumerate(values) if value not in (None, b"", "")]
     found: list[str | None] = [None] * len(values)
     for at, value in zip(

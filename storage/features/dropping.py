@@ -10,15 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from permafrost.storage.durable import (
-    bytes_under,
-    disk_errors_named,
-    draft_path,
-    is_there,
-    remove_any,
-    renamed_aside,
-    sync_folder,
-)
+from permafrost.storage.disk_errors import disk_errors_named
+from permafrost.storage.drafts import draft_path
+from permafrost.storage.durable import bytes_under, is_there, remove_any, renamed_aside, sync_folder
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.due import Due, note_due, read_due
 from permafrost.storage.features.groups import write_groups

@@ -136,6 +136,11 @@ class Places:
         }
 
     @classmethod
+    def packed_names(cls) -> frozenset[str]:
+        """Names of the arrays that `packed` makes of anything at all."""
+        return frozenset({"runs", *(f.name for f in fields(_Run))})
+
+    @classmethod
     def unpacked(cls, segments: tuple[int, ...], arrays: Mapping[str, NDArray[Any]]) -> "Places":
         """The inverse of `packed`. Raises: KeyError: an array is not there."""
         ends = np.cumsum(arrays["runs"]).tolist()

@@ -175,7 +175,7 @@ def _declared(folder: Path) -> _Layout | None:
             int(content["shape"][1]) if len(content["shape"]) > 1 else None,
             "zstd" if any(c["name"] == "zstd" for c in sharding["codecs"]) else "none",
         )
-    except (CorruptDataError, FileNotFoundError, LookupError, TypeError, ValueError):
+    except (CorruptDataError, FileNotFoundError, LookupError, TypeError, ValueError, OverflowError):
         return None
 
 

@@ -10,9 +10,11 @@ import contextlib
 import hashlib
 import json
 import os
+import struct
 import time
 import uuid
 import zipfile
+import zlib
 from array import array
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +40,13 @@ SETTLED_S = 2.0
 VERSION = 1
 _FILE, _FOLDER = 4, 3
 """Numbers in the mark of a file, and of a folder."""
+_OF_TABLES = frozenset({"numbers", "marks", "sha256"}) | Places.packed_names()
+_OF_RECEIPTS = frozenset({"segments", "folders", "arrays", "marks", "words"})
+"""Names of what is kept."""
+_BROKEN = (
+    ValueError, KeyError, NotImplementedError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
+"""What a damaged zip may raise: a flipped bit also says that it is packed, encrypted or of a new version."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ def marks_of_tables(root: Path, numbers: Iterable[int]) -> TableMarks:
 
 def seen_tables(root: Path, marks: TableMarks) -> SeenTables | None:
     """What was kept of the tables, up to the first whose mark is another one now."""
-    kept = _load(root, "tables")
+    kept = _load(root, "tables", _OF_TABLES)
     if kept is None:
         return None
     numbers: list[int] = kept["numbers"].tolist()
@@ -87,8 +96,8 @@ def seen_tables(root: Path, marks: TableMarks) -> SeenTables | None:
     places = Places.unpacked(tuple(numbers), kept)
     if n_same < len(numbers):
         places = places.first(n_same)
-    digits = kept["sha256"][:n_same].tobytes().hex()
-    sha256 = {number: digits[64 * i : 64 * i + 64] for i, number in enumerate(numbers[:n_same])}
+    digests = kept["sha256"].reshape(len(numbers), -1)
+    sha256 = {n: row.tobytes().hex() for n, row in zip(numbers[:n_same], digests, strict=False)}
     return SeenTables(places, sha256)
 
 
@@ -158,7 +167,7 @@ class SeenReceipts:
         )
 
     def _kept(self) -> dict[int, ListedReceipts]:
-        kept = _load(self._root, "receipts")
+        kept = _load(self._root, "receipts", _OF_RECEIPTS)
         if kept is None:
             return {}
         words: dict[str, list[list[str]]] = json.loads(kept["words"].tobytes())
@@ -237,15 +246,16 @@ def _path(root: Path, what: str) -> Path:
     return cache_folder() / "stores" / f"{name}-{what}.npz"
 
 
-def _load(root: Path, what: str) -> dict[str, NDArray[Any]] | None:
-    """Kept arrays; None if there are none, of another version, or damaged."""
+def _load(root: Path, what: str, names: frozenset[str]) -> dict[str, NDArray[Any]] | None:
+    """Kept arrays of these names; None if there are none, of another version, or damaged."""
     try:
         # numpy leaves a file open that it opened itself and could not read.
         with _path(root, what).open("rb") as file, np.load(file, allow_pickle=False) as kept:
-            found = {name: kept[name] for name in kept.files}  # zip's own checksums are compared
-    except (OSError, ValueError, KeyError, EOFError, InputError, zipfile.BadZipFile):
+            # Zip's own checksums are compared; they are not of the names.
+            found = {name: kept[name] for name in names | {"version"}}
+    except (OSError, EOFError, InputError, *_BROKEN):
         return None
-    return found if found.get("version", np.zeros(1)).tolist() == [VERSION] else None
+    return found if found["version"].tolist() == [VERSION] else None
 
 
 def _save(root: Path, what: str, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import owner
-from permafrost.storage.durable import disk_errors_named
 from permafrost.storage.errors import CorruptDataError, PermafrostError
 from permafrost.storage.features.layout import TEXT_OF_TOKEN, widen
 from permafrost.storage.features.receipts import Statistics, measure

@@ -18,7 +18,7 @@ from crc32c import crc32c
 from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
-from permafrost.storage.durable import disk_errors_named
+from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.features.layout import Codec
 from permafrost.storage.features.shard_bytes import damaged, shard_bytes

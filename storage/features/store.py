@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from permafrost.storage.durable import DRAFT_PREFIX, write_json
+from permafrost.storage.drafts import DRAFT_PREFIX
+from permafrost.storage.durable import write_json
 from permafrost.storage.errors import CorruptDataError, NotFoundError, RemovedError
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.features.layout import (

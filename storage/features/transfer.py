@@ -15,8 +15,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import owner
-from permafrost.storage.durable import disk_errors_named
 from permafrost.storage.errors import CorruptDataError, DiskFullError
 from permafrost.storage.features.layout import Axes
 from permafrost.storage.features.parts import SegmentPlan, StorePart, TransferPlan, compare

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from permafrost.storage.disk_errors import disk_errors_named
+from permafrost.storage.drafts import DRAFT_PREFIX, draft_path
 from permafrost.storage.durable import (
-    DRAFT_PREFIX,
-    disk_errors_named,
-    draft_path,
     holds,
     holds_sha256,
     json_bytes,

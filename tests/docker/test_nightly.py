@@ -90,8 +90,17 @@ def until(box: Box, condition: Callable[[], Any], what: str) -> Any:
             return value
         box.check()
         time.sleep(0.2)
-    seen = [(run["name"], run["state"]) for run in ask(box, "flow_runs/filter", {})]
-    pytest.fail(f"no {what} after {HEALTHY_S} s; runs: {seen}\n{box.said()}")
+    pytest.fail(f"no {what} after {HEALTHY_S} s; {story(box)}\n{box.said()}")
+
+
+def story(box: Box) -> str:
+    """Every run and the states that it went through."""
+    lines = []
+    for run in ask(box, "flow_runs/filter", {"sort": "START_TIME_ASC"}):
+        states = ask(box, f"flow_run_states/?flow_run_id={run['id']}", None, "GET")
+        went = "\n".join(f"  {s['timestamp']} {s['name']}: {s['message']}" for s in states)
+        lines.append(f"{run['name']} ({run['id']})\n{went}")
+    return "\n".join(["the runs:", *lines])
 
 
 def runs(box: Box, *states: str) -> list[dict[str, Any]]:
@@ -152,7 +161,7 @@ def test_from_an_empty_box_to_nightly_runs_which_a_stop_only_interrupts(
             break
         ask(box, f"flow_runs/{run['id']}", None, "DELETE")
         box.start_healthy("runner")
-    assert [ended["id"] for ended in told] == [run["id"]], box.said()
+    assert [ended["id"] for ended in told] == [run["id"]], f"{story(box)}\n{box.said()}"
     assert "SIGTERM" in told[0]["state"]["message"]
 
     # The next one goes on from there.

@@ -10,16 +10,16 @@ import pytest
 from permafrost.storage import drafts
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.drafts import (
+    draft_path,
     is_of_dead_process,
     owner,
     remove_dead_drafts_of,
     remove_drafts_of_dead_processes,
 )
-from permafrost.storage.durable import draft_path
 
 SPEC = ArtifactSpec(stage="fit", config={"a": 1})
 MAKE = (
-    "from pathlib import Path; from permafrost.storage.durable import draft_path; "
+    "from pathlib import Path; from permafrost.storage.drafts import draft_path; "
     "print(draft_path(Path('x')).name)"
 )
 

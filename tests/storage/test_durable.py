@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from permafrost.storage import durable
-from permafrost.storage.drafts import DRAFT_PREFIX
+from permafrost.storage.disk_errors import disk_errors_named
+from permafrost.storage.drafts import DRAFT_PREFIX, draft_path
 from permafrost.storage.durable import (
-    disk_errors_named,
-    draft_path,
     holds,
     is_there,
     read_json,

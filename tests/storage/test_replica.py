@@ -1,5 +1,6 @@
 """Homes on an object store, over the real client and a real (loopback) server."""
 
+import errno
 import json
 import os
 import shutil
@@ -18,7 +19,13 @@ from zarr.storage import ObjectStore
 
 from permafrost.storage import lease, replica
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
-from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError, StoreBusyError
+from permafrost.storage.errors import (
+    CorruptDataError,
+    DiskFullError,
+    InputError,
+    ObjectStoreError,
+    StoreBusyError,
+)
 from permafrost.storage.features.receipts import revoke_receipt
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.verification import discard, verify
@@ -147,6 +154,23 @@ def put_lease(server: ObjectServer, store: FeatureStore, **holder: object) -> st
     return key
 
 
+def test_a_full_disk_is_named_where_something_is_fetched(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = filled(tmp_path)
+    there = machine(tmp_path, "second")
+
+    def full(*_: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replica.Replica, "download", full)
+        with pytest.raises(DiskFullError, match=r"no room to write .*: No space left"):
+            assert_reads(all_stores(there)[0], small)
+    assert not list(there.glob(".draft-*"))
+    assert_reads(all_stores(there)[0], small)
+
+
 def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over(
     server: ObjectServer, tmp_path: Path
 ) -> None:
@@ -187,7 +211,10 @@ def test_a_lease_has_its_age_by_the_clock_of_the_object_store(
     assert not [name for name in server.objects if "writer.lease" in name]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff\x00"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"pid": "x"}', b'{"pid": 1e999, "host": "x"}', b"\xff\x00"],
+)
 def test_a_damaged_lease_runs_out_like_any_other(
     server: ObjectServer, tmp_path: Path, content: bytes
 ) -> None:
@@ -199,6 +226,15 @@ def test_a_damaged_lease_runs_out_like_any_other(
     server.times[key] = time.time() - lease.TTL_S - 5
     with writing(small.store):
         assert json.loads(server.objects[key])["pid"] == os.getpid()
+
+
+def test_a_holder_whose_number_is_damaged_counts_as_alive(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    small = filled(tmp_path)
+    put_lease(server, small.store, pid=2**80, host=socket.gethostname())
+    with pytest.raises(StoreBusyError, match=f"process {2**80} on "), writing(small.store):
+        pass
 
 
 def test_a_writer_that_lost_its_lease_commits_nothing_more(

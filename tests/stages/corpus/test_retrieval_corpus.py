@@ -1,5 +1,6 @@
 """Pairs for training from documents, queries and judgements, and from labelled candidates."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -173,6 +174,37 @@ def test_the_key_holds_the_files_and_not_their_place(tmp_path: Path) -> None:
 def test_wrong_files_are_refused(tmp_path: Path, tables: dict[str, Rows], says: str) -> None:
     with pytest.raises(InputError, match=says):
         retrieval(write(tmp_path, **tables)).build()
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "says"),
+    [
+        ("corpus", "text", "row 2 of .*corpus.jsonl, column 'text', is not valid UTF-8"),
+        ("corpus", "doc_id", "row 2 of .*corpus.jsonl, column 'doc_id', is not valid UTF-8"),
+        ("queries", "text", "row 2 of .*queries.jsonl, column 'text', is not valid UTF-8"),
+        (
+            "qrels_train",
+            "doc_id",
+            "row 2 of .*qrels_train.jsonl, column 'doc_id', is not valid UTF-8",
+        ),
+    ],
+)
+def test_a_row_in_another_encoding_is_named(
+    tmp_path: Path, name: str, column: str, says: str
+) -> None:
+    rows = pq.read_table(write(tmp_path) / f"{name}.parquet").to_pylist()
+    rows[1][column] = "\u00e9t\u00e9"
+    (tmp_path / f"{name}.parquet").unlink()
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (tmp_path / f"{name}.jsonl").write_text(lines, encoding="latin-1")
+    with pytest.raises(InputError, match=says):
+        retrieval(tmp_path).build()
+
+
+def test_a_title_of_several_fields_is_refused(tmp_path: Path) -> None:
+    titled = [row | {"title": {"short": row["title"]}} for row in DOCUMENTS]
+    with pytest.raises(InputError, match=r"column 'title' of .* holds struct<.*expected text"):
+        retrieval(write(tmp_path, corpus=titled)).build()
 
 
 @pytest.mark.parametrize("name", ["corpus", "queries", "qrels_train"])

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -331,3 +331,22 @@ def test_a_file_with_two_sets_of_names_is_read_as_ever(tmp_path: Path) -> None:
     assert read() == of_mteb
     named = read(text="text", text_pair="text_pair", label="label")
     assert list(named.values()) == [["a", "b"], ["c", "d"], [0.0, 1.0]]
+
+
+def accented(value: Any) -> Any:
+    if isinstance(value, list):
+        return [accented(v) for v in cast(list[Any], value)]
+    return f"\u00e9 {value}" if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_in_another_encoding_are_refused(tmp_path: Path, kind: str) -> None:
+    for path in sorted(converted(tmp_path, kind, ".jsonl").iterdir()):
+        before = path.read_text()
+        rows = [json.loads(line) for line in before.splitlines()]
+        rows[1] = {name: accented(value) for name, value in rows[1].items()}
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        path.write_text("".join(lines), encoding="latin-1")
+        with pytest.raises(InputError, match=r"not valid UTF-8.*encoding: latin-1"):
+            task(tmp_path, kind).read()
+        path.write_text(before)

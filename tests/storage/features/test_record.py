@@ -257,3 +257,12 @@ def test_no_digit_of_an_old_record_can_change_without_an_error_or_the_same_numbe
                     found = FeatureStore.open(root).open_shard(0, array).read(0, 3)
                     assert found.tobytes() == expected
             store_problems(root, SilentProgress())
+
+
+@pytest.mark.parametrize("shape", [[float("inf"), 8], [64, float("inf")], [None, 8], []])
+def test_an_impossible_shape_in_an_array_is_put_right(small: SmallStore, shape: list[Any]) -> None:
+    path = small.store.zarr_path / "hidden/1/zarr.json"
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps(before | {"shape": shape}))
+    assert mend(small.store.root, SilentProgress()).problems
+    assert json.loads(path.read_text()) == before

@@ -21,6 +21,7 @@ from permafrost.storage.features import store as store_module
 from permafrost.storage.features.receipts import receipt_path
 from permafrost.storage.features.segments import segment_path
 from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.readers import open_reader
 from tests.storage.small_store import ARRAYS, SmallStore, filled_store, flip
 
 N_TEXTS = 24
@@ -94,6 +95,25 @@ def test_what_a_writer_made_is_known_to_the_next_process(
     assert missing == {}
 
 
+def test_every_cell_reads_in_a_second_process(small: SmallStore) -> None:
+    known(small)
+    assert_reads(small)
+
+
+def assert_reads(small: SmallStore) -> None:
+    """Every text's rows are those that were put in."""
+    store = FeatureStore.open(small.store.root)
+    for array in ARRAYS:
+        reader = open_reader(store, array, small.digests, budget_bytes=1 << 20, tokens="all")
+        n_read = 0
+        for texts, rows in reader.in_order(4):
+            for at, found in zip(texts.tolist(), rows, strict=True):
+                wanted = small.expected(array, small.texts[at])
+                assert np.array_equal(found, wanted.astype(found.dtype))
+                n_read += 1
+        assert n_read == len(small.digests)
+
+
 def test_only_what_came_is_read(small: SmallStore, reads: Counter[str]) -> None:
     known(small)
     root = small.store.root
@@ -165,7 +185,7 @@ def test_a_copy_of_a_store_is_read_anew(
     assert reads["read_segment"] == len(small.store.segments())
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "other"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "packed", "encrypted", "renamed", "other"])
 def test_a_damaged_cache_costs_time_and_nothing_else(
     small: SmallStore, reads: Counter[str], tmp_path: Path, damage: str
 ) -> None:
@@ -174,6 +194,13 @@ def test_a_damaged_cache_costs_time_and_nothing_else(
         match damage:
             case "cut":
                 path.write_bytes(path.read_bytes()[:-30])
+            case "packed" | "encrypted":
+                whole = bytearray(path.read_bytes())
+                entry = whole.rindex(b"PK\x01\x02")  # of the directory at the end
+                whole[entry + (10 if damage == "packed" else 8)] ^= 1
+                path.write_bytes(whole)
+            case "renamed":
+                path.write_bytes(path.read_bytes().replace(b"marks.npy", b"morks.npy"))
             case "flip":
                 with zipfile.ZipFile(path) as file:
                     at = file.infolist()[-1].header_offset + 200
