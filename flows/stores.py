@@ -150,8 +150,8 @@ def _require_captured(experiment: Experiment, captured: set[str]) -> None:
     for name, method in experiment.methods.items():
         for array in method.captured():
             if method.adapted_backbone is None and array not in captured:
+                there = f"only {', '.join(sorted(captured))}" if captured else "nothing"
                 raise InputError(
-                    f"method {quoted(name)} reads {array}, but the experiment captures only "
-                    f"{', '.join(sorted(captured)) or 'nothing'}; add it to 'capture' or change the "
-                    f"method's layer"
+                    f"method {quoted(name)} reads {array}, but the experiment captures {there}; add it to "
+                    "'capture' or change the method's layer"
                 )

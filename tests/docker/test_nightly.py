@@ -157,11 +157,13 @@ def test_from_an_empty_box_to_nightly_runs_which_a_stop_only_interrupts(
         took["runner"] = box.services["runner"].stop()
         assert runs(box, "COMPLETED") == []
         assert {path: published(box)[path] for path in before} == before
-        if told := runs(box, "CRASHED"):
+        # The worker may have begun to submit the next one when its place was free.
+        told = [ended for ended in runs(box, "CRASHED") if ended["id"] == run["id"]]
+        if told:
             break
         ask(box, f"flow_runs/{run['id']}", None, "DELETE")
         box.start_healthy("runner")
-    assert [ended["id"] for ended in told] == [run["id"]], f"{story(box)}\n{box.said()}"
+    assert told, f"{story(box)}\n{box.said()}"
     assert "SIGTERM" in told[0]["state"]["message"]
 
     # The next one goes on from there.
