@@ -96,8 +96,8 @@ def seen_tables(root: Path, marks: TableMarks) -> SeenTables | None:
     places = Places.unpacked(tuple(numbers), kept)
     if n_same < len(numbers):
         places = places.first(n_same)
-    digests = kept["sha256"].reshape(len(numbers), -1)
-    sha256 = {n: row.tobytes().hex() for n, row in zip(numbers[:n_same], digests, strict=False)}
+    digits = kept["sha256"].tobytes().hex()
+    sha256 = {number: digits[64 * i : 64 * i + 64] for i, number in enumerate(numbers[:n_same])}
     return SeenTables(places, sha256)
 
 
