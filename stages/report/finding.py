@@ -96,6 +96,8 @@ class _Ranked:
         if estimate is None:
             return ""
         found = interval(estimate, self._bootstrap.level, self._bootstrap.seed)
+        if found.low == found.high:  # as where every answer is right
+            return " (no interval: all resamples score alike)"
         ends = f"{hundredths(found.low)} to {hundredths(found.high)}"
         return f" ({self._bootstrap.level:.0%} interval {ends})"
 

@@ -54,6 +54,13 @@ def test_the_next_best_beyond_noise_is_named_with_the_distance(tmp_path: Path):
     assert said(cells).endswith("): 30.0 above bad (60.0, p = 0.005); there is no control.")
 
 
+def test_answers_that_are_all_right_have_no_interval(tmp_path: Path):
+    cells = [cell(tmp_path, "good", 1.0), cell(tmp_path, "bad", 0.6, draw=1)]
+    assert said(cells).startswith(
+        "good scores highest on t, with accuracy 100.0 (no interval: all resamples score alike): "
+    )
+
+
 def test_equal_ones_share_the_first_place_and_are_named_once(tmp_path: Path):
     cells = [cell(tmp_path, m, 0.8, draw=i) for i, m in enumerate("abcd")]
     text = said(cells)
