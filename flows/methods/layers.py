@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
@@ -27,6 +27,8 @@ from permafrost.stages.extraction.capture import (
     in_order,
 )
 from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.fit.choice import STAGE as CHOOSE
+from permafrost.stages.fit.choice import choose
 from permafrost.stages.freeze.config import (
     AutoencoderConfig,
     ClassifierConfig,
@@ -35,8 +37,10 @@ from permafrost.stages.freeze.config import (
 )
 from permafrost.stages.freeze.layers_head import PairHeadConfig, heads_with_vectors
 from permafrost.stages.freeze.losses import PairLossConfig
+from permafrost.stages.freeze.pair_candidates import pair_candidates
 from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.storage.artifacts import Draft
+from permafrost.storage.errors import InputError
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
@@ -148,8 +152,19 @@ class LayersMethod(EvaluatedMethod):
     """What is done with the latents first: nothing; `centred`, minus the mean of a latent's own numbers, as
     in the notebooks for GPT-2; `vector`, also over their standard deviation; `feature`, every number
     standardised over the train texts. Encoders are pretrained with the same."""
+    grid: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
+    """Dotted field to candidate values, as `head.encoders.late` or `lr`; the best on dev is kept. Every
+    combination is a fit of its own."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with graded pairs if not given."""
+
+    @model_validator(mode="after")
+    def _grid_is_of_the_fit(self) -> "LayersMethod":
+        try:
+            self.candidates(0)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        return self
 
     @model_validator(mode="after")
     def _starts_from_its_own_backbone(self) -> "LayersMethod":
@@ -210,8 +225,16 @@ class LayersMethod(EvaluatedMethod):
         fields = {n: getattr(self, n) for n in PairFitConfig.model_fields if n != "seed"}
         return PairFitConfig(**fields, seed=seed)
 
+    def candidates(self, seed: int) -> dict[str, PairFitConfig]:
+        """All fits that are chosen from, by what tells them apart; the only one under "".
+
+        Raises:
+            InputError: see `stages.freeze.pair_candidates`.
+        """
+        return pair_candidates(self.fit_config(seed), self.grid)
+
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
-        """A pair head trained on the train pairs of a task."""
+        """A pair head for each candidate, trained on the train pairs of a task, and the choice among them."""
         upstream = cell.upstream
         arrays = self.latents.arrays(upstream.sizes)
         read = cell.reading(self.latents.recipe, arrays)
@@ -220,15 +243,21 @@ class LayersMethod(EvaluatedMethod):
             node = upstream.pretraining(self.encoders)
             inputs.append(Input(name="encoders", ref=node.id, loader=loaders.AUTOENCODERS))
             run_facts["encoders"] = {"config": node.config, "arrays": arrays_of(node)}
-        config = to_plain(self.fit_config(cell.seed))
-        node = FitLayers.node(
-            f"fit {cell.method} · {cell.task} · seed {cell.seed}",
-            {"kind": "layers", **config, "label_range": self.label_range},
-            inputs,
-            run_facts=run_facts,
-            after=read.after,
-        )
-        return (node,)
+        label = f"{cell.method} · {cell.task} · seed {cell.seed}"
+        fits = [
+            FitLayers.node(
+                f"fit {label} · {name}" if name else f"fit {label}",
+                {"kind": "layers", **to_plain(config), "label_range": self.label_range},
+                inputs,
+                run_facts=run_facts,
+                after=read.after,
+            )
+            for name, config in self.candidates(cell.seed).items()
+        ]
+        if len(fits) == 1:
+            return tuple(fits)
+        chosen = [Input(name="candidate", ref=fit.id, loader=loaders.PAIR_FIT) for fit in fits]
+        return *fits, ChooseLayersHead.node(f"choose {label}", {}, chosen)
 
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """A trained pair head on dev and test."""
@@ -405,6 +434,21 @@ def _fit_config(node: Node) -> tuple[PairFitConfig, tuple[float, float]]:
     fields = {k: v for k, v in node.config.items() if k not in ("kind", "label_range")}
     low, high = node.config["label_range"]
     return PairFitConfig.model_validate(fields), (float(low), float(high))
+
+
+class ChooseLayersHead(Stage):
+    """Keeps the candidate with the highest metric on dev, the first of equal ones."""
+
+    name = CHOOSE
+
+    @classmethod
+    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
+        from permafrost.stages.freeze.pair_fit import PAIR_HEAD
+
+        sources = node.inputs_named("candidate")
+        choice = choose([context.open(source) for source in sources], PAIR_HEAD)
+        choice.save(draft.folder)
+        draft.summary = {"fit": sources[choice.candidate].ref, "dev": choice.dev_metric}
 
 
 class ScoreLayers(Stage):

@@ -16,6 +16,7 @@ from permafrost.stages.encoder.module_form import (
     HEAD,
     RECORD,
     ModuleRecord,
+    digests_of,
     reads_of,
     write_head,
 )
@@ -27,6 +28,7 @@ from permafrost.stages.fit.models import PairClasses
 from permafrost.storage.durable import json_bytes, read_json
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
+from permafrost.storage.sealed import sealed_bytes
 
 CLASSIFIER = "classifier"
 """Folder of the layer that reads both vectors of a pair."""
@@ -75,5 +77,6 @@ def write_classifier(fitted: FittedHead, folder: Path) -> None:
         reads=reads_of(vectors),
         arrays=fitted.target.arrays,
         identity=fitted.target.identity.model_copy(update=digests),
+        head_sha256=digests_of(folder / HEAD),
     )
-    (folder / RECORD).write_bytes(json_bytes(record.fields()))
+    (folder / RECORD).write_bytes(sealed_bytes(record.fields()))

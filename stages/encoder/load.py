@@ -24,7 +24,6 @@ from permafrost.stages.extraction.target import (
     target_of_store,
 )
 from permafrost.stages.fit.choice import STAGE as CHOOSE
-from permafrost.stages.fit.record import read_record
 from permafrost.stages.fit.trained import load_head
 from permafrost.stages.freeze.layers_head import heads_with_vectors
 from permafrost.stages.freeze.pair_fit import load_pair_fit
@@ -168,7 +167,7 @@ def _find(home: Path, name: str) -> _Trained:
     folder = artifacts.open(ref)
     if ref.stage == CHOOSE:
         # A choice holds the head itself; its training data is recorded with its fit.
-        fitted = parse_ref(spec.inputs[read_record(folder)["candidate"]])
+        fitted = parse_ref(artifacts.manifest(ref).summary["fit"])
         spec = artifacts.manifest(fitted).spec
     require_same_code(str(ref), spec.code)
     read = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]

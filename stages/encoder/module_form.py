@@ -1,7 +1,8 @@
 """Any head with its backbone in one folder, read by Permafrost, or through it by sentence-transformers."""
 
-import json
+import hashlib
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from permafrost.stages.extraction.files import CONFIG, tokenizer_files, weight_f
 from permafrost.stages.extraction.target import ExtractRuntime, target_of_identity
 from permafrost.stages.fit.trained import load_head
 from permafrost.stages.metrics.records import HISTORY
-from permafrost.storage.durable import json_bytes
+from permafrost.storage.durable import holds_sha256, json_bytes
 from permafrost.storage.errors import CorruptDataError, IdentityMismatchError, InputError
 from permafrost.storage.features.identity import StoreIdentity
+from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 RECORD = "permafrost.json"
 BACKBONE, HEAD = "backbone", "head"
@@ -48,6 +50,8 @@ class ModuleRecord(BaseModel):
     """Those of the other prompts of an ensemble, in order."""
     label_range: tuple[float, float] | None = None
     """Lowest and highest label, of a head on every layer."""
+    head_sha256: dict[str, str] | None = None
+    """Of the files in `head`; folders of earlier versions have none."""
 
     def fields(self) -> dict[str, Any]:
         """As it is written: without what there is none of, which earlier versions do not know."""
@@ -76,8 +80,9 @@ def write_module(fitted: FittedHead, folder: Path) -> None:
         label_range=fitted.vectors.label_range
         if isinstance(fitted.vectors, LatentVectors)
         else None,
+        head_sha256=digests_of(folder / HEAD),
     )
-    (folder / RECORD).write_bytes(json_bytes(record.fields()))
+    (folder / RECORD).write_bytes(sealed_bytes(record.fields()))
     module = {"idx": 0, "name": "0", "path": "", "type": MODULE}
     (folder / MODULES).write_bytes(json_bytes([module]))
 
@@ -90,6 +95,11 @@ def write_head(fitted: FittedHead, folder: Path) -> None:
         return
     for name in _LAYERS_FILES if isinstance(fitted.vectors, LatentVectors) else _HEAD_FILES:
         shutil.copyfile(fitted.folder / name, folder / name)
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files of a folder, by name."""
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
 
 
 def reads_of(vectors: HeadVectors | LatentVectors | LinearAnswers) -> str:
@@ -115,6 +125,7 @@ def load_exported(
     """
     folder = Path(folder)
     record = _read_record(folder)
+    _require_head(folder / HEAD, record.head_sha256 or {})
     backbone = folder if record.form == "plain" else folder / BACKBONE
     identities = (record.identity, *(record.further or ()))
     try:
@@ -149,7 +160,7 @@ def _read_record(folder: Path) -> ModuleRecord:
             f"{folder} has no {RECORD}, so 'permafrost export' did not write it; name an exported folder"
         )
     try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        content, _ = read_sealed(path)
         if content.get("form") == "plain" and "identity" not in content:
             raise InputError(
                 f"{folder} is of the plain form, which sentence-transformers loads by itself "
@@ -161,3 +172,11 @@ def _read_record(folder: Path) -> ModuleRecord:
         raise
     except (ValueError, ValidationError, AttributeError) as error:
         raise CorruptDataError(f"{path} is damaged ({error}); export again") from error
+
+
+def _require_head(folder: Path, wanted: Mapping[str, str]) -> None:
+    for name, sha256 in wanted.items():
+        if not holds_sha256(folder / name, sha256):
+            raise CorruptDataError(
+                f"{folder / name} is damaged: it is not there or not what was exported; export again"
+            )

@@ -3,9 +3,9 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.grid import replaced
@@ -16,33 +16,49 @@ Grid = Mapping[str, Sequence[JsonValue]]
 """Dotted field of a fit to the values to try, for example `{"layer": ["hidden/1"], "head.tau": [0.3]}`."""
 
 
+C = TypeVar("C", bound=BaseModel)
+
+
 def candidates(config: FitConfig, grid: Grid) -> dict[str, FitConfig]:
-    """Every combination of a grid, by a label of its values; without a grid `config` alone, labelled "".
+    """Every combination of a grid; without a grid `config` alone, labelled "". `grid_patience` does not apply
+    to the first candidate. Raises as `combinations`."""
+    return combinations(FitConfig, config.model_dump(mode="json"), grid, {"grid_patience": None})
+
+
+def combinations(
+    kind: type[C], plain: Mapping[str, Any], grid: Grid, first: Mapping[str, Any]
+) -> dict[str, C]:
+    """Every combination of a grid, by a label of its values; "" without a grid.
 
     Fields vary in alphabetical order, the last one fastest, so that two spellings of the same grid agree on
-    which candidate comes first. `grid_patience` does not apply to the first candidate.
+    which candidate comes first.
+
+    Args:
+        kind: of the fit's config.
+        plain: all its fields, as JSON has them.
+        grid: what is tried.
+        first: fields that the first candidate has otherwise, whatever the grid.
 
     Raises:
         InputError: a field does not exist, has no values to try, or refuses one.
     """
-    plain = config.model_dump(mode="json")
     fields = sorted(grid)
     for field in fields:
         if not grid[field]:
             raise InputError(f"grid.{field} has no values; give at least one or remove it")
-    configs: dict[str, FitConfig] = {}
+    configs: dict[str, C] = {}
     for values in itertools.product(*(grid[field] for field in fields)):
-        changed: dict[str, Any] = plain if configs else plain | {"grid_patience": None}
+        changed: dict[str, Any] = dict(plain) if configs else {**plain, **first}
         for field, value in zip(fields, values, strict=True):
             changed = replaced(changed, field, value)
         try:
-            candidate = FitConfig.model_validate(changed)
+            candidate = kind.model_validate(changed)
         except ValidationError as error:
-            first = error.errors()[0]
+            found = error.errors()[0]
             tried = ", ".join(f"{f}={quoted(v)}" for f, v in zip(fields, values, strict=True))
-            where = ".".join(str(part) for part in first["loc"])
+            where = ".".join(str(part) for part in found["loc"])
             raise InputError(
-                f"the grid's candidate {tried} is not valid at {where}: {first['msg']}"
+                f"the grid's candidate {tried} is not valid at {where}: {found['msg']}"
             ) from error
         name = ", ".join(f"{f} {_as_text(v)}" for f, v in zip(fields, values, strict=True))
         configs.setdefault(name, candidate)

@@ -3,8 +3,9 @@
 import csv
 import io
 import json
+import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,23 +21,59 @@ STAGE = "choose"
 
 
 @dataclass(frozen=True)
+class Fitted:
+    """What a fit says of itself."""
+
+    record: dict[str, Any]
+    """The content of its file."""
+    settings: dict[str, Any]
+    """How it was trained."""
+    dev_metric: float | None
+    """None where nothing could be measured on dev."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Where fits of a kind keep what a choice reads and copies."""
+
+    record: str
+    """The name of the file that says what it is; JSON."""
+    weights: str
+    """The name of the file with its parameters."""
+    read: Callable[[Path], Fitted]
+    """What a fit's folder says of it."""
+
+
+def _fitted(folder: Path) -> Fitted:
+    record = read_record(folder)
+    return Fitted(record, record["chosen"], record["dev_metric"])
+
+
+HEAD = Form("head.json", "head.safetensors", _fitted)
+"""Heads on the tokens of one layer."""
+
+
+@dataclass(frozen=True)
 class Choice:
     """The trained head that was chosen, and how all were trained."""
 
+    form: Form
     fits: tuple[Path, ...]
     """Folders of the fits, in the order of the candidates."""
     candidate: int
     """Which of them was chosen, from 0."""
-    dev_metric: float
+    dev_metric: float | None
 
     def save(self, folder: Path) -> None:
         """Write the same files as a fit: the chosen head, and the history and log of all candidates, with a
         column for the candidate."""
         chosen = self.fits[self.candidate]
-        shutil.copyfile(chosen / "head.safetensors", folder / "head.safetensors")
-        record = read_record(chosen) | {"candidate": self.candidate}
-        (folder / "head.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        histories = [_numbered(fit, i) for i, fit in enumerate(self.fits)]
+        shutil.copyfile(chosen / self.form.weights, folder / self.form.weights)
+        record = self.form.read(chosen).record | {"candidate": self.candidate}
+        (folder / self.form.record).write_text(
+            json.dumps(record, indent=2) + "\n", encoding="utf-8"
+        )
+        histories = [self._numbered(i) for i in range(len(self.fits))]
         pq.write_table(pa.concat_tables(histories), folder / HISTORY)
         (folder / "log.csv").write_text(self._log(), encoding="utf-8")
 
@@ -51,19 +88,29 @@ class Choice:
             lines.writerows([i, *row] for row in rows)
         return text.getvalue()
 
+    def _numbered(self, number: int) -> pa.Table:
+        """The history of a fit, with columns that identify the candidate."""
+        fit = self.fits[number]
+        table = pq.read_table(fit / HISTORY)
+        config = json.dumps(self.form.read(fit).settings)
+        columns = {
+            **{name: table.column(name) for name in table.column_names},
+            "candidate": pa.array([number] * table.num_rows, pa.int64()),
+            "candidate_json": pa.array([config] * table.num_rows, pa.string()),
+        }
+        return pa.table(columns).select(CANDIDATE_EPOCHS.names).cast(CANDIDATE_EPOCHS)
 
-def choose(fits: Sequence[Path]) -> Choice:
+
+def choose(fits: Sequence[Path], form: Form = HEAD) -> Choice:
     """Choose among the fits in these folders.
 
     Raises:
         NotFoundError: a folder holds no trained head.
         CorruptDataError: its record is damaged.
     """
-    best, best_metric = 0, read_record(fits[0])["dev_metric"]
-    for i, fit in enumerate(fits[1:], 1):
-        if (metric := read_record(fit)["dev_metric"]) > best_metric:
-            best, best_metric = i, metric
-    return Choice(tuple(fits), best, best_metric)
+    found = [form.read(fit).dev_metric for fit in fits]
+    best = max(range(len(fits)), key=lambda i: -math.inf if (m := found[i]) is None else m)
+    return Choice(form, tuple(fits), best, found[best])
 
 
 def bar_after(fit: Path) -> float:
@@ -72,15 +119,3 @@ def bar_after(fit: Path) -> float:
     record: dict[str, Any] = read_record(fit)
     before = record["to_beat"]
     return record["dev_metric"] if before is None else max(record["dev_metric"], before)
-
-
-def _numbered(fit: Path, number: int) -> pa.Table:
-    """The history of a fit, with columns that identify the candidate."""
-    table = pq.read_table(fit / HISTORY)
-    config = json.dumps(read_record(fit)["chosen"])
-    columns = {
-        **{name: table.column(name) for name in table.column_names},
-        "candidate": pa.array([number] * table.num_rows, pa.int64()),
-        "candidate_json": pa.array([config] * table.num_rows, pa.string()),
-    }
-    return pa.table(columns).select(CANDIDATE_EPOCHS.names).cast(CANDIDATE_EPOCHS)

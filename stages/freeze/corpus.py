@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.fit.checkpoint import Checkpoint
+from permafrost.stages.fit.grid import flat
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.encoders import PretrainedEncoders
 from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
@@ -86,12 +87,18 @@ def score_corpus(
     metrics |= {
         "majority": None,
         "self_similarity": float(predict(head, latents, np.zeros((1, 2), np.int64))[0]),
-        "choice": _choice(result.config, result.best.epoch),
+        "choice": _choice(result),
         "n_parameters": head.n_parameters,
     }
     table = identified(pa.concat_tables(tables), corpus.examples, corpus.digests, ())
     return Scores(metrics, table)
 
 
-def _choice(config: PairFitConfig, epoch: int) -> Mapping[str, JsonValue]:
-    return {"head": config.head.kind, "loss": config.loss.kind, "epoch": epoch}
+def _choice(result: PairFitResult) -> Mapping[str, JsonValue]:
+    """What was chosen on dev: the epoch, and of a grid every setting that is a number or a name."""
+    config = result.config
+    chosen = {"head": config.head.kind, "loss": config.loss.kind, "epoch": result.best.epoch}
+    if result.candidate is None:
+        return chosen
+    settings = flat(config.model_dump(mode="json", exclude={"seed"}))
+    return {**{n: v for n, v in settings if isinstance(v, str | int | float)}, **chosen}

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from permafrost.stages.fit.choice import Fitted, Form
 from permafrost.stages.fit.history import step_csv
 from permafrost.stages.fit.trainer import Step
 from permafrost.stages.freeze.config import PairFitConfig
@@ -58,6 +60,8 @@ class PairFitResult:
     """Parameters and buffers of the best epoch by name."""
     log: tuple[Step, ...] = ()
     """Every step; not read back."""
+    candidate: int | None = None
+    """Which one of a grid it is, from 0; None for a fit of its own."""
 
     def head(self) -> PairHead:
         """The trained head on the CPU, dropout off, without gradients."""
@@ -102,7 +106,7 @@ def load_pair_fit(folder: Path) -> PairFitResult:
     """
     try:
         record = json.loads((folder / "pair_head.json").read_text(encoding="utf-8"))
-        rows = pq.read_table(folder / HISTORY).to_pylist()
+        rows = _epochs(folder, record.get("candidate")).to_pylist()
         result = PairFitResult(
             PairFitConfig.model_validate(record["config"]),
             record["n_layers"],
@@ -110,6 +114,7 @@ def load_pair_fit(folder: Path) -> PairFitResult:
             PairEpoch(**record["best"]),
             tuple(PairEpoch(**row) for row in rows),
             load_file(folder / "pair_head.safetensors"),
+            candidate=record.get("candidate"),
         )
         result.head()
     except FileNotFoundError as error:
@@ -118,8 +123,36 @@ def load_pair_fit(folder: Path) -> PairFitResult:
     except (ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         if isinstance(error, ValidationError):
             require_known(error, f"the pair head in {folder}")
-        raise CorruptDataError(
-            f"the pair head in {folder} is damaged ({type(error).__name__}: {error}); delete the artifact "
-            "and run the fit again"
-        ) from error
+        raise _damaged(folder, error) from error
     return result
+
+
+def _damaged(folder: Path, error: Exception) -> CorruptDataError:
+    return CorruptDataError(
+        f"the pair head in {folder} is damaged ({type(error).__name__}: {error}); delete the artifact and "
+        "run the fit again"
+    )
+
+
+def _epochs(folder: Path, candidate: int | None) -> pa.Table:
+    """The history of a fit, or of the candidate that was kept."""
+    table = pq.read_table(folder / HISTORY)
+    if candidate is not None:
+        table = table.filter(pc.equal(table.column("candidate"), candidate))
+    return table.select(EPOCHS.names)
+
+
+def _fitted(folder: Path) -> Fitted:
+    try:
+        record = json.loads((folder / "pair_head.json").read_text(encoding="utf-8"))
+        return Fitted(record, record["config"], record["best"]["dev_metric"])
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"{folder} holds no trained pair head: {error.filename} is missing"
+        ) from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise _damaged(folder, error) from error
+
+
+PAIR_HEAD = Form("pair_head.json", "pair_head.safetensors", _fitted)
+"""Heads on every layer."""

@@ -35,6 +35,7 @@ from permafrost.storage.drafts import owner
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError
 from tests.stages.encoder.fitted_homes import TEXTS, Home, home_with_features
+from tests.storage.small_store import flip
 
 ModelFolder = Callable[[str], Path]
 ROOT = Path(__file__).parents[3]
@@ -218,6 +219,27 @@ def test_damage_is_told(
         (exported / file).write_text(content)
     with pytest.raises(error, match=says):
         load_exported(exported)
+
+
+def test_a_changed_weight_is_told(exported: Path) -> None:
+    flip(exported / "head" / "head.safetensors", -1)
+    with pytest.raises(CorruptDataError, match=r"head.safetensors is damaged"):
+        load_exported(exported)
+
+
+def test_a_record_that_says_something_else_is_told(exported: Path) -> None:
+    record = read_json(exported / "permafrost.json")
+    (exported / "permafrost.json").write_text(json.dumps(record | {"arrays": ["hidden/1"]}))
+    with pytest.raises(CorruptDataError, match=r"permafrost.json is damaged: its checksum"):
+        load_exported(exported)
+
+
+def test_a_folder_of_an_earlier_version_has_no_digests_and_loads(exported: Path) -> None:
+    wanted = load_exported(exported, device="cpu").encode(["ice"])
+    record = read_json(exported / "permafrost.json")
+    del record["checksum"], record["head_sha256"]
+    (exported / "permafrost.json").write_text(json.dumps(record))
+    assert np.array_equal(load_exported(exported, device="cpu").encode(["ice"]), wanted)
 
 
 def test_a_plain_folder_is_not_for_us(home: Home, tmp_path: Path) -> None:
