@@ -29,7 +29,7 @@ from permafrost.storage.features.segments import SCHEMA, Segment
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.features.verification import discard, table_problem
 from permafrost.storage.features.waiting import writing_when_free
-from permafrost.storage.features.writing import StoreWriter, writing
+from permafrost.storage.features.writing import StoreWriter, has_dead_drafts, writing
 from permafrost.storage.progress import Progress
 from permafrost.storage.replica import public_name, replica_of
 
@@ -78,7 +78,9 @@ def transfer(
         DiskFullError: there is no room for all of it (nothing was started), or there was none on the way.
     """
     plan, record = plan_transfer(part, home), part.source.record
-    if not (plan.segments or plan.projections):
+    is_left = plan.segments or plan.projections
+    # What a copy left that failed at its end is removed by a writer, and there may be no other one.
+    if not is_left and not has_dead_drafts(store_folder(home, part.source.store_id)):
         return plan
     _require_room(plan, home)
     target = FeatureStore.create_or_open(

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from permafrost.storage.disk_errors import disk_errors_named
-from permafrost.storage.drafts import DRAFT_PREFIX, draft_path
+from permafrost.storage.drafts import DRAFT_PREFIX, draft_path, is_of_dead_process
 from permafrost.storage.durable import (
     holds,
     holds_sha256,
@@ -164,6 +164,11 @@ def _remove_drafts(root: Path) -> None:
             _set_aside(path)
         else:
             remove_any(path)
+
+
+def has_dead_drafts(root: Path) -> bool:
+    """Whether a process that has ended left something in a store, which the next writer removes."""
+    return any(map(is_of_dead_process, _drafts(root)))
 
 
 def _drafts(root: Path) -> list[Path]:

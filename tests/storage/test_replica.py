@@ -4,10 +4,6 @@ import errno
 import json
 import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,7 @@ import zarr
 from obstore.store import from_url
 from zarr.storage import ObjectStore
 
-from permafrost.storage import lease, replica
+from permafrost.storage import replica
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import (
     CorruptDataError,
@@ -33,30 +29,15 @@ from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import open_reader
 from permafrost.storage.replica import attach, detach
+from tests.storage.machines import URL, filled, keys, machine
 from tests.storage.object_server import ObjectServer
 from tests.storage.small_store import (
     ARRAYS,
     IDENTITY,
     SIZES,
     SmallStore,
-    draft_of,
     filled_store,
 )
-
-URL = "s3://bucket/lab"
-
-
-def machine(tmp_path: Path, name: str) -> Path:
-    """The home as one machine sees it."""
-    return attach(URL, tmp_path / name, SilentProgress())
-
-
-def filled(tmp_path: Path) -> SmallStore:
-    return filled_store(machine(tmp_path, "first"), 12)
-
-
-def keys(server: ObjectServer) -> set[str]:
-    return {k.removeprefix("bucket/lab/") for k in server.objects}
 
 
 def assert_reads(store: FeatureStore, small: SmallStore, array: str = "hidden/1") -> None:
@@ -134,26 +115,6 @@ def test_the_writer_itself_fetches_nothing_back(server: ObjectServer, tmp_path: 
     assert not again
 
 
-def test_two_writers_on_two_machines_are_refused(server: ObjectServer, tmp_path: Path) -> None:
-    small = filled(tmp_path)
-    (other,) = all_stores(machine(tmp_path, "second"))
-    with (
-        writing(small.store),
-        pytest.raises(StoreBusyError, match="being written by process"),
-        writing(other),
-    ):
-        pass
-    with writing(other):
-        pass
-    assert not [k for k in keys(server) if k.endswith("writer.lease")]
-
-
-def put_lease(server: ObjectServer, store: FeatureStore, **holder: object) -> str:
-    key = f"bucket/lab/features/{store.store_id}/writer.lease"
-    server.store(key, json.dumps({"renewed": "long ago", **holder}).encode())
-    return key
-
-
 def test_a_full_disk_is_named_where_something_is_fetched(
     server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,94 +130,6 @@ def test_a_full_disk_is_named_where_something_is_fetched(
             assert_reads(all_stores(there)[0], small)
     assert not list(there.glob(".draft-*"))
     assert_reads(all_stores(there)[0], small)
-
-
-def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over(
-    server: ObjectServer, tmp_path: Path
-) -> None:
-    small = filled(tmp_path)
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    put_lease(server, small.store, pid=child.pid, host=socket.gethostname())
-    with writing(small.store):
-        pass
-
-
-def test_a_lease_of_another_machine_holds_until_it_is_old(
-    server: ObjectServer, tmp_path: Path
-) -> None:
-    small = filled(tmp_path)
-    key = put_lease(server, small.store, pid=1, host="another")
-    with pytest.raises(StoreBusyError, match="process 1 on another"), writing(small.store):
-        pass
-    server.times[key] = time.time() - lease.TTL_S - 5
-    with writing(small.store):
-        assert json.loads(server.objects[key])["pid"] == os.getpid()
-    assert key not in server.objects
-
-
-@pytest.mark.parametrize("ahead_s", [-86400.0, 86400.0])
-def test_a_lease_has_its_age_by_the_clock_of_the_object_store(
-    server: ObjectServer, tmp_path: Path, ahead_s: float
-) -> None:
-    """With a clock here that is a day ahead a living one was taken over, with one behind a dead one held."""
-    small = filled(tmp_path)
-    server.ahead_s = ahead_s
-    key = put_lease(server, small.store, pid=1, host="another")
-    with pytest.raises(StoreBusyError, match=r"renewed \d{1,3} s ago"), writing(small.store):
-        pass
-    server.times[key] = time.time() + ahead_s - lease.TTL_S - 5
-    with writing(small.store):
-        assert json.loads(server.objects[key])["pid"] == os.getpid()
-    assert not [name for name in server.objects if "writer.lease" in name]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b'{"pid": "x"}', b'{"pid": 1e999, "host": "x"}', b"\xff\x00"],
-)
-def test_a_damaged_lease_runs_out_like_any_other(
-    server: ObjectServer, tmp_path: Path, content: bytes
-) -> None:
-    small = filled(tmp_path)
-    key = put_lease(server, small.store, pid=1, host="another")
-    server.objects[key] = content
-    with pytest.raises(StoreBusyError, match="an unknown machine"), writing(small.store):
-        pass
-    server.times[key] = time.time() - lease.TTL_S - 5
-    with writing(small.store):
-        assert json.loads(server.objects[key])["pid"] == os.getpid()
-
-
-def test_a_holder_whose_number_is_damaged_counts_as_alive(
-    server: ObjectServer, tmp_path: Path
-) -> None:
-    small = filled(tmp_path)
-    put_lease(server, small.store, pid=2**80, host=socket.gethostname())
-    with pytest.raises(StoreBusyError, match=f"process {2**80} on "), writing(small.store):
-        pass
-
-
-def test_a_writer_that_lost_its_lease_commits_nothing_more(
-    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "RENEWAL_S", 0.05)
-    small = filled(tmp_path)
-    n_before = len([k for k in keys(server) if "/segments/" in k])
-    with writing(small.store) as writer:
-        key = put_lease(server, small.store, pid=1, host="another")
-        deadline = time.monotonic() + 200
-        while writer._lease is not None and writer._lease._lost is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        table = small.store.segment(0).table
-        with pytest.raises(StoreBusyError, match="lost"):
-            writer.add_segment(table, small.store.n_slots())
-        sealed = draft_of(writer, 0, [], {}).seal()
-        with pytest.raises(StoreBusyError, match="lost"):
-            writer.commit(sealed)
-    assert len([k for k in keys(server) if "/segments/" in k]) == n_before
-    assert key in server.objects, "the other's lease is not ours to delete"
 
 
 def test_a_segment_number_is_given_once_even_without_a_lease(

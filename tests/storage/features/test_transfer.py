@@ -115,6 +115,24 @@ def test_what_is_there_is_not_copied_again(tmp_path: Path) -> None:
     assert_reads(there(target), small, small.texts, ARRAYS)
 
 
+def test_drafts_that_a_copy_left_go_with_the_next_one(tmp_path: Path) -> None:
+    small = filled_store(tmp_path / "from", FEW)
+    copy(small, tmp_path / "to")
+    root = there(tmp_path / "to").root
+    code = (
+        "from pathlib import Path; from permafrost.storage.drafts import draft_path; "
+        "print(draft_path(Path('zarr.json')).name)"
+    )
+    dead = subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+    lock = root / "writer.lock"  # which says who has written last
+    before = snapshot(root, besides=[lock])
+    (root / "features.zarr" / dead).write_text("{")
+    (root / dead / "hidden").mkdir(parents=True)
+    assert not copy(small, tmp_path / "to").segments
+    assert snapshot(root, besides=[lock]) == before
+    assert not (root / dead).exists()
+
+
 def test_some_arrays_and_later_the_others(pair: tuple[Path, Path]) -> None:
     source, target = pair
     small = filled_store(source, FEW)
