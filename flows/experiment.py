@@ -23,8 +23,8 @@ from permafrost.flows.claims import check_claims
 from permafrost.flows.context import RunRuntime
 from permafrost.flows.evaluations import Evaluation, EvaluationCell, Known, Named, check_evaluations
 from permafrost.flows.methods import MethodConfig
-from permafrost.flows.methods.layers import Pretraining
 from permafrost.flows.methods.method import EvaluatedMethod
+from permafrost.flows.methods.pretraining import Pretraining
 from permafrost.flows.methods.probes import ProbeConfig
 from permafrost.flows.overrides import overridden, require_no_grid_instead
 from permafrost.flows.plain_document import plain_document

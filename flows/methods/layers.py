@@ -1,37 +1,31 @@
-"""Heads on the latents of every layer (FREEZE!): `kind: layers`, and the pretrainings they start from."""
+"""Heads on the latents of every layer (FREEZE!): `kind: layers`."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node
-from permafrost.flows.methods.method import Cell, EvaluatedMethod, LayersHead, Upstream
+from permafrost.flows.methods.method import Cell, EvaluatedMethod, LayersHead
+from permafrost.flows.methods.pretraining import pretrained_config
 from permafrost.flows.nodes.evaluating import Evaluate
-from permafrost.flows.nodes.reading import arrays_of, readers
-from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file
+from permafrost.flows.nodes.latents import Latents, latents
+from permafrost.flows.nodes.reading import arrays_of
+from permafrost.flows.nodes.resuming import device_checkpoint
 from permafrost.flows.nodes.summaries import score_summary
-from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.extraction.capture import (
     ArrayName,
-    CaptureItem,
     Index,
-    LayersText,
-    in_order,
 )
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit.choice import STAGE as CHOOSE
 from permafrost.stages.fit.choice import choose
 from permafrost.stages.freeze.config import (
-    AutoencoderConfig,
-    ClassifierConfig,
     PairFitConfig,
     Scale,
 )
@@ -47,73 +41,7 @@ from permafrost.storage.quoting import quoted
 
 if TYPE_CHECKING:
     from permafrost.stages.encoder.vectors import LatentVectors
-    from permafrost.stages.fit.checkpoint import Checkpoint
     from permafrost.stages.freeze.encoders import PretrainedEncoders
-
-
-class Latents(BaseModel):
-    """One row per text and layer: what the layer-wise heads of FREEZE! read."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    recipe: str = DEFAULT_RECIPE
-    """Its name in the experiment."""
-    layers: LayersText = "all"
-    """Hidden states: `all` (blocks 1..L), `half`, indices and ranges."""
-    at: Literal["last", "readout", "mean", "sum"] = "last"
-    """FREEZE! reads the last token, and tried the mean and the sum of all."""
-
-    def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        """Pooled arrays, one per layer.
-
-        Raises:
-            InputError: a layer that the backbone does not have.
-        """
-        layers = f"1-{sizes.n_layers}" if self.layers == "all" else self.layers
-        item = CaptureItem(what="hidden", layers=layers, at=self.at)
-        return in_order(name.text for name in item.names(sizes))
-
-
-class Pretraining(BaseModel):
-    """Encoders of every layer, trained once and used by every head that names them: those of autoencoders of
-    generic texts, or of a classification of pairs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    task: str
-    """The task whose texts are used; labels are not."""
-    latents: Latents = Latents()
-    """What is read of each layer."""
-    autoencoder: AutoencoderConfig = AutoencoderConfig(seed=0)
-    """Its sizes, and how it is trained."""
-    classifier: ClassifierConfig | None = None
-    """In its place: encoders that tell the classes of the task's pairs, those of train."""
-
-    @model_validator(mode="after")
-    def _is_one_of_both(self) -> "Pretraining":
-        if self.classifier is not None and "autoencoder" in self.model_fields_set:
-            raise ValueError("autoencoder and classifier are both given; leave one out")
-        return self
-
-    @property
-    def reconstructs(self) -> bool:
-        """Whether it has errors of reconstruction, which the report draws."""
-        return self.classifier is None
-
-    def node(self, name: str, upstream: Upstream) -> Node:
-        """Encoders trained on the texts of a task, or on its pairs."""
-        arrays = self.latents.arrays(upstream.sizes)
-        read = upstream.reading(self.latents.recipe, arrays, self.task)
-        stage, config = Pretrain, to_plain(self.autoencoder)
-        if self.classifier is not None:
-            stage, config = PretrainClassifiers, {"kind": "classifier", **to_plain(self.classifier)}
-        return stage.node(
-            f"pretrain {name}",
-            config,
-            (upstream.corpus(self.task), *read.inputs),
-            run_facts={**read.run_facts, "pretraining": name, "task": self.task},
-            after=read.after,
-        )
 
 
 class LayersMethod(EvaluatedMethod):
@@ -308,58 +236,6 @@ class LayersMethod(EvaluatedMethod):
         return (fitted.upstream.pretraining(self.encoders).input("corpus"),)
 
 
-class Pretrain(Stage):
-    """Trains the autoencoders of every layer."""
-
-    name = "pretrain"
-
-    @classmethod
-    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
-        from permafrost.stages.freeze.pretrain import pretrain
-
-        config = AutoencoderConfig.model_validate(node.config)
-        with checkpoint_file(node, context) as path:
-            file = _checkpoint(node, context, path)
-            result = pretrain(config, latents(node, context), progress, context.device, file)
-            result.save(draft.folder)
-        draft.summary = {n: node.run_facts[n] for n in ("pretraining", "task")}
-
-    @classmethod
-    def check(cls, node: Node, context: RunContext) -> None:
-        from permafrost.stages.freeze.pretrain import require_texts
-
-        require_texts(len(context.corpus(node.input("corpus")).texts))
-        config = AutoencoderConfig.model_validate(node.config)
-        config.encoders.by_layer(len(arrays_of(node)))
-
-
-class PretrainClassifiers(Stage):
-    """Trains the encoders of every layer on labelled pairs."""
-
-    name = "pretrain"
-
-    @classmethod
-    def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
-        from permafrost.stages.freeze.pair_classifiers import labelled_pairs, pretrain_classifiers
-
-        config = _classifier_config(node.config)
-        pairs = labelled_pairs(context.corpus(node.input("corpus")))
-        with checkpoint_file(node, context) as path:
-            file = _checkpoint(node, context, path)
-            rows = latents(node, context)
-            result = pretrain_classifiers(config, rows, pairs, progress, context.device, file)
-            result.save(draft.folder)
-        draft.summary = {n: node.run_facts[n] for n in ("pretraining", "task")}
-
-    @classmethod
-    def check(cls, node: Node, context: RunContext) -> None:
-        from permafrost.stages.freeze.pair_classifiers import labelled_pairs
-
-        labelled_pairs(context.corpus(node.input("corpus")))
-        config = _classifier_config(node.config)
-        config.encoders.by_layer(len(arrays_of(node)))
-
-
 class FitLayers(Stage):
     """Trains a pair head."""
 
@@ -373,7 +249,7 @@ class FitLayers(Stage):
         encoders = [
             _for_layers(context.load(source), node) for source in node.inputs_named("encoders")
         ]
-        with checkpoint_file(node, context) as path:
+        with device_checkpoint(node, context) as file:
             result = fit_corpus(
                 config,
                 latents(node, context),
@@ -382,7 +258,7 @@ class FitLayers(Stage):
                 encoders[0] if encoders else None,
                 progress,
                 context.device,
-                _checkpoint(node, context, path),
+                file,
             )
             result.save(draft.folder)
 
@@ -394,20 +270,10 @@ class FitLayers(Stage):
         config, label_range = _fit_config(node)
         require_pairs(context.corpus(node.input("corpus")), label_range)
         if (given := node.run_facts.get("encoders")) is not None:
-            pretrained = _pretrained_config(given["config"])
+            pretrained = pretrained_config(given["config"])
             require_encoders(config, _layers(arrays_of(node)), pretrained, _layers(given["arrays"]))
         elif (sizes := config.head.encoder_sizes) is not None:
             sizes.by_layer(len(arrays_of(node)))
-
-
-def _pretrained_config(config: Mapping[str, Any]) -> AutoencoderConfig | ClassifierConfig:
-    if config.get("kind") == "classifier":
-        return _classifier_config(config)
-    return AutoencoderConfig.model_validate(config)
-
-
-def _classifier_config(config: Mapping[str, Any]) -> ClassifierConfig:
-    return ClassifierConfig.model_validate({k: v for k, v in config.items() if k != "kind"})
 
 
 def _layers(arrays: Sequence[str]) -> list[Index]:
@@ -421,13 +287,6 @@ def _for_layers(pretrained: "PretrainedEncoders", node: Node) -> "PretrainedEnco
     theirs = _layers(node.run_facts["encoders"]["arrays"])
     places = places_of(_layers(arrays_of(node)), theirs)
     return pretrained if len(places) == len(theirs) else pretrained.of_layers(places)
-
-
-def _checkpoint(node: Node, context: RunContext, path: Path) -> "Checkpoint":
-    """The key covers config, data and code; dropout draws otherwise on another kind of device."""
-    from permafrost.stages.fit.checkpoint import Checkpoint
-
-    return Checkpoint(path, f"{node.id} {context.device.partition(':')[0]}", CHECKPOINT_EVERY_S)
 
 
 def _fit_config(node: Node) -> tuple[PairFitConfig, tuple[float, float]]:
@@ -478,11 +337,3 @@ class EvaluateLayers(Evaluate):
         vectors = load_latent_head(context.open(source), arrays_of(node), source.ref)
         vectors.module.to(context.device)
         return vectors
-
-
-def latents(node: Node, context: RunContext) -> np.ndarray:
-    """Latents of the texts of a node's corpus `[n_texts, n_layers, d_model]`."""
-    from permafrost.stages.freeze.latents import read_latents
-
-    opened = readers(node, context)
-    return read_latents([opened[array] for array in arrays_of(node)])

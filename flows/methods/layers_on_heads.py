@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -11,10 +10,10 @@ from pydantic import ConfigDict, Field
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node
-from permafrost.flows.methods.layers import latents
 from permafrost.flows.methods.method import Cell, Method
+from permafrost.flows.nodes.latents import latents
 from permafrost.flows.nodes.reading import arrays_of
-from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file
+from permafrost.flows.nodes.resuming import device_checkpoint
 from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS, MAX_WIDTH
@@ -27,9 +26,6 @@ from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
-
-if TYPE_CHECKING:
-    from permafrost.stages.fit.checkpoint import Checkpoint
 
 
 class LayersOnHeadsMethod(Method):
@@ -170,8 +166,7 @@ class FitOnHeads(Stage):
 
         config = PairFitConfig.model_validate(node.config["pairs"])
         corpus, label_range = context.corpus(node.input("corpus")), _label_range(node)
-        with checkpoint_file(node, context) as path:
-            file = _checkpoint(node, context, path)
+        with device_checkpoint(node, context) as file:
             result = fit_corpus(
                 *(config, _codes(node, context), corpus, label_range, None),
                 *(progress, context.device, file),
@@ -202,12 +197,6 @@ class ScoreOnHeads(Stage):
 def _label_range(node: Node) -> tuple[float, float]:
     low, high = node.config["label_range"]
     return float(low), float(high)
-
-
-def _checkpoint(node: Node, context: RunContext, path: Path) -> Checkpoint:
-    from permafrost.stages.fit.checkpoint import Checkpoint
-
-    return Checkpoint(path, f"{node.id} {context.device.partition(':')[0]}", CHECKPOINT_EVERY_S)
 
 
 def _codes(node: Node, context: RunContext) -> np.ndarray:

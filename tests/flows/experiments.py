@@ -27,6 +27,16 @@ def pairs(path: Path, n: int, seed: int) -> Path:
     return path
 
 
+def graded_task(folder: Path, n: int) -> dict[str, Any]:
+    """The source of a task with `n` graded pairs in train, dev and test each."""
+    splits = ("train", "dev", "test")
+    return {
+        "kind": "files",
+        "files": {s: str(pairs(folder / f"{s}.parquet", n, i)) for i, s in enumerate(splits)},
+        "task": {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"},
+    }
+
+
 def write(path: Path, content: dict[str, Any]) -> Path:
     """The experiment as a file."""
     path.write_text(yaml.safe_dump(content, sort_keys=False))

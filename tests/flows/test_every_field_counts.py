@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from permafrost.flows.methods.layers import Latents
 from permafrost.flows.methods.method import Method
 from permafrost.flows.methods.probes import Probe
+from permafrost.flows.nodes.latents import Latents
 from permafrost.stages.corpus.source import TaskSource
 from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.stages.embed import EmbedConfig

@@ -11,7 +11,7 @@ import torch
 
 import permafrost
 from permafrost.flows.context import RunContext, RunRuntime
-from permafrost.flows.methods import layers
+from permafrost.flows.nodes import resuming
 from permafrost.flows.nodes.report_writing import extractions, pretraining_runs, report_cells
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.stage import stage_of
@@ -136,7 +136,7 @@ def test_pairs_are_answered_as_they_were_scored(
 def test_a_killed_fit_and_a_killed_pretraining_go_on_from_their_checkpoints(
     first_run: tuple[Path, Path, PipelineResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(resuming, "CHECKPOINT_EVERY_S", 0.0)
     path, home, _ = first_run
     dag, context = look(path, home), RunContext(home, RunRuntime(device="cpu"))
     nodes = (dag.nodes.pretrainings["encoders"], dag.nodes.fits["pretrained", "pairs", 0])

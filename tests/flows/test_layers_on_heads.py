@@ -15,7 +15,7 @@ from permafrost.stages.freeze.pair_heads import cosines
 from permafrost.stages.freeze.single_codes import single_codes
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
-from tests.flows.experiments import pairs, rows_of, run_in, write
+from tests.flows.experiments import graded_task, rows_of, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import save_model
 from tests.stages.freeze.layer_reference import generator
@@ -24,20 +24,12 @@ SIZES = {"early": 6, "late": 6}
 
 
 def experiment(folder: Path) -> dict[str, Any]:
-    splits = ("train", "dev", "test")
-    files = {s: str(pairs(folder / f"{s}.parquet", 40, i)) for i, s in enumerate(splits)}
     head = {"kind": "unified", "encoders": SIZES}
     single = {"kind": "layers", "head": head, "max_epochs": 2, "evaluate_every": 1, "loss": "mse"}
     return {
         "name": "on-singles",
         "backbone": {"source": str(save_model("gpt2", folder / "gpt2"))},
-        "tasks": {
-            "pairs": {
-                "kind": "files",
-                "files": files,
-                "task": {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"},
-            }
-        },
+        "tasks": {"pairs": graded_task(folder, 40)},
         "methods": {
             "MLP": {"kind": "layers_on_heads", "heads": ["block 3", "block 1"], "max_epochs": 3},
             "block 1": {**single, "latents": {"layers": "1"}},

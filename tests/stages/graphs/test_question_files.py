@@ -165,7 +165,7 @@ def test_faulty_files_are_refused(tmp_path: Path) -> None:
 def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
     path = parquet(tmp_path, plain())
     whole = path.read_bytes()
-    assert b"Where" in whole or b"bird" in whole
-    path.write_bytes(whole.replace(b"bird", b"b\xefrd").replace(b"Where", b"Wh\xe9re"))
+    assert b"birds" in whole
+    path.write_bytes(whole.replace(b"birds", b"b\xefrds"))
     with pytest.raises(InputError, match=r"cannot be read as .parquet: 'utf-8' codec"):
         read_questions(path, QuestionColumns(), needs_ids=False)
