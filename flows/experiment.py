@@ -24,10 +24,10 @@ from permafrost.flows.context import RunRuntime
 from permafrost.flows.evaluations import Evaluation, EvaluationCell, Known, Named, check_evaluations
 from permafrost.flows.methods import MethodConfig
 from permafrost.flows.methods.method import EvaluatedMethod
-from permafrost.flows.methods.pretraining import Pretraining
 from permafrost.flows.methods.probes import ProbeConfig
 from permafrost.flows.overrides import overridden, require_no_grid_instead
 from permafrost.flows.plain_document import plain_document
+from permafrost.flows.pretraining import Pretraining
 from permafrost.flows.read_methods import check_read_methods
 from permafrost.flows.recipes import DEFAULT_RECIPE, RecipeField
 from permafrost.flows.wrong_fields import wrong_fields

@@ -9,9 +9,9 @@ from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node
 from permafrost.flows.methods.method import Cell, EvaluatedMethod, LayersHead
-from permafrost.flows.methods.pretraining import pretrained_config
 from permafrost.flows.nodes.evaluating import Evaluate
 from permafrost.flows.nodes.latents import Latents, latents
+from permafrost.flows.nodes.pretraining import pretrained_config
 from permafrost.flows.nodes.reading import arrays_of
 from permafrost.flows.nodes.resuming import device_checkpoint
 from permafrost.flows.nodes.summaries import score_summary
