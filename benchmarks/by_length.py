@@ -36,7 +36,7 @@ def measure(args: argparse.Namespace) -> list[Finding]:
     base = resolve_backbone(experiment.backbone, experiment.store_dtype, experiment.codec)
     backbone = load_backbone(base.files, experiment.backbone.dtype, "cpu")
     recipe = resolve_recipe(experiment.recipe, base.sizes)
-    whole = encode(recipe, base.tokenizer, list(corpus.texts), base.max_length)
+    whole = encode(recipe, backbone.tokenizer, list(corpus.texts), base.max_length)
     cases = corpus.case_split("train").column("items").to_pylist()
     text_of = corpus.items.column("text").to_numpy()
     draw = np.random.default_rng(0)

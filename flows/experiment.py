@@ -186,7 +186,7 @@ class Experiment(BaseModel):
         tasks = [(f"metrics.{task}", (task,)) for task in self.metrics]
         tasks += [(f"test_sets.{one}", (one, other)) for one, other in self.test_sets.items()]
         tasks += [(f"probes.{n}", p.tasks) for n, p in self.probes.items()]
-        tasks += [(f"pretrainings.{n}", (p.task,)) for n, p in self.pretrainings.items()]
+        tasks += [(f"pretrainings.{n}", p.tasks) for n, p in self.pretrainings.items()]
         tasks += [(f"methods.{n}", m.named_tasks or ()) for n, m in self.methods.items()]
         for where, names in tasks:
             if unknown := [task for task in names if task not in self.tasks]:

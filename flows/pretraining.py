@@ -5,9 +5,10 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from permafrost.flows.graph import Node
 from permafrost.flows.methods.method import Upstream
 from permafrost.flows.nodes.latents import Latents
-from permafrost.flows.nodes.pretraining import Pretrain, PretrainClassifiers
+from permafrost.flows.nodes.pretraining import MEASURED_ON, Pretrain, PretrainClassifiers
 from permafrost.stages.freeze.config import AutoencoderConfig, ClassifierConfig
 from permafrost.storage.keys import to_plain
+from permafrost.storage.quoting import quoted
 
 
 class Pretraining(BaseModel):
@@ -18,6 +19,9 @@ class Pretraining(BaseModel):
 
     task: str
     """The task whose texts are used; labels are not."""
+    measured_on: str | None = None
+    """Another task on whose texts, all of them, the error of reconstruction is measured after every epoch:
+    whether the encoders are of a domain. Nothing else depends on it."""
     latents: Latents = Latents()
     """What is read of each layer."""
     autoencoder: AutoencoderConfig = AutoencoderConfig(seed=0)
@@ -29,7 +33,22 @@ class Pretraining(BaseModel):
     def _is_one_of_both(self) -> "Pretraining":
         if self.classifier is not None and "autoencoder" in self.model_fields_set:
             raise ValueError("autoencoder and classifier are both given; leave one out")
+        if self.classifier is not None and self.measured_on is not None:
+            raise ValueError(
+                f"measured_on is {quoted(self.measured_on)}, but a classifier reconstructs nothing; leave it "
+                "out"
+            )
+        if self.measured_on == self.task:
+            raise ValueError(
+                f"measured_on is {quoted(self.task)}, the task that is trained on, whose held-out texts are "
+                "measured anyway; name another one, or leave it out"
+            )
         return self
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Every task whose texts are read."""
+        return (self.task,) if self.measured_on is None else (self.task, self.measured_on)
 
     @property
     def reconstructs(self) -> bool:
@@ -43,10 +62,15 @@ class Pretraining(BaseModel):
         stage, config = Pretrain, to_plain(self.autoencoder)
         if self.classifier is not None:
             stage, config = PretrainClassifiers, {"kind": "classifier", **to_plain(self.classifier)}
+        inputs, after = (upstream.corpus(self.task), *read.inputs), read.after
+        if self.measured_on is not None:
+            other = upstream.corpus(self.measured_on).model_copy(update={"name": MEASURED_ON})
+            inputs = (*inputs, other)
+            after += upstream.reading(self.latents.recipe, arrays, self.measured_on).after
         return stage.node(
             f"pretrain {name}",
             config,
-            (upstream.corpus(self.task), *read.inputs),
+            inputs,
             run_facts={**read.run_facts, "pretraining": name, "task": self.task},
-            after=read.after,
+            after=after,
         )

@@ -45,6 +45,7 @@ def report_node(nodes: ExperimentNodes) -> Node:
             task=e.pretrainings[name].task,
             layers=tuple(i.ref.rpartition("/")[2] for i in node.inputs if i.name == "features"),
             ref=node.id,
+            measured_on=e.pretrainings[name].measured_on,
         )
         for name, node in nodes.pretrainings.items()
         if e.pretrainings[name].reconstructs
@@ -107,8 +108,10 @@ def report_node(nodes: ExperimentNodes) -> Node:
 def _pretraining_input(entry: PretrainingEntry) -> Input:
     # Imported here, as what draws takes a second.
     from permafrost.stages.report.pretraining import read_pretrainings
+    from permafrost.stages.report.pretraining_elsewhere import read_elsewhere
 
-    return Input(name="pretraining", ref=entry.ref, loader=import_path(read_pretrainings))
+    loader = read_pretrainings if entry.measured_on is None else read_elsewhere
+    return Input(name="pretraining", ref=entry.ref, loader=import_path(loader))
 
 
 def _grid_cells(nodes: ExperimentNodes) -> list[CellEntry]:

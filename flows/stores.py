@@ -115,7 +115,7 @@ def _needs(experiment: Experiment, base: ResolvedBackbone) -> Mapping[str, _Need
             need(recipe).tasks.update(task for other, task in elsewhere if other == name)
     for pretraining in experiment.pretrainings.values():
         need(pretraining.latents.recipe).arrays.update(pretraining.latents.arrays(sizes))
-        need(pretraining.latents.recipe).tasks.add(pretraining.task)
+        need(pretraining.latents.recipe).tasks.update(pretraining.tasks)
     for probe in experiment.probes.values():
         if read := probe.reads(sizes):
             need(probe.recipe).arrays.update(read)

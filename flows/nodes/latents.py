@@ -36,9 +36,10 @@ class Latents(BaseModel):
         return in_order(name.text for name in item.names(sizes))
 
 
-def latents(node: Node, context: RunContext) -> np.ndarray:
-    """Latents of the texts of a node's corpus `[n_texts, n_layers, d_model]`."""
+def latents(node: Node, context: RunContext, corpus: str = "corpus") -> np.ndarray:
+    """Latents of the texts of a node's corpus `[n_texts, n_layers, d_model]`, or of another input of it that
+    is one."""
     from permafrost.stages.freeze.latents import read_latents
 
-    opened = readers(node, context)
+    opened = readers(node, context, corpus=corpus)
     return read_latents([opened[array] for array in arrays_of(node)])

@@ -13,6 +13,9 @@ from permafrost.stages.freeze.config import AutoencoderConfig, ClassifierConfig
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
 
+MEASURED_ON = "measured_on"
+"""Name of the input whose texts are measured only."""
+
 
 class Pretrain(Stage):
     """Trains the autoencoders of every layer."""
@@ -25,7 +28,10 @@ class Pretrain(Stage):
 
         config = AutoencoderConfig.model_validate(node.config)
         with device_checkpoint(node, context) as file:
-            result = pretrain(config, latents(node, context), progress, context.device, file)
+            rows, others = latents(node, context), None
+            if node.inputs_named(MEASURED_ON):
+                others = latents(node, context, MEASURED_ON)
+            result = pretrain(config, rows, progress, context.device, file, others)
             result.save(draft.folder)
         draft.summary = {n: node.run_facts[n] for n in ("pretraining", "task")}
 

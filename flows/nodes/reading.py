@@ -64,16 +64,15 @@ def readers(
     context: RunContext,
     arrays: Sequence[str] | None = None,
     tokens: Literal["span", "all"] = "span",
+    corpus: str = "corpus",
 ) -> dict[str, FeatureReader]:
     """Readers of arrays of a node's only store, over the texts of its corpus; of all that it reads if not
-    given. `tokens`: as in `open_reader`."""
+    given. `tokens`: as in `open_reader`; `corpus`: the input that is the corpus."""
     (store,) = stores(node, context)
-    corpus, budget = context.corpus(node.input("corpus")), context.runtime.memory_bytes
+    of, budget = context.corpus(node.input(corpus)), context.runtime.memory_bytes
     names = arrays_of(node) if arrays is None else arrays
     return {
-        a: open_reader(
-            store, a, corpus.digests, budget_bytes=budget, tokens=tokens, texts=corpus.texts
-        )
+        a: open_reader(store, a, of.digests, budget_bytes=budget, tokens=tokens, texts=of.texts)
         for a in names
     }
 

@@ -24,7 +24,7 @@ from permafrost.flows.nodes.reporting import (
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.extraction.recipes.inputs import OPENING, PLACEHOLDER
 from permafrost.stages.metrics.attention_map import read_attention_map
-from permafrost.stages.metrics.records import HISTORY
+from permafrost.stages.metrics.records import ELSEWHERE, HISTORY
 from permafrost.stages.probes.curves import ProbeCurves
 from permafrost.stages.probes.layer_probe import LayerScores
 from permafrost.stages.report.attention import AttentionRows, TextAttention
@@ -33,7 +33,7 @@ from permafrost.stages.report.cells import Cell, Costs
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.layers import LAYER_CURVES
-from permafrost.stages.report.pretraining import PretrainingRun
+from permafrost.stages.report.pretraining import ElsewhereRun, PretrainingRun
 from permafrost.stages.report.probes import PROBE_CURVES
 from permafrost.stages.report.report import write_report
 from permafrost.stages.report.sweep import SweptCurve
@@ -113,6 +113,10 @@ def _swept(entry: CurveEntry) -> SweptCurve:
 def _pretraining(entry: PretrainingEntry, context: RunContext) -> PretrainingRun:
     folder = _open(entry.ref, context)
     record = read_json(folder / "autoencoders.json")
+    elsewhere = None
+    if entry.measured_on is not None:
+        left = tuple(record.get("unexplained_elsewhere", ()))
+        elsewhere = ElsewhereRun(entry.measured_on, folder / ELSEWHERE, left)
     return PretrainingRun(
         entry.name,
         entry.task,
@@ -120,6 +124,7 @@ def _pretraining(entry: PretrainingEntry, context: RunContext) -> PretrainingRun
         entry.layers,
         "each" if record["config"].get("joined") is None else "together",
         tuple(record.get("unexplained", ())),
+        elsewhere,
     )
 
 

@@ -56,6 +56,8 @@ class PretrainingEntry(_Entry):
     task: str
     layers: tuple[str, ...]
     ref: str
+    measured_on: str | None = None
+    """The task whose texts are measured besides."""
 
 
 class CurveEntry(_Entry):

@@ -3,7 +3,7 @@
 Source: FREEZE!, 4.2.3. The autoencoders share nothing: their losses are summed only so that one backward pass
 computes all gradients, each layer has its own learning rate, and each keeps its own best epoch. We differ:
 the notebooks keep the last epoch, do not shuffle the texts, and drop the last partial batch.
-Axes: n texts, l layers, d d_model.
+Axes: n texts, m other texts, l layers, d d_model.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from permafrost.stages.freeze.encoders import (
 )
 from permafrost.stages.freeze.latents import LEAST, gather
 from permafrost.stages.freeze.layerwise import LayerwiseAdamW, held_out, keep_layers
-from permafrost.stages.freeze.pretrained import AutoencoderResult, LayerEpoch
+from permafrost.stages.freeze.pretrained import AutoencoderResult, ErrorsElsewhere, LayerEpoch
 from permafrost.stages.freeze.scaling import StandardFeatures, scaling
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.progress import Progress
@@ -37,6 +37,7 @@ def pretrain(
     progress: Progress,
     device: str = "cpu",
     checkpoint: Checkpoint | None = None,
+    other_latents: Float32[np.ndarray, "m l d"] | None = None,
 ) -> AutoencoderResult:
     """Train every layer's autoencoder, and keep its epoch with the lowest error on held-out texts.
 
@@ -48,6 +49,8 @@ def pretrain(
             rounding and the masks of dropout.
         checkpoint: if a killed fit left it, that fit is resumed, with the result it would have had; one per
             fit, version of the code and kind of device.
+        other_latents: of other texts, on which the error is measured too, after every epoch; they change
+            nothing else.
 
     Raises:
         InputError: there are fewer than two texts.
@@ -57,7 +60,7 @@ def pretrain(
     require_texts(len(latents))
     train, dev = held_out(len(latents), config.dev_share, config.seed)
     n_layers, d_model = latents.shape[1:]
-    trainee = AutoencoderTrainee(config, latents, train, dev, torch.device(device))
+    trainee = AutoencoderTrainee(config, latents, train, dev, torch.device(device), other_latents)
     trainer = Trainer(trainee, Plan(config.max_epochs, len(trainee.batches(1))))
     progress.start("pretrain autoencoders", trainer.plan.n_epochs * trainer.plan.n_steps, "steps")
     try:
@@ -73,9 +76,15 @@ def pretrain(
         history[(best.epoch - 1) * n_layers + layer] for layer, best in enumerate(trainer.best)
     )
     log = tuple(trainer.log)
-    variance = trainee.variance()
+    variance = trainee.variance(latents, dev)
+    elsewhere = None
+    if other_latents is not None:
+        elsewhere = ErrorsElsewhere(
+            tuple(map(tuple, trainee.other_errors)),
+            trainee.variance(other_latents, np.arange(len(other_latents))),
+        )
     return AutoencoderResult(
-        config, n_layers, d_model, chosen, tuple(history), trainer.kept, log, variance
+        config, n_layers, d_model, chosen, tuple(history), trainer.kept, log, variance, elsewhere
     )
 
 
@@ -91,18 +100,22 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
         train: NDArray[np.int64],
         dev: NDArray[np.int64],
         device: torch.device,
+        other_latents: NDArray[np.float32] | None,
     ) -> None:
         self.config, self.latents, self.train, self._dev = config, latents, train, dev
-        self.device = device
+        self.device, self._other = device, other_latents
         n_layers, d_model = latents.shape[1:]
         draw = torch.Generator().manual_seed(config.seed)
         self.dev_errors: list[list[float]] = []
         """Of every layer after every epoch."""
+        self.other_errors: list[list[float]] = []
+        """The same on other texts; empty where there are none."""
         self.model = LayerAutoencoders(config.encoders, n_layers, d_model, draw, config.joined).to(
             device
         )
         self.scaling = scaling(config.scale, n_layers, d_model).to(device)
-        self.scaling.fit(lambda: map(self._latents, np.array_split(train, len(self.batches(1)))))
+        parts = np.array_split(train, len(self.batches(1)))
+        self.scaling.fit(lambda: (gather(latents, part, device) for part in parts))
         rates = [config.lr * (1 + layer / n_layers) for layer in range(n_layers)]
         shared = () if self.model.up is None else tuple(self.model.up.parameters())
         self.optimizer = LayerwiseAdamW(self.model, rates, config.weight_decay, shared)
@@ -114,32 +127,37 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
 
     def loss(self, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
         """Each layer's reconstruction error."""
-        return self.model.errors(self.scaling(self._latents(self.train[batch]))), len(batch)
+        return self.model.errors(self._scaled(self.latents, self.train[batch])), len(batch)
 
-    def _latents(self, texts: NDArray[np.int64]) -> Tensor:
-        return gather(self.latents, texts, self.device)
+    def _scaled(self, latents: NDArray[np.float32], texts: NDArray[np.int64]) -> Tensor:
+        return self.scaling(gather(latents, texts, self.device))
 
     @torch.no_grad()
     def dev(self) -> list[float]:
         """Minus each layer's reconstruction error on the held-out texts; minus the mean over layers for those
         that share an embedding, as they are kept together."""
-        total_L = torch.zeros(self.latents.shape[1], dtype=torch.float64, device=self.device)
-        for start in range(0, len(self._dev), self.config.batch_size):
-            batch = self._dev[start : start + self.config.batch_size]
-            total_L += self.model.errors(self.scaling(self._latents(batch))) * len(batch)
-        errors: list[float] = (total_L / len(self._dev)).tolist()
+        errors = self._errors(self.latents, self._dev)
         self.dev_errors.append(errors)
+        if self._other is not None:
+            self.other_errors.append(self._errors(self._other, np.arange(len(self._other))))
         if self.config.joined is not None:
             return [-sum(errors) / len(errors)] * len(errors)
         return [-error for error in errors]
 
+    def _errors(self, latents: NDArray[np.float32], texts: NDArray[np.int64]) -> list[float]:
+        total_L = torch.zeros(latents.shape[1], dtype=torch.float64, device=self.device)
+        for start in range(0, len(texts), self.config.batch_size):
+            batch = texts[start : start + self.config.batch_size]
+            total_L += self.model.errors(self._scaled(latents, batch)) * len(batch)
+        return (total_L / len(texts)).tolist()
+
     @torch.no_grad()
-    def variance(self) -> tuple[float, ...]:
-        """Of each layer's scaled latents of held-out texts: the mean over their numbers, divided by n."""
-        n_layers, d_model = self.latents.shape[1:]
+    def variance(self, latents: NDArray[np.float32], texts: NDArray[np.int64]) -> tuple[float, ...]:
+        """Of each layer's scaled latents of these texts: the mean over their numbers, divided by n."""
+        n_layers, d_model = latents.shape[1:]
         spread = StandardFeatures(n_layers, d_model).to(self.device)
-        parts = np.array_split(self._dev, 1 + len(self._dev) // self.config.batch_size)
-        spread.fit(lambda: (self.scaling(self._latents(part)) for part in parts))
+        parts = np.array_split(texts, 1 + len(texts) // self.config.batch_size)
+        spread.fit(lambda: (self._scaled(latents, part) for part in parts))
         return tuple(spread.deviation.double().square().mean(dim=1).tolist())
 
     @torch.no_grad()
@@ -156,12 +174,17 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
 
     def state(self) -> dict[str, Any]:
         """Where dropout's generators are, and the errors so far."""
-        return {"dropout": dropout_states(self.model), "dev_errors": self.dev_errors}
+        return {
+            "dropout": dropout_states(self.model),
+            "dev_errors": self.dev_errors,
+            "other_errors": self.other_errors,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Dropout goes on as it would have."""
         load_dropout_states(self.model, state["dropout"], self.device)
         self.dev_errors = [list(errors) for errors in state["dev_errors"]]
+        self.other_errors = [list(errors) for errors in state["other_errors"]]
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
         """An error that names the layer and the learning rate."""

@@ -47,6 +47,15 @@ LAYER_EPOCHS = pa.schema(
     ]
 )
 """Columns of the history of a pretraining, one row per epoch and layer."""
+ELSEWHERE = "elsewhere.parquet"
+LAYER_EPOCHS_ELSEWHERE = pa.schema(
+    [
+        pa.field("epoch", pa.int64()),
+        pa.field("layer", pa.int64()),
+        pa.field("mse", pa.float64()),
+    ]
+)
+"""Columns of the errors of a pretraining on texts of another task, one row per epoch and layer."""
 
 TOKEN_WEIGHTS = "token_weights.parquet"
 WEIGHTED_TEXTS = pa.schema(

@@ -108,6 +108,7 @@ def render(page: Page) -> str:
         "layers_svg": page.svgs.get("layer_curves"),
         "pretraining_svg": page.svgs.get("pretraining"),
         "by_layer_svg": page.svgs.get("pretraining_by_layer"),
+        "elsewhere_svg": page.svgs.get("pretraining_elsewhere"),
         "summary_svg": page.svgs.get("token_summary"),
         "layer_tables": layer_tables(page.layer_curves),
         "probes": [(probe, page.svgs[probe.figure]) for probe in page.probes],

@@ -30,12 +30,23 @@ from permafrost.stages.report.palette import CONTROL, INK, MUTED, Mark
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 _NAMES = {1: ("all",), 2: ("early", "late"), 3: ("early", "mid", "late")}
-_DEPTHS = {
+DEPTHS = {
     "all": Mark(INK, "^", (), filled=True),
     "early": Mark(CONTROL, "o", (1.0, 1.6), filled=True),
     "mid": Mark(MUTED, "s", (4.0, 1.6), filled=True),
     "late": Mark(INK, "^", (), filled=True),
 }
+
+
+@dataclass(frozen=True)
+class ElsewhereRun:
+    """Where the errors of a pretraining on another task's texts are."""
+
+    task: str
+    """Whose texts were measured."""
+    errors: Path
+    unexplained: tuple[float | None, ...] = ()
+    """Share of each layer's variance that its kept epoch does not reconstruct, on these texts."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,8 @@ class PretrainingRun:
     unexplained: tuple[float | None, ...] = ()
     """Share of each layer's variance that its kept epoch does not reconstruct, on held-out texts; empty where
     it was not recorded."""
+    elsewhere: ElsewhereRun | None = None
+    """On another task's texts, where they were measured."""
 
 
 @dataclass(frozen=True)
@@ -173,14 +186,14 @@ def pretraining_figure(pretrainings: Sequence[Pretraining]) -> Figure:
     A ring marks the kept epoch of a layer.
     """
     names = {depth.name for p in pretrainings for depth in p.depths}
-    figure, panels = rows_of_panels(marks_of(_DEPTHS, names), len(pretrainings))
+    figure, panels = rows_of_panels(marks_of(DEPTHS, names), len(pretrainings))
     for pretraining, (left, right) in zip(pretrainings, panels, strict=True):
         panel_title(left, f"{pretraining.name} · error on train")
         panel_title(right, "error on held-out texts")
         right.sharey(left)
         right.tick_params(labelleft=False)
         for place, depth in enumerate(pretraining.depths):
-            mark = _DEPTHS[depth.name]
+            mark = DEPTHS[depth.name]
             add_line(left, mark, pretraining.epochs, depth.train_mse, place)
             add_line(right, mark, pretraining.epochs, depth.dev_mse, place)
             for epoch, error in zip(depth.kept_epochs, depth.kept_dev_mse, strict=True):

@@ -65,6 +65,13 @@ from permafrost.stages.report.pretraining import (
     pretraining_figure,
     read_pretrainings,
 )
+from permafrost.stages.report.pretraining_elsewhere import (
+    Elsewhere,
+    elsewhere_description,
+    elsewhere_figure,
+    elsewhere_table,
+    read_elsewhere,
+)
 from permafrost.stages.report.pretraining_layers import (
     by_layer_description,
     by_layer_figure,
@@ -164,6 +171,7 @@ def write_report(
     claims = claim_results(config.claims, table, config.bootstrap, curves_by_name)
     mapped = {group.figure: group for group in map_groups(attention_maps)}
     pretrained = read_pretrainings(pretrainings)
+    elsewhere = read_elsewhere(pretrainings, pretrained)
     maps = {m.figure: m for m in read_task_maps(results, texts)}
     weights = read_weights(results)
     reading = read_tokens(weights, tokens)
@@ -191,6 +199,8 @@ def write_report(
         if pretrained:
             pictures["pretraining"] = pretraining_figure(pretrained)
             pictures["pretraining_by_layer"] = by_layer_figure(pretrained)
+        if elsewhere:
+            pictures["pretraining_elsewhere"] = elsewhere_figure(elsewhere)
         if aligned:
             pictures["alignment"] = alignment_figure(aligned, row_marks)
         titles: dict[str, Mapping[str, Sequence[str]]] = {}
@@ -209,6 +219,7 @@ def write_report(
             "learning_curves": learning_description(curves),
             "pretraining": pretraining_description(pretrained),
             "pretraining_by_layer": by_layer_description(pretrained),
+            "pretraining_elsewhere": elsewhere_description(elsewhere),
             "layer_curves": layer_description(by_layer),
             **{name: probe_description(probe) for name, probe in probed.items()},
             **{name: attention_map_description(group) for name, group in mapped.items()},
@@ -246,6 +257,7 @@ def write_report(
         claims=claims,
         residuals=held,
         pretrainings=pretrained,
+        elsewhere=elsewhere,
         layers=layer_tables(by_layer),
         weighed=weighed,
         choices=choice_rows(results),
@@ -310,6 +322,7 @@ def plain_tables(
     claims: Sequence[ClaimResult],
     residuals: Sequence[PlainTable],
     pretrainings: Sequence[Pretraining],
+    elsewhere: Sequence[Elsewhere],
     layers: Sequence[LayerTable],
     weighed: Sequence[TaskSummary],
     choices: Sequence[ChoiceRow],
@@ -324,6 +337,7 @@ def plain_tables(
         claims: what came of them.
         residuals: predictions against grades.
         pretrainings: their errors by layer.
+        elsewhere: their errors on other tasks' texts.
         layers: scores by layer, by task.
         weighed: summaries of token weights, by task.
         choices: what was chosen on dev.
@@ -336,6 +350,7 @@ def plain_tables(
         *residuals,
         controls_table(control_findings(table)),
         *map(by_layer_table, pretrainings),
+        *map(elsewhere_table, elsewhere),
         *map(layers_table, layers),
         *map(token_weights_table, weighed),
         *map(word_classes_table, weighed),

@@ -12,10 +12,12 @@ import torch
 import permafrost
 from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.nodes import resuming
+from permafrost.flows.nodes.latents import latents
+from permafrost.flows.nodes.pretraining import MEASURED_ON
 from permafrost.flows.nodes.report_writing import extractions, pretraining_runs, report_cells
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.stage import stage_of
-from permafrost.stages.freeze import load_pair_fit
+from permafrost.stages.freeze import load_autoencoders, load_pair_fit
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.learning import learning_curves
 from permafrost.stages.report.pretraining import read_pretrainings
@@ -71,6 +73,7 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
             "encoders": {
                 "task": "generic",
                 "autoencoder": {"encoders": SIZES, "max_epochs": 3, "batch_size": 16, "seed": 0},
+                "measured_on": "pairs",
             }
         },
         "methods": {
@@ -214,7 +217,28 @@ def test_the_report_shows_how_encoders_and_heads_were_trained(
     assert f"{late.train_mse[-1]:.4g}" in next(row for row in page.rows if row[0] == "late")
     assert {"href": "#pretraining"} in page.all("a")
     names = {p.name for p in (result.report.parent / "figures").iterdir()}
-    assert {"learning_curves.png", "pretraining.png"} <= names
+    assert {"learning_curves.png", "pretraining.png", "pretraining_elsewhere.png"} <= names
+
+
+def test_encoders_are_measured_on_the_other_tasks_texts_all_of_them(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    dag = look(path, home)
+    node = dag.nodes.pretrainings["encoders"]
+    x = torch.from_numpy(latents(node, dag.context, MEASURED_ON))
+    assert len(x) == len(dag.corpus("pairs").texts) != len(dag.corpus("generic").texts)
+    folder = dag.artifacts.open(node.spec.ref)
+    error_NL = (load_autoencoders(folder)(x) - x).square().mean(-1)
+    errors = pq.read_table(folder / "elsewhere.parquet").to_pylist()
+    found = {(row["epoch"], row["layer"]): row["mse"] for row in errors}
+    best = read_json(folder / "autoencoders.json")["best"]
+    for layer, (kept, error) in enumerate(zip(best, error_NL.mean(0).tolist(), strict=True)):
+        assert found[kept["epoch"], layer] == pytest.approx(error, rel=1e-5)
+    (run,) = pretraining_runs(dag.nodes.report, dag.context)
+    assert run.elsewhere is not None
+    assert run.elsewhere.task == "pairs"
+    assert len(run.elsewhere.unexplained) == 3
 
 
 def test_the_report_holds_the_named_method_against_the_grades(
@@ -279,6 +303,17 @@ def test_a_change_of_one_head_leaves_the_pretraining_alone(
             "starts from the pretraining 'other'; there are encoders",
         ),
         ({"pretrainings.encoders.task": "other"}, "names the task 'other'"),
+        ({"pretrainings.encoders.measured_on": "other"}, "names the task 'other'"),
+        (
+            {"pretrainings.encoders.measured_on": "generic"},
+            "measured_on is 'generic', the task that is trained on",
+        ),
+        (
+            {
+                "pretrainings.encoders": "{task: pairs, classifier: {seed: 0}, measured_on: generic}",
+            },
+            "measured_on is 'generic', but a classifier reconstructs nothing",
+        ),
         (
             {"report.residuals": "[{method: other}]"},
             "report.residuals.0 names the method 'other'; there are cosine MLP",

@@ -184,6 +184,51 @@ def test_unexplained_variance_is_the_share_that_is_not_reconstructed(tmp_path, s
     assert one.unexplained == (None,) * N_LAYERS, "one held-out text has no variance"
 
 
+@pytest.mark.parametrize("scale", ["none", "feature"])
+def test_other_texts_are_measured_after_every_epoch_and_change_nothing(tmp_path, scale):
+    config = _config(scale=scale, dropout=0.1)
+    latents, others = make_latents(60)[0], 3 * make_latents(25, seed=8)[0] + 1
+    result = pretrain(config, latents, SilentProgress(), other_latents=others)
+    plain = _pretrain(config, latents)
+    assert plain.elsewhere is None
+    assert plain.history == result.history
+    assert all(torch.equal(result.state[name], value) for name, value in plain.state.items())
+    assert result.elsewhere is not None
+    train = np.setdiff1d(np.arange(60), _dev_texts(config, 60))
+    mean, deviation = latents[train].mean(0), latents[train].std(0)
+    scaled = others if scale == "none" else (others - mean) / deviation
+    for n_epochs in (1, 2, 3):
+        # A shorter training is the start of a longer one; its last epoch is looked at, not its best.
+        short = pretrain(
+            _config(scale=scale, dropout=0.1, max_epochs=n_epochs), latents, SilentProgress()
+        )
+        for layer, best in enumerate(short.best):
+            if best.epoch == n_epochs:
+                encode, decode = single_autoencoders(short.autoencoders())[layer]
+                x = torch.from_numpy(scaled[:, layer]).float()
+                error = torch.nn.functional.mse_loss(decode(encode(x)), x).item()
+                assert result.elsewhere.mse[n_epochs - 1][layer] == pytest.approx(error, rel=1e-4)
+    assert any(best.epoch == 3 for best in result.best), "no epoch was compared"
+    np.testing.assert_allclose(result.elsewhere.variance, scaled.var(0).mean(1), rtol=1e-4)
+    result.save(tmp_path)
+    rows = pq.read_table(tmp_path / "elsewhere.parquet").to_pylist()
+    assert [(r["epoch"], r["layer"], r["mse"]) for r in rows] == [
+        (epoch, layer, error)
+        for epoch, errors in enumerate(result.elsewhere.mse, start=1)
+        for layer, error in enumerate(errors)
+    ]
+    record = json.loads((tmp_path / "autoencoders.json").read_text())
+    assert record["unexplained_elsewhere"] == pytest.approx(
+        [
+            result.elsewhere.mse[best.epoch - 1][layer] / result.elsewhere.variance[layer]
+            for layer, best in enumerate(result.best)
+        ]
+    )
+    (tmp_path / "plain").mkdir()
+    plain.save(tmp_path / "plain")
+    assert not (tmp_path / "plain" / "elsewhere.parquet").exists()
+
+
 def test_missing_and_damaged_autoencoders_are_named(tmp_path):
     with pytest.raises(NotFoundError, match=r"autoencoders\.json is missing"):
         load_autoencoders(tmp_path)

@@ -14,10 +14,17 @@ from permafrost.stages.freeze import AutoencoderConfig, EncoderSizes
 from permafrost.stages.freeze.pretrain import pretrain
 from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.pretraining import (
+    ElsewhereRun,
     PretrainingRun,
     pretraining_description,
     pretraining_figure,
     read_pretrainings,
+)
+from permafrost.stages.report.pretraining_elsewhere import (
+    elsewhere_description,
+    elsewhere_figure,
+    elsewhere_table,
+    read_elsewhere,
 )
 from permafrost.stages.report.pretraining_layers import by_layer_figure, by_layer_table
 from permafrost.storage.errors import CorruptDataError, NotFoundError
@@ -148,15 +155,72 @@ def test_every_layer_has_a_line_and_its_share_of_variance(run: PretrainingRun):
     assert [row[1] for row in rows] == [str(e) for d in found.depths for e in d.kept_epochs]
 
 
+def elsewhere_of(run: PretrainingRun, folder: Path, factors: np.ndarray) -> PretrainingRun:
+    """Errors on other texts: those on held-out ones times a factor for every epoch `[5]`."""
+    rows = pq.read_table(run.history).to_pylist()
+    columns = {
+        "epoch": [r["epoch"] for r in rows],
+        "layer": [r["layer"] for r in rows],
+        "mse": [r["dev_mse"] * factors[r["epoch"] - 1] for r in rows],
+    }
+    pq.write_table(pa.table(columns), folder / "elsewhere.parquet")
+    other = ElsewhereRun("STS-B", folder / "elsewhere.parquet", (0.5, 0.7, None, 0.9))
+    return replace(run, unexplained=(0.1, 0.3, 0.2, 0.4), elsewhere=other)
+
+
+def test_errors_on_another_tasks_texts_are_drawn_over_those_held_out(
+    run: PretrainingRun, tmp_path: Path
+):
+    factors = np.array([9.0, 8.0, 6.0, 5.0, 4.0])
+    both = [run, elsewhere_of(run, tmp_path, factors)]
+    (found,) = read_elsewhere(both, read_pretrainings(both))
+    with drawing():
+        left, right = elsewhere_figure([found]).axes
+    lines = [np.asarray(line.get_ydata()) for line in right.lines]
+    assert len(lines) == 3
+    for line in lines:
+        np.testing.assert_allclose(line, factors)
+    for line, depth in zip(left.lines, found.own.depths, strict=True):
+        np.testing.assert_allclose(np.asarray(line.get_ydata()), factors * depth.dev_mse)
+    assert left.get_title(loc="left") == "encoders · error on STS-B"
+    table = elsewhere_table(found)
+    assert table.header[2:4] == ("times, epoch 1", "times, epoch 5")
+    assert [row[2:] for row in table.rows] == [
+        ("9", "4", "20.0", "60.0"),
+        ("9", "4", "20.0", "–"),
+        ("9", "4", "40.0", "90.0"),
+    ]
+    assert "late 9 times held-out after epoch 1, 4 after epoch 5" in elsewhere_description([found])
+
+
+def test_errors_elsewhere_that_are_missing_damaged_or_of_other_layers_are_named(
+    run: PretrainingRun, tmp_path: Path
+):
+    measured = elsewhere_of(run, tmp_path, np.ones(5))
+    curves, path = read_pretrainings([measured]), tmp_path / "elsewhere.parquet"
+    pq.write_table(pq.read_table(path).slice(1), path)
+    with pytest.raises(CorruptDataError, match="19 rows for 5 epochs of 4 layers"):
+        read_elsewhere([measured], curves)
+    pq.write_table(pa.table({"epoch": [1]}), path)
+    with pytest.raises(CorruptDataError, match=r"pretraining encoders\) cannot be read with"):
+        read_elsewhere([measured], curves)
+    path.unlink()
+    with pytest.raises(NotFoundError, match="pretraining encoders on STS-B are not at"):
+        read_elsewhere([measured], curves)
+
+
 @pytest.mark.drawn
 def test_the_page_shows_figure_and_numbers(make_grid, run: PretrainingRun, tmp_path: Path):
     grid: Grid = make_grid(tasks=["t"], methods=["m"], controls=[], seeds=[0])
-    grid.pretrainings = [run]
+    grid.pretrainings = [elsewhere_of(run, tmp_path, np.full(5, 2.0))]
     folder = grid.write(tmp_path / "report")
     page = Page(folder / "report.html")
     assert {"href": "#pretraining"} in page.all("a")
     section = page.source[page.source.index('id="pretraining"') : page.source.index('id="tokens"')]
-    assert section.count(' role="img"') == 2
+    assert section.count(' role="img"') == 3
+    assert (
+        "Reconstruction of STS-B over that of held-out texts" in (folder / "tables.md").read_text()
+    )
     assert not re.search(r"#[0-9a-f]{6}", section)
     (found,) = read_pretrainings([run])
     for depth in found.depths:

@@ -1,0 +1,163 @@
+"""Reconstruction of another task's texts than those of a pretraining, by epoch: a shift of domain, or not.
+
+FREEZE!, 4.2.3: errors on STS-B's sentences are far above those on train. If they are so from the first epochs
+on, and come nearer, encoders are of a domain and not overfitted. We differ: the paper sets them beside the
+error on train, whereas ours stand over that on held-out texts of the pretraining's own, without dropout both.
+A figure is drawn inside `canvas.drawing()`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float64
+from matplotlib.figure import Figure
+
+from permafrost.stages.metrics.records import LAYER_EPOCHS_ELSEWHERE
+from permafrost.stages.report.entries import DASH, hundredths
+from permafrost.stages.report.frame import (
+    add_line,
+    log_scale,
+    marks_of,
+    panel_title,
+    rows_of_panels,
+)
+from permafrost.stages.report.markup import PlainTable
+from permafrost.stages.report.pretraining import DEPTHS, ElsewhereRun, Pretraining, PretrainingRun
+from permafrost.storage.errors import CorruptDataError, NotFoundError
+
+_EARLY = 10
+"""The epoch at which the paper looks first."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The errors of one pretraining on another task's texts."""
+
+    own: Pretraining
+    task: str
+    mse: Float64[np.ndarray, "n_epochs n_layers"]
+    """Of every layer after every epoch."""
+    unexplained: tuple[float | None, ...]
+
+    def by_depth(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Error on these texts, and over that on held-out ones, after every epoch: the mean over the layers
+        of a third."""
+        found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        at = 0
+        for depth in self.own.depths:
+            error = self.mse[:, at : at + len(depth.layers)].mean(1)
+            found[depth.name] = error, error / depth.dev_mse
+            at += len(depth.layers)
+        return found
+
+
+def read_elsewhere(
+    runs: Sequence[PretrainingRun], pretrainings: Sequence[Pretraining]
+) -> tuple[Elsewhere, ...]:
+    """The errors of those runs that were measured on another task's texts; `pretrainings` are the curves of
+    all runs.
+
+    Raises:
+        NotFoundError: a file does not exist.
+        CorruptDataError: a file lacks a column, or does not have every layer in every epoch.
+    """
+    pairs = zip(runs, pretrainings, strict=True)
+    return tuple(_elsewhere(r.elsewhere, own) for r, own in pairs if r.elsewhere is not None)
+
+
+def _elsewhere(run: ElsewhereRun, own: Pretraining) -> Elsewhere:
+    where = f"{run.errors} (pretraining {own.name})"
+    try:
+        table = pq.read_table(run.errors, columns=LAYER_EPOCHS_ELSEWHERE.names)
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"the errors of the pretraining {own.name} on {run.task} are not at {run.errors}; run the "
+            "experiment again"
+        ) from error
+    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+        raise CorruptDataError(
+            f"{where} cannot be read with the columns {LAYER_EPOCHS_ELSEWHERE.names}: {error}; pretrain again"
+        ) from error
+    table = table.sort_by([("epoch", "ascending"), ("layer", "ascending")])
+    epoch, layer, mse = (table[name].to_numpy() for name in LAYER_EPOCHS_ELSEWHERE.names)
+    n_layers = len(own.layers)
+    grid = np.stack(np.meshgrid(own.epochs, np.arange(n_layers), indexing="ij"), -1).reshape(-1, 2)
+    if not np.array_equal(np.stack([epoch, layer], -1), grid):
+        raise CorruptDataError(
+            f"{where} has {len(epoch)} rows for {len(own.epochs)} epochs of {n_layers} layers, expected one "
+            "for each; pretrain again"
+        )
+    return Elsewhere(own, run.task, mse.reshape(len(own.epochs), n_layers), run.unexplained)
+
+
+def elsewhere_figure(measured: Sequence[Elsewhere]) -> Figure:
+    """A row of two panels for each pretraining: the error on the other texts by epoch, by depth of the
+    layers, and how many times that on held-out texts it is."""
+    names = {name for one in measured for name in one.by_depth()}
+    figure, panels = rows_of_panels(marks_of(DEPTHS, names), len(measured))
+    for one, (left, right) in zip(measured, panels, strict=True):
+        panel_title(left, f"{one.own.name} · error on {one.task}")
+        panel_title(right, "over that on held-out texts")
+        for place, (name, (error, ratio)) in enumerate(one.by_depth().items()):
+            add_line(left, DEPTHS[name], one.own.epochs, error, place)
+            add_line(right, DEPTHS[name], one.own.epochs, ratio, place)
+        log_scale(left)
+        for axes in (left, right):
+            axes.autoscale_view()
+    return figure
+
+
+def elsewhere_description(measured: Sequence[Elsewhere]) -> str:
+    """Alternative text of the figure, with the ratios after the first epoch and the last."""
+    ends = "; ".join(
+        f"{one.own.name} on {one.task}: "
+        + ", ".join(
+            f"{name} {ratio[0]:.3g} times held-out after epoch 1, {ratio[-1]:.3g} after epoch "
+            f"{one.own.epochs[-1]}"
+            for name, (_, ratio) in one.by_depth().items()
+        )
+        for one in measured
+    )
+    return f"Line charts: error of reconstruction of another task's texts by epoch. {ends}."
+
+
+def elsewhere_table(one: Elsewhere) -> PlainTable:
+    """By third of the layers: how many times the error on held-out texts that on the others is, after the
+    first epoch, the tenth and the last; and the shares of variance that are left of both."""
+    last = int(one.own.epochs[-1])
+    epochs = [1, *([_EARLY] if 1 < _EARLY < last else []), *([last] if last > 1 else [])]
+    rows: list[tuple[str, ...]] = []
+    at = 0
+    for depth in one.own.depths:
+        part = slice(at, at + len(depth.layers))
+        at = part.stop
+        ratio = one.by_depth()[depth.name][1]
+        shares = (_mean(one.own.unexplained[part]), _mean(one.unexplained[part]))
+        rows.append(
+            (
+                depth.name,
+                depth.extent,
+                *(f"{ratio[epoch - 1]:.3g}" for epoch in epochs),
+                *(DASH if share is None else hundredths(share) for share in shares),
+            )
+        )
+    return PlainTable(
+        f"Reconstruction of {one.task} over that of held-out texts, {one.own.name}",
+        (
+            "depth",
+            "layers",
+            *(f"times, epoch {epoch}" for epoch in epochs),
+            "variance left × 100, held out",
+            f"variance left × 100, {one.task}",
+        ),
+        tuple(rows),
+        n_names=2,
+    )
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known else None
