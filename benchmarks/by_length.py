@@ -1,10 +1,11 @@
-"""Batches of a fine-tuning through the backbone: one padded pass over passes by length.
+"""Batches of a fine-tuning through the backbone: one padded pass over passes by length, and in bfloat16.
 
     OMP_NUM_THREADS=1 python -m benchmarks.by_length EXPERIMENT TASK [--batch 32] [--rounds 5] [--set ...]
 
 A step is forward and back to graph tokens of normal numbers, on training cases of the experiment's task that
-are drawn anew for each round. Prints the ratio of processor times, tokens with padding over those without,
-milliseconds for a token, and how far states and gradients are from each other.
+are drawn anew for each round: in one pass, by length, and by length under autocast (`optim.precision:
+bfloat16`). Prints the ratios of processor times, tokens with padding over those without, milliseconds for a
+token, and how far states and gradients are from those of one pass.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from permafrost.stages.finetune.backbone_pass import embedding_width, read_state
 from permafrost.stages.finetune.by_length import PASS_TOKENS, passes, read_by_length
 from permafrost.stages.graphs.source import GraphSource
 
-VERSIONS = {"one pass": read_states, "by length": read_by_length}
+VERSIONS = {"one pass": read_states, "by length": read_by_length, "bfloat16": read_by_length}
 
 
 def measure(args: argparse.Namespace) -> list[Finding]:
@@ -41,8 +42,8 @@ def measure(args: argparse.Namespace) -> list[Finding]:
     text_of = corpus.items.column("text").to_numpy()
     draw = np.random.default_rng(0)
     seconds = dict.fromkeys([*VERSIONS, "scored"], 0.0)
-    padded = dict.fromkeys(VERSIONS, 0)
-    n_tokens, apart = 0, [0.0, 0.0]
+    padded = dict.fromkeys(["one pass", "by length"], 0)
+    n_tokens, apart = 0, {name: [0.0, 0.0] for name in VERSIONS}
     for _ in range(args.rounds):
         picked = draw.choice(len(cases), args.batch, replace=False)
         rows: NDArray[np.int64] = text_of[[item for case in picked for item in cases[case]]]
@@ -55,26 +56,32 @@ def measure(args: argparse.Namespace) -> list[Finding]:
         padded["by length"] += sum(int(part.max()) * len(part) for part in parts)
         tokens = torch.from_numpy(draw.normal(size=(len(rows), embedding_width(backbone))))
         tokens = tokens.float().requires_grad_(True)
-        found: list[list[torch.Tensor]] = []
+        found: dict[str, list[torch.Tensor]] = {}
         for name, read in VERSIONS.items():
             begun = time.process_time()
-            z = read(backbone, encoded, recipe, "mean", tokens)
+            with torch.autocast("cpu", torch.bfloat16, enabled=name == "bfloat16"):
+                z = read(backbone, encoded, recipe, "mean", tokens)
             gradient = torch.autograd.grad(z.square().sum(), tokens)[0]
             seconds[name] += time.process_time() - begun
-            found.append([z.detach(), gradient])
+            found[name] = [z.detach(), gradient]
         begun = time.process_time()
         with torch.no_grad():
             read_by_length(backbone, encoded, recipe, "mean", tokens)
         seconds["scored"] += time.process_time() - begun
-        for at, (one, other) in enumerate(zip(*found, strict=True)):
-            apart[at] = max(apart[at], float((one - other).norm() / one.norm()))
+        for name, others in found.items():
+            for at, (one, other) in enumerate(zip(found["one pass"], others, strict=True)):
+                apart[name][at] = max(apart[name][at], float((one - other).norm() / one.norm()))
     milliseconds = {name: 1000 * s / n_tokens for name, s in seconds.items()}
     return [
         Finding("processor time, one pass / by length", seconds["one pass"] / seconds["by length"]),
+        Finding("processor time, by length / bfloat16", seconds["by length"] / seconds["bfloat16"]),
         *(Finding(f"tokens padded / real, {name}", n / n_tokens) for name, n in padded.items()),
         *(Finding(f"ms for a token, {name}", ms) for name, ms in milliseconds.items()),
-        Finding("distance of states, relative", apart[0]),
-        Finding("distance of gradients, relative", apart[1]),
+        *(
+            Finding(f"distance of {what}, relative, {name}", apart[name][at])
+            for name in ("by length", "bfloat16")
+            for at, what in enumerate(("states", "gradients"))
+        ),
     ]
 
 

@@ -1,6 +1,7 @@
 """Texts with a graph token through every family, against transformers' own pass over token ids."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -160,6 +161,38 @@ def test_gradients_are_those_of_differences(pair: Pairs) -> None:
     with torch.no_grad():
         difference = (value(1e-2) - value(-1e-2)) / 2e-2
     assert float((gradient * direction).sum()) == pytest.approx(float(difference), rel=2e-2)
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_with_a_gradient_low_precision_on_a_cpu_attends_in_full(
+    pair: Pairs, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = pair(family)
+    batch, recipe = encoded(both.backbone), resolved(both.backbone, "plain")
+    attend, seen = (
+        torch.nn.functional.scaled_dot_product_attention,
+        list[tuple[bool, torch.dtype]](),
+    )
+
+    def watched(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        seen.append((torch.is_autocast_enabled("cpu"), query.dtype))
+        return attend(query, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    tokens = word_tokens(both, len(batch)).float().requires_grad_(True)
+    slopes: list[Tensor] = []
+    for is_low in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_low):
+            z = read_states(both.backbone, batch, recipe, "last", tokens)
+        slopes.append(torch.autograd.grad(z.square().sum(), tokens)[0].flatten())
+    assert {*seen} == {(False, torch.float32)}
+    full, low = slopes
+    assert not torch.equal(full, low)
+    assert float(torch.nn.functional.cosine_similarity(full, low, dim=0)) > 0.99
+    seen.clear()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        read_states(both.backbone, batch, recipe, "last", tokens)
+    assert {is_low for is_low, _ in seen} == {True}
 
 
 @pytest.mark.parametrize("family", ["bert", "mistral"])
