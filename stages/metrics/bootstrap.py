@@ -20,7 +20,7 @@ Different Population Variances are Involved, Biometrika 1947.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float64
@@ -86,13 +86,15 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """Metric of one method minus that of another on the same examples."""
+    """Metric of one method minus that of another on the same examples, or on the same tasks."""
 
     value: float
     low: float
     high: float
     p: float
     """Two-sided."""
+    over: Literal["examples", "tasks"] = "examples"
+    """What was taken as a sample of more of its kind."""
 
 
 def bootstrap_interval(

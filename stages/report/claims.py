@@ -8,9 +8,9 @@ from typing import Any, Literal
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference
 from permafrost.stages.report.claim_kinds import Claim, CurveClaim, SameBest
 from permafrost.stages.report.curve_claims import Curves, held
-from permafrost.stages.report.entries import DASH, hundredths, p_text, signed
+from permafrost.stages.report.entries import DASH, hundredths, signed
 from permafrost.stages.report.markup import PlainTable
-from permafrost.stages.report.paired import paired_difference
+from permafrost.stages.report.paired import paired_difference, tested_text
 from permafrost.stages.report.tables import ResultsTable, Row
 
 Outcome = Literal[
@@ -25,7 +25,8 @@ Outcome = Literal[
 ]
 """`confirmed` and `contrary`: the difference is significant, with the claimed sign or the other.
 `not testable`: it is not, and half of its interval is wider than the gap that the claim is about.
-`not tested`: the predictions were not kept, or are of other examples. `not run`: a method is missing.
+`not tested`: the predictions were not kept, or are of other examples, and there are too few tasks.
+`not run`: a method is missing.
 `holds`, `does not hold`: of curves, whose values are compared as they are."""
 
 
@@ -200,7 +201,7 @@ def claims_table(results: Sequence[ClaimResult], level: float) -> PlainTable:
                 c.outcome,
                 DASH if c.value is None else signed(c.value),
                 interval_text(c),
-                DASH if c.tested is None else p_text(c.tested.p),
+                DASH if c.tested is None else tested_text(c.tested),
             )
             for result in results
             for c in result.comparisons
@@ -231,6 +232,7 @@ def claims_summary(results: Sequence[ClaimResult]) -> list[dict[str, Any]]:
                     "difference": c.value,
                     "interval": None if c.tested is None else [c.tested.low, c.tested.high],
                     "p": None if c.tested is None else c.tested.p,
+                    "over": None if c.tested is None else c.tested.over,
                 }
                 for c in result.comparisons
             ],

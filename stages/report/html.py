@@ -27,6 +27,7 @@ from permafrost.stages.report.layers import LayerCurve, layer_tables
 from permafrost.stages.report.maps import TaskMap
 from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.page_files import PARTS, STYLE, TEMPLATE, asset
+from permafrost.stages.report.paired import tested_text
 from permafrost.stages.report.pretraining import Pretraining
 from permafrost.stages.report.probes import Probe
 from permafrost.stages.report.subgraphs import GraphExample
@@ -158,6 +159,7 @@ def _template() -> Template:
         signed_or_dash=lambda value: DASH if value is None else signed(value),
         interval_text=interval_text,
         p_value=p_text,
+        tested_text=tested_text,
         shortened=shortened,
         seconds=seconds,
         extent=_extent,

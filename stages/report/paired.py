@@ -1,7 +1,8 @@
 """Methods of a table compared on shared resamples, on one task or on the mean over several.
 
 A mean over tasks is resampled task by task: test sets are taken as independent of each other, and what
-methods share on one task, its resamples, they share in the mean as well.
+methods share on one task, its resamples, they share in the mean as well. Where some task has no predictions
+to resample, as a clustering of mteb, the tasks themselves are the sample: Student's paired t.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference, Estimate, difference
+from permafrost.stages.report.entries import p_text
 from permafrost.stages.report.tables import ResultsTable, Row
+
+_LEAST_TASKS = 3
+"""Below this, tasks are no sample: an interval would be wider than any score."""
 
 
 def paired_difference(
@@ -18,14 +23,34 @@ def paired_difference(
     """One row less another on the mean of some columns.
 
     Returns:
-        None unless both have predictions of the same examples in every column.
+        Over tasks where some column lacks predictions of the same examples; None if there are fewer than
+        three columns then.
     """
     pairs = [_shared(table, place, one, other) for place in places]
     known = [pair for pair in pairs if pair is not None]
     if len(known) < len(pairs):
-        return None
+        return _between_tasks(places, one, other, config)
     ours, theirs = (_over_tasks([pair[i] for pair in known], config) for i in (0, 1))
     return difference(ours, theirs, config.level, config.seed)
+
+
+def _between_tasks(
+    places: Sequence[int], one: Row, other: Row, config: BootstrapConfig
+) -> Difference | None:
+    from scipy.stats import ttest_1samp
+
+    pairs = [(one.entries[place], other.entries[place]) for place in places]
+    gaps = np.array([a.mean - b.mean for a, b in pairs if a is not None and b is not None])
+    if len(gaps) < len(pairs) or len(gaps) < _LEAST_TASKS:
+        return None
+    value = float(gaps.mean())
+    if (
+        np.ptp(gaps) == 0
+    ):  # No spread, from which nothing could be told: as large as it is on every task.
+        return Difference(value, value, value, 0.0 if value else 1.0, "tasks")
+    tested = ttest_1samp(gaps, 0.0)
+    (_, p), (low, high) = tested, tested.confidence_interval(config.level)
+    return Difference(value, float(low), float(high), float(p), "tasks")
 
 
 def mean_estimate(
@@ -35,6 +60,11 @@ def mean_estimate(
     alone = [_shared(table, place, row, row) for place in places]
     known = [pair[0] for pair in alone if pair is not None]
     return _over_tasks(known, config) if len(known) == len(alone) else None
+
+
+def tested_text(tested: Difference) -> str:
+    """Its p, and what it is over where that is not the test examples: `0.03 over tasks`."""
+    return p_text(tested.p) if tested.over == "examples" else f"{p_text(tested.p)} over tasks"
 
 
 def _shared(

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, paired_bootstrap
 from permafrost.stages.metrics.predictions import PREDICTIONS
@@ -114,6 +116,53 @@ def test_without_the_answers_a_difference_is_shown_and_not_tested(tmp_path: Path
     (one,) = came_of(cells).comparisons
     assert (one.outcome, one.tested) == ("not tested", None)
     assert one.value == pytest.approx(0.2)
+
+
+GAPS = {
+    "alike on all": ((0.10, 0.12, 0.11, 0.09), "confirmed"),
+    "on one alone": ((0.30, 0.0, -0.01, 0.01), "within noise"),
+    "the other way": ((-0.10, -0.12, -0.11), "contrary"),
+}
+
+
+@pytest.mark.parametrize("case", GAPS)
+def test_where_a_task_has_no_answers_a_mean_is_tested_over_tasks(tmp_path: Path, case: str):
+    gaps, outcome = GAPS[case]
+    cells = [
+        cell(tmp_path, method, 0.5 + (gap if method == "good" else 0), f"t{i}", draw=i)
+        for i, gap in enumerate(gaps)
+        for method in ("good", "other")
+    ]
+    (cells[0].folder / PREDICTIONS).unlink()
+    result = came_of(cells, over="mean")
+    (one,) = result.comparisons
+    n, error = len(gaps), np.std(gaps, ddof=1) / np.sqrt(len(gaps))
+    wide = student.ppf(0.975, n - 1) * error
+    assert one.tested.over == "tasks"
+    assert one.tested.value == pytest.approx(np.mean(gaps))
+    assert (one.tested.low, one.tested.high) == pytest.approx(
+        (np.mean(gaps) - wide, np.mean(gaps) + wide)
+    )
+    p = 2 * student.sf(abs(np.mean(gaps)) / error, n - 1)
+    assert one.tested.p == pytest.approx(p)
+    assert one.outcome == outcome
+    (row,) = claims_table([result], 0.95).rows
+    assert row[-1].endswith(" over tasks")
+    assert claims_summary([result])[0]["comparisons"][0]["over"] == "tasks"
+
+
+def test_two_tasks_are_no_sample_and_equal_gaps_have_no_spread(tmp_path: Path):
+    cells = [
+        cell(tmp_path, method, right, f"t{i}", draw=1)
+        for i in range(3)
+        for method, right in (("good", 0.9), ("other", 0.7))
+    ]
+    (cells[0].folder / PREDICTIONS).unlink()
+    (one,) = came_of(cells[:4], over="mean").comparisons
+    assert (one.outcome, one.tested) == ("not tested", None)
+    (one,) = came_of(cells, over="mean").comparisons
+    assert one.tested.low == one.tested.high == pytest.approx(0.2)
+    assert one.outcome == "confirmed"
 
 
 def at_settings(folder: Path, **scores: tuple[float, float, float]) -> list[Cell]:

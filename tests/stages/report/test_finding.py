@@ -130,6 +130,19 @@ def test_without_predictions_nothing_is_called_better_or_equal(tmp_path: Path):
     )
 
 
+def test_three_tasks_without_predictions_are_themselves_the_sample(tmp_path: Path):
+    cells = [
+        cell(tmp_path, method, right + near, task)
+        for task, near in (("a", 0.0), ("b", 0.01), ("c", -0.01))
+        for method, right in (("good", 0.8), ("close", 0.79 - near), ("far", 0.6 + near / 2))
+    ]
+    for one in cells:
+        (one.folder / PREDICTIONS).unlink()
+    found = said(cells)
+    assert re.search(r"within noise of close \(\d\d\.\d, p = 0\.\d+ over tasks\)", found)
+    assert "far" not in found
+
+
 def test_methods_on_other_examples_are_not_tested_against_each_other(tmp_path: Path):
     cells = [cell(tmp_path, "good", 0.9), cell(tmp_path, "close", 0.89)]
     path = cells[1].folder / PREDICTIONS
