@@ -6,6 +6,7 @@ to resample, as a clustering of mteb, the tasks themselves are the sample: Stude
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -48,9 +49,9 @@ def _between_tasks(
         np.ptp(gaps) == 0
     ):  # No spread, from which nothing could be told: as large as it is on every task.
         return Difference(value, value, value, 0.0 if value else 1.0, "tasks")
-    tested = ttest_1samp(gaps, 0.0)
-    (_, p), (low, high) = tested, tested.confidence_interval(config.level)
-    return Difference(value, float(low), float(high), float(p), "tasks")
+    tested: Any = ttest_1samp(gaps, 0.0)
+    low, high = tested.confidence_interval(config.level)
+    return Difference(value, float(low), float(high), float(tested.pvalue), "tasks")
 
 
 def mean_estimate(
