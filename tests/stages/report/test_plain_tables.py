@@ -93,6 +93,7 @@ def test_intervals_are_those_of_the_standing(tmp_path: Path):
         table,
         0.95,
         pretrainings=(),
+        elsewhere=(),
         residuals=(),
         claims=(),
         layers=(),
