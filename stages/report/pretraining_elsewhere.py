@@ -1,8 +1,9 @@
 """Reconstruction of another task's texts than those of a pretraining, by epoch: a shift of domain, or not.
 
 FREEZE!, 4.2.3: errors on STS-B's sentences are far above those on train. If they are so from the first epochs
-on, and come nearer, encoders are of a domain and not overfitted. We differ: the paper sets them beside the
-error on train, whereas ours stand over that on held-out texts of the pretraining's own, without dropout both.
+on, and go on falling, encoders are of a domain and not overfitted. We differ: the paper sets them beside the
+error on train, whereas ours stand beside that on held-out texts of the pretraining's own, both without
+dropout.
 A figure is drawn inside `canvas.drawing()`.
 """
 
@@ -43,8 +44,8 @@ class Elsewhere:
     unexplained: tuple[float | None, ...]
 
     def by_depth(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Error on these texts, and over that on held-out ones, after every epoch: the mean over the layers
-        of a third."""
+        """Error on these texts after every epoch, and how many times that on held-out ones it is: of the
+        mean over the layers of a third."""
         found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         at = 0
         for depth in self.own.depths:
@@ -125,8 +126,9 @@ def elsewhere_description(measured: Sequence[Elsewhere]) -> str:
 
 
 def elsewhere_table(one: Elsewhere) -> PlainTable:
-    """By third of the layers: how many times the error on held-out texts that on the others is, after the
-    first epoch, the tenth and the last; and the shares of variance that are left of both."""
+    """By third of the layers: by how much, and how many times, the error on the others is above that on
+    held-out texts, after the first epoch, the tenth and the last; and the shares of variance that are left of
+    both."""
     last = int(one.own.epochs[-1])
     epochs = [1, *([_EARLY] if 1 < _EARLY < last else []), *([last] if last > 1 else [])]
     rows: list[tuple[str, ...]] = []
@@ -134,21 +136,24 @@ def elsewhere_table(one: Elsewhere) -> PlainTable:
     for depth in one.own.depths:
         part = slice(at, at + len(depth.layers))
         at = part.stop
-        ratio = one.by_depth()[depth.name][1]
+        error, ratio = one.by_depth()[depth.name]
+        gap = error - depth.dev_mse
         shares = (_mean(one.own.unexplained[part]), _mean(one.unexplained[part]))
         rows.append(
             (
                 depth.name,
                 depth.extent,
+                *(f"{gap[epoch - 1]:.3g}" for epoch in epochs),
                 *(f"{ratio[epoch - 1]:.3g}" for epoch in epochs),
                 *(DASH if share is None else hundredths(share) for share in shares),
             )
         )
     return PlainTable(
-        f"Reconstruction of {one.task} over that of held-out texts, {one.own.name}",
+        f"Reconstruction of {one.task} against held-out texts, {one.own.name}",
         (
             "depth",
             "layers",
+            *(f"above by, epoch {epoch}" for epoch in epochs),
             *(f"times, epoch {epoch}" for epoch in epochs),
             "variance left × 100, held out",
             f"variance left × 100, {one.task}",

@@ -184,8 +184,13 @@ def test_errors_on_another_tasks_texts_are_drawn_over_those_held_out(
         np.testing.assert_allclose(np.asarray(line.get_ydata()), factors * depth.dev_mse)
     assert left.get_title(loc="left") == "encoders · error on STS-B"
     table = elsewhere_table(found)
-    assert table.header[2:4] == ("times, epoch 1", "times, epoch 5")
-    assert [row[2:] for row in table.rows] == [
+    assert table.header[2:6] == (
+        *("above by, epoch 1", "above by, epoch 5"),
+        *("times, epoch 1", "times, epoch 5"),
+    )
+    for row, depth in zip(table.rows, found.own.depths, strict=True):
+        assert row[2:4] == (f"{8 * depth.dev_mse[0]:.3g}", f"{3 * depth.dev_mse[-1]:.3g}")
+    assert [row[4:] for row in table.rows] == [
         ("9", "4", "20.0", "60.0"),
         ("9", "4", "20.0", "–"),
         ("9", "4", "40.0", "90.0"),
@@ -218,9 +223,7 @@ def test_the_page_shows_figure_and_numbers(make_grid, run: PretrainingRun, tmp_p
     assert {"href": "#pretraining"} in page.all("a")
     section = page.source[page.source.index('id="pretraining"') : page.source.index('id="tokens"')]
     assert section.count(' role="img"') == 3
-    assert (
-        "Reconstruction of STS-B over that of held-out texts" in (folder / "tables.md").read_text()
-    )
+    assert "Reconstruction of STS-B against held-out texts" in (folder / "tables.md").read_text()
     assert not re.search(r"#[0-9a-f]{6}", section)
     (found,) = read_pretrainings([run])
     for depth in found.depths:
