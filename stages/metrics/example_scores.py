@@ -14,8 +14,9 @@ from permafrost.storage.quoting import quoted
 
 EXAMPLE_SCORES = "example_scores.parquet"
 
-How = Literal["mean", "spearman", "pearson"]
-"""How the score is computed from the predictions: their mean, or a correlation with the labels."""
+How = Literal["mean", "spearman", "pearson", "average_precision"]
+"""How the score is computed from the predictions: their mean, a correlation with the labels, or the average
+precision with which they rank examples of label 1 first."""
 
 ROUNDED = 6e-6
 """mteb rounds some of its scores to five decimals."""
@@ -28,7 +29,8 @@ class ExampleScores:
     names: tuple[str, ...]
     """Identifies each example: digests of its texts; for a query its id as well."""
     labels: Float64[np.ndarray, " n"]
-    """Grades; if the score is a mean, whatever else must be equal for two methods to be comparable."""
+    """Grades or classes; if the score is a mean, whatever else must be equal for two methods to be
+    comparable."""
     predictions: Float64[np.ndarray, " n"]
     how: How
 

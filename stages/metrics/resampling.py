@@ -47,7 +47,8 @@ def resampled(
     """A metric of every prediction on every resample, defined as in `stages.fit.evaluate`.
 
     Args:
-        metric: one of `METRICS`, or `mean` of the predictions, which are then example scores.
+        metric: one of `METRICS`; `mean` of the predictions, which are then example scores; or
+            `average_precision`, of predictions that rank examples with the label 1 first.
         labels: `[n]`; class indices or scores.
         predictions_KN: classes, scores or ranks.
         counts_NB: the resamples; all ones are the test set itself.
@@ -60,6 +61,8 @@ def resampled(
             return _mean(predictions_KN == labels, counts_NB)
         case "mean":
             return _mean(predictions_KN, counts_NB)
+        case "average_precision":
+            return _average_precision(labels, predictions_KN, counts_NB)
         case "mrr":
             return _mean(1 / predictions_KN, counts_NB)
         case "mcc":
@@ -110,6 +113,24 @@ def _f1(
     true_N, guess_KN = labels == 1, predictions_KN == 1
     both_KB, guess_KB = ((x.astype(np.float64) @ counts_NB) for x in (guess_KN & true_N, guess_KN))
     return _ratio(2 * both_KB, guess_KB + true_N.astype(np.float64) @ counts_NB)
+
+
+def _average_precision(
+    labels: NDArray[np.float64], predictions_KN: NDArray[np.float64], counts_NB: Counts
+) -> NDArray[np.float64]:
+    """The precision at every threshold, weighted by the recall that is gained there, as in scikit-learn;
+    examples with equal predictions pass a threshold together."""
+    rows: list[NDArray[np.float64]] = []
+    for predictions in predictions_KN:
+        order = np.argsort(-predictions, kind="stable")
+        _, starts = np.unique(-predictions[order], return_index=True)
+        drawn_NB, is_one_N = counts_NB[order], labels[order] == 1
+        taken_GB = np.add.reduceat(drawn_NB, starts, axis=0)
+        found_GB = np.add.reduceat(drawn_NB * is_one_N[:, None], starts, axis=0)
+        hits_GB = np.cumsum(found_GB, axis=0)
+        precision_GB = _ratio(hits_GB, np.cumsum(taken_GB, axis=0))
+        rows.append(_ratio((precision_GB * found_GB).sum(axis=0), hits_GB[-1]))
+    return np.stack(rows)
 
 
 def _spearman(

@@ -1,8 +1,9 @@
 """The contribution of each example to the main score, from the predictions that mteb writes.
 
-For STS it is the cosine of a pair; for retrieval the metric of a query, by pytrec_eval as in mteb; for
-classification the share of mteb's experiments that classify a text correctly. Other kinds of task have no
-scores by example, nor has a mean over several splits or subsets.
+For STS it is the cosine of a pair; for pair classification its similarity, where the score is an average
+precision; for retrieval the metric of a query, by pytrec_eval as in mteb; for classification the share of
+mteb's experiments that classify a text correctly. Other kinds of task have no scores by example, nor has a
+mean over several splits or subsets. Clusters are of samples that mteb draws, and does not write down.
 """
 
 import json
@@ -12,13 +13,28 @@ from typing import Any
 
 import numpy as np
 import pytrec_eval
-from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
+from mteb.abstasks import (
+    AbsTask,
+    AbsTaskClassification,
+    AbsTaskPairClassification,
+    AbsTaskRetrieval,
+    AbsTaskSTS,
+)
 from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score
 
 from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores, How
 from permafrost.storage.keys import digest, text_digest
 
 _CORRELATIONS: dict[str, How] = {"cosine_spearman": "spearman", "cosine_pearson": "pearson"}
+_SIMILARITIES = {
+    "cosine": ("cosine_scores", 1.0),
+    "similarity": ("similarity_scores", 1.0),
+    "dot": ("dot_scores", 1.0),
+    "euclidean": ("euclidean_distances", -1.0),
+    "manhattan": ("manhattan_distances", -1.0),
+}
+"""mteb's names of what its metrics of pairs are of, and the sign that makes it a similarity."""
 _MEASURES = {
     "ndcg_at": "ndcg_cut",
     "map_at": "map_cut",
@@ -45,6 +61,8 @@ def example_scores(task: AbsTask, folder: Path, metric: str, score: float) -> Ex
     predictions = kept[task.hf_subsets[0]][task.eval_splits[0]]
     if isinstance(task, AbsTaskSTS):
         return _of_pairs(task, data, predictions, metric)
+    if isinstance(task, AbsTaskPairClassification):
+        return _of_matches(task, data, predictions, metric, score)
     if isinstance(task, AbsTaskRetrieval):
         scores = _of_queries(task, data, predictions, metric)
     elif isinstance(task, AbsTaskClassification) and metric == "accuracy":
@@ -63,6 +81,26 @@ def _of_pairs(task: AbsTaskSTS, data: Any, predictions: Any, metric: str) -> Exa
     names = tuple(" ".join(pair) for pair in zip(*sides, strict=True))
     labels, cosines = _floats(data["score"]), _floats(predictions["cosine_scores"])
     return ExampleScores(names, labels, cosines, _CORRELATIONS[metric])
+
+
+def _of_matches(
+    task: AbsTaskPairClassification, data: Any, predictions: Any, metric: str, score: float
+) -> ExampleScores | None:
+    """The similarity whose average precision is the score; of `max_ap` the first that has it."""
+    of, _, measured = metric.rpartition("_")
+    sides = task.input1_column_name, task.input2_column_name
+    if measured != "ap" or not all(isinstance(side, str) for side in sides):
+        return None
+    rows: Any = data[0] if len(data) == 1 else data
+    labels = _floats(rows[task.label_column_name])
+    for name, (kept, sign) in _SIMILARITIES.items():
+        similarities = sign * _floats(predictions[kept])
+        found = float(average_precision_score(labels, similarities))
+        if of in (name, "max") and abs(found - score) <= ROUNDED:
+            digests = [[text_digest(text) for text in rows[side]] for side in sides]
+            names = tuple(" ".join(pair) for pair in zip(*digests, strict=True))
+            return ExampleScores(names, labels, similarities, "average_precision")
+    return None
 
 
 def _of_queries(

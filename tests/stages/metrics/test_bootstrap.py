@@ -85,6 +85,24 @@ def test_metrics_of_resamples_equal_those_of_the_drawn_examples(metric: str):
             assert values[k, b] == pytest.approx(expected, abs=1e-12)
 
 
+def test_average_precision_of_resamples_is_that_of_the_drawn_examples():
+    rng = np.random.default_rng(5)
+    labels = (rng.random(12) < 0.4).astype(float)
+    # Rounded, so that some are equal.
+    predictions = rng.normal(size=(3, 12)).round(0)
+    (counts,) = draws(12, 150, seed=1)
+    values = resampled("average_precision", labels, predictions, counts)
+    for b, row in enumerate(counts.T):
+        chosen = drawn_examples(row)
+        for k in range(3):
+            expected = 0.0
+            if labels[chosen].any():
+                expected = sklearn_metrics.average_precision_score(
+                    labels[chosen], predictions[k][chosen]
+                )
+            assert values[k, b] == pytest.approx(expected, abs=1e-12)
+
+
 @pytest.mark.parametrize("metric", ["mcc", "f1", "spearman", "pearson", "spearman_pearson"])
 def test_a_resample_in_which_a_side_is_constant_scores_0(metric: str):
     labels, predictions = np.array([0.0, 0.0, 1.0]), np.array([[0.1, 0.7, 0.7]])

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
 from scipy.stats import spearmanr
+from sklearn.metrics import average_precision_score
 
 from permafrost.stages.metrics.bootstrap import (
     BootstrapConfig,
@@ -22,6 +23,7 @@ from permafrost.stages.metrics.example_scores import (
     ExampleScores,
     read_example_scores,
 )
+from permafrost.stages.metrics.resampling import resampled
 from permafrost.stages.mteb_evaluation import evaluate_task
 from permafrost.stages.report.cells import Cell, read_results
 from permafrost.stages.report.standing import standings
@@ -134,7 +136,30 @@ def test_texts_have_the_share_of_experiments_that_answer_them_correctly(folder: 
     assert found.predictions.mean() == pytest.approx(score, abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["clustering", "pair_classification", "summarization"])
+@pytest.mark.parametrize("metric", ["max_ap", "cosine_ap", "manhattan_ap"])
+def test_matches_have_the_similarity_that_the_score_is_of(folder: Path, metric: str) -> None:
+    rows = task(folder, "pair_classification").read().tables["test"]
+    found, score = evaluated(folder, "pair_classification", main_score=metric)
+    first, second = rows["sentence1"], rows["sentence2"]
+    digests = [f"{text_digest(a)} {text_digest(b)}" for a, b in zip(first, second, strict=True)]
+    assert list(found.names) == digests
+    assert found.labels.tolist() == rows["labels"]
+    assert found.how == "average_precision"
+    if metric == "cosine_ap":
+        np.testing.assert_allclose(found.predictions, cosines(first, second), atol=1e-6)
+    expected = average_precision_score(found.labels, found.predictions)
+    assert expected == pytest.approx(score, abs=5.1e-6)
+    once = np.ones((len(digests), 1))
+    (whole,) = resampled(found.how, found.labels, found.predictions[None], once)[0]
+    assert whole == pytest.approx(expected, abs=1e-12)
+
+
+def test_of_pairs_an_accuracy_has_no_examples(folder: Path) -> None:
+    asked = task(folder, "pair_classification", main_score="max_accuracy")
+    assert evaluate_task(asked, "a/b", embedding()).examples is None
+
+
+@pytest.mark.parametrize("kind", ["clustering", "summarization"])
 def test_other_kinds_have_none(folder: Path, tmp_path: Path, kind: str) -> None:
     result = evaluate_task(task(folder, kind), kind, embedding())
     assert result.examples is None
