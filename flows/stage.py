@@ -20,6 +20,8 @@ PACKAGES = (
     "permafrost.storage",
 )
 """Packages whose code is part of keys. The graph and the engines are not."""
+_BACKBONE = "permafrost.stages.extraction.backbone:Backbone"
+_LOADED_BY = "permafrost.stages.extraction.backbone:load_backbone"
 
 
 class Stage(ABC):
@@ -103,8 +105,14 @@ def stage_of(node: Node) -> type[Stage]:
 
 def code_of(*entries: Callable[..., Any] | str) -> dict[str, str]:
     """The project functions that these reach, `module:name` to digest; functions, or import paths of some
-    that are not imported for it."""
+    that are not imported for it.
+
+    A backbone is loaded by whoever runs the stage and handed over: what it runs with, its hooks and its
+    attention function, is reached by no name, and counts wherever a backbone is.
+    """
     definitions: dict[str, str] = {}
     for entry in entries:
         definitions |= fingerprint(entry, (*PACKAGES, *packages())).definitions
+    if _BACKBONE in definitions:
+        definitions |= fingerprint(_LOADED_BY, (*PACKAGES, *packages())).definitions
     return dict(sorted(definitions.items()))
