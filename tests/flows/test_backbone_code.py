@@ -44,7 +44,7 @@ def stages() -> set[type[Stage]]:
 
 
 def test_these_are_all_that_are_handed_a_backbone() -> None:
-    reaching = {stage for stage in stages() if BACKBONE in code_of(stage)}
+    reaching = {stage for stage in stages() if BACKBONE in stage.code([stage])}
     # It merges weights, and computes nothing.
     assert reaching == {*RUNNING, Adapt}
     loading = {
