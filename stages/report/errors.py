@@ -6,6 +6,7 @@ shown.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float64
@@ -78,7 +79,8 @@ class TaskErrors:
     """Its mean score on dev over its seeds, the highest of all methods."""
     n_test: int
     confusion: Confusion | None
-    """None if labels are not classes."""
+    """None if labels are not classes; of questions, whose labels are places of choices, only how many are
+    answered wrongly."""
     worst: tuple[WorstError, ...]
     order: str
     """The criterion by which the worst errors are ordered, in words."""
@@ -116,8 +118,20 @@ def _errors(
     corpus: TaskCorpus,
     n_worst: int,
 ) -> TaskErrors:
-    names, metric = corpus.label_names, chosen.metrics.metric
-    worst = _worst(answers, metric, results, names, n_worst)
+    # Of a question the label is the place of the right choice, and the corpus names what a choice may be.
+    is_question, metric = corpus.task == "multiple_choice", chosen.metrics.metric
+    names = () if is_question else corpus.label_names
+    if names or is_question:
+        worst = worst_classes(answers, results, n_worst)
+    elif metric == "mrr":
+        worst = worst_partners(answers, n_worst)
+    else:
+        worst = worst_grades(answers, metric, n_worst)
+    confused = confusion(answers.labels, answers.predictions, names) if names else None
+    if is_question:
+        n_wrong = int((answers.labels != answers.predictions).sum())
+        confused = Confusion(names=(), counts=(), confused=(), n_wrong=n_wrong)
+    named = _choice if is_question else partial(_named, names)
     return TaskErrors(
         task=chosen.cell.task,
         metric=metric,
@@ -125,32 +139,18 @@ def _errors(
         seed=chosen.cell.seed,
         dev=_dev([r for r in results if r.cell.method == chosen.cell.method]),
         n_test=len(answers),
-        confusion=confusion(answers.labels, answers.predictions, names) if names else None,
+        confusion=confused,
         worst=tuple(
             WorstError(
                 texts=tuple(corpus.texts[int(side[row])] for side in answers.sides),
-                label=_named(answers.labels[row], names),
-                prediction=_named(answers.predictions[row], names),
+                label=named(answers.labels[row]),
+                prediction=named(answers.predictions[row]),
                 size=size,
             )
             for row, size in zip(worst.rows, worst.sizes, strict=True)
         ),
         order=worst.order,
     )
-
-
-def _worst(
-    answers: Answers,
-    metric: str,
-    results: Sequence[CellResult],
-    names: Sequence[str],
-    n_worst: int,
-) -> WorstAnswers:
-    if names:
-        return worst_classes(answers, results, n_worst)
-    if metric == "mrr":
-        return worst_partners(answers, n_worst)
-    return worst_grades(answers, metric, n_worst)
 
 
 def _best_on_dev(results: Sequence[CellResult]) -> CellResult | None:
@@ -167,8 +167,12 @@ def _dev(results: Sequence[CellResult]) -> float:
     return float(np.mean([r.metrics.dev for r in results if r.metrics.dev is not None]))
 
 
-def _named(value: float, names: Sequence[str]) -> str:
+def _named(names: Sequence[str], value: float) -> str:
     return names[int(value)] if names else f"{value:.3g}"
+
+
+def _choice(value: float) -> str:
+    return f"choice {int(value) + 1}"
 
 
 def confusion(

@@ -137,6 +137,38 @@ def test_graphs_and_texts_become_scores_in_the_report(
     assert pq.read_table(aligned).column("epoch").to_pylist() == [1, 2]
 
 
+def test_questions_become_scores_and_the_report_names_choices(folder: Path, tmp_path: Path) -> None:
+    """Of three choices, where the classes of a corpus of questions are wrong and right."""
+    whole = experiment(folder)
+    whole["tasks"] = {"questions": {"kind": "tiny_graphs", "task": "multiple_choice"}}
+    kinds = ("GT2VEC", "text only", "graph only", "other graphs")
+    whole["methods"] = {name: whole["methods"][name] for name in kinds}
+    path, home, result = run_in(tmp_path, whole)
+    dag = look(path, home)
+    tables = {
+        name: pq.read_table(dag.artifacts.open(node.ref) / "predictions.parquet").to_pandas()
+        for (name, _, _), node in dag.nodes.scores.items()
+    }
+    assert max(table["label"].max() for table in tables.values()) == 2, "no third choice is right"
+    rows = {row["method"]: row for row in rows_of(result)}
+    for name, table in tables.items():
+        test = table[table["split"] == "test"]
+        assert rows[name]["test"] == np.mean(test["label"] == test["prediction"])
+    page = result.report.read_text(encoding="utf-8")
+    errors = page[page.index('id="errors"') : page.index('id="choices"')]
+    shown = re.findall(r"(\d+) of (\d+) test examples wrong", errors)
+    (best,) = re.findall(r'<h3>questions <span class="facts">(.+?)(?: · seed 0)? · dev', errors)
+    test = tables[best][tables[best]["split"] == "test"]
+    assert shown == [(str((test["label"] != test["prediction"]).sum()), str(len(test)))]
+    assert "Confusion matrix" not in errors
+    wrong = test[test["label"] != test["prediction"]]
+    for label, prediction in zip(wrong["label"], wrong["prediction"], strict=True):
+        assert (
+            f'class="n">choice {int(label) + 1}</td><td class="n">choice {int(prediction) + 1}</td>'
+            in errors
+        )
+
+
 def test_a_tuned_backbone_reads_nothing_that_is_stored_of_descriptions(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
