@@ -85,7 +85,7 @@ def measure(args: argparse.Namespace) -> list[Finding]:
     ]
 
 
-def main() -> None:
+def main(given: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("experiment", type=Path)
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_args(given)
     torch.set_num_threads(1)
     show("a batch of a fine-tuning through the backbone", measure(args), as_json=args.json)
 

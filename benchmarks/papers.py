@@ -30,7 +30,8 @@ HEAD = """# What came of the papers' claims
 
 Written by `make papers`, which runs every small experiment of the papers; do not edit. No score here is one
 of a paper: backbones and data are others. Confirmed and contrary are significant at 0.05 by the report's
-paired bootstrap, not corrected for the number of comparisons; what the outcomes mean is in
+paired bootstrap, or over tasks by Student's paired t, not corrected for the number of comparisons; what the
+outcomes mean is in
 [the report's page](../report.md#the-page-from-the-top). The differences from each paper are in its own page.
 """
 

@@ -201,7 +201,8 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    rows = [name for kinds in ROWS.values() for name in kinds]
+    parser.add_argument("--child", choices=rows, help=argparse.SUPPRESS)
     args = parser.parse_args(given)
     if args.child is not None:
         backbone, kind = loaded(args, Path()), ROWS[args.paper][args.child]

@@ -20,8 +20,9 @@ class Pretraining(BaseModel):
     task: str
     """The task whose texts are used; labels are not."""
     measured_on: str | None = None
-    """Another task on whose texts, all of them, the error of reconstruction is measured after every epoch:
-    whether the encoders are of a domain. Nothing else depends on it."""
+    """Another task on whose texts, but for those that are trained on, the error of reconstruction is measured
+    after every epoch: whether the encoders are of a domain. The encoders are the same with it, and are
+    trained anew if it is changed, as are the heads that start from them."""
     latents: Latents = Latents()
     """What is read of each layer."""
     autoencoder: AutoencoderConfig = AutoencoderConfig(seed=0)

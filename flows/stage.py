@@ -107,8 +107,8 @@ def code_of(*entries: Callable[..., Any] | str) -> dict[str, str]:
     """The project functions that these reach, `module:name` to digest; functions, or import paths of some
     that are not imported for it.
 
-    A backbone is loaded by whoever runs the stage and handed over: what it runs with, its hooks and its
-    attention function, is reached by no name, and counts wherever a backbone is.
+    A backbone is loaded by whoever runs the stage and handed over, so no name in the stage leads to its hooks
+    and its attention function: wherever the class of backbones is reached, they count as well.
     """
     definitions: dict[str, str] = {}
     for entry in entries:

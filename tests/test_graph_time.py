@@ -16,11 +16,12 @@ from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import extract
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
+from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.probes.test_probe_token_graph import neighbours
-from tests.storage.small_store import SmallStore, filled_store
+from tests.storage.small_store import SmallStore, as_float32, filled_store
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,15 @@ def states(small: SmallStore) -> np.ndarray:
 def test_states_are_the_first_of_the_store(small: SmallStore, n_tokens: int) -> None:
     found = first_states(small.store, "hidden/1", n_tokens)
     assert np.array_equal(found.numpy(), states(small)[:n_tokens])
+
+
+def test_states_in_bfloat16_are_numbers_and_not_their_bits(tmp_path: Path) -> None:
+    made = filled_store(tmp_path, whole_span=True, dtype="bfloat16")
+    (first, *_) = made.store.segment(made.store.segments()[0]).table.column("text").to_pylist()
+    expected = as_float32(made.rows["hidden/1"][first], "bfloat16")
+    found = first_states(made.store, "hidden/1", len(expected)).numpy()
+    assert np.array_equal(found, expected)
+    assert np.abs(found).max() < 10
 
 
 def test_every_length_has_its_ratio_and_its_density(
@@ -131,6 +141,9 @@ def test_another_backbone_and_a_length_beyond_it_are_refused(
             main([*asked, "--lengths", length, "--backbone", str(source)])
         assert end.value.code == 2
         assert re.search(says, capsys.readouterr().err)
+    store = chosen_store(home, "hidden/2", None)
+    with pytest.raises(InputError, match=r"--layer is hidden/2, after which .* hidden/3 or hidden"):
+        Inference(store, "hidden/2", str(model), 8)
 
 
 def test_the_probe_that_it_was_is_refused_with_the_command() -> None:

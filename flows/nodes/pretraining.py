@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
 from permafrost.flows.nodes.latents import latents
@@ -11,6 +14,7 @@ from permafrost.flows.nodes.resuming import device_checkpoint
 from permafrost.flows.stage import Stage
 from permafrost.stages.freeze.config import AutoencoderConfig, ClassifierConfig
 from permafrost.storage.artifacts import Draft
+from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 
 MEASURED_ON = "measured_on"
@@ -30,7 +34,7 @@ class Pretrain(Stage):
         with device_checkpoint(node, context) as file:
             rows, others = latents(node, context), None
             if node.inputs_named(MEASURED_ON):
-                others = latents(node, context, MEASURED_ON)
+                others = latents(node, context, MEASURED_ON)[_unseen(node, context)]
             result = pretrain(config, rows, progress, context.device, file, others)
             result.save(draft.folder)
         draft.summary = {n: node.run_facts[n] for n in ("pretraining", "task")}
@@ -40,6 +44,11 @@ class Pretrain(Stage):
         from permafrost.stages.freeze.pretrain import require_texts
 
         require_texts(len(context.corpus(node.input("corpus")).texts))
+        if node.inputs_named(MEASURED_ON) and not _unseen(node, context).any():
+            raise InputError(
+                "all texts of the task that measured_on names are among those that the encoders are trained "
+                "on, so that nothing is left to measure; name another task, or leave measured_on out"
+            )
         config = AutoencoderConfig.model_validate(node.config)
         config.encoders.by_layer(len(arrays_of(node)))
 
@@ -68,6 +77,12 @@ class PretrainClassifiers(Stage):
         labelled_pairs(context.corpus(node.input("corpus")))
         config = _classifier_config(node.config)
         config.encoders.by_layer(len(arrays_of(node)))
+
+
+def _unseen(node: Node, context: RunContext) -> NDArray[np.bool_]:
+    """Which texts that are measured only are none of the pretraining's own."""
+    own = set(context.corpus(node.input("corpus")).digests)
+    return np.array([d not in own for d in context.corpus(node.input(MEASURED_ON)).digests], bool)
 
 
 def pretrained_config(config: Mapping[str, Any]) -> AutoencoderConfig | ClassifierConfig:

@@ -53,11 +53,15 @@ def pretrain(
             nothing else.
 
     Raises:
-        InputError: there are fewer than two texts.
+        InputError: there are fewer than two texts, or no other ones.
         PermafrostError: a reconstruction error is not finite.
         CorruptDataError: the checkpoint is damaged.
     """
     require_texts(len(latents))
+    if other_latents is not None and not len(other_latents):
+        raise InputError(
+            "there are no other texts to measure the error on; give at least one, or None"
+        )
     train, dev = held_out(len(latents), config.dev_share, config.seed)
     n_layers, d_model = latents.shape[1:]
     trainee = AutoencoderTrainee(config, latents, train, dev, torch.device(device), other_latents)
@@ -82,6 +86,7 @@ def pretrain(
         elsewhere = ErrorsElsewhere(
             tuple(map(tuple, trainee.other_errors)),
             trainee.variance(other_latents, np.arange(len(other_latents))),
+            len(other_latents),
         )
     return AutoencoderResult(
         config, n_layers, d_model, chosen, tuple(history), trainer.kept, log, variance, elsewhere

@@ -44,13 +44,14 @@ class LayerEpoch:
 
 @dataclass(frozen=True)
 class ErrorsElsewhere:
-    """How well texts are reconstructed of another kind than those of the training: whether there is a
-    shift of domain (FREEZE!, 4.2.3)."""
+    """How well another task's texts are reconstructed: is there a shift of domain (FREEZE!, 4.2.3)?"""
 
     mse: tuple[tuple[float, ...], ...]
     """By epoch and layer, after the epoch, dropout off."""
     variance: tuple[float, ...]
     """Of each layer's latents, mean over their numbers."""
+    n_texts: int
+    """How many were measured."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ class AutoencoderResult:
             "dev_variance": list(self.dev_variance),
             "unexplained": list(self.unexplained),
             "unexplained_elsewhere": list(self.unexplained_elsewhere),
+            "n_elsewhere": 0 if self.elsewhere is None else self.elsewhere.n_texts,
             "n_parameters": sum(value.numel() for value in self.state.values()),
         }
         text = json.dumps(record, indent=2) + "\n"

@@ -94,9 +94,12 @@ def _of_matches(
     rows: Any = data[0] if len(data) == 1 else data
     labels = _floats(rows[task.label_column_name])
     for name, (kept, sign) in _SIMILARITIES.items():
+        if of not in (name, "max") or kept not in predictions:
+            continue
         similarities = sign * _floats(predictions[kept])
-        found = float(average_precision_score(labels, similarities))
-        if of in (name, "max") and abs(found - score) <= ROUNDED:
+        if not np.isfinite(similarities).all():
+            continue
+        if abs(float(average_precision_score(labels, similarities)) - score) <= ROUNDED:
             digests = [[text_digest(text) for text in rows[side]] for side in sides]
             names = tuple(" ".join(pair) for pair in zip(*digests, strict=True))
             return ExampleScores(names, labels, similarities, "average_precision")

@@ -2,7 +2,8 @@
 
 A mean over tasks is resampled task by task: test sets are taken as independent of each other, and what
 methods share on one task, its resamples, they share in the mean as well. Where some task has no predictions
-to resample, as a clustering of mteb, the tasks themselves are the sample: Student's paired t.
+to resample, as a clustering of mteb, the tasks themselves are the sample: Student's paired t. Where there are
+predictions, but of other examples, nothing is tested.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ from permafrost.stages.report.entries import p_text
 from permafrost.stages.report.tables import ResultsTable, Row
 
 _LEAST_TASKS = 3
-"""Below this, tasks are no sample: an interval would be wider than any score."""
+"""Of two, their one difference would be all that is known of the spread."""
+_ROUNDING = 1e-12
+"""Differences below this are due to the order in which scores are added up."""
 
 
 def paired_difference(
@@ -24,12 +27,15 @@ def paired_difference(
     """One row less another on the mean of some columns.
 
     Returns:
-        Over tasks where some column lacks predictions of the same examples; None if there are fewer than
-        three columns then.
+        Over tasks where a row has no predictions in some column; None if there are fewer than three columns
+        then, or where both have predictions in a column, but of different examples.
     """
     pairs = [_shared(table, place, one, other) for place in places]
     known = [pair for pair in pairs if pair is not None]
     if len(known) < len(pairs):
+        missing = [place for place, pair in zip(places, pairs, strict=True) if pair is None]
+        if any(_has_own(table, place, one) and _has_own(table, place, other) for place in missing):
+            return None
         return _between_tasks(places, one, other, config)
     ours, theirs = (_over_tasks([pair[i] for pair in known], config) for i in (0, 1))
     return difference(ours, theirs, config.level, config.seed)
@@ -45,10 +51,9 @@ def _between_tasks(
     if len(gaps) < len(pairs) or len(gaps) < _LEAST_TASKS:
         return None
     value = float(gaps.mean())
-    if (
-        np.ptp(gaps) == 0
-    ):  # No spread, from which nothing could be told: as large as it is on every task.
-        return Difference(value, value, value, 0.0 if value else 1.0, "tasks")
+    if np.ptp(gaps) <= _ROUNDING:
+        # Without spread it is as large as it is on every task.
+        return Difference(value, value, value, float(abs(value) <= _ROUNDING), "tasks")
     tested: Any = ttest_1samp(gaps, 0.0)
     low, high = tested.confidence_interval(config.level)
     return Difference(value, float(low), float(high), float(tested.pvalue), "tasks")
@@ -61,6 +66,11 @@ def mean_estimate(
     alone = [_shared(table, place, row, row) for place in places]
     known = [pair[0] for pair in alone if pair is not None]
     return _over_tasks(known, config) if len(known) == len(alone) else None
+
+
+def _has_own(table: ResultsTable, place: int, row: Row) -> bool:
+    groups = table.standings[place].estimates if table.standings else ()
+    return any(row.method in means for means in groups)
 
 
 def tested_text(tested: Difference) -> str:

@@ -116,8 +116,8 @@ def elsewhere_description(measured: Sequence[Elsewhere]) -> str:
     ends = "; ".join(
         f"{one.own.name} on {one.task}: "
         + ", ".join(
-            f"{name} {ratio[0]:.3g} times held-out after epoch 1, {ratio[-1]:.3g} after epoch "
-            f"{one.own.epochs[-1]}"
+            f"{name} {ratio[-1]:.3g} times held-out after epoch {one.own.epochs[-1]} "
+            f"({ratio[0]:.3g} after the first)"
             for name, (_, ratio) in one.by_depth().items()
         )
         for one in measured

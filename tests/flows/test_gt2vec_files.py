@@ -7,9 +7,11 @@ import pytest
 
 from permafrost.flows.build import ExperimentGraph, build_graph
 from permafrost.flows.experiment import load_experiment
+from permafrost.flows.pipeline import run_serially
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
 from permafrost.storage.errors import InputError
+from tests.flows.experiments import rows_of
 from tests.flows.paper_data import write_paper_data
 from tests.stages.extraction.tiny_models import save_model
 
@@ -78,6 +80,11 @@ def environment(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def built(name: str, models: Path) -> ExperimentGraph:
+    return build_graph(load_experiment(FOLDER / f"{name}.yaml", small_settings(name, models)))
+
+
+def small_settings(name: str, models: Path) -> list[str]:
+    """Of a file, for the small models and the made-up data."""
     text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
     small = [f"backbone.source={models / 'bert'}"] if name != "figure3a" else []
     small += ["backbone.max_length=40", "seeds=[0]"]
@@ -100,7 +107,7 @@ def built(name: str, models: Path) -> ExperimentGraph:
     }.items():
         if f"  {task}:" in text:
             small += [f"tasks.{task}.{size}" for size in sizes]
-    return build_graph(load_experiment(FOLDER / f"{name}.yaml", small))
+    return small
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -117,6 +124,24 @@ def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_pa
     assert {*plan.graphs} == {*experiment.tasks}
     assert plan.n_tokens > 0
     assert not (tmp_path / "home").exists()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home") / "home"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", [name for name in ROWS if "/" not in name])
+def test_a_table_runs_through_to_its_report(name: str, stand_ins: Path, home: Path) -> None:
+    few = ["x-optim.max_epochs=1", "x-optim.batch_size=2"]
+    settings = [*small_settings(name, stand_ins), *few]
+    result = run_serially(FOLDER / f"{name}.yaml", home, settings)
+    nodes = build_graph(load_experiment(FOLDER / f"{name}.yaml", settings))
+    scored = {(row["task"], row["method"]) for row in rows_of(result)}
+    assert scored == {(task, method) for method, task, _ in nodes.fits}
+    page = result.report.read_text(encoding="utf-8")
+    assert all(f'aria-label="Errors on {task}"' in page for task in nodes.experiment.tasks)
 
 
 def test_every_file_is_here_and_on_the_papers_page() -> None:

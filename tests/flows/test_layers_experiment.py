@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -39,11 +40,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("freeze")
     rng = random.Random(3)
     generic = sorted({" ".join(rng.choices(WORDS[:30], k=7)) for _ in range(60)})
-    (folder / "generic.txt").write_text("\n".join(generic))
     found = {
         split: str(pairs(folder / f"{split}.parquet", 40, seed))
         for seed, split in enumerate(("train", "dev", "test"))
     }
+    generic[-1] = pq.read_table(found["test"]).column("a")[0].as_py()
+    (folder / "generic.txt").write_text("\n".join(generic))
     return {
         **found,
         "generic": str(folder / "generic.txt"),
@@ -220,15 +222,20 @@ def test_the_report_shows_how_encoders_and_heads_were_trained(
     assert {"learning_curves.png", "pretraining.png", "pretraining_elsewhere.png"} <= names
 
 
-def test_encoders_are_measured_on_the_other_tasks_texts_all_of_them(
+def test_encoders_are_measured_on_the_other_tasks_texts_but_their_own(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
     path, home, _ = first_run
     dag = look(path, home)
     node = dag.nodes.pretrainings["encoders"]
     x = torch.from_numpy(latents(node, dag.context, MEASURED_ON))
-    assert len(x) == len(dag.corpus("pairs").texts) != len(dag.corpus("generic").texts)
+    texts, own = dag.corpus("pairs").texts, {*dag.corpus("generic").texts}
+    assert len(x) == len(texts) != len(own)
+    unseen = np.array([text not in own for text in texts])
+    assert (~unseen).sum() == 1
+    x = x[torch.from_numpy(unseen)]
     folder = dag.artifacts.open(node.spec.ref)
+    assert read_json(folder / "autoencoders.json")["n_elsewhere"] == len(x)
     error_NL = (load_autoencoders(folder)(x) - x).square().mean(-1)
     errors = pq.read_table(folder / "elsewhere.parquet").to_pylist()
     found = {(row["epoch"], row["layer"]): row["mse"] for row in errors}
@@ -293,6 +300,18 @@ def test_a_change_of_one_head_leaves_the_pretraining_alone(
     assert not again.computed
     changed = run_serially(path, home, ["methods.pretrained.loss=mse"])
     assert changed.computed == {"fit": 2, "score": 2, "report": 1}
+
+
+def test_a_task_of_which_every_text_is_trained_on_cannot_be_measured(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    whole = experiment(files)
+    whole["tasks"]["again"] = dict(whole["tasks"]["pairs"])
+    whole["pretrainings"]["encoders"]["task"] = "again"
+    path, home = write(tmp_path / "experiment.yaml", whole), tmp_path / "home"
+    with pytest.raises(InputError, match="all texts of the task that measured_on names are among"):
+        run_serially(path, home)
+    assert not [*home.glob("artifacts/pretrain/*")]
 
 
 @pytest.mark.parametrize(

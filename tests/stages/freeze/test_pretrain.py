@@ -218,6 +218,7 @@ def test_other_texts_are_measured_after_every_epoch_and_change_nothing(tmp_path,
         for layer, error in enumerate(errors)
     ]
     record = json.loads((tmp_path / "autoencoders.json").read_text())
+    assert record["n_elsewhere"] == 25
     assert record["unexplained_elsewhere"] == pytest.approx(
         [
             result.elsewhere.mse[best.epoch - 1][layer] / result.elsewhere.variance[layer]
@@ -236,6 +237,11 @@ def test_missing_and_damaged_autoencoders_are_named(tmp_path):
     (tmp_path / "autoencoders.safetensors").write_bytes(b"cut off")
     with pytest.raises(CorruptDataError, match="pretrain again"):
         load_autoencoders(tmp_path)
+
+
+def test_no_other_text_is_refused():
+    with pytest.raises(InputError, match="there are no other texts to measure the error on"):
+        pretrain(_config(), make_latents(60)[0], SilentProgress(), other_latents=make_latents(0)[0])
 
 
 def test_one_text_is_refused():

@@ -1,8 +1,10 @@
 """What came of claims about methods: by the paired bootstrap, on each task or on their mean."""
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from scipy.stats import t as student
 
@@ -149,6 +151,38 @@ def test_where_a_task_has_no_answers_a_mean_is_tested_over_tasks(tmp_path: Path,
     (row,) = claims_table([result], 0.95).rows
     assert row[-1].endswith(" over tasks")
     assert claims_summary([result])[0]["comparisons"][0]["over"] == "tasks"
+
+
+def test_methods_on_other_examples_are_not_tested_over_tasks_either(tmp_path: Path):
+    cells = [
+        cell(tmp_path, method, 0.9 - near if method == "good" else 0.7, f"t{i}", draw=1)
+        for i, near in enumerate((0.0, 0.01, 0.02))
+        for method in ("good", "other")
+    ]
+    path = cells[1].folder / PREDICTIONS
+    table = pq.read_table(path)
+    moved = table.set_column(1, table.column_names[1], [np.arange(1, N + 1)])
+    pq.write_table(moved, path)
+    (one,) = came_of(cells, over="mean").comparisons
+    assert (one.outcome, one.tested) == ("not tested", None)
+
+
+@pytest.mark.filterwarnings("error")
+def test_gaps_that_differ_by_rounding_alone_have_no_spread(tmp_path: Path):
+    scores = {"good": (0.9, 0.8, 0.7), "other": (0.7, 0.6, 0.5), "same": (0.9, 0.8, 0.7)}
+    cells = [
+        cell(tmp_path, method, right, f"t{i}", draw=1)
+        for method, by_task in scores.items()
+        for i, right in enumerate(by_task)
+    ]
+    (cells[0].folder / PREDICTIONS).unlink()
+    nudged = json.loads((cells[-1].folder / "metrics.json").read_text())
+    nudged["test"] = 0.1 + 0.2 + 0.4  # 0.7 but for rounding
+    (cells[-1].folder / "metrics.json").write_text(json.dumps(nudged))
+    other, same = came_of(cells, lower=("other", "same"), over="mean").comparisons
+    assert other.outcome == "confirmed"
+    assert other.tested.low == other.tested.high == pytest.approx(0.2)
+    assert (same.outcome, same.tested.p) == ("within noise", 1.0)
 
 
 def test_two_tasks_are_no_sample_and_equal_gaps_have_no_spread(tmp_path: Path):
