@@ -187,6 +187,8 @@ def _data_rows(page: Page) -> list[dict[str, Any]]:
         split = corpus.examples.column("split")
         sizes = {s: pc.sum(pc.equal(split, s)).as_py() or 0 for s in ("train", "dev", "test")}
         labels = ", ".join(corpus.label_names) or DASH
+        if corpus.task == "multiple_choice":
+            labels = f"each choice of a question: {labels}"
         rows.append({"task": task, "n_texts": len(corpus.texts), "sizes": sizes, "labels": labels})
     return rows
 

@@ -155,6 +155,7 @@ def test_questions_become_scores_and_the_report_names_choices(folder: Path, tmp_
         test = table[table["split"] == "test"]
         assert rows[name]["test"] == np.mean(test["label"] == test["prediction"])
     page = result.report.read_text(encoding="utf-8")
+    assert "each choice of a question: wrong, right" in page
     errors = page[page.index('id="errors"') : page.index('id="choices"')]
     shown = re.findall(r"(\d+) of (\d+) test examples wrong", errors)
     (best,) = re.findall(r'<h3>questions <span class="facts">(.+?)(?: · seed 0)? · dev', errors)
