@@ -128,15 +128,14 @@ def pretraining_description(pretrainings: Sequence[Pretraining]) -> str:
 
 
 def _pretraining(run: PretrainingRun) -> Pretraining:
-    table = _read(run).sort_by([("epoch", "ascending"), ("layer", "ascending")])
-    epoch, layer, train, dev = (table[name].to_numpy() for name in LAYER_EPOCHS.names)
-    epochs, n_layers = np.unique(epoch), len(run.layers)
-    grid = np.stack(np.meshgrid(epochs, np.arange(n_layers), indexing="ij"), -1).reshape(-1, 2)
-    if not np.array_equal(np.stack([epoch, layer], -1), grid):
-        raise CorruptDataError(
-            f"{run.history} (pretraining {run.name}) has {len(epoch)} rows for {len(epochs)} epochs of "
-            f"{n_layers} layers, expected one for each; pretrain again"
-        )
+    epochs, (train, dev) = read_by_layer(
+        run.history,
+        LAYER_EPOCHS,
+        len(run.layers),
+        run.name,
+        f"the history of the pretraining {run.name}",
+    )
+    n_layers = len(run.layers)
     train_EL, dev_EL = (values.reshape(len(epochs), n_layers) for values in (train, dev))
     kept = dev_EL.argmin(0)
     if run.kept == "together":
@@ -166,18 +165,41 @@ def _pretraining(run: PretrainingRun) -> Pretraining:
     )
 
 
-def _read(run: PretrainingRun) -> pa.Table:
+def read_by_layer(
+    path: Path, schema: pa.Schema, n_layers: int, name: str, what: str
+) -> tuple[Int64[np.ndarray, " n_epochs"], list[Float64[np.ndarray, " rows"]]]:
+    """The epochs of a file with a row for each epoch and layer, and its other columns, epoch by epoch.
+
+    Args:
+        path: the file.
+        schema: its columns, `epoch` and `layer` first.
+        n_layers: of the pretraining.
+        name: of the pretraining.
+        what: what the file holds, for messages.
+
+    Raises:
+        NotFoundError: it does not exist.
+        CorruptDataError: it lacks a column, or does not have every layer in every epoch.
+    """
+    where = f"{path} (pretraining {name})"
     try:
-        return pq.read_table(run.history, columns=LAYER_EPOCHS.names)
+        table = pq.read_table(path, columns=schema.names)
     except FileNotFoundError as error:
-        raise NotFoundError(
-            f"the history of the pretraining {run.name} is not at {run.history}; run the experiment again"
-        ) from error
+        raise NotFoundError(f"{what} is not at {path}; run the experiment again") from error
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         raise CorruptDataError(
-            f"{run.history} (pretraining {run.name}) cannot be read with the columns {LAYER_EPOCHS.names}: "
-            f"{error}; pretrain again"
+            f"{where} cannot be read with the columns {schema.names}: {error}; pretrain again"
         ) from error
+    table = table.sort_by([("epoch", "ascending"), ("layer", "ascending")])
+    epoch, layer, *others = (table[column].to_numpy() for column in schema.names)
+    epochs = np.unique(epoch)
+    grid = np.stack(np.meshgrid(epochs, np.arange(n_layers), indexing="ij"), -1).reshape(-1, 2)
+    if not np.array_equal(np.stack([epoch, layer], -1), grid):
+        raise CorruptDataError(
+            f"{where} has {len(epoch)} rows for {len(epochs)} epochs of {n_layers} layers, expected one for "
+            "each; pretrain again"
+        )
+    return epochs, others
 
 
 def pretraining_figure(pretrainings: Sequence[Pretraining]) -> Figure:

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Float64
 from matplotlib.figure import Figure
 
@@ -26,8 +24,14 @@ from permafrost.stages.report.frame import (
     rows_of_panels,
 )
 from permafrost.stages.report.markup import PlainTable
-from permafrost.stages.report.pretraining import DEPTHS, ElsewhereRun, Pretraining, PretrainingRun
-from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.stages.report.pretraining import (
+    DEPTHS,
+    ElsewhereRun,
+    Pretraining,
+    PretrainingRun,
+    read_by_layer,
+)
+from permafrost.storage.errors import CorruptDataError
 
 _EARLY = 10
 """The epoch at which the paper looks first."""
@@ -70,28 +74,14 @@ def read_elsewhere(
 
 
 def _elsewhere(run: ElsewhereRun, own: Pretraining) -> Elsewhere:
-    where = f"{run.errors} (pretraining {own.name})"
-    try:
-        table = pq.read_table(run.errors, columns=LAYER_EPOCHS_ELSEWHERE.names)
-    except FileNotFoundError as error:
-        raise NotFoundError(
-            f"the errors of the pretraining {own.name} on {run.task} are not at {run.errors}; run the "
-            "experiment again"
-        ) from error
-    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+    what, n_layers = f"the error of the pretraining {own.name} on {run.task}", len(own.layers)
+    epochs, (mse,) = read_by_layer(run.errors, LAYER_EPOCHS_ELSEWHERE, n_layers, own.name, what)
+    if not np.array_equal(epochs, own.epochs):
         raise CorruptDataError(
-            f"{where} cannot be read with the columns {LAYER_EPOCHS_ELSEWHERE.names}: {error}; pretrain again"
-        ) from error
-    table = table.sort_by([("epoch", "ascending"), ("layer", "ascending")])
-    epoch, layer, mse = (table[name].to_numpy() for name in LAYER_EPOCHS_ELSEWHERE.names)
-    n_layers = len(own.layers)
-    grid = np.stack(np.meshgrid(own.epochs, np.arange(n_layers), indexing="ij"), -1).reshape(-1, 2)
-    if not np.array_equal(np.stack([epoch, layer], -1), grid):
-        raise CorruptDataError(
-            f"{where} has {len(epoch)} rows for {len(own.epochs)} epochs of {n_layers} layers, expected one "
-            "for each; pretrain again"
+            f"{run.errors} (pretraining {own.name}) has {len(epochs)} epochs and the history has "
+            f"{len(own.epochs)}; pretrain again"
         )
-    return Elsewhere(own, run.task, mse.reshape(len(own.epochs), n_layers), run.unexplained)
+    return Elsewhere(own, run.task, mse.reshape(len(epochs), n_layers), run.unexplained)
 
 
 def elsewhere_figure(measured: Sequence[Elsewhere]) -> Figure:

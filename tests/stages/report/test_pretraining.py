@@ -208,11 +208,16 @@ def test_errors_elsewhere_that_are_missing_damaged_or_of_other_layers_are_named(
     pq.write_table(pq.read_table(path).slice(1), path)
     with pytest.raises(CorruptDataError, match="19 rows for 5 epochs of 4 layers"):
         read_elsewhere([measured], curves)
+    shorter = [r for r in pq.read_table(run.history).to_pylist() if r["epoch"] < 5]
+    rows = [{"epoch": r["epoch"], "layer": r["layer"], "mse": 1.0} for r in shorter]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    with pytest.raises(CorruptDataError, match="has 4 epochs and the history has 5"):
+        read_elsewhere([measured], curves)
     pq.write_table(pa.table({"epoch": [1]}), path)
     with pytest.raises(CorruptDataError, match=r"pretraining encoders\) cannot be read with"):
         read_elsewhere([measured], curves)
     path.unlink()
-    with pytest.raises(NotFoundError, match="pretraining encoders on STS-B are not at"):
+    with pytest.raises(NotFoundError, match="pretraining encoders on STS-B is not at"):
         read_elsewhere([measured], curves)
 
 
