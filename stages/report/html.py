@@ -1,7 +1,7 @@
 """The HTML page: the context of the template, and the template's helpers."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -36,7 +36,6 @@ from permafrost.stages.report.token_summary import TaskSummary, word_classes_tab
 from permafrost.stages.report.tokens import KINDS
 from permafrost.stages.report.weighed_text import Example, pieces_html
 
-"""Templates that the main one includes."""
 COMMAND = "command"
 """The provenance entry that is shown as the command that reproduces the report."""
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -167,6 +166,7 @@ def _template() -> Template:
         pieces=pieces_html,
         icon=icon,
         words=words,
+        with_code=_with_code,
         svg=lambda drawn: drawn.markup,
     )
     return environment.from_string(asset(TEMPLATE))
@@ -214,10 +214,15 @@ def _block(block: str) -> Markup:
 
 def _inline(text: str) -> Markup:
     """Convert code spans and bold text; code spans first, so that asterisks inside them are kept."""
+    return _with_code(
+        text, lambda part: Markup(_BOLD.sub(r"<strong>\1</strong>", str(escape(part))))
+    )
+
+
+def _with_code(text: str, other: Callable[[str], Markup] = escape) -> Markup:
+    """Convert code spans, and what lies between them by `other`."""
     parts = _CODE.split(text)
     return Markup("").join(
-        Markup("<code>{}</code>").format(part)
-        if i % 2
-        else Markup(_BOLD.sub(r"<strong>\1</strong>", str(escape(part))))
+        Markup("<code>{}</code>").format(part) if i % 2 else other(part)
         for i, part in enumerate(parts)
     )

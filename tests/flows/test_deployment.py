@@ -94,7 +94,7 @@ def test_a_night_that_fails_is_told_and_spoils_no_other_and_a_killed_one_is_clea
     nightly["schedules"].append({"interval": 20, "active": True, "slug": "soon"})
     box.deploy(document)
 
-    # Two in the morning in Tokyo is 17:00 UTC. The server makes runs of a schedule some seconds after it has it.
+    # Two in the morning in Tokyo is 17:00 UTC. The server makes a schedule's runs some seconds later.
     def at_two() -> list[dict[str, Any]]:
         return [r for r in box.runs("SCHEDULED") if "T17:00:00" in r["expected_start_time"]]
 
