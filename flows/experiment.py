@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -368,7 +368,11 @@ class Experiment(BaseModel):
         return tuple(pairs)
 
 
-def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(
+    source: Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    found: Callable[[str], str] = str,
+) -> Experiment:
     """Read and validate an experiment; for the values in a file see `read_yaml`.
 
     `${NAME}` in a string is replaced by the environment variable; relative paths of corpora are relative to
@@ -379,6 +383,7 @@ def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] =
         overrides: `path.to.field=value` each, the value in YAML. One inside an `x-` key changes every place
             that refers to the mapping or list there; any other changes its own place alone, aliases or not.
             Those of `x-` keys come first.
+        found: where the backbone of a name is to be read; as it is named if not given.
 
     Raises:
         InputError: the file is unreadable, or fields are unknown or wrong; the message has the path and value
@@ -392,7 +397,7 @@ def load_experiment(source: Path | Mapping[str, Any], overrides: Sequence[str] =
         raise InputError(
             f"{where} holds {type(document).__name__}, expected fields such as name, tasks"
         )
-    fields = _expanded(overridden(document, overrides, Experiment), "$")
+    fields = _found(_expanded(overridden(document, overrides, Experiment), "$"), found)
     try:
         experiment = Experiment.model_validate(fields)
     except ValidationError as error:
@@ -418,6 +423,16 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
         raise InputError(f"{path} is not a readable YAML file: {error}") from error
+
+
+def _found(value: Any, found: Callable[[str], str]) -> Any:
+    """Every backbone, `{source: NAME, ...}`, where it is to be read."""
+    if isinstance(value, dict):
+        return {
+            k: found(v) if k == "source" and isinstance(v, str) else _found(v, found)
+            for k, v in value.items()
+        }
+    return [_found(v, found) for v in value] if isinstance(value, list) else value
 
 
 def _expanded(value: Any, where: str) -> Any:

@@ -60,6 +60,9 @@ class Plan:
     untrained: Mapping[str, str] = field(default_factory=dict)
     """Adapted backbones by the `store_id` of an extraction of theirs, which is a placeholder until they are
     trained."""
+    as_published: tuple[str, ...] = ()
+    """Backbones that could not be reached, whose published sizes are taken. Tokens are those of another
+    tokenizer, ids of stores are placeholders, and what a run would reuse is not known."""
 
     @property
     def n_bytes(self) -> int:
@@ -107,7 +110,7 @@ class Plan:
         stores = [
             {
                 # The id follows from weights that do not exist yet.
-                "store_id": None if e.store_id in self.untrained else e.store_id,
+                "store_id": None if e.store_id in self.untrained or self.as_published else e.store_id,
                 "adapted": self.untrained.get(e.store_id),
                 "n_texts": e.n_texts,
                 "n_new_texts": e.n_new_texts,
@@ -132,6 +135,7 @@ class Plan:
             "seconds": self.seconds,
             "times": [asdict(t) for t in self.times],
             "hub_tasks": list(self.hub_tasks),
+            "as_published": list(self.as_published),
             "graphs": {task: dict(counts) for task, counts in self.graphs.items()},
         }
 

@@ -8,6 +8,7 @@ PermafrostError                  something failed (exit code 1)
 ├── ObjectStoreError             an object store could not be reached, or refused
 └── InputError                   the user's input is wrong (exit code 2); also a ValueError
     ├── NotFoundError            what was requested does not exist; also a KeyError
+    ├── HubUnreachableError      a backbone is not here, and the hub cannot be asked for it
     ├── IdentityMismatchError    a store was created with another identity
     └── OverflowRangeError       an activation does not fit the storage dtype
 
@@ -54,6 +55,10 @@ class NotFoundError(InputError, KeyError):
     def __str__(self) -> str:
         # KeyError would print the repr of the message, quotes included.
         return str(self.args[0]) if self.args else ""
+
+
+class HubUnreachableError(InputError):
+    """A backbone is neither here nor in the cache of the hub, which cannot be reached."""
 
 
 class IdentityMismatchError(InputError):

@@ -24,6 +24,7 @@ from permafrost.flows.cli.common import (
 )
 from permafrost.flows.engine.choice import parse_engine
 from permafrost.flows.imports import kept_imports
+from permafrost.storage.errors import HubUnreachableError
 from permafrost.storage.quoting import quoted
 
 ExperimentArgument = Annotated[
@@ -113,9 +114,13 @@ def plan(
         from permafrost.flows.checks import check
         from permafrost.flows.experiment import load_experiment
         from permafrost.flows.plan import make_plan
+        from permafrost.flows.plan_as_published import plan_as_published
 
-    nodes = build_graph(load_experiment(experiment, set_ or []))
-    planned = make_plan(nodes, check(nodes, home_folder(home)))
+    try:
+        nodes = build_graph(load_experiment(experiment, set_ or []))
+        planned = make_plan(nodes, check(nodes, home_folder(home)))
+    except HubUnreachableError:
+        planned = plan_as_published(experiment, set_ or [], home_folder(home))
     if json:
         emit(planned.as_json())
         return
@@ -131,6 +136,12 @@ def plan(
             f"\ngraphs of {quoted(task)}: {n['n_graphs']:,} with {n['n_nodes']:,} nodes and {n['n_edges']:,} "
             f"edges; {n['n_labels']:,} different labels, {n['n_relations']:,} relations"
         )
+    if planned.as_published:
+        console.print(
+            f"\nnot here, and the hub cannot be reached: {', '.join(planned.as_published)}. Their sizes are "
+            "those published, tokens are counted by the tokenizer of all-MiniLM-L6-v2, and what a run would "
+            "reuse of their stores is not known"
+        )
     missing = [e for e in planned.extractions if not e.nothing_to_do]
     if planned.hub_tasks:
         console.print(
@@ -143,7 +154,7 @@ def plan(
         console.print(f"\nextraction: nothing missing in {where}; no backbone is loaded")
     for extraction in missing:
         about = "" if extraction.exact else "about "
-        store = f"store {extraction.store_id}"
+        store = "a store" if planned.as_published else f"store {extraction.store_id}"
         if (backbone := planned.untrained.get(extraction.store_id)) is not None:
             store = (
                 f"a store of the adapted backbone {quoted(backbone)}, its id known after training"

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.extraction.checkpoint import read_object, weight_map
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import HubUnreachableError, InputError
 from permafrost.storage.keys import canonical_json
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
@@ -86,6 +86,7 @@ def find_backbone(config: BackboneConfig) -> BackboneFiles:
     Raises:
         InputError: there is no such folder, package or hub id, or files are missing; the message lists those
             that are there.
+        HubUnreachableError: it is on the hub alone, which cannot be reached.
     """
     folder, revision = _locate(config)
     require_config(folder)
@@ -230,7 +231,7 @@ def _download(repo: str, revision: str) -> tuple[Path, str]:
         HfHubHTTPError,
         ConnectionError,
     ) as error:
-        raise InputError(
+        raise HubUnreachableError(
             f"the backbone {quoted(repo)} is not a folder here, its revision {quoted(revision)} is not in "
             f"the Hugging Face cache, and the hub cannot be reached ({type(error).__name__}); download it "
             f"where there is a network and give its folder, or use one of: {', '.join(ALIASES)}"
