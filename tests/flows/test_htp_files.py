@@ -1,8 +1,10 @@
 """The experiment files of HTP's tables: they parse, plan, have the paper's rows, and share what they read."""
 
+import re
 import shutil
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -60,6 +62,7 @@ ROWS = {
     "figure8": {"a sentence", "N tokens", "8 tokens"},
     "paper/table1": RETRIEVAL,
     "paper/table2": LONG,
+    "paper/table2_8192": LONG,
     "paper/table3": GENERAL,
     "paper/table4": PARTS,
     "paper/table5": READOUTS,
@@ -68,23 +71,63 @@ ROWS = {
     "paper/table7": {f"rewired {a} to {b}" for a, b in ((1, 7), (11, 17), (25, 31))}
     | {"rewired 1 to 31", "rewired 11 to 31", NOT},
     "paper/table16": SIZES,
+    "paper/table16_long": SIZES,
     "paper/figure2": CUT,
     "paper/figure3": {"last", "mean"},
     "paper/theory": {"last", "mean"},
     "paper/figure5": {f"{n}, {512 << k}" for n in LENGTHS for k in range(6)},
+    "paper/figure5_gemma2": {f"{n}, {512 << k}" for n in LENGTHS for k in range(5)},
     "paper/figure1": {"mean", "last", "PromptEOL"},
     "paper/figure8": {"a sentence", "N tokens"},
 }
 """Rows by file; docs/papers/htp.md says which of the paper's are missing, and why."""
-QUICK = {"paper/figure1", *(name for name in ROWS if "/" not in name)}
-"""Files without tasks of mteb, which is slow to import; `make test-deep` plans all."""
+PAPER = sorted(name for name in ROWS if name.startswith("paper/"))
+LONGEST = ("paper/table3", "paper/figure5", "paper/figure5_gemma2")
+"""Files of many nodes, whose small ones are like them."""
+EACH = [pytest.param(n, marks=pytest.mark.deep) if n in LONGEST else n for n in sorted(ROWS)]
+BACKBONES = {"paper/figure5_gemma2": "gemma2"}
+"""Those that are not Mistral."""
+POSITIONS = {"mistral": 32_768, "gemma2": 8_192, "llama": 512}
+RERANKED = ("AskUbuntuDupQuestions", "MindSmallReranking", "StackOverflowDupQuestions")
+CLAIMED = {
+    "table1": 3,
+    "table2": 1,
+    "table3": 4,
+    "table4": 1,
+    "table5": 4,
+    "table6": 2,
+    "table7": 1,
+    "table16": 2,
+    "figure1": 1,
+    "figure2": 3,
+    "figure3": 3,
+    "figure5": 2,
+    "figure8": 1,
+    "theory": 8,
+}
+"""Claims of the small files."""
 
 
 def roomy(family: str, folder: Path, n_layers: int) -> None:
     """A small model with the positions of the real one."""
-    save_model(family, folder, num_hidden_layers=n_layers)
-    config, n = read_json(folder / "config.json"), 32_768 if family == "mistral" else 512
-    write_json(folder / "config.json", config | {"max_position_embeddings": n})
+    windows = ("sliding_attention", "full_attention")
+    more: dict[str, Any] = {}
+    if family == "gemma2":
+        more["layer_types"] = [*windows * (n_layers // 2)]
+    save_model(family, folder, num_hidden_layers=n_layers, **more)
+    config = read_json(folder / "config.json")
+    write_json(folder / "config.json", config | {"max_position_embeddings": POSITIONS[family]})
+
+
+def of_kind(task: str) -> str:
+    """The kind of a task of mteb, by its name."""
+    if task in RERANKED:
+        return "reranking"
+    if task.startswith("STS"):
+        return "sts"
+    ends = ("Classification", "Clustering", "ClusteringP2P", "ClusteringS2S")
+    found = [end for end in ends if task.endswith(end)]
+    return found[0].rstrip("PS2").lower() if found else "retrieval"
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +136,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("htp")
     roomy("llama", folder / "mixed6m-gqa", 6)
     roomy("mistral", folder / "mistral", 32)
+    roomy("gemma2", folder / "gemma2", 42)
     for kind, names in {
         "retrieval": ("cranfield", "scifact", "nfcorpus"),
         "sts": ("sts12", "sts13"),
@@ -148,37 +192,161 @@ def environment(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERMAFROST_MODELS", str(stand_ins))
 
 
-@cache
-def built(name: str, folder: Path) -> ExperimentGraph:
-    small: list[str] = []
-    if name.startswith("paper/"):
-        small += [f"backbone.source={folder / 'mistral'}", "backbone.dtype=float32"]
+def stand_in(folder: Path, task: str) -> str:
+    """Made-up data of a task's kind, unlike those of another."""
+    kind, path = of_kind(task), folder / "tasks" / task
+    if not path.exists():
+        for file in write_task(path, kind).glob("*.parquet"):
+            rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+            for column in {"sentence1", "text", "document"} & {*rows[0]}:
+                rows[0][column] += f" {task}"
+            write_rows(file, rows)
+    return f"{{kind: local, type: {kind}, path: '{path / kind}'}}"
+
+
+def with_the_papers_tasks(name: str, folder: Path) -> list[str]:
+    """What puts a small model in the place of a paper's."""
+    if not name.startswith("paper/"):
+        return []
+    model = folder / BACKBONES.get(name, "mistral")
+    small = [f"backbone.source={model}", "backbone.dtype=float32"]
     if name == "paper/figure1":
         task = "{kind: similarity, text: sentence1, text_pair: sentence2, label: score}"
         files = f"{{test: '{folder / 'stsb' / 'test.parquet'}'}}"
         small += [f"x-pairs={{kind: files, files: {files}, task: {task}}}"]
-    return build_graph(load_experiment(FOLDER / f"{name}.yaml", small))
+    return small
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.deep) for name in sorted(ROWS)],
-)
-def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_path: Path) -> None:
-    nodes = built(name, stand_ins)
-    experiment = nodes.experiment
-    assert {*experiment.methods} == ROWS[name]
+def small(name: str, folder: Path) -> list[str]:
+    """The same, and small tasks in the place of mteb's, with their names."""
+    found = with_the_papers_tasks(name, folder)
+    for part, evaluation in load_experiment(FOLDER / f"{name}.yaml").evaluations.items():
+        tasks = {
+            t: stand_in(folder, t) for t, c in evaluation.all_tasks.items() if c.kind == "mteb"
+        }
+        if tasks:
+            named = ", ".join(f"{task}: {local}" for task, local in tasks.items())
+            found += [f"evaluations.{part}.suites=[]", f"evaluations.{part}.tasks={{{named}}}"]
+    return found
+
+
+@cache
+def built(name: str, folder: Path) -> ExperimentGraph:
+    return build_graph(load_experiment(FOLDER / f"{name}.yaml", small(name, folder)))
+
+
+def check_rows(name: str, nodes: ExperimentGraph) -> None:
+    assert {*nodes.experiment.methods} == ROWS[name]
     cells = nodes.evaluations or nodes.scores
     tasks = {task for _, task, _ in cells}
     assert {*nodes.choices} == ({CHOSEN} if name.endswith("table6") else set())
     assert {(m, t) for m, t, _ in cells} == {(m, t) for m in ROWS[name] for t in tasks}
     # No row is another by another name.
     assert len({str(node.ref) for node in cells.values()}) == len(cells)
-    if not name.startswith("paper/"):
-        plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", experiment.runtime))
-        assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
-        assert plan.n_tokens > 0
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_path: Path) -> None:
+    nodes = built(name, stand_ins)
+    check_rows(name, nodes)
+    plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", nodes.experiment.runtime))
+    assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
+    assert plan.n_tokens > 0
+    assert not plan.hub_tasks
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", PAPER)
+def test_a_file_of_the_papers_size_plans_with_tasks_of_mteb(
+    name: str, stand_ins: Path, tmp_path: Path
+) -> None:
+    path, changes = FOLDER / f"{name}.yaml", with_the_papers_tasks(name, stand_ins)
+    nodes = build_graph(load_experiment(path, changes))
+    check_rows(name, nodes)
+    plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", nodes.experiment.runtime))
+    assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
+    evaluations = load_experiment(path).evaluations.values()
+    of_mteb = {t for e in evaluations for t, c in e.all_tasks.items() if c.kind == "mteb"}
+    assert {*plan.hub_tasks} == of_mteb
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_a_claim_names_is_in_the_file(name: str, stand_ins: Path) -> None:
+    nodes = built(name, stand_ins)
+    cells = {(method, task) for method, task, _ in nodes.evaluations or nodes.scores}
+    claims = nodes.experiment.report.claims
+    assert claims
+    for claim in claims:
+        if claim.methods:
+            assert {*claim.methods} <= ROWS[name], claim.says
+        wanted = {(method, task) for method in claim.methods for task in claim.tasks}
+        assert wanted <= cells, claim.says
+        for probe, curve in claim.curves:
+            assert curve in nodes.experiment.probes[probe].model_dump()["methods"], claim.says
+
+
+def said(claim: Any) -> tuple[str, float | None, str | None]:
+    """A claim's words without what stands for what here, its gap, and over what it is."""
+    words = re.sub(r" \(here [^)]*\)", "", claim.says)
+    return words, getattr(claim, "gap", None), getattr(claim, "over", None)
+
+
+@pytest.mark.parametrize("name", sorted(CLAIMED))
+def test_what_a_small_file_claims_its_paper_size_claims_too(name: str) -> None:
+    """So that a run of either is judged alike: with the same words and gap, and of the same rows unless they
+    stand for others here. Tasks differ."""
+    here = load_experiment(FOLDER / f"{name}.yaml").report.claims
+    assert len(here) == CLAIMED[name]
+    larger = [
+        load_experiment(path)
+        for path in sorted((FOLDER / "paper").glob("*.yaml"))
+        if path.stem.split("_")[0] == name and path.stem != "table2_8192"
+    ]
+    assert larger
+    there = [(one, claim) for one in larger for claim in one.report.claims]
+    for claim in here:
+        if claim.says.startswith("not in the paper"):
+            continue
+        alike = [(one, other) for one, other in there if said(other) == said(claim)]
+        assert alike, claim.says
+        is_of_rows = " (here " not in claim.says
+        if is_of_rows and any({*claim.methods} <= {*one.methods} for one, _ in alike):
+            same = claim.model_copy(update={"says": "", "tasks": ()})
+            others = [o.model_copy(update={"says": "", "tasks": ()}) for _, o in alike]
+            assert same in others, claim.says
+
+
+def test_gaps_are_those_that_the_paper_prints() -> None:
+    """Table 1: Qwen2 on SCIDOCS. Table 2: the smaller lead of the two backbones, at either length."""
+    found: dict[str, set[float]] = {}
+    for path in FOLDER.rglob("*.yaml"):
+        for claim in load_experiment(path).report.claims:
+            if (gap := said(claim)[1]) is not None:
+                found.setdefault(said(claim)[0], set()).add(gap)
+    assert found == {
+        "table 1: HTP is above the vanilla mean in all 21 cells": {0.6},
+        "table 2: HTP has the best mean at 512 tokens": {min(2.63, 1.53)},
+        "table 2: HTP has the best mean at 8,192 tokens": {min(2.10, 1.18)},
+    }
+
+
+def test_gemma_has_no_room_for_the_longest_of_mistrals_lengths(stand_ins: Path) -> None:
+    gemma, tokens = f"backbone.source={stand_ins / 'gemma2'}", 16_384
+    changes = [*small("paper/figure5", stand_ins), gemma]
+    with pytest.raises(InputError, match=f"{tokens}.*8192|8192.*{tokens}"):
+        build_graph(load_experiment(FOLDER / "paper" / "figure5.yaml", changes))
+
+
+@pytest.mark.deep
+def test_table_2_at_8192_on_gemma_has_the_rows_of_its_figure_5(stand_ins: Path) -> None:
+    gemma = f"backbone.source={stand_ins / 'gemma2'}"
+    changes = [*small("paper/table2_8192", stand_ins), gemma]
+    nodes = build_graph(load_experiment(FOLDER / "paper" / "table2_8192.yaml", changes))
+    figure = built("paper/figure5_gemma2", stand_ins).evaluations
+    for task in ("LEMBQMSumRetrieval", "LEMBWikimQARetrieval"):
+        for row in LENGTHS:
+            assert nodes.evaluations[row, task, 0].ref == figure[f"{row}, 8192", task, 0].ref
 
 
 def test_rows_that_files_share_are_computed_once(stand_ins: Path) -> None:
@@ -224,6 +392,8 @@ def test_sweeps_are_curves(stand_ins: Path) -> None:
     assert curves("table16") == {"HTP, K": [1, 2, 4, 8, 12, 20, 32, 64]}
     assert curves("table6") == {"rewired to": [2, 3, 4, 5], "read at": [1, 2, 3, 4, 5, 6]}
     assert curves("figure5") == {n: [64, 128, 256, 512] for n in (*LENGTHS, SAME)}
+    assert curves("paper/table16_long") == curves("table16")
+    assert curves("paper/figure5_gemma2") == {n: [512 << k for k in range(5)] for n in LENGTHS}
     assert curves("table7") == {"rewired": [1, 2, 3, 4]}
     assert curves("table1") == {}
 
